@@ -1,0 +1,130 @@
+"""Every error that phyla raises, in one tree.
+
+A message says what happened, with the values, and what to do about it.
+
+    PhylaError
+    |- UsageError                   the caller can fix it by changing the input
+    |  |- SpaceError                a search space, or values for one, that make no sense
+    |  |- ConfigurationError        a study, strategy or option that makes no sense
+    |  |- StudyChanged              an existing study is opened with another configuration
+    |  |- StudyNotFound             no study of that name in that store
+    |  `- NotImportable             a worker process could not import the function
+    |- StateError                   the request does not fit the state of the record
+    |  |- IllegalTransition         the table of transitions forbids the move
+    |  `- LeaseLost                 a newer claim, a cancellation or a quarantine took the lease away
+    |- StoreError                   the database
+    |  |- StoreUnavailable          cannot be opened or reached
+    |  |- StoreBusy                 somebody else holds it for too long
+    |  `- SchemaMismatch            made by another version of phyla
+    |- CheckpointError              the bytes of a checkpoint
+    |  |- CheckpointMissing         the directory or one of its files is gone
+    |  |- CheckpointCorrupt         sizes or digests differ from the manifest
+    |  `- CheckpointStorageFailed   disk full, read-only directory, permission
+    |- TrialError                   what went wrong inside one trial; stored on the trial
+    |  |- TrainingFailed            the training function raised
+    |  |- NoCheckpoint              it returned and left no checkpoint
+    |  |- NoFitness                 it returned and never reported the objective
+    |  |- StallTimeout              it made no progress for too long and was ended
+    |  `- WorkerLost                its worker died
+    `- StudyFailed                  the study stopped itself; the message says what to do
+"""
+
+
+class PhylaError(Exception):
+    """Root of every error that phyla raises on purpose."""
+
+
+class UsageError(PhylaError):
+    """The caller can fix it by changing the input."""
+
+
+class SpaceError(UsageError):
+    """A search space, or values for one, that make no sense."""
+
+
+class ConfigurationError(UsageError):
+    """A study, strategy or option that makes no sense."""
+
+
+class StudyChanged(UsageError):
+    """An existing study is opened with another configuration."""
+
+
+class StudyNotFound(UsageError):
+    """No study of that name in that store."""
+
+
+class NotImportable(UsageError):
+    """A worker process could not import the function by its name."""
+
+
+class StateError(PhylaError):
+    """The request does not fit the state of the record."""
+
+
+class IllegalTransition(StateError):
+    """The table of transitions forbids the move; the message carries the record's history."""
+
+
+class LeaseLost(StateError):
+    """A newer claim, a cancellation or a quarantine took the lease away."""
+
+
+class StoreError(PhylaError):
+    """The database failed."""
+
+
+class StoreUnavailable(StoreError):
+    """The database cannot be opened or reached."""
+
+
+class StoreBusy(StoreError):
+    """Somebody else holds the database for too long."""
+
+
+class SchemaMismatch(StoreError):
+    """The database was made by another version of phyla."""
+
+
+class CheckpointError(PhylaError):
+    """The bytes of a checkpoint."""
+
+
+class CheckpointMissing(CheckpointError):
+    """The directory of a checkpoint, or one of its files, is gone."""
+
+
+class CheckpointCorrupt(CheckpointError):
+    """Sizes or digests differ from the manifest."""
+
+
+class CheckpointStorageFailed(CheckpointError):
+    """The disk is full, the directory read-only, or permission is missing."""
+
+
+class TrialError(PhylaError):
+    """What went wrong inside one trial; its text is stored on the trial."""
+
+
+class TrainingFailed(TrialError):
+    """The training function raised."""
+
+
+class NoCheckpoint(TrialError):
+    """The training function returned and left no checkpoint."""
+
+
+class NoFitness(TrialError):
+    """The training function returned and never reported the objective."""
+
+
+class StallTimeout(TrialError):
+    """The training function made no progress for too long and was ended."""
+
+
+class WorkerLost(TrialError):
+    """The worker of the trial died."""
+
+
+class StudyFailed(PhylaError):
+    """The study stopped itself; the message says what to do."""

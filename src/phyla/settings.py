@@ -1,0 +1,61 @@
+"""The one place that reads the environment and the system's clock.
+
+Every variable phyla looks at is listed here; the docs list the same (tested).
+
+Attributes:
+    PHYLA_HOME: where studies live unless told otherwise (default `.phyla`).
+    PHYLA_STORAGE: store URL that overrides the SQLite file in the home.
+    PHYLA_FAILPOINT: `name=action[:hit]`, where action is `kill`, `raise` or `exit`; for tests of
+        durability only.
+"""
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+DEFAULT_HOME = ".phyla"
+
+VARIABLES = ("PHYLA_HOME", "PHYLA_STORAGE", "PHYLA_FAILPOINT")
+
+
+class Clock(Protocol):
+    """Tells the time: the system's, or a virtual one in tests and simulations."""
+
+    def __call__(self) -> float:
+        """Return seconds since the epoch (UTC)."""
+        ...
+
+
+def system_clock() -> float:
+    """Return the system's time in seconds since the epoch (UTC)."""
+    return time.time()
+
+
+def home() -> Path:
+    """Return the folder where studies live when no other was named."""
+    return Path(os.environ.get("PHYLA_HOME") or DEFAULT_HOME)
+
+
+def storage() -> str | None:
+    """Return the store URL from the environment, if there is one."""
+    return os.environ.get("PHYLA_STORAGE") or None
+
+
+def failpoint() -> str | None:
+    """Return the failpoint that the environment arms, if any."""
+    return os.environ.get("PHYLA_FAILPOINT") or None
+
+
+def child_environment(extra: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment for a child process: ours, with `extra` on top."""
+    return {**os.environ, **extra}
+
+
+def visible_gpus() -> list[str] | None:
+    """Return the GPUs named by `CUDA_VISIBLE_DEVICES`, or None when it is not set."""
+    value = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if value is None:
+        return None
+    return [part.strip() for part in value.split(",") if part.strip()]
