@@ -1,0 +1,122 @@
+"""What Space is given, checked and made flat: its parameters and its starting points."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from phyla.errors import SpaceError
+from phyla.space.conditions import Parameter, Plan, hold, told
+from phyla.space.constraints import Constraint, violated
+from phyla.space.constraints import name as constraint_name
+from phyla.space.scalars import Scalar
+from phyla.space.values import flatten, suggestion
+
+
+def parameters(mapping: object, keywords: dict[str, Any]) -> dict[str, Parameter]:
+    """The parameters of a space by full name, in order.
+
+    Raises:
+        SpaceError: an ill-formed name, a clash, something that is no parameter, or nothing at all.
+    """
+    if mapping is None:
+        mapping = {}
+    if not isinstance(mapping, Mapping):
+        raise SpaceError(f"a space is made of a mapping from names to parameters, got {mapping!r}")
+    flat = flatten(mapping)
+    for name, parameter in flatten(keywords).items():
+        if name in flat:
+            raise SpaceError(f"{name!r} is given twice; rename one")
+        flat[name] = parameter
+    if not flat:
+        raise SpaceError(
+            "the space is empty; give at least one parameter, such as lr=Float(1e-4, 1.0, log=True)"
+        )
+    for name, parameter in flatten(flat).items():
+        if not isinstance(parameter, Parameter):
+            raise SpaceError(f"{name}: {parameter!r} is no parameter; {_instead(parameter)}")
+    return flat
+
+
+def _instead(value: object) -> str:
+    match value:
+        case [int() | float() as low, int() | float() as high] if isinstance(value, tuple):
+            return f"did you mean Float({low!r}, {high!r}) or Choice({[low, high]!r})?"
+        case list() | tuple():
+            return f"did you mean Choice({list(value)!r})?"
+        case type():
+            return "call it with its bounds or values"
+        case _:
+            return "write Float, Int, Choice or Ordinal, and keep what never changes out of the space"
+
+
+def listed_points(initial: object) -> list[object]:
+    """The starting points as Space is given them, not yet looked into.
+
+    Raises:
+        SpaceError: they are no list.
+    """
+    if isinstance(initial, Mapping):
+        raise SpaceError(f"initial must be a list of starting points; write initial=[{dict(initial)!r}]")
+    if isinstance(initial, Parameter):
+        raise SpaceError(
+            "'initial' is an option of Space; give a parameter of that name as "
+            f"Space({{'initial': {initial!r}}})"
+        )
+    if isinstance(initial, str) or not isinstance(initial, Sequence):
+        raise SpaceError(f"initial must be a list of starting points, got {initial!r}")
+    return list(initial)
+
+
+def starting_points(
+    initial: Sequence[object], plan: Plan, constraints: Sequence[Constraint]
+) -> tuple[dict[str, Scalar], ...]:
+    """The starting points of a space, flat and in canonical form.
+
+    Raises:
+        SpaceError: one of them, named by its position, can never be a start.
+    """
+    points = []
+    for member, point in enumerate(initial):
+        try:
+            points.append(_starting_point(point, plan, constraints))
+        except SpaceError as error:
+            raise SpaceError(f"initial[{member}]: {error}") from error.__cause__
+    return tuple(points)
+
+
+def value(name: str, parameter: Parameter, given: object) -> Scalar:
+    """`given` as the parameter holds it.
+
+    Raises:
+        SpaceError: it is none of its values; the message starts with the name.
+    """
+    try:
+        return parameter.check(given)
+    except SpaceError as error:
+        raise SpaceError(f"{name}: {error}") from None
+
+
+def _starting_point(point: object, plan: Plan, constraints: Sequence[Constraint]) -> dict[str, Scalar]:
+    if not isinstance(point, Mapping):
+        raise SpaceError(f"must map names to values, got {point!r}")
+    flat = flatten(point)
+    unknown = flat.keys() - {name for name, _, _ in plan}
+    for name in sorted(unknown):
+        raise SpaceError(f"there is no parameter {name!r}; {suggestion(name, (name for name, _, _ in plan))}")
+    known: dict[str, Scalar] = {}
+    inactive: set[str] = set()
+    for name, parameter, needed in plan:
+        if hold(needed, known):
+            if name in flat:
+                known[name] = value(name, parameter, flat[name])
+            elif parameter.initial is not None and not isinstance(parameter.initial, tuple):
+                known[name] = parameter.initial
+        elif name in flat:
+            raise SpaceError(f"{name}: cannot start at {flat[name]!r}: {told(needed, known)}")
+        elif any(p in inactive or (p in known and known[p] not in allowed) for p, allowed in needed):
+            inactive.add(name)
+    # Only a point that leaves nothing to draw can be judged; the others are when they are drawn.
+    if len(known) + len(inactive) == len(plan):
+        rejected = violated(constraints, known)
+        if rejected is not None:
+            raise SpaceError(f"the constraint {constraint_name(rejected)} does not allow {known!r}")
+    return {name: known[name] for name in known if name in flat}

@@ -1,0 +1,341 @@
+"""Space: the hyperparameters of a study, how they are drawn and how they are explored."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypedDict, final
+
+from phyla.errors import SpaceError
+from phyla.space import configuration, declaration
+from phyla.space.conditions import Parameter, conditions, hold, ordered, resolved, told
+from phyla.space.constraints import Constraint, exhausted, listed, violated
+from phyla.space.constraints import name as constraint_name
+from phyla.space.scalars import Scalar, as_real
+from phyla.space.values import flatten, suggestion
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Change = TypedDict("Change", {"from": Scalar, "to": Scalar, "by": str})
+"""What happened to one parameter. `by` is "x1.2" (the factor), "step" (where the factor alone moves nothing),
+"neighbour", "resampled", "activated" (`from` is None) or "dropped" (`to` is None)."""
+
+SAMPLE_TRIES = 1000
+PERTURB_TRIES = 100
+
+
+@final
+class Space:
+    """The hyperparameters of a study.
+
+    Parameters come as keywords, as a mapping, or both; a mapping as a value is a group. Names are flattened
+    with "/", so `Space(opt={"lr": Float(1e-4, 1.0)})` has the parameter `"opt/lr"`. A parameter named
+    "constraints" or "initial" has to come in the mapping.
+
+    A parameter with a `when` is active only if every parameter that it names is active and has one of the
+    values it lists; inactive parameters are absent from all values. Names in `when` are looked up in the same
+    group first, then from the top; a leading "/" skips the group.
+
+    Every method is a function of its arguments: the same generator state gives the same values, which always
+    come in the order of the space.
+
+    Args:
+        mapping: Parameters and groups by name.
+        constraints: Functions that take Params and say whether they are allowed. Values that are not are
+            drawn again, 1000 times at most when sampling and 100 times when perturbing. Worker processes can
+            use functions of a module only.
+        initial: Starting points: the i-th mapping is for member i. Names that it leaves out are drawn.
+        **parameters: Parameters and groups by name.
+
+    Raises:
+        SpaceError: an ill-formed name or a clash, something that is no parameter, conditions that can never
+            hold, or a starting point that is not allowed.
+    """
+
+    __slots__ = ("_constraints", "_in_order", "_initial", "_parameters", "_plan")
+
+    def __init__(
+        self,
+        mapping: Mapping[str, Any] | None = None,
+        /,
+        *,
+        constraints: Sequence[Constraint] = (),
+        initial: Sequence[Mapping[str, Any]] = (),
+        **parameters: Any,
+    ) -> None:
+        self._constraints = listed(constraints)
+        points = declaration.listed_points(initial)
+        given = declaration.parameters(mapping, parameters)
+        self._parameters = {name: resolved(name, given) for name in given}
+        order = ordered(self._parameters)
+        self._in_order = order == list(self._parameters)
+        self._plan = tuple(
+            (name, self._parameters[name], conditions(self._parameters[name])) for name in order
+        )
+        self._initial = declaration.starting_points(points, self._plan, self._constraints)
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """The parameters by full name, in order; the names in their `when` are absolute."""
+        return MappingProxyType(self._parameters)
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        """The constraints, in order."""
+        return self._constraints
+
+    @property
+    def initial(self) -> tuple[dict[str, Scalar], ...]:
+        """The starting points of the first members, flat."""
+        return tuple(dict(point) for point in self._initial)
+
+    def sample(self, rng: "np.random.Generator", member: int | None = None) -> dict[str, Scalar]:
+        """Values for one member: from the priors, or its starting point.
+
+        Args:
+            rng: Where randomness comes from.
+            member: Which member they are for. It gets its entry of the space's `initial`; what that leaves
+                out starts at the parameter's own `initial`; the rest is drawn from the priors. None draws
+                everything from the priors.
+
+        Returns:
+            Flat values of all active parameters.
+
+        Raises:
+            SpaceError: no allowed values were found, or a constraint raised.
+        """
+        if member is not None and member < 0:
+            raise SpaceError(f"member must be at least 0, got {member!r}")
+        point = self._initial[member] if member is not None and member < len(self._initial) else {}
+        rejected, values = None, dict[str, Scalar]()
+        for _ in range(SAMPLE_TRIES):
+            values = {}
+            for name, parameter, needed in self._plan:
+                if needed and not hold(needed, values):
+                    continue
+                if name in point:
+                    values[name] = point[name]
+                else:
+                    values[name] = parameter.draw(rng) if member is None else parameter.start(rng)
+            values = self._sorted(values)
+            rejected = violated(self._constraints, values)
+            if rejected is None:
+                return values
+        raise exhausted(
+            rejected, values, SAMPLE_TRIES, "widen the ranges, loosen the constraint, or give starting points"
+        )
+
+    def perturb(
+        self,
+        params: Mapping[str, Any],
+        rng: "np.random.Generator",
+        *,
+        factors: Sequence[float] = (0.8, 1.2),
+        resample: float = 0.0,
+        names: Iterable[str] | None = None,
+    ) -> tuple[dict[str, Scalar], dict[str, Change]]:
+        """New values near `params`, and what changed.
+
+        Every parameter is moved by a factor drawn uniformly from `factors`, as its kind says: Float and Int
+        are multiplied, an Ordinal goes to a neighbour, a Choice is drawn again. Parameters that become active
+        are drawn from their prior; those that become inactive are dropped.
+
+        Args:
+            params: The values to start from, as `validate` takes them; only the constraints may be violated.
+            rng: Where randomness comes from.
+            factors: The factors, above 0 and not 1.
+            resample: The probability, per parameter, of a draw from its prior instead.
+            names: The parameters that may move; None means all. Parameters that become active are drawn, and
+                those that become inactive dropped, whether they are named or not.
+
+        Returns:
+            The flat values, and for each parameter whose value changed how it did.
+
+        Raises:
+            SpaceError: `params` or an option makes no sense, no allowed values were found, or a constraint
+                raised.
+
+        Source:
+            Jaderberg et al. 2017, arXiv 1711.09846, section 4; Li et al. 2019, arXiv 1902.01894.
+        """
+        if not 0.0 <= resample <= 1.0:
+            raise SpaceError(f"resample is a probability between 0 and 1, got {resample!r}")
+        multipliers = tuple(as_real(factor, "a factor") for factor in factors)
+        if not multipliers:
+            raise SpaceError("factors is empty; give at least one, such as (0.8, 1.2)")
+        for factor in multipliers:
+            if factor <= 0.0 or factor == 1.0:
+                raise SpaceError(f"every factor must be above 0 and not 1, got {factor!r} in {multipliers!r}")
+        return self._explored(params, rng, multipliers, resample, names, PERTURB_TRIES)
+
+    def resample(
+        self, params: Mapping[str, Any], rng: "np.random.Generator", names: Iterable[str] | None = None
+    ) -> tuple[dict[str, Scalar], dict[str, Change]]:
+        """`params` with the named parameters, or all, drawn from their priors again; and what changed.
+
+        Args:
+            params: The values to start from, as `validate` takes them; only the constraints may be violated.
+            rng: Where randomness comes from.
+            names: The parameters that are drawn; None means all.
+
+        Returns:
+            The flat values, and for each parameter whose value changed how it did.
+
+        Raises:
+            SpaceError: `params` or a name makes no sense, no allowed values were found, or a constraint
+                raised.
+        """
+        return self._explored(params, rng, (), 1.0, names, SAMPLE_TRIES)
+
+    def validate(self, params: Mapping[str, Any]) -> dict[str, Scalar]:
+        """`params` as this space holds them: flat, in order, plain Python values of the right type.
+
+        Args:
+            params: Flat or nested values of all active parameters and of no others.
+
+        Returns:
+            Flat values.
+
+        Raises:
+            SpaceError: what is wrong first: an unknown, missing or inactive name, a value, or a constraint.
+        """
+        values = self._checked(params)
+        rejected = violated(self._constraints, values)
+        if rejected is not None:
+            raise SpaceError(f"the constraint {constraint_name(rejected)} does not allow {values!r}")
+        return values
+
+    def contains(self, params: Mapping[str, Any]) -> bool:
+        """Whether `validate` would accept them.
+
+        Raises:
+            SpaceError: a constraint raised.
+        """
+        try:
+            values = self._checked(params)
+        except SpaceError:
+            return False
+        return violated(self._constraints, values) is None
+
+    def config(self, reference: Callable[[Constraint], str]) -> dict[str, Any]:
+        """A description in JSON types, from which `from_config` makes an equal space.
+
+        Args:
+            reference: Gives the text that stands for a constraint, such as "module:function".
+        """
+        return configuration.described(
+            self._parameters, [reference(constraint) for constraint in self._constraints], self._initial
+        )
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], resolve: Callable[[str], Constraint]) -> "Space":
+        """The space that `config` describes.
+
+        Args:
+            config: What `Space.config` gave, perhaps through JSON.
+            resolve: Gives the constraint for a text.
+
+        Raises:
+            SpaceError: the description is malformed, or describes no valid space.
+        """
+        parameters, references, initial = configuration.read(config)
+        return cls(parameters, constraints=[resolve(text) for text in references], initial=initial)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Space):
+            return NotImplemented
+        return self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash((tuple(self._parameters.items()), self._constraints))
+
+    def __repr__(self) -> str:
+        shown = [
+            f"{{{', '.join(f'{name!r}: {parameter!r}' for name, parameter in self._parameters.items())}}}"
+        ]
+        if self._constraints:
+            shown.append(f"constraints=[{', '.join(map(constraint_name, self._constraints))}]")
+        if self._initial:
+            shown.append(f"initial={list(self._initial)!r}")
+        return f"Space({', '.join(shown)})"
+
+    def _identity(self) -> object:
+        return list(self._parameters.items()), self._constraints, self._initial
+
+    def _explored(
+        self,
+        params: Mapping[str, Any],
+        rng: "np.random.Generator",
+        factors: tuple[float, ...],
+        resample: float,
+        names: Iterable[str] | None,
+        tries: int,
+    ) -> tuple[dict[str, Scalar], dict[str, Change]]:
+        old = self._checked(params)
+        movable = self._named(names)
+        rejected, values = None, dict[str, Scalar]()
+        for _ in range(tries):
+            values, ways = {}, dict[str, str]()
+            for name, parameter, needed in self._plan:
+                if needed and not hold(needed, values):
+                    continue
+                if name not in old:
+                    values[name], ways[name] = parameter.draw(rng), "activated"
+                elif name not in movable:
+                    values[name] = old[name]
+                elif resample and rng.random() < resample:
+                    values[name], ways[name] = parameter.draw(rng), "resampled"
+                else:
+                    factor = factors[int(rng.random() * len(factors))]
+                    # The value is of the parameter's own type, which `_checked` saw to.
+                    move: Callable[..., tuple[Scalar, str]] = parameter.perturb
+                    values[name], ways[name] = move(old[name], factor, rng)
+            values = self._sorted(values)
+            rejected = violated(self._constraints, values)
+            if rejected is None:
+                return values, self._changes(old, values, ways)
+        raise exhausted(
+            rejected, values, tries, f"loosen the constraint, or move other parameters; from {old!r}"
+        )
+
+    def _changes(
+        self, old: dict[str, Scalar], new: dict[str, Scalar], ways: dict[str, str]
+    ) -> dict[str, Change]:
+        changes: dict[str, Change] = {}
+        for name in self._parameters:
+            if name in new:
+                if name not in old or new[name] != old[name]:
+                    changes[name] = {"from": old.get(name), "to": new[name], "by": ways[name]}
+            elif name in old:
+                changes[name] = {"from": old[name], "to": None, "by": "dropped"}
+        return changes
+
+    def _named(self, names: Iterable[str] | None) -> Iterable[str]:
+        if names is None:
+            return self._parameters.keys()
+        chosen = {names} if isinstance(names, str) else set(names)
+        for name in sorted(chosen - self._parameters.keys()):
+            raise SpaceError(f"there is no parameter {name!r}; {suggestion(name, self._parameters)}")
+        return chosen
+
+    def _checked(self, params: Mapping[str, Any]) -> dict[str, Scalar]:
+        if not isinstance(params, Mapping):
+            raise SpaceError(f"parameters must be a mapping from names to values, got {params!r}")
+        flat = params if params.keys() <= self._parameters.keys() else flatten(params)
+        values: dict[str, Scalar] = {}
+        for name in flat:
+            if name not in self._parameters:
+                raise SpaceError(f"there is no parameter {name!r}; {suggestion(name, self._parameters)}")
+        for name, parameter, needed in self._plan:
+            if needed and not hold(needed, values):
+                if name in flat:
+                    raise SpaceError(f"{name}: must be absent, not {flat[name]!r}: {told(needed, values)}")
+            elif name in flat:
+                values[name] = declaration.value(name, parameter, flat[name])
+            else:
+                raise SpaceError(f"{name}: has no value; give one from {parameter!r}")
+        return self._sorted(values)
+
+    def _sorted(self, values: dict[str, Scalar]) -> dict[str, Scalar]:
+        if self._in_order:
+            return values
+        return {name: values[name] for name in self._parameters if name in values}

@@ -1,0 +1,345 @@
+"""Float, Int, Choice, Ordinal: what they refuse, draw, move to and map onto the unit interval."""
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phyla.errors import SpaceError
+from phyla.space import Choice, Float, Int, Ordinal, Parameter, Space
+
+QUICK = settings(deadline=None, max_examples=60)
+
+numbers = st.floats(-1e6, 1e6, allow_nan=False)
+positive = st.floats(1e-8, 1e6)
+seeds = st.integers(0, 2**32 - 1)
+
+
+@st.composite
+def floats(draw: st.DrawFn) -> Float:
+    log = draw(st.booleans())
+    low, high = sorted(draw(st.tuples(*[positive if log else numbers] * 2).filter(lambda p: p[0] != p[1])))
+    if draw(st.booleans()):
+        step = draw(st.sampled_from([0.1, 0.25, 1.0, 1 / 3, 7.0]))
+        low = round(low, 2) + (0.01 if log else 0.0)
+        return Float(low, low + step * draw(st.integers(1, 200)), log=log, step=step)
+    return Float(low, high, log=log)
+
+
+@st.composite
+def ints(draw: st.DrawFn) -> Int:
+    log = draw(st.booleans())
+    low = draw(st.integers(1 if log else -1000, 1000))
+    step = draw(st.integers(1, 9))
+    return Int(low, low + step * draw(st.integers(1, 10**6)), log=log, step=step)
+
+
+scalars = st.one_of(st.none(), st.booleans(), st.integers(-5, 5), st.floats(-1, 1), st.text(max_size=3))
+listed = st.lists(scalars, min_size=1, max_size=5, unique=True)
+parameters: st.SearchStrategy[Parameter] = st.one_of(
+    floats(), ints(), listed.map(Choice), listed.map(Ordinal)
+)
+factors = st.floats(0.01, 100).filter(lambda factor: abs(factor - 1) > 1e-3)
+
+
+@QUICK
+@given(parameters, seeds)
+def test_values_stay_values_under_long_chains(parameter: Parameter, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    space = Space(x=parameter)
+    values = space.sample(rng)
+    for _ in range(150):
+        values, _ = space.perturb(values, rng, resample=0.05)
+        assert space.validate(values) == values
+        assert json.loads(json.dumps(values)) == values
+        assert type(values["x"]) in (float, int, str, bool, type(None))
+
+
+@QUICK
+@given(ints(), factors, seeds)
+def test_integers_always_move_unless_a_bound_holds_them(parameter: Int, factor: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for value in (parameter.low, parameter.high, parameter.draw(rng)):
+        moved, _ = parameter.perturb(value, factor, rng)
+        outward = parameter.high if (factor > 1) == (value >= 0) else parameter.low
+        if value == outward:
+            assert moved == value
+        else:
+            assert (moved > value) == (outward > value)
+            assert moved != value
+
+
+@QUICK
+@given(floats(), factors, seeds)
+def test_floats_with_a_step_move_by_one_at_least(parameter: Float, factor: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    value = parameter.draw(rng)
+    moved, _ = parameter.perturb(value, factor, rng)
+    if parameter.step is not None and moved not in (parameter.low, parameter.high):
+        assert abs(moved - value) >= parameter.step * 0.999
+    assert parameter.check(moved) == moved
+
+
+@QUICK
+@given(positive, positive, factors, seeds)
+def test_log_scales_are_multiplied_or_clamped(one: float, other: float, factor: float, seed: int) -> None:
+    low, high = sorted((one, other))
+    if low == high:
+        high *= 2
+    rng = np.random.default_rng(seed)
+    parameter = Float(low, high, log=True)
+    value = parameter.draw(rng)
+    moved, by = parameter.perturb(value, factor, rng)
+    assert moved == value * factor or moved in (low, high)
+    assert by == f"x{factor:g}"
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value", "factor", "moved", "by"),
+    [
+        (Float(0, 1), 0.5, 1.2, 0.6, "x1.2"),
+        (Float(0, 1), 0.5, 0.8, 0.4, "x0.8"),
+        (Float(0, 1), 0.9, 1.2, 1.0, "x1.2"),
+        (Float(0, 1), 1.0, 1.2, 1.0, "x1.2"),
+        (Float(-1, 1), -0.5, 1.2, -0.6, "x1.2"),
+        (Float(-1, 1), -0.5, 0.8, -0.4, "x0.8"),
+        (Float(-1, 1), 0.0, 1.2, 0.2, "step"),
+        (Float(-1, 1), 0.0, 0.8, -0.2, "step"),
+        (Float(-1, 1), 1e-300, 0.8, -0.2, "step"),
+        (Float(-1, 1), 0.0, 1000.0, 1.0, "step"),
+        (Float(0, 1), 0.0, 1.2, 0.1, "step"),
+        (Float(0, 1), 0.0, 0.8, 0.0, "step"),
+        (Float(0, 1, step=0.1), 0.5, 1.2, 0.6, "x1.2"),
+        (Float(0, 1, step=0.1), 0.1, 1.2, 0.2, "step"),
+        (Float(0, 1, step=0.1), 0.1, 0.8, 0.0, "step"),
+        (Float(0, 1, step=0.1), 0.3, 3.0, 0.9, "x3"),
+        (Float(1e-4, 1, log=True), 0.01, 1.2, 0.012, "x1.2"),
+        (Int(1, 100), 50, 1.2, 60, "x1.2"),
+        (Int(1, 100), 1, 1.2, 2, "step"),
+        (Int(1, 100), 2, 0.8, 1, "step"),
+        (Int(1, 100), 1, 0.8, 1, "step"),
+        (Int(1, 100), 100, 1.2, 100, "step"),
+        (Int(0, 100), 0, 1.2, 1, "step"),
+        (Int(-9, 100), 0, 0.8, -1, "step"),
+        (Int(-9, 100), -5, 1.2, -6, "x1.2"),
+        (Int(8, 256, step=8), 64, 1.2, 80, "x1.2"),
+        (Int(8, 256, step=8), 8, 1.2, 16, "step"),
+        (Ordinal([16, 32, 64]), 32, 1.2, 64, "neighbour"),
+        (Ordinal([16, 32, 64]), 32, 0.8, 16, "neighbour"),
+        (Ordinal([16, 32, 64]), 64, 1.2, 64, "neighbour"),
+        (Ordinal([16, 32, 64]), 16, 0.8, 16, "neighbour"),
+    ],
+)
+def test_moves(parameter: Any, value: Any, factor: float, moved: Any, by: str) -> None:
+    got, how = parameter.perturb(value, factor, np.random.default_rng(0))
+    assert got == pytest.approx(moved, rel=1e-12, abs=0)
+    assert (type(got), how) == (type(moved), by)
+
+
+def test_zero_is_left_by_perturbing() -> None:
+    rng = np.random.default_rng(1)
+    space = Space(real=Float(0, 1), grid=Float(0, 1, step=0.25), whole=Int(0, 10))
+    values = space.validate({"real": 0, "grid": 0, "whole": 0})
+    for _ in range(20):
+        values, _ = space.perturb(values, rng)
+    assert all(value != 0 for value in values.values())
+
+
+def test_a_perturbed_choice_is_drawn_from_all_of_its_values() -> None:
+    rng = np.random.default_rng(2)
+    choice = Choice(["a", "b", "c"])
+    drawn = [choice.perturb("a", 1.2, rng) for _ in range(3000)]
+    assert {by for _, by in drawn} == {"resampled"}
+    counts = [sum(value == name for value, _ in drawn) for name in "abc"]
+    assert all(abs(count - 1000) < 120 for count in counts)
+
+
+def distance_from_uniform(units: list[float]) -> float:
+    """Kolmogorov-Smirnov distance; below 1.63 / sqrt(n) in 99 % of all cases."""
+    ordered = np.sort(np.asarray(units))
+    return float(np.max(np.abs(ordered - (np.arange(len(ordered)) + 0.5) / len(ordered))))
+
+
+@pytest.mark.parametrize("parameter", [Float(1e-6, 10, log=True), Float(-3, 8), Float(0.1, 0.2, log=True)])
+def test_priors_are_uniform_on_their_scale(parameter: Float) -> None:
+    rng = np.random.default_rng(3)
+    assert (
+        distance_from_uniform([parameter.unit(parameter.draw(rng)) for _ in range(4000)]) < 1.63 / 4000**0.5
+    )
+
+
+def test_log_integers_have_the_mass_of_their_cell() -> None:
+    rng = np.random.default_rng(4)
+    parameter = Int(1, 8, log=True)
+    drawn = [parameter.draw(rng) for _ in range(20_000)]
+    for value in range(1, 9):
+        expected = math.log((value + 1) / value) / math.log(9)
+        assert drawn.count(value) / len(drawn) == pytest.approx(expected, abs=0.012)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "values"),
+    [
+        (Float(0, 1, step=0.25), [0.0, 0.25, 0.5, 0.75, 1.0]),
+        (Float(0.1, 0.7, step=0.2), [0.1, 0.3, 0.5, 0.7]),
+        (Float(1, 3, step=1, log=True), [1.0, 2.0, 3.0]),
+        (Int(-1, 2), [-1, 0, 1, 2]),
+        (Int(8, 32, step=8, log=True), [8, 16, 24, 32]),
+        (Ordinal(["s", "m", "l"]), ["l", "m", "s"]),
+        (Choice([None, True, 3]), [3, None, True]),
+    ],
+)
+def test_all_values_and_no_others_are_drawn(parameter: Parameter, values: list[Any]) -> None:
+    rng = np.random.default_rng(5)
+    drawn = {parameter.draw(rng) for _ in range(400)}
+    assert sorted(drawn, key=str) == sorted(values, key=str)
+
+
+def test_initial_values_and_ranges() -> None:
+    rng = np.random.default_rng(6)
+    assert Float(0, 1, initial=0.3).start(rng) == 0.3
+    assert Int(1, 9, initial=4).start(rng) == 4
+    assert Choice(["a", "b"], initial="b").start(rng) == "b"
+    assert Ordinal([True, False], initial=False).start(rng) is False
+    starts = [Float(1e-6, 1, log=True, initial=(1e-3, 1e-2)).start(rng) for _ in range(200)]
+    assert 1e-3 <= min(starts) < 1.2e-3
+    assert 8e-3 < max(starts) <= 1e-2
+    assert {Int(0, 100, step=5, initial=(8, 21)).start(rng) for _ in range(200)} == {10, 15, 20}
+    assert {Float(0, 1, step=0.1, initial=(0.25, 0.5)).start(rng) for _ in range(200)} == {0.3, 0.4, 0.5}
+
+
+def test_the_largest_integers_stay_exact() -> None:
+    rng = np.random.default_rng(7)
+    seed = Int(0, 2**63 - 1)
+    assert all(0 <= seed.check(seed.draw(rng)) <= 2**63 - 1 for _ in range(100))
+    assert seed.from_unit(1.0) == 2**63 - 1
+    assert seed.perturb(2**63 - 1, 1.2, rng)[0] == 2**63 - 1
+
+
+@QUICK
+@given(st.one_of(floats(), ints(), listed.map(Ordinal)), seeds)
+def test_unit_and_from_unit_are_inverse(parameter: Float | Int | Ordinal, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    value = parameter.draw(rng)
+    unit = parameter.unit(value)
+    assert 0.0 <= unit <= 1.0
+    back = parameter.from_unit(unit)
+    if isinstance(back, float):
+        assert isinstance(parameter, Float | Ordinal)
+        assert isinstance(value, float)
+        assert back == pytest.approx(value, rel=1e-6, abs=1e-6)
+    else:
+        assert back == value
+    for position in (-1.0, 0.0, 0.3, 1.0, 2.0):
+        assert parameter.check(parameter.from_unit(position)) == parameter.from_unit(position)
+
+
+def test_unit_knows_the_log_scale() -> None:
+    assert Float(1e-4, 1, log=True).unit(1e-2) == pytest.approx(0.5)
+    assert Float(1e-4, 1, log=True).from_unit(0.5) == pytest.approx(1e-2)
+    assert Int(1, 100, log=True).from_unit(0.5) == 10
+    assert Float(1e-300, 1e300, log=True).unit(1.0) == pytest.approx(0.5)
+    assert Int(2**62, 2**62 + 1, log=True).unit(2**62 + 1) == 1.0
+    assert Ordinal(["s", "m", "l"]).unit("m") == 0.5
+    assert Ordinal(["only"]).unit("only") == 0.0
+    with pytest.raises(SpaceError, match="nan"):
+        Float(0, 1).from_unit(math.nan)
+
+
+def test_numpy_numbers_become_plain_ones() -> None:
+    low: Any = np.float32(0.5)
+    parameter = Float(low, np.float64(2))
+    assert (type(parameter.low), type(parameter.high)) == (float, float)
+    assert type(parameter.check(np.float64(1))) is float
+    assert type(Int(0, 9).check(np.int64(3))) is int
+    three: Any = np.int64(3)
+    assert type(Choice([three, "a"]).values[0]) is int
+
+
+REFUSED = [
+    ("Float(1.0, 0.1)", ["Float(1.0, 0.1)", "low must be below high", "did you mean Float(0.1, 1.0)?"]),
+    ("Float(2, 1, log=True)", ["did you mean Float(1.0, 2.0, log=True)?"]),
+    ("Float(1, 1)", ["Float(1, 1)", "low must be below high", "Choice([1.0])"]),
+    ("Float(0, math.inf)", ["high must be finite", "inf"]),
+    ("Float(math.nan, 1)", ["low must be finite", "nan"]),
+    ("Float(-1e308, 1e308)", ["wider than a float", "1e+308"]),
+    ("Float(True, 2)", ["low must be a number", "True"]),
+    ("Float(0, '1')", ["high must be a number", "'1'"]),
+    ("Float(0, 1, log=True)", ["log scale", "low above 0", "0.0"]),
+    ("Float(-1, 1, log=True)", ["log scale", "-1.0"]),
+    ("Float(5e-324, 1, log=True)", ["too close to 0", "5e-324"]),
+    ("Float(1, 2, log=1)", ["log must be True or False", "1"]),
+    ("Float(0, 1, step=0)", ["step must be above 0", "step=0"]),
+    ("Float(0, 1, step=-0.1)", ["step must be above 0", "-0.1"]),
+    ("Float(0, 1, step=2)", ["whole number of steps of 2.0", "Float(0.0, 2.0, step=2.0)"]),
+    (
+        "Float(0, 1, step=0.3)",
+        ["whole number of steps of 0.3", "Float(0.0, 0.9, step=0.3) or Float(0.0, 1.2, step=0.3)"],
+    ),
+    ("Float(0, 1, step=1e-300)", ["step is too small", "1e-300"]),
+    ("Float(0, 1, initial=5)", ["initial", "5", "[0.0, 1.0]"]),
+    ("Float(0, 1, initial=True)", ["initial", "True"]),
+    ("Float(0, 1, initial=(0.5, 2))", ["(0.5, 2.0)", "outside of the bounds (0.0, 1.0)"]),
+    ("Float(0, 1, initial=(0.5, 0.5))", ["(0.5, 0.5)", "low below its high"]),
+    ("Float(0, 1, initial=(0.1, 0.2, 0.3))", ["(low, high)", "0.3"]),
+    ("Float(0, 1, step=0.5, initial=0.3)", ["between the steps", "0.3", "nearest value is 0.5"]),
+    ("Float(0, 1, step=0.5, initial=(0.1, 0.2))", ["no step lies", "(0.1, 0.2)"]),
+    ("Float(0, 1, when={})", ["when is empty"]),
+    ("Float(0, 1, when={'a': []})", ["can never hold", "'a'"]),
+    ("Float(0, 1, when='a')", ["when must map", "'a'"]),
+    ("Int(1.5, 3)", ["low must be an integer", "1.5"]),
+    ("Int(1, 1e6)", ["high must be an integer", "did you mean 1000000?"]),
+    ("Int(False, 3)", ["low must be an integer", "False"]),
+    ("Int(3, 1)", ["did you mean Int(1, 3)?"]),
+    ("Int(3, 3)", ["low must be below high", "Choice([3])"]),
+    ("Int(0, 9, log=True)", ["log scale", "0"]),
+    ("Int(0, 10, step=0)", ["step must be above 0"]),
+    ("Int(1, 10, step=4)", ["steps of 4", "Int(1, 9, step=4) or Int(1, 13, step=4)"]),
+    ("Int(0, 10, step=0.5)", ["step must be an integer", "0.5"]),
+    ("Int(0, 2**63)", ["64 bits", str(2**63)]),
+    ("Int(0, 9, initial=10)", ["initial", "10", "[0, 9]"]),
+    ("Int(0, 9, initial=2.0)", ["initial", "2.0"]),
+    ("Int(0, 9, step=3, initial=(4, 5))", ["no step lies", "(4, 5)"]),
+    ("Choice([])", ["Choice([])", "at least one"]),
+    ("Choice('abc')", ["must be a list", "'abc'"]),
+    ("Choice({'a', 'b'})", ["must be a list"]),
+    ("Choice(['a', 'b', 'a'])", ["'a' is listed twice"]),
+    ("Choice([1, True])", ["True is listed twice (as 1)"]),
+    ("Ordinal([1, 1.0])", ["1.0 is listed twice (as 1)"]),
+    ("Choice([[1, 2]])", ["string, number, bool or None", "[1, 2]"]),
+    ("Choice([math.inf])", ["finite", "inf"]),
+    ("Choice(['a'], initial='b')", ["initial", "'b' is none of ['a']"]),
+    ("Choice([1, 0], initial=True)", ["initial", "True is none of [1, 0]"]),
+    ("Ordinal([])", ["Ordinal([])", "at least one"]),
+    ("Ordinal([1, 2], initial=3)", ["initial", "3 is none of [1, 2]"]),
+]
+
+
+@pytest.mark.parametrize(("call", "parts"), REFUSED)
+def test_refusals_show_the_values(call: str, parts: list[str]) -> None:
+    with pytest.raises(SpaceError) as caught:
+        eval(call)
+    for part in parts:
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Float(0.0001, 1.0, log=True)",
+        "Float(0.0, 1.0, step=0.25, initial=(0.25, 0.75))",
+        "Int(1, 9, step=2, when={'opt': ('sgd',)})",
+        "Choice(['a', True, None, 1.5], initial=True)",
+        "Choice([True, False], initial=False)",
+        "Ordinal([16, 32], when={'a/b': (1, 2)})",
+    ],
+)
+def test_repr_is_the_call(text: str) -> None:
+    made = eval(text)
+    assert repr(made) == text
+    assert eval(repr(made)) == made
+    assert hash(eval(text)) == hash(made)
