@@ -22,8 +22,7 @@ def check(kind: str, low: float, high: float, log: object, options: Mapping[str,
         raise SpaceError(f"low must be below high; did you mean {call(kind, (high, low), options)}?")
     if low == high:
         raise SpaceError(
-            "low must be below high; keep a value that never changes out of the space, "
-            f"or write Choice([{low!r}])"
+            f"low must be below high; keep a value that never changes out of the space, or write Choice([{low!r}])"
         )
     if log and low <= 0:
         raise SpaceError(f"a log scale needs low above 0, got {low!r}; raise low or leave out log=True")

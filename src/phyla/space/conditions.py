@@ -47,9 +47,7 @@ def resolved(name: str, parameters: Mapping[str, Parameter]) -> Parameter:
         try:
             when[target] = tuple(parameters[target].check(value) for value in values)
         except SpaceError as error:
-            raise SpaceError(
-                f"{name}: when={parameter.when!r} can never hold for {target!r}: {error}"
-            ) from None
+            raise SpaceError(f"{name}: when={parameter.when!r} can never hold for {target!r}: {error}") from None
     return dataclasses.replace(parameter, when=when)
 
 

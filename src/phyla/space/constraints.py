@@ -59,9 +59,7 @@ def name(function: Callable[..., Any]) -> str:
     return str(getattr(function, "__name__", None) or repr(function))
 
 
-def exhausted(
-    constraint: Constraint | None, values: Mapping[str, Scalar], tries: int, advice: str
-) -> SpaceError:
+def exhausted(constraint: Constraint | None, values: Mapping[str, Scalar], tries: int, advice: str) -> SpaceError:
     """The error for draws that were all rejected."""
     named = "none" if constraint is None else name(constraint)
     return SpaceError(f"the constraint {named} rejected the last of {tries} draws, {values!r}; {advice}")

@@ -27,9 +27,7 @@ def parameters(mapping: object, keywords: dict[str, Any]) -> dict[str, Parameter
             raise SpaceError(f"{name!r} is given twice; rename one")
         flat[name] = parameter
     if not flat:
-        raise SpaceError(
-            "the space is empty; give at least one parameter, such as lr=Float(1e-4, 1.0, log=True)"
-        )
+        raise SpaceError("the space is empty; give at least one parameter, such as lr=Float(1e-4, 1.0, log=True)")
     for name, parameter in flatten(flat).items():
         if not isinstance(parameter, Parameter):
             raise SpaceError(f"{name}: {parameter!r} is no parameter; {_instead(parameter)}")
@@ -58,8 +56,7 @@ def listed_points(initial: object) -> list[object]:
         raise SpaceError(f"initial must be a list of starting points; write initial=[{dict(initial)!r}]")
     if isinstance(initial, Parameter):
         raise SpaceError(
-            "'initial' is an option of Space; give a parameter of that name as "
-            f"Space({{'initial': {initial!r}}})"
+            f"'initial' is an option of Space; give a parameter of that name as Space({{'initial': {initial!r}}})"
         )
     if isinstance(initial, str) or not isinstance(initial, Sequence):
         raise SpaceError(f"initial must be a list of starting points, got {initial!r}")

@@ -152,8 +152,7 @@ def _settle(parameter: Choice | Ordinal) -> None:
 def _distinct(values: object) -> tuple[Scalar, ...]:
     if isinstance(values, str | bytes) or not isinstance(values, Sequence):
         raise SpaceError(
-            f"the values must be a list, got {values!r}; "
-            "a list keeps its order, so that every run draws the same"
+            f"the values must be a list, got {values!r}; a list keeps its order, so that every run draws the same"
         )
     if not values:
         raise SpaceError("there must be at least one value")

@@ -58,9 +58,7 @@ class Int:
     def _settle(self) -> None:
         low, high = as_integer(self.low, "low"), as_integer(self.high, "high")
         step = as_integer(self.step, "step")
-        bounds.check(
-            "Int", low, high, self.log, {"log": self.log or None, "step": None if step == 1 else step}
-        )
+        bounds.check("Int", low, high, self.log, {"log": self.log or None, "step": None if step == 1 else step})
         if max(abs(low), abs(high)) > LARGEST_INTEGER:
             raise SpaceError("the bounds must fit in 64 bits")
         if step <= 0:

@@ -68,9 +68,7 @@ class Space:
         self._parameters = {name: resolved(name, given) for name in given}
         order = ordered(self._parameters)
         self._in_order = order == list(self._parameters)
-        self._plan = tuple(
-            (name, self._parameters[name], conditions(self._parameters[name])) for name in order
-        )
+        self._plan = tuple((name, self._parameters[name], conditions(self._parameters[name])) for name in order)
         self._initial = declaration.starting_points(points, self._plan, self._constraints)
 
     @property
@@ -249,9 +247,7 @@ class Space:
         return hash((tuple(self._parameters.items()), self._constraints))
 
     def __repr__(self) -> str:
-        shown = [
-            f"{{{', '.join(f'{name!r}: {parameter!r}' for name, parameter in self._parameters.items())}}}"
-        ]
+        shown = [f"{{{', '.join(f'{name!r}: {parameter!r}' for name, parameter in self._parameters.items())}}}"]
         if self._constraints:
             shown.append(f"constraints=[{', '.join(map(constraint_name, self._constraints))}]")
         if self._initial:
@@ -293,13 +289,9 @@ class Space:
             rejected = violated(self._constraints, values)
             if rejected is None:
                 return values, self._changes(old, values, ways)
-        raise exhausted(
-            rejected, values, tries, f"loosen the constraint, or move other parameters; from {old!r}"
-        )
+        raise exhausted(rejected, values, tries, f"loosen the constraint, or move other parameters; from {old!r}")
 
-    def _changes(
-        self, old: dict[str, Scalar], new: dict[str, Scalar], ways: dict[str, str]
-    ) -> dict[str, Change]:
+    def _changes(self, old: dict[str, Scalar], new: dict[str, Scalar], ways: dict[str, str]) -> dict[str, Change]:
         changes: dict[str, Change] = {}
         for name in self._parameters:
             if name in new:

@@ -96,9 +96,7 @@ class Params(Mapping[str, Any]):
         if name in self._flat:
             return self._flat[name]
         prefix = f"{name}/"
-        group = {
-            key.removeprefix(prefix): value for key, value in self._flat.items() if key.startswith(prefix)
-        }
+        group = {key.removeprefix(prefix): value for key, value in self._flat.items() if key.startswith(prefix)}
         if not group:
             raise KeyError(f"no parameter {name!r}; {suggestion(name, self._flat)}")
         return Params.of_flat(group)

@@ -1,0 +1,1 @@
+"""phyla: population based training and continuous evaluation of checkpoints."""

@@ -1,0 +1,241 @@
+"""The controller. It may die between any two calls; another one answers the same."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import final
+
+from phyla import machine
+from phyla.errors import LeaseLost
+from phyla.failpoints import failpoint
+from phyla.machine import (
+    Accepted,
+    ClaimAnswer,
+    Claimed,
+    Completion,
+    Ended,
+    Failure,
+    Idle,
+    MarkDeleting,
+    ParentGone,
+    RenewAttempts,
+    Retention,
+    Rules,
+    SetCheckpointState,
+)
+from phyla.records import AttemptState, Checkpoint, CheckpointState, Report, TrialState
+from phyla.store import Store, Transaction
+
+EXPIRED_AT_ONCE = 100
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What a heartbeat answers about one attempt.
+
+    Attributes:
+        trial: id of the trial.
+        token: the attempt's token.
+        cancelled: the lease is gone; whatever is done under it does not count.
+    """
+
+    trial: int
+    token: int
+    cancelled: bool
+
+
+@final
+class Controller:
+    """Answers workers about one study; every answer is one transaction.
+
+    Args:
+        store: where the study is remembered.
+        study: its id.
+        rules: what its decisions go by.
+    """
+
+    def __init__(self, store: Store, study: int, rules: Rules) -> None:
+        self._store = store
+        self._study = study
+        self.rules = rules
+        self._looked_at = float("-inf")
+
+    def claim(self, worker: str, count: int = 1) -> tuple[list[Claimed], Idle | Ended | None]:
+        """Give a worker up to `count` trials; with fewer, also say why.
+
+        Raises:
+            StoreError: the database failed.
+        """
+        return self.complete((), worker, count)[1:]
+
+    def complete(
+        self, completions: Sequence[Completion], worker: str | None = None, count: int = 0
+    ) -> tuple[list[Accepted | LeaseLost], list[Claimed], Idle | Ended | None]:
+        """Accept completed trials and, in the same transaction, give the worker its next ones.
+
+        A completion whose lease is gone is answered with the error and does not hold up the others.
+
+        Raises:
+            StoreError: the database failed.
+        """
+        gone: frozenset[str] = frozenset()
+        while True:
+            try:
+                failpoint("trial.before_complete" if completions else "claim.before_commit")
+                with self._transaction() as tx:
+                    accepted = [self._accept(tx, done) for done in completions]
+                    claimed, rest = self._claim(tx, worker, count, gone) if worker and count else ([], None)
+                    failpoint("store.before_commit")
+            except ParentGone as error:
+                gone |= {error.name}
+                continue
+            failpoint("store.after_commit")
+            failpoint("reply.before" if completions else "claim.after_commit")
+            return accepted, claimed, rest
+
+    def _accept(self, tx: Transaction, done: Completion) -> Accepted | LeaseLost:
+        try:
+            answer, commands = machine.complete(tx, self.rules, done)
+        except LeaseLost as error:
+            return error
+        tx.apply(commands)
+        if commands:
+            tx.apply(machine.settle(tx, self.rules))
+        return answer
+
+    def _claim(
+        self, tx: Transaction, worker: str, count: int, gone: frozenset[str]
+    ) -> tuple[list[Claimed], Idle | Ended | None]:
+        self._expire(tx)
+        claimed: list[Claimed] = []
+        while len(claimed) < count:
+            answer: ClaimAnswer | None
+            answer, commands = machine.claim(tx, self.rules, worker, gone)
+            tx.apply(commands)
+            if isinstance(answer, Claimed):
+                claimed.append(answer)
+            elif answer is None:
+                tx.apply(machine.settle(tx, self.rules))
+            else:
+                return claimed, answer
+        return claimed, None
+
+    def _expire(self, tx: Transaction) -> None:
+        """Take leases back that ran out; looked at from time to time, by whoever claims."""
+        now = tx.now()
+        if 0 <= now - self._looked_at < min(1.0, self.rules.lease_s / 10):
+            return
+        for attempt in tx.expired(EXPIRED_AT_ONCE):
+            error = (
+                f"the lease of worker {attempt.worker} ran out: it did not renew it for {self.rules.lease_s:g} s"
+            )
+            tx.apply(machine.lose(tx, self.rules, attempt.trial, attempt.token, error, counts=False))
+        self._looked_at = now
+
+    def fail(self, failure: Failure) -> None:
+        """Record that an attempt failed.
+
+        Raises:
+            LeaseLost: a newer claim, a cancellation or a quarantine took the lease away.
+            StoreError: the database failed.
+        """
+        with self._transaction() as tx:
+            tx.apply(machine.fail(tx, self.rules, failure))
+
+    def release(self, trial: int, token: int) -> None:
+        """Return a trial to the queue; it is no failure.
+
+        Raises:
+            LeaseLost: a newer claim, a cancellation or a quarantine took the lease away.
+            StoreError: the database failed.
+        """
+        with self._transaction() as tx:
+            tx.apply(machine.release(tx, trial, token))
+
+    def lose_worker(self, worker: str, error: str, *, counts: bool) -> int:
+        """Take back everything a dead worker held; return how many attempts that were.
+
+        Args:
+            worker: the dead process.
+            error: what is known about its end.
+            counts: whether the trials are to blame, so that it counts towards `max_attempts`.
+
+        Raises:
+            StoreError: the database failed.
+        """
+        with self._transaction() as tx:
+            held = tx.running(worker)
+            for attempt in held:
+                tx.apply(machine.lose(tx, self.rules, attempt.trial, attempt.token, error, counts=counts))
+            return len(held)
+
+    def renew(self, worker: str) -> None:
+        """Renew the leases of a worker that is known to be alive.
+
+        Raises:
+            StoreError: the database failed.
+        """
+        with self._transaction() as tx:
+            tx.apply([RenewAttempts(worker, tx.now() + self.rules.lease_s)])
+
+    def report(self, trial: int, token: int, reports: Sequence[Report]) -> Standing:
+        """Store what training reported so far and say how its attempt stands.
+
+        Raises:
+            StoreError: the database failed.
+        """
+        with self._transaction() as tx:
+            attempt = tx.attempt(trial, token)
+            row = tx.locked_trial(trial)
+            if attempt is None or row is None:
+                return Standing(trial=trial, token=token, cancelled=True)
+            running = attempt.state is AttemptState.RUNNING and row.state is TrialState.RUNNING
+            if reports and running:
+                tx.apply([machine.AddReports(trial, token, reports)])
+            return Standing(trial=trial, token=token, cancelled=row.token != token or not running)
+
+    def save_progress(self, trial: int, token: int, checkpoint: Checkpoint) -> None:
+        """Remember where a retry of the trial resumes.
+
+        Raises:
+            LeaseLost: a newer claim, a cancellation or a quarantine took the lease away.
+            StoreError: the database failed.
+        """
+        with self._transaction() as tx:
+            tx.apply(machine.save_progress(tx, trial, token, checkpoint))
+
+    def retention(self) -> Retention:
+        """Return which checkpoints are kept and which may go; changes nothing.
+
+        Raises:
+            StoreError: the database failed.
+        """
+        with self._store.reader(self._study) as reader:
+            return machine.retention(reader, self.rules)
+
+    def mark_deleting(self, candidates: Sequence[Checkpoint]) -> list[str]:
+        """Mark checkpoints for deletion, except those a trial took since they were looked at.
+
+        Raises:
+            StoreError: the database failed.
+        """
+        if not candidates:
+            return []
+        with self._store.transaction(self._study, exclusive=True) as tx:
+            marked = tx.apply([MarkDeleting(row.name, row.taken) for row in candidates])
+        failpoint("gc.after_mark")
+        return marked
+
+    def set_checkpoints(self, names: Sequence[str], state: CheckpointState) -> None:
+        """Set the state of checkpoints whose bytes were deleted or found missing.
+
+        Raises:
+            StoreError: the database failed.
+        """
+        if names:
+            with self._transaction() as tx:
+                tx.apply([SetCheckpointState(name, state) for name in names])
+
+    def _transaction(self) -> AbstractContextManager[Transaction]:
+        return self._store.transaction(self._study, exclusive=self.rules.strategy.exclusive)

@@ -1,0 +1,114 @@
+"""Named places where a test may stop the process, to prove that a restart loses nothing.
+
+A failpoint is armed by `PHYLA_FAILPOINT` or by `arm`, with `name=action[:hit]`: `kill` ends the
+process as a power cut would, `exit` ends it with status 17, `raise` raises `FailpointReached`;
+`hit` counts from 1 and says which arrival acts. Unarmed, a failpoint costs one look-up in a dict.
+
+The armed failpoint is the only mutable state of this module: a process has one or none.
+"""
+
+import os
+import signal
+import threading
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from phyla import settings
+from phyla.errors import ConfigurationError
+
+Action = Literal["kill", "raise", "exit"]
+EXIT_STATUS = 17
+
+MEANINGS = {
+    "checkpoint.after_flush": "every file of the staged checkpoint is on disk, its manifest is not written",
+    "checkpoint.after_manifest": "the staged checkpoint is complete and on disk, under its private name",
+    "checkpoint.after_rename": "the checkpoint has its final name, which is not flushed yet",
+    "checkpoint.before_delete": "a checkpoint is about to be deleted, nothing is touched",
+    "checkpoint.before_flush": "training has saved, nothing of it is flushed",
+    "checkpoint.during_delete": "the checkpoint lost its final name, its bytes are still there",
+    "claim.after_commit": "a claim is in the store, the worker does not know it yet",
+    "claim.before_commit": "a claim is decided, nothing of it is in the store",
+    "gc.after_mark": "checkpoints are marked as deleting, their bytes are untouched",
+    "reply.before": "a request took effect, its answer is not sent",
+    "store.after_commit": "any writing transaction was committed",
+    "store.before_commit": "any writing transaction is about to be committed",
+    "trial.before_complete": "the checkpoint of a trial is committed, the store does not know it yet",
+}
+NAMES = tuple(sorted(MEANINGS))
+
+
+class FailpointReached(RuntimeError):
+    """An armed failpoint with the action `raise` was reached."""
+
+
+@dataclass
+class _Armed:
+    name: str
+    action: Action
+    hits_left: int
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+def _parse(spec: str) -> _Armed:
+    name, _, rest = spec.partition("=")
+    wanted, _, hit = rest.partition(":")
+    if name not in MEANINGS:
+        raise ConfigurationError(f"no failpoint is called {name!r}; choose one of: {', '.join(NAMES)}")
+    action = next((known for known in get_args(Action) if known == wanted), None)
+    if action is None or not (hit or "1").isdecimal() or int(hit or "1") < 1:
+        raise ConfigurationError(
+            f"failpoint {spec!r} is not understood; write name=action[:hit], where action is one of "
+            f"{', '.join(get_args(Action))} and hit counts from 1, for example {name}=kill:2"
+        )
+    return _Armed(name, action, int(hit or "1"))
+
+
+_from_environment = settings.failpoint()
+_armed: _Armed | None = _parse(_from_environment) if _from_environment else None
+
+
+def arm(spec: str) -> None:
+    """Arm one failpoint in this process, instead of the one armed before.
+
+    Args:
+        spec: `name=action[:hit]`.
+
+    Raises:
+        ConfigurationError: the name or the action is unknown, or `hit` is not a positive integer.
+    """
+    global _armed
+    _armed = _parse(spec)
+
+
+def disarm() -> None:
+    """Forget the armed failpoint."""
+    global _armed
+    _armed = None
+
+
+def failpoint(name: str) -> None:
+    """Stop here if a test asked for it.
+
+    Args:
+        name: one of `NAMES`.
+
+    Raises:
+        LookupError: the name is not in `NAMES`, armed or not, so that the list stays true.
+        FailpointReached: this failpoint is armed with `raise`.
+    """
+    if name not in MEANINGS:
+        raise LookupError(f"failpoint {name!r} is not in phyla.failpoints.MEANINGS; add it with its meaning")
+    armed = _armed
+    if armed is None or armed.name != name:
+        return
+    with armed.lock:
+        armed.hits_left -= 1
+        if armed.hits_left != 0:
+            return
+    match armed.action:
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "exit":
+            os._exit(EXIT_STATUS)
+        case "raise":
+            raise FailpointReached(f"failpoint {name} ({MEANINGS[name]})")

@@ -1,0 +1,258 @@
+"""Claiming: pick a member that is ready, decide, and start the trial."""
+
+from dataclasses import replace
+
+from phyla.leases import check_transition
+from phyla.machine.commands import (
+    Command,
+    InsertAttempt,
+    InsertTrial,
+    SetStrategyState,
+    SetStudyState,
+    TakeCheckpoint,
+    UpdateMember,
+    UpdateTrial,
+    WakeMembers,
+)
+from phyla.machine.events import ClaimAnswer, Claimed, Ended, Idle
+from phyla.machine.rules import Rules
+from phyla.machine.view import View
+from phyla.population import Context, Decision, Measure, Start, Wait, decision_rng, trial_seed
+from phyla.records import (
+    Attempt,
+    AttemptState,
+    JsonObject,
+    Member,
+    MemberState,
+    Scored,
+    StudyState,
+    TrialKind,
+    TrialRecord,
+    TrialState,
+)
+
+Step = tuple[ClaimAnswer | None, list[Command]]
+"""An answer and commands; with no answer the caller applies the commands and asks again."""
+
+
+def claim(view: View, rules: Rules, worker: str, gone: frozenset[str] = frozenset()) -> Step:
+    """Give a worker its next trial.
+
+    Args:
+        view: the study, inside the transaction that will apply the commands.
+        rules: what decisions go by.
+        worker: who asks.
+        gone: checkpoints that turned out not to be live while an earlier answer was applied.
+
+    Returns:
+        The answer and the commands that make it true. Without an answer: apply the commands, ask again.
+    """
+    study = view.study()
+    if study.state is not StudyState.RUNNING:
+        return Ended(state=study.state, message=study.message), []
+    pending = view.next_pending()
+    if pending is not None:
+        return _start_attempt(view, rules, worker, pending)
+    member = view.next_ready(worker)
+    if member is None:
+        return _nothing_ready(view)
+    if member.measures_left > 0 and member.head is not None:
+        return _measure(view, rules, worker, member, member.head, {"decision": "measure"})
+    if rules.strategy.finished(member):
+        return None, [UpdateMember(replace(member, state=MemberState.DONE))]
+    rng = decision_rng(study.seed, member.index, member.generation, member.replacements)
+    seed = trial_seed(rng)
+    context = Context(
+        space=rules.space, objective=rules.objective, rng=rng, now=view.now(), state=study.strategy_state
+    )
+    if member.head is not None and member.head.checkpoint in gone:
+        decision = _recover(member, member.head, view, rules, context, gone)
+    else:
+        decision = rules.strategy.decide(member, view, context)
+    return _apply(view, rules, worker, member, decision, seed, gone)
+
+
+def _apply(
+    view: View, rules: Rules, worker: str, member: Member, decision: Decision, seed: int, gone: frozenset[str]
+) -> Step:
+    state: list[Command] = [] if decision.state is None else [SetStrategyState(decision.state)]
+    if isinstance(decision, Start):
+        answer, commands = _start_trial(view, rules, worker, member, decision, seed, gone)
+        return answer, state + commands
+    if isinstance(decision, Measure):
+        if member.head is None:
+            raise ValueError(f"{rules.strategy!r} measures member {member.index}, which has no checkpoint yet")
+        again = replace(member, measures_left=max(1, decision.times))
+        answer, commands = _measure(view, rules, worker, again, member.head, decision.reason)
+        return answer, state + commands
+    if isinstance(decision, Wait):
+        waiting = replace(
+            member,
+            state=MemberState.WAITING,
+            wait_generation=decision.generation,
+            wait_until=None if decision.seconds is None else view.now() + decision.seconds,
+            wait_reason=str(decision.reason.get("why", "")) or None,
+        )
+        return None, [*state, UpdateMember(waiting)]
+    stopped: list[Command] = [UpdateMember(replace(member, state=MemberState.DONE))]
+    if decision.study:
+        why = str(decision.reason.get("why", "the strategy ended the study"))
+        stopped.append(SetStudyState(StudyState.COMPLETED, why))
+    return None, state + stopped
+
+
+def _start_trial(
+    view: View, rules: Rules, worker: str, member: Member, start: Start, seed: int, gone: frozenset[str]
+) -> Step:
+    now = view.now()
+    weights, reason = start.weights, start.reason
+    params, params_from, exploited = start.params, start.params_from, start.exploited
+    if weights is not None and weights.checkpoint in gone and member.head is not None:
+        # The donor's bytes went between the decision and its commit: keep one's own state.
+        reason = {"decision": "continue", "compared": {"why": "the donor's checkpoint is gone"}}
+        weights, params, params_from, exploited = member.head, member.head.params, member.head.trial, False
+    start_step = weights.step if weights else 0
+    head = member.head
+    trial = TrialRecord(
+        id=view.new_trial_id(),
+        study=member.study,
+        member=member.index,
+        generation=member.generation,
+        state=TrialState.RUNNING,
+        parent=weights.trial if weights else None,
+        parent_checkpoint=weights.checkpoint if weights else None,
+        parent_index=weights.index if weights else 0,
+        jump_from=head.trial if head and (weights is None or weights.trial != head.trial) else None,
+        params_from=params_from,
+        replaces=member.broken_trial,
+        params=params,
+        start_step=start_step,
+        end_step=start_step + max(1, start.steps),
+        seed=seed,
+        token=1,
+        exploited=exploited,
+        reason=reason,
+        worker=worker,
+        created_at=now,
+        started_at=now,
+    )
+    return _running(rules, worker, member, trial, now)
+
+
+def _running(rules: Rules, worker: str, member: Member, trial: TrialRecord, now: float) -> Step:
+    attempt = _attempt(trial, worker, now, rules)
+    commands: list[Command] = []
+    if trial.parent_checkpoint is not None:
+        commands.append(TakeCheckpoint(trial.parent_checkpoint))
+    commands += [
+        InsertTrial(trial),
+        InsertAttempt(attempt),
+        UpdateMember(
+            replace(
+                member,
+                state=MemberState.RUNNING,
+                current_trial=trial.id,
+                broken_trial=None,
+                worker=worker,
+                wait_generation=None,
+                wait_until=None,
+                wait_reason=None,
+            )
+        ),
+    ]
+    return Claimed(trial=trial, expires_at=attempt.expires_at), commands
+
+
+def _measure(view: View, rules: Rules, worker: str, member: Member, head: Scored, reason: JsonObject) -> Step:
+    now = view.now()
+    rng = decision_rng(view.study().seed, member.index, member.generation, 1000 + member.measures_left)
+    trial = TrialRecord(
+        id=view.new_trial_id(),
+        study=member.study,
+        member=member.index,
+        generation=member.generation,
+        kind=TrialKind.MEASURE,
+        state=TrialState.RUNNING,
+        parent=head.trial,
+        parent_checkpoint=head.checkpoint,
+        parent_index=head.index,
+        params_from=head.trial,
+        params=head.params,
+        start_step=head.step,
+        end_step=head.step,
+        seed=trial_seed(rng),
+        token=1,
+        reason={"decision": "measure", **reason},
+        worker=worker,
+        created_at=now,
+        started_at=now,
+    )
+    return _running(rules, worker, member, trial, now)
+
+
+def _start_attempt(view: View, rules: Rules, worker: str, trial: TrialRecord) -> Step:
+    check_transition(trial, TrialState.RUNNING)
+    now = view.now()
+    running = replace(trial, state=TrialState.RUNNING, token=trial.token + 1, worker=worker, started_at=now)
+    attempt = _attempt(running, worker, now, rules)
+    member = replace(view.locked_member(trial.member), worker=worker)
+    return Claimed(trial=running, expires_at=attempt.expires_at), [
+        UpdateTrial(running),
+        InsertAttempt(attempt),
+        UpdateMember(member),
+    ]
+
+
+def _attempt(trial: TrialRecord, worker: str, now: float, rules: Rules) -> Attempt:
+    return Attempt(
+        trial=trial.id,
+        token=trial.token,
+        study=trial.study,
+        worker=worker,
+        state=AttemptState.RUNNING,
+        claimed_at=now,
+        expires_at=now + rules.lease_s,
+    )
+
+
+def _recover(
+    member: Member, head: Scored, view: View, rules: Rules, context: Context, gone: frozenset[str]
+) -> Decision:
+    """Give a member whose own checkpoint is lost the best state that can still be had."""
+    bare = replace(member, head=None, published=None)
+    decision = rules.strategy.decide(bare, view, context)
+    if not isinstance(decision, Start):
+        return decision
+    reason: JsonObject = {"decision": "recover", "lost": head.checkpoint}
+    for rank in range(min(view.scored(), len(gone) + 2)):
+        donor = view.at_rank(rank).published
+        if donor is not None and donor.can_donate and donor.checkpoint not in gone:
+            return replace(
+                decision,
+                weights=donor,
+                params=donor.params,
+                params_from=donor.trial,
+                reason={**reason, "donor": {"member": donor.member, "trial": donor.trial}},
+                exploited=True,
+            )
+    return replace(decision, reason=reason)
+
+
+def _nothing_ready(view: View) -> Step:
+    until = view.next_wait_until()
+    now = view.now()
+    if until is not None and until <= now:
+        return None, [WakeMembers(None, now=now)]
+    if view.has_unfinished_trials():
+        return Idle(seconds=None if until is None else until - now, why="every member is being trained"), []
+    if until is not None:
+        return Idle(seconds=until - now, why="every member waits"), []
+    if view.has_waiting():
+        message = (
+            "every member waits for another and nothing is running, so nothing can ever go on; this is a defect "
+            "of the strategy: a member may only wait for a generation that others can reach, or for a time"
+        )
+        return None, [SetStudyState(StudyState.FAILED, message)]
+    if view.active_members() == 0:
+        return None, [SetStudyState(StudyState.COMPLETED)]
+    return Idle(seconds=None, why="other workers are deciding about the members that are ready"), []

@@ -1,0 +1,184 @@
+"""What the machine wants changed; a store applies these, in order, in one transaction."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, final
+
+from phyla.records import (
+    Attempt,
+    AttemptState,
+    Checkpoint,
+    CheckpointState,
+    Json,
+    JsonObject,
+    Member,
+    Report,
+    StudyState,
+    TrialRecord,
+)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class InsertTrial:
+    """Add a trial."""
+
+    trial: TrialRecord
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class UpdateTrial:
+    """Replace a trial's row, found by id."""
+
+    trial: TrialRecord
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class InsertAttempt:
+    """Add an attempt."""
+
+    attempt: Attempt
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndAttempt:
+    """Set how an attempt ended."""
+
+    trial: int
+    token: int
+    state: AttemptState
+    ended_at: float
+    outcome: JsonObject | None = None
+    error: str | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RenewAttempts:
+    """Move the expiry of running attempts of one worker."""
+
+    worker: str
+    expires_at: float
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class UpdateMember:
+    """Replace a member's row, found by study and index."""
+
+    member: Member
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class WakeMembers:
+    """Make members ready that wait for this generation or a lower one, or for any completed trial.
+
+    With `now` given, only those that wait for a time that has come.
+    """
+
+    generation: int | None
+    now: float | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PublishAll:
+    """Let the population see every member's head."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class InsertCheckpoint:
+    """Add a checkpoint."""
+
+    checkpoint: Checkpoint
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TakeCheckpoint:
+    """Count one more trial that starts from a checkpoint.
+
+    Applying it raises `phyla.machine.ParentGone` unless the checkpoint is live.
+    """
+
+    name: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class MarkDeleting:
+    """Mark a live checkpoint for deletion, unless a trial took it since `taken` was read.
+
+    Rows that changed are left alone; the store tells which were marked.
+    """
+
+    name: str
+    taken: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SetCheckpointState:
+    """Set a checkpoint's state."""
+
+    name: str
+    state: CheckpointState
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class AddReports:
+    """Append what training reported."""
+
+    trial: int
+    token: int
+    reports: Sequence[Report]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SetStudyState:
+    """Set the state of the study and why."""
+
+    state: StudyState
+    message: str | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SetStrategyState:
+    """Store the strategy's JSON state and count its version up."""
+
+    state: Json
+
+
+Command: TypeAlias = (
+    InsertTrial
+    | UpdateTrial
+    | InsertAttempt
+    | EndAttempt
+    | RenewAttempts
+    | UpdateMember
+    | WakeMembers
+    | PublishAll
+    | InsertCheckpoint
+    | TakeCheckpoint
+    | MarkDeleting
+    | SetCheckpointState
+    | AddReports
+    | SetStudyState
+    | SetStrategyState
+)
+
+
+class ParentGone(Exception):
+    """A checkpoint that a decision wanted to start from is not live any more."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"checkpoint {name} is not live")
+        self.name = name

@@ -1,0 +1,332 @@
+"""How attempts end: completed, failed, released, lost, cancelled."""
+
+import math
+from dataclasses import replace
+from typing import cast
+
+from phyla.errors import LeaseLost
+from phyla.leases import Quarantine, after_failure, check_transition
+from phyla.machine.commands import (
+    AddReports,
+    Command,
+    EndAttempt,
+    InsertCheckpoint,
+    PublishAll,
+    SetCheckpointState,
+    SetStudyState,
+    UpdateMember,
+    UpdateTrial,
+    WakeMembers,
+)
+from phyla.machine.events import Accepted, Completion, Failure
+from phyla.machine.rules import Rules
+from phyla.machine.view import View
+from phyla.records import (
+    AttemptState,
+    Checkpoint,
+    CheckpointState,
+    JsonObject,
+    Member,
+    MemberState,
+    Scored,
+    StudyState,
+    TrialKind,
+    TrialRecord,
+    TrialState,
+)
+
+RECENT = 10
+"""Fitness values a member carries along; the t-test of Jaderberg et al. 2017 uses the last 10."""
+
+
+def complete(view: View, rules: Rules, done: Completion) -> tuple[Accepted, list[Command]]:
+    """Accept a completion while its token is the newest, even when it is late.
+
+    Raises:
+        LeaseLost: a newer claim, a cancellation or a quarantine took the lease away.
+    """
+    trial = _owned(view, done.trial, done.token)
+    if trial is None:
+        return _first_answer(view, done.trial, done.token), []
+    check_transition(trial, TrialState.COMPLETED)
+    fitness = rules.strategy.fitness(done.values, rules.objective)
+    order = rules.objective.order(fitness)
+    now = view.now()
+    checkpoint, index = _result(trial, done)
+    completed = replace(
+        trial,
+        state=TrialState.COMPLETED,
+        reached_step=done.reached_step,
+        fitness=fitness,
+        order=order,
+        metrics=done.metrics,
+        checkpoint=checkpoint,
+        checkpoint_index=index,
+        progress=None,
+        error=None,
+        ended_at=now,
+    )
+    scored = Scored(
+        trial=trial.id,
+        member=trial.member,
+        checkpoint=checkpoint,
+        index=index,
+        step=done.reached_step,
+        params=trial.params,
+        fitness=fitness,
+        order=order,
+    )
+    member = view.locked_member(trial.member)
+    if trial.kind is TrialKind.MEASURE:
+        member = _measured(member, scored, rules)
+    else:
+        member = _trained(member, completed, scored, rules)
+    commands: list[Command] = []
+    if done.checkpoint is not None and trial.kind is TrialKind.TRAIN and done.checkpoint_index == 0:
+        commands.append(InsertCheckpoint(done.checkpoint))
+    commands += [
+        UpdateTrial(completed),
+        EndAttempt(
+            trial=trial.id,
+            token=done.token,
+            state=AttemptState.COMPLETED,
+            ended_at=now,
+            outcome={"fitness": fitness if math.isfinite(fitness) else repr(fitness)},
+        ),
+        UpdateMember(member),
+    ]
+    if done.reports:
+        commands.append(AddReports(trial.id, done.token, done.reports))
+    return Accepted(trial=trial.id, fitness=fitness), commands
+
+
+def _result(trial: TrialRecord, done: Completion) -> tuple[str, int]:
+    if trial.kind is TrialKind.MEASURE:
+        return cast("str", trial.parent_checkpoint), trial.parent_index
+    if done.checkpoint is None:
+        raise ValueError(f"the completion of trial {trial.id} names no checkpoint")
+    return done.checkpoint.name, done.checkpoint_index
+
+
+def _trained(member: Member, trial: TrialRecord, scored: Scored, rules: Rules) -> Member:
+    jumped = trial.jump_from is not None
+    steps = max(0, scored.step - trial.start_step)
+    fitness = cast("float", scored.fitness)
+    changed = replace(
+        member,
+        spent_steps=member.spent_steps + steps,
+        generation=member.generation + 1,
+        decided_steps=member.spent_steps if trial.exploited else member.decided_steps,
+        head=scored,
+        published=member.published if rules.strategy.synchronous else scored,
+        recent=((() if jumped else member.recent) + (fitness,))[-RECENT:],
+        current_trial=None,
+        replacements=0,
+        state=MemberState.READY,
+    )
+    if rules.strategy.finished(changed):
+        return replace(changed, state=MemberState.DONE)
+    if rules.strategy.synchronous:
+        return replace(
+            changed,
+            state=MemberState.WAITING,
+            wait_generation=changed.generation,
+            wait_reason="the rest of the generation",
+        )
+    return changed
+
+
+def _measured(member: Member, again: Scored, rules: Rules) -> Member:
+    changed = replace(
+        member,
+        state=MemberState.READY,
+        current_trial=None,
+        measures_left=max(0, member.measures_left - 1),
+    )
+    head = member.head
+    if head is None or head.checkpoint != again.checkpoint or head.fitness is None or again.fitness is None:
+        return changed
+    count = head.measurements + 1
+    fitness = head.fitness + (again.fitness - head.fitness) / count
+    mean = replace(head, fitness=fitness, order=rules.objective.order(fitness), measurements=count)
+    published = mean if member.published and member.published.trial == head.trial else member.published
+    return replace(changed, head=mean, published=published, recent=(*member.recent, again.fitness)[-RECENT:])
+
+
+def settle(view: View, rules: Rules) -> list[Command]:
+    """Return what follows once commands are applied: the barrier that opens, waiters that wake."""
+    strategy = rules.strategy
+    if not strategy.exclusive:
+        return []
+    lowest = view.lowest_generation()
+    if not strategy.synchronous:
+        return [WakeMembers(lowest)] if view.has_waiting() else []
+    waiting = view.waiting_generation()
+    if lowest is None or (waiting is not None and waiting <= lowest):
+        return [PublishAll(), WakeMembers(lowest)]
+    return []
+
+
+def fail(view: View, rules: Rules, failure: Failure) -> list[Command]:
+    """Queue the trial again, or give it up and let its member go on from its true ancestor.
+
+    Raises:
+        LeaseLost: a newer claim, a cancellation or a quarantine took the lease away.
+    """
+    trial = _owned(view, failure.trial, failure.token)
+    if trial is None or trial.state is TrialState.PENDING:
+        return []
+    commands: list[Command] = [
+        EndAttempt(
+            trial=trial.id,
+            token=failure.token,
+            state=AttemptState.FAILED,
+            ended_at=view.now(),
+            error=failure.error,
+        )
+    ]
+    if failure.parent_gone is not None:
+        commands += _lose(view, failure.parent_gone, trial.member)
+        return commands + _quarantine(view, rules, trial, trial.failures + 1, failure.error)
+    after = after_failure(trial.failures, max_attempts=rules.max_attempts, retryable=failure.retryable)
+    if isinstance(after, Quarantine) or trial.token >= rules.max_claims:
+        return commands + _quarantine(view, rules, trial, after.failures, failure.error)
+    return [
+        *commands,
+        UpdateTrial(
+            replace(trial, state=TrialState.PENDING, failures=after.failures, error=failure.error, worker=None)
+        ),
+    ]
+
+
+def _quarantine(view: View, rules: Rules, trial: TrialRecord, failures: int, error: str) -> list[Command]:
+    check_transition(trial, TrialState.FAILED, view.attempts(trial.id))
+    member = view.locked_member(trial.member)
+    broken = trial.kind is TrialKind.TRAIN
+    commands: list[Command] = [
+        UpdateTrial(
+            replace(
+                trial,
+                state=TrialState.FAILED,
+                failures=failures,
+                error=error,
+                progress=None,
+                ended_at=view.now(),
+            )
+        ),
+        UpdateMember(
+            replace(
+                member,
+                state=MemberState.READY,
+                current_trial=None,
+                measures_left=0,
+                broken_trial=trial.id if broken else None,
+                replacements=member.replacements + (1 if broken else 0),
+            )
+        ),
+    ]
+    in_a_row = view.broken_in_a_row() + 1
+    if in_a_row >= rules.max_broken:
+        message = (
+            f"{in_a_row} trials in a row failed, the last one (trial {trial.id} of member {trial.member}) with: "
+            f"{error.strip().splitlines()[-1] if error.strip() else 'no message'}. "
+            "Nothing is lost: mend the cause, then resume the study."
+        )
+        commands.append(SetStudyState(StudyState.FAILED, message))
+    return commands
+
+
+def _lose(view: View, name: str, taker: int) -> list[Command]:
+    """Mark a checkpoint whose bytes vanished, so that it is neither donor nor parent any more."""
+    row = view.checkpoint(name)
+    if row is None or row.state is not CheckpointState.LIVE:
+        return []
+    commands: list[Command] = [SetCheckpointState(name, CheckpointState.LOST)]
+    owner = view.trial(row.trial).member
+    if owner != taker:
+        # The taker's own row is written by the quarantine that follows; its head tells by itself.
+        member = view.locked_member(owner)
+        if member.published is not None and member.published.checkpoint == name:
+            commands.append(UpdateMember(replace(member, published=None)))
+    return commands
+
+
+def release(view: View, trial_id: int, token: int) -> list[Command]:
+    """Return a trial to the queue, as a preempted worker does; it is no failure.
+
+    Raises:
+        LeaseLost: a newer claim, a cancellation or a quarantine took the lease away.
+    """
+    trial = _owned(view, trial_id, token)
+    if trial is None or trial.state is TrialState.PENDING:
+        return []
+    check_transition(trial, TrialState.PENDING)
+    return [
+        EndAttempt(trial=trial.id, token=token, state=AttemptState.RELEASED, ended_at=view.now()),
+        UpdateTrial(replace(trial, state=TrialState.PENDING, worker=None)),
+    ]
+
+
+def lose(view: View, rules: Rules, trial_id: int, token: int, error: str, *, counts: bool) -> list[Command]:
+    """Handle an attempt whose worker is gone: its lease ran out, or its process died.
+
+    Args:
+        view: the study.
+        rules: what decisions go by.
+        trial_id: id of the trial.
+        token: the attempt's token.
+        error: what is known about it.
+        counts: whether it is the trial's fault, so that it counts towards `max_attempts`.
+    """
+    trial = view.locked_trial(trial_id)
+    if trial is None or trial.token != token or trial.state is not TrialState.RUNNING:
+        return []
+    end = EndAttempt(trial=trial_id, token=token, state=AttemptState.LOST, ended_at=view.now(), error=error)
+    failures = trial.failures + (1 if counts else 0)
+    if failures >= rules.max_attempts or trial.token >= rules.max_claims:
+        return [end, *_quarantine(view, rules, trial, failures, error)]
+    pending = replace(trial, state=TrialState.PENDING, failures=failures, error=error, worker=None)
+    return [end, UpdateTrial(pending)]
+
+
+def save_progress(view: View, trial_id: int, token: int, checkpoint: Checkpoint) -> list[Command]:
+    """Remember where a retry of the trial resumes.
+
+    Raises:
+        LeaseLost: a newer claim, a cancellation or a quarantine took the lease away.
+    """
+    trial = _owned(view, trial_id, token)
+    if trial is None:
+        raise LeaseLost(f"trial {trial_id} has already completed; its progress is not needed")
+    return [
+        InsertCheckpoint(checkpoint),
+        UpdateTrial(replace(trial, progress=checkpoint.name, progress_step=checkpoint.step)),
+    ]
+
+
+def _owned(view: View, trial_id: int, token: int) -> TrialRecord | None:
+    """Return the trial if the token is its newest and it can still end; None if it ended under that token."""
+    trial = view.locked_trial(trial_id)
+    if trial is None:
+        raise LeaseLost(f"there is no trial {trial_id} in this study")
+    if trial.token != token:
+        raise LeaseLost(
+            f"attempt {token} of trial {trial_id} was superseded by attempt {trial.token} "
+            f"(worker {trial.worker}); its result does not count"
+        )
+    if trial.state in (TrialState.RUNNING, TrialState.PENDING):
+        return trial
+    if trial.state is TrialState.COMPLETED:
+        return None
+    raise LeaseLost(f"trial {trial_id} is {trial.state}" + (f" ({trial.error})" if trial.error else ""))
+
+
+def _first_answer(view: View, trial_id: int, token: int) -> Accepted:
+    attempt = view.attempt(trial_id, token)
+    outcome: JsonObject = attempt.outcome if attempt and attempt.outcome else {}
+    fitness = outcome.get("fitness")
+    return Accepted(
+        trial=trial_id,
+        fitness=float(fitness) if isinstance(fitness, (int, float, str)) else None,
+        repeated=True,
+    )

@@ -1,0 +1,104 @@
+"""What the machine reads: one study inside one transaction."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from phyla.population import Population
+from phyla.records import Attempt, Checkpoint, Member, StudyRecord, TrialRecord
+
+
+class View(Population, Protocol):
+    """One study as a transaction sees it, its own writes included.
+
+    Methods that say *locks* keep others off the row until the transaction ends.
+    """
+
+    def now(self) -> float:
+        """Return the database's time, in seconds since the epoch."""
+        ...
+
+    def study(self) -> StudyRecord:
+        """Return the study."""
+        ...
+
+    def new_trial_id(self) -> int:
+        """Return an id that no other trial of this store has or gets."""
+        ...
+
+    def next_ready(self, worker: str) -> Member | None:
+        """Return the ready member to decide about next; locks it and passes over locked ones.
+
+        Least `spent_steps` first, then the one that `worker` ran last, then the lowest index.
+        """
+        ...
+
+    def next_pending(self) -> TrialRecord | None:
+        """Return the pending trial with the lowest id; locks it and passes over locked ones."""
+        ...
+
+    def locked_trial(self, trial_id: int) -> TrialRecord | None:
+        """Return a trial of this study, or None; locks it."""
+        ...
+
+    def locked_member(self, index: int) -> Member:
+        """Return a member; locks it."""
+        ...
+
+    def attempt(self, trial_id: int, token: int) -> Attempt | None:
+        """Return one attempt."""
+        ...
+
+    def attempts(self, trial_id: int) -> Sequence[Attempt]:
+        """Return the attempts of a trial, oldest first."""
+        ...
+
+    def expired(self, limit: int) -> Sequence[Attempt]:
+        """Return running attempts whose lease ran out before `now()`, longest first."""
+        ...
+
+    def running(self, worker: str | None = None) -> Sequence[Attempt]:
+        """Return the running attempts of one worker, or all of them."""
+        ...
+
+    def checkpoint(self, name: str) -> Checkpoint | None:
+        """Return a checkpoint's row."""
+        ...
+
+    def live_checkpoints(self) -> Sequence[Checkpoint]:
+        """Return the checkpoints in state live, oldest first."""
+        ...
+
+    def held_checkpoints(self) -> frozenset[str]:
+        """Return names of: each member's head and published one; parents and progress of unfinished trials."""
+        ...
+
+    def best_trials(self, count: int) -> Sequence[TrialRecord]:
+        """Return the completed trials with the best finite fitness and a live checkpoint, best first.
+
+        Ties: the earlier trial first.
+        """
+        ...
+
+    def broken_in_a_row(self) -> int:
+        """Return how many trials failed since the last one completed."""
+        ...
+
+    def has_unfinished_trials(self) -> bool:
+        """Return whether any trial is running or pending."""
+        ...
+
+    def has_waiting(self) -> bool:
+        """Return whether any member waits."""
+        ...
+
+    def waiting_generation(self) -> int | None:
+        """Return the lowest generation any member waits for."""
+        ...
+
+    def next_wait_until(self) -> float | None:
+        """Return the earliest time any member waits for."""
+        ...
+
+    def active_members(self) -> int:
+        """Return how many members are not done."""
+        ...

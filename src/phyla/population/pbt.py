@@ -1,0 +1,157 @@
+"""Population based training (Jaderberg et al. 2017, arXiv 1711.09846, algorithm 1)."""
+
+from dataclasses import dataclass
+from typing import Literal, final
+
+from phyla.errors import ConfigurationError
+from phyla.population.decision import Decision, Start
+from phyla.population.exploit import Exploit, Truncation
+from phyla.population.explore import Explore, Perturb
+from phyla.population.fitness import FitnessRule, Last
+from phyla.population.protocol import Population
+from phyla.population.strategy import Context
+from phyla.records import JsonObject, Member, Scored
+
+Copy = Literal["both", "weights", "hyperparameters"]
+
+
+_TRUNCATION, _PERTURB, _LAST = Truncation(), Perturb(), Last()
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PBT:
+    """Train a population; from time to time bad members take over good ones and explore from there.
+
+    Args:
+        population_size: number of members; may be larger than the number of workers.
+        steps_per_trial: training steps between two decisions about a member.
+        total_steps: steps each member spends in all; the last trial may be shorter.
+        exploit: who abandons its state for whose; None never does, and then hyperparameters are explored at
+            every ready interval.
+        explore: how hyperparameters change after an exploit; None copies them unchanged.
+        fitness: how the reports of one trial become its fitness.
+        ready_interval: steps a member must spend after taking over a state before it may do so again; the
+            default is `steps_per_trial`.
+        burn_in: no exploit before a member has spent this many steps.
+        synchronous: members wait for each other after every trial; whole studies are then reproducible with
+            any number of workers, at the price of idle ones.
+        copy: what exploit takes over: weights and hyperparameters, or only one of them.
+
+    Raises:
+        ConfigurationError: a number is out of range.
+    """
+
+    population_size: int
+    steps_per_trial: int
+    total_steps: int
+    exploit: Exploit | None = _TRUNCATION
+    explore: Explore | None = _PERTURB
+    fitness: FitnessRule = _LAST
+    ready_interval: int | None = None
+    burn_in: int = 0
+    synchronous: bool = False
+    copy: Copy = "both"
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("population_size", 1),
+            ("steps_per_trial", 1),
+            ("total_steps", 1),
+            ("burn_in", 0),
+        ):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ConfigurationError(f"PBT({name}={value!r}): must be an integer of at least {least}")
+        if self.steps_per_trial > self.total_steps:
+            raise ConfigurationError(
+                f"PBT(steps_per_trial={self.steps_per_trial}, total_steps={self.total_steps}): a trial may "
+                "not be longer than the whole training of a member; lower steps_per_trial or raise total_steps"
+            )
+        if self.ready_interval is not None and self.ready_interval < 1:
+            raise ConfigurationError(f"PBT(ready_interval={self.ready_interval!r}): must be at least 1 step")
+        if self.copy not in ("both", "weights", "hyperparameters"):
+            raise ConfigurationError(f"PBT(copy={self.copy!r}): choose 'both', 'weights' or 'hyperparameters'")
+
+    @property
+    def exclusive(self) -> bool:
+        """Only barriers need decisions one after the other."""
+        return self.synchronous
+
+    @property
+    def member_steps(self) -> int:
+        """Steps each member spends in all."""
+        return self.total_steps
+
+    def finished(self, member: Member) -> bool:
+        """Return whether the member has spent its steps."""
+        return member.spent_steps >= self.total_steps
+
+    def decide(self, member: Member, population: Population, context: Context) -> Decision:
+        """Start fresh, continue, or take over a better member's state and explore."""
+        steps = min(self.steps_per_trial, self.total_steps - member.spent_steps)
+        if member.head is None:
+            first = member.broken_trial is None
+            params = context.space.sample(context.rng, member=member.index if first else None)
+            return Start(
+                weights=None,
+                params=params,
+                params_from=None,
+                steps=steps,
+                reason={"decision": "start" if first else "replace", **_replaces(member)},
+            )
+        head = member.head
+        compared: JsonObject = {"why": "not ready"}
+        if self._ready(member):
+            if self.exploit is None:
+                return self._explored(member, head, None, steps, context, {"rule": "none"})
+            choice = self.exploit.choose(member, population, context.rng)
+            if choice.donor is not None and choice.donor.trial != head.trial:
+                return self._explored(member, head, choice.donor, steps, context, choice.reason)
+            compared = choice.reason
+        if member.broken_trial is not None:
+            return self._explored(member, head, None, steps, context, {"why": "the same work broke before"})
+        return Start(
+            weights=head,
+            params=head.params,
+            params_from=head.trial,
+            steps=steps,
+            reason={"decision": "continue", "compared": compared},
+        )
+
+    def _ready(self, member: Member) -> bool:
+        interval = self.ready_interval or self.steps_per_trial
+        spent = member.spent_steps
+        return spent >= self.burn_in and spent - member.decided_steps >= min(interval, self.total_steps)
+
+    def _explored(
+        self,
+        member: Member,
+        head: Scored,
+        donor: Scored | None,
+        steps: int,
+        context: Context,
+        compared: JsonObject,
+    ) -> Start:
+        weights = donor if donor and self.copy != "hyperparameters" else head
+        source = donor if donor and self.copy != "weights" else head
+        explored = self.explore.propose(source.params, context.space, context.rng) if self.explore else None
+        reason: JsonObject = {
+            "decision": "exploit" if donor else "explore",
+            **({"copied": self.copy} if donor else {}),
+            "compared": compared,
+            "changes": explored.changes if explored else {},
+            **_replaces(member),
+        }
+        return Start(
+            weights=weights,
+            params=explored.params if explored else source.params,
+            params_from=source.trial,
+            steps=steps,
+            reason=reason,
+            exploited=True,
+        )
+
+
+def _replaces(member: Member) -> JsonObject:
+    return {} if member.broken_trial is None else {"replaces": member.broken_trial}

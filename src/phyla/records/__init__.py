@@ -1,0 +1,36 @@
+"""The facts phyla remembers, as frozen records.
+
+Times are seconds since the epoch (UTC) by the database's clock. Steps are counts of training steps;
+`start_step`, `end_step` and `reached_step` are the age of the weights, `spent_steps` is the member's
+own clock. Hyperparameters are flat mappings with slashed names.
+"""
+
+from phyla.records.attempt import Attempt, AttemptState, Report
+from phyla.records.checkpoint import Checkpoint, CheckpointKind, CheckpointState
+from phyla.records.json import Json, JsonObject
+from phyla.records.member import Member, MemberState, Scored
+from phyla.records.objective import Maximize, Minimize, Objective
+from phyla.records.study import StudyRecord, StudyState
+from phyla.records.trial import TrialKind, TrialRecord, TrialState
+
+__all__ = [
+    "Attempt",
+    "AttemptState",
+    "Checkpoint",
+    "CheckpointKind",
+    "CheckpointState",
+    "Json",
+    "JsonObject",
+    "Maximize",
+    "Member",
+    "MemberState",
+    "Minimize",
+    "Objective",
+    "Report",
+    "Scored",
+    "StudyRecord",
+    "StudyState",
+    "TrialKind",
+    "TrialRecord",
+    "TrialState",
+]

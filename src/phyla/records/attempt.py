@@ -1,0 +1,62 @@
+"""An attempt: one try at a trial, under one lease."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import final
+
+from phyla.records.json import JsonObject
+
+
+class AttemptState(StrEnum):
+    """How an attempt stands or ended."""
+
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    LOST = "lost"
+    RELEASED = "released"
+    CANCELLED = "cancelled"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One try at a trial.
+
+    Attributes:
+        trial: id of the trial.
+        token: fencing token; 1 for the trial's first attempt.
+        study: id of the study.
+        worker: `host:pid:start` of the process that works on it.
+        state: running, or how it ended.
+        claimed_at: seconds since the epoch.
+        expires_at: when the lease runs out unless it is renewed.
+        ended_at: when it ended.
+        outcome: the answer that its completion got, so that a repeated request gets it again.
+        error: what went wrong.
+    """
+
+    trial: int
+    token: int
+    study: int
+    worker: str
+    state: AttemptState
+    claimed_at: float
+    expires_at: float
+    ended_at: float | None = None
+    outcome: JsonObject | None = None
+    error: str | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Metrics that training reported once.
+
+    Attributes:
+        step: age of the weights.
+        metrics: metric name to value.
+    """
+
+    step: int
+    metrics: dict[str, float]

@@ -1,0 +1,93 @@
+"""A member: one slot of the population; its history is a chain of trials."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import final
+
+from phyla.records.json import JsonObject
+
+
+class MemberState(StrEnum):
+    """What a member is doing."""
+
+    READY = "ready"
+    RUNNING = "running"
+    WAITING = "waiting"
+    DONE = "done"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """A completed trial as others may take it over: score, weights and hyperparameters are one fact.
+
+    Attributes:
+        trial: id of the trial.
+        member: the member whose trial it is.
+        checkpoint: name of the checkpoint the fitness was measured on.
+        index: place within that checkpoint, for one that holds several models; else 0.
+        step: age of the weights.
+        params: the trial's hyperparameters.
+        fitness: the number as measured; None while there is none.
+        order: sort key, higher is better; -inf for nan and infinities; None while there is no fitness.
+        measurements: how many times it was measured; `fitness` is their mean.
+    """
+
+    trial: int
+    member: int
+    checkpoint: str
+    index: int
+    step: int
+    params: JsonObject
+    fitness: float | None
+    order: float | None
+    measurements: int = 1
+
+    @property
+    def can_donate(self) -> bool:
+        """Whether its score is a finite number, so that others may choose it."""
+        return self.order is not None and self.order > float("-inf")
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One slot of the population.
+
+    Attributes:
+        study: id of the study.
+        index: 0 .. population_size - 1.
+        state: ready for a decision, running (or queued for a retry), waiting, or done.
+        spent_steps: steps of its completed trials; never decreases.
+        generation: number of its completed trials.
+        decided_steps: `spent_steps` when it last took over somebody's state, or 0.
+        head: its last completed trial, the one it continues from.
+        published: what the population sees of it; in synchronous studies it lags behind `head`.
+        recent: its last fitness values since it last took over somebody's weights, oldest first.
+        current_trial: id of its running or queued trial.
+        broken_trial: id of the broken trial that the next decision replaces.
+        replacements: broken trials replaced at this generation.
+        measures_left: how many more times its head is to be measured before the next decision.
+        worker: the worker that ran its last trial and may still hold its weights.
+        wait_generation: waits until every active member reached this generation.
+        wait_until: waits until this time.
+        wait_reason: what it waits for, in words.
+    """
+
+    study: int
+    index: int
+    state: MemberState
+    spent_steps: int = 0
+    generation: int = 0
+    decided_steps: int = 0
+    head: Scored | None = None
+    published: Scored | None = None
+    recent: tuple[float, ...] = ()
+    current_trial: int | None = None
+    broken_trial: int | None = None
+    replacements: int = 0
+    measures_left: int = 0
+    worker: str | None = None
+    wait_generation: int | None = None
+    wait_until: float | None = None
+    wait_reason: str | None = None

@@ -1,0 +1,100 @@
+"""A trial: one short training session of one member."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import final
+
+from phyla.records.json import JsonObject
+
+
+class TrialState(StrEnum):
+    """Life of a trial; the allowed moves are in `phyla.leases.TRANSITIONS`."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class TrialKind(StrEnum):
+    """Train from `start_step` to `end_step`, or measure the parent's checkpoint again."""
+
+    TRAIN = "train"
+    MEASURE = "measure"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRecord:
+    """One trial.
+
+    Attributes:
+        id: key, unique in the store.
+        study: id of the study.
+        member: index of the member.
+        generation: how many completed trials the member had before it.
+        kind: train or measure.
+        state: where it is in its life.
+        parent: trial whose weights it started from; None when it started fresh.
+        parent_checkpoint: name of that trial's checkpoint.
+        parent_index: place within that checkpoint.
+        jump_from: the trial that was abandoned for `parent`; a jump edge of the lineage.
+        params_from: trial whose hyperparameters it took or derived its own from.
+        replaces: broken trial that it replaces.
+        params: flat hyperparameters.
+        start_step: age of the weights at the start.
+        end_step: age it is asked to reach.
+        reached_step: age it reached; None until it completes.
+        seed: seed for the training code, in [0, 2**31).
+        token: newest fencing token; the number of claims so far.
+        failures: attempts that failed (a preemption is none).
+        progress: name of the newest progress checkpoint, where a retry resumes.
+        progress_step: age of the weights in `progress`.
+        exploited: whether the decision took over another's state or explored.
+        fitness: what selection compares; None until there is one.
+        order: sort key of the fitness, higher is better; -inf for nan and infinities.
+        metrics: last reported value of each metric.
+        checkpoint: name of the checkpoint it left.
+        checkpoint_index: place within that checkpoint.
+        reason: the decision that made it: who was compared with whom, by which rule, what changed.
+        error: text of its last error.
+        worker: the worker of its newest attempt.
+        created_at: when it was decided.
+        started_at: when its newest attempt was claimed.
+        ended_at: when it reached a final state.
+    """
+
+    id: int
+    study: int
+    member: int
+    generation: int
+    kind: TrialKind = TrialKind.TRAIN
+    state: TrialState
+    parent: int | None = None
+    parent_checkpoint: str | None = None
+    parent_index: int = 0
+    jump_from: int | None = None
+    params_from: int | None = None
+    replaces: int | None = None
+    params: JsonObject
+    start_step: int
+    end_step: int
+    reached_step: int | None = None
+    seed: int
+    token: int = 0
+    failures: int = 0
+    progress: str | None = None
+    progress_step: int | None = None
+    exploited: bool = False
+    fitness: float | None = None
+    order: float | None = None
+    metrics: JsonObject = field(default_factory=dict)
+    checkpoint: str | None = None
+    checkpoint_index: int = 0
+    reason: JsonObject = field(default_factory=dict)
+    error: str | None = None
+    worker: str | None = None
+    created_at: float
+    started_at: float | None = None
+    ended_at: float | None = None

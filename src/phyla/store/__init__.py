@@ -1,0 +1,7 @@
+"""Where studies are remembered: one contract, in memory, on SQLite and on PostgreSQL."""
+
+from phyla.store.contract import Reader, Store, Transaction, pages
+from phyla.store.memory import MemoryStore
+from phyla.store.opening import open_store
+
+__all__ = ["MemoryStore", "Reader", "Store", "Transaction", "open_store", "pages"]

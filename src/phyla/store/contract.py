@@ -1,0 +1,122 @@
+"""The contract of a store; every implementation passes the same suite of tests."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from phyla.machine import Command, View
+from phyla.records import (
+    Attempt,
+    Checkpoint,
+    JsonObject,
+    Member,
+    Report,
+    StudyRecord,
+    StudyState,
+    TrialRecord,
+)
+
+
+class Reader(View, Protocol):
+    """A consistent, read-only look at one study; locks nothing."""
+
+    def members(self) -> Sequence[Member]:
+        """Return all members by index."""
+        ...
+
+    def trials(
+        self, *, member: int | None = None, after: int = 0, limit: int | None = None
+    ) -> Sequence[TrialRecord]:
+        """Return trials by id, from the first one whose id is above `after`."""
+        ...
+
+    def all_attempts(self) -> Sequence[Attempt]:
+        """Return all attempts by (trial, token)."""
+        ...
+
+    def checkpoints(self) -> Sequence[Checkpoint]:
+        """Return all checkpoints, in whatever state, by creation."""
+        ...
+
+    def reports(self, trial: int, token: int | None = None) -> Sequence[Report]:
+        """Return what a trial reported, in order; of its newest attempt that reported unless `token` says."""
+        ...
+
+    def counts(self) -> dict[str, int]:
+        """Return how many trials of kind train are in each state; states without trials are left out."""
+        ...
+
+
+class Transaction(View, Protocol):
+    """A view that can be written; everything is committed at the end, or nothing."""
+
+    def apply(self, commands: Sequence[Command]) -> list[str]:
+        """Apply commands in order.
+
+        Returns:
+            Names of the checkpoints that `MarkDeleting` commands marked.
+
+        Raises:
+            phyla.machine.ParentGone: a `TakeCheckpoint` named one that is not live. Nothing is committed.
+        """
+        ...
+
+
+class Store(Protocol):
+    """Remembers studies. Safe for use by several threads and, except in memory, several processes."""
+
+    @property
+    def url(self) -> str:
+        """Where it is, without any password."""
+        ...
+
+    def create_study(self, name: str, config: JsonObject, seed: int, population_size: int) -> StudyRecord:
+        """Create a study with all members ready, or return the one that exists under that name."""
+        ...
+
+    def find_study(self, name: str) -> StudyRecord | None:
+        """Return a study by name, or None."""
+        ...
+
+    def studies(self) -> Sequence[StudyRecord]:
+        """Return all studies by id."""
+        ...
+
+    def set_config(self, study: int, config: JsonObject) -> None:
+        """Replace the configuration of a study and make its done members ready to be asked again."""
+        ...
+
+    def set_state(self, study: int, state: StudyState, message: str | None = None) -> None:
+        """Set the state of a study."""
+        ...
+
+    def transaction(self, study: int, *, exclusive: bool) -> AbstractContextManager[Transaction]:
+        """Open a writing transaction on one study.
+
+        It commits when the block ends and rolls back when it raises.
+
+        Args:
+            study: id of the study.
+            exclusive: no other exclusive transaction on this study runs at the same time.
+
+        Raises:
+            StoreBusy: somebody else holds the store for too long.
+            StoreUnavailable: the store cannot be reached.
+        """
+        ...
+
+    def reader(self, study: int) -> AbstractContextManager[Reader]:
+        """Open a consistent look at one study."""
+        ...
+
+    def close(self) -> None:
+        """Release every connection."""
+        ...
+
+
+def pages(reader: Reader, size: int = 1000) -> Iterator[TrialRecord]:
+    """Iterate over all trials of a study without holding them all."""
+    after = 0
+    while page := reader.trials(after=after, limit=size):
+        yield from page
+        after = page[-1].id
