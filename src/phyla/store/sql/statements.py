@@ -67,7 +67,8 @@ class Statements:
 
     def __init__(self, dialect: sa.Dialect) -> None:
         self._dialect = dialect
-        self._updates: dict[tuple[str, tuple[str, ...]], str] = {}
+        self._member_updates: dict[tuple[str, ...], str] = {}
+        self._trial_updates: dict[tuple[str, ...], str] = {}
         self._studies()
         self._members()
         self._trials()
@@ -160,18 +161,18 @@ class Statements:
 
     def update_member(self, fields: tuple[str, ...]) -> str:
         """Return the statement that writes these fields of a member."""
-        condition = sa.and_(members.c.study == STUDY, members.c.member == MEMBER)
-        return self._update(members, condition, fields)
+        found = self._member_updates.get(fields)
+        if found is None:
+            one = members.update().where(members.c.study == STUDY, members.c.member == MEMBER)
+            found = self._member_updates[fields] = self._compile(one, columns(fields))
+        return found
 
     def update_trial(self, fields: tuple[str, ...]) -> str:
         """Return the statement that writes these fields of a trial."""
-        return self._update(trials, trials.c.id == TRIAL, fields)
-
-    def _update(self, table: sa.Table, condition: sa.ColumnElement[bool], fields: tuple[str, ...]) -> str:
-        found = self._updates.get((table.name, fields))
+        found = self._trial_updates.get(fields)
         if found is None:
-            found = self._compile(table.update().where(condition), columns(fields))
-            self._updates[table.name, fields] = found
+            one = trials.update().where(trials.c.id == TRIAL)
+            found = self._trial_updates[fields] = self._compile(one, columns(fields))
         return found
 
     def _trials(self) -> None:
