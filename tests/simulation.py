@@ -32,11 +32,13 @@ class Simulation:
     rules: Rules
     train: Train
     seed: int = 0
-    store: Store = field(default_factory=lambda: MemoryStore(VirtualClock()))
+    clock: VirtualClock = field(default_factory=VirtualClock)
+    store: Store = field(init=False)
     weights: dict[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         size = self.rules.strategy.population_size
+        self.store = MemoryStore(self.clock)
         self.study: StudyRecord = self.store.create_study("simulated", {}, self.seed, size)
         self.controller = self.new_controller()
 
