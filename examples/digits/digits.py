@@ -122,7 +122,7 @@ SPACE = phyla.Space(
     noise=phyla.Float(0.0, 0.5),
     activation=phyla.Choice(["relu", "tanh"]),
 )
-BUDGET: dict[str, Any] = {"population_size": 8, "steps_per_trial": 200, "total_steps": 6000}
+BUDGET: dict[str, Any] = {"population_size": 16, "steps_per_trial": 50, "total_steps": 2000}
 
 study = phyla.Study(
     name="digits",
