@@ -222,7 +222,7 @@ def test_setup_is_called_once_and_cached_state_survives_only_a_continuation(tmp_
 
 def test_another_configuration_is_refused_unless_extended(tmp_path: Path) -> None:
     study(tmp_path, good, trials=2).run()
-    with pytest.raises(phyla.PhylaError, match="strategy.total_steps: it has 10, given 20"):
+    with pytest.raises(phyla.PhylaError, match=r"strategy\.total_steps: it has 10, given 20"):
         study(tmp_path, good, trials=4).run()
     results = study(tmp_path, good, trials=4).run(extend=True)
     assert results.counts() == {"completed": 12}
