@@ -51,16 +51,17 @@ class _Armed:
 
 def _parse(spec: str) -> _Armed:
     name, _, rest = spec.partition("=")
-    wanted, _, hit = rest.partition(":")
+    wanted, colon, hit = rest.partition(":")
+    hit = hit if colon else "1"
     if name not in MEANINGS:
         raise ConfigurationError(f"no failpoint is called {name!r}; choose one of: {', '.join(NAMES)}")
     action = next((known for known in get_args(Action) if known == wanted), None)
-    if action is None or not (hit or "1").isdecimal() or int(hit or "1") < 1:
+    if action is None or not hit.isdecimal() or int(hit) < 1:
         raise ConfigurationError(
             f"failpoint {spec!r} is not understood; write name=action[:hit], where action is one of "
             f"{', '.join(get_args(Action))} and hit counts from 1, for example {name}=kill:2"
         )
-    return _Armed(name, action, int(hit or "1"))
+    return _Armed(name, action, int(hit))
 
 
 _from_environment = settings.failpoint()

@@ -185,6 +185,9 @@ def fail(view: View, rules: Rules, failure: Failure) -> list[Command]:
             error=failure.error,
         )
     ]
+    if failure.parent_gone is not None and failure.parent_gone == trial.progress:
+        lost = replace(trial, state=TrialState.PENDING, progress=None, progress_step=None, worker=None)
+        return [*commands, SetCheckpointState(failure.parent_gone, CheckpointState.LOST), UpdateTrial(lost)]
     if failure.parent_gone is not None:
         commands += _lose(view, failure.parent_gone, trial.member)
         return commands + _quarantine(view, rules, trial, trial.failures + 1, failure.error)

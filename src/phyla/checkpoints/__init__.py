@@ -1,0 +1,18 @@
+"""The bytes of checkpoints: staged in private, committed at once, never written to again.
+
+This package moves bytes. It decides nothing, and it knows no store: which checkpoints exist for a
+study is the store's word, not the directory's.
+"""
+
+from phyla.checkpoints.local import LocalCheckpoints
+from phyla.checkpoints.manifest import MANIFEST_NAME, Manifest, ManifestFile
+from phyla.checkpoints.repository import CheckpointRepository, Committed
+
+__all__ = [
+    "MANIFEST_NAME",
+    "CheckpointRepository",
+    "Committed",
+    "LocalCheckpoints",
+    "Manifest",
+    "ManifestFile",
+]

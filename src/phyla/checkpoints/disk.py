@@ -1,0 +1,129 @@
+"""The calls that make a checkpoint durable, in one small object, so that a test can watch or fail them."""
+
+import errno
+import os
+import shutil
+import stat
+from pathlib import Path
+from typing import Protocol, final
+
+
+class Disk(Protocol):
+    """Everything that `LocalCheckpoints` changes on disk goes through here; all methods raise OSError."""
+
+    def make_dir(self, path: Path) -> None:
+        """Create one directory, whose parent exists."""
+        ...
+
+    def write_file(self, path: Path, data: bytes) -> None:
+        """Write a new read-only file in place of an old one; nothing is flushed."""
+        ...
+
+    def make_read_only(self, path: Path) -> None:
+        """Take every permission to write away from a file."""
+        ...
+
+    def make_writable(self, path: Path) -> None:
+        """Let the owner change the entries of a directory."""
+        ...
+
+    def fsync_file(self, path: Path) -> None:
+        """Flush the content of a file; return when the device has it."""
+        ...
+
+    def fsync_dir(self, path: Path) -> None:
+        """Flush the entries of a directory; return when the device has them."""
+        ...
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give a directory another name within the same file system, atomically."""
+        ...
+
+    def remove_tree(self, path: Path) -> None:
+        """Remove a directory and everything in it; one that is gone is fine."""
+        ...
+
+    def free_bytes(self, path: Path) -> int:
+        """Return the bytes that are free for us on the file system of `path`."""
+        ...
+
+
+@final
+class RealDisk:
+    """The disk of this machine."""
+
+    def make_dir(self, path: Path) -> None:
+        """Create one directory, whose parent exists."""
+        path.mkdir()
+
+    def write_file(self, path: Path, data: bytes) -> None:
+        """Write a new read-only file in place of an old one; nothing is flushed."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        try:
+            descriptor = os.open(path, flags, 0o444)
+        except FileExistsError:
+            path.unlink()
+            descriptor = os.open(path, flags, 0o444)
+        with open(descriptor, "wb", buffering=0) as file:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[file.write(rest) :]
+
+    def make_read_only(self, path: Path) -> None:
+        """Take every permission to write away from a file."""
+        try:
+            path.chmod(stat.S_IMODE(path.stat().st_mode) & ~0o222)
+        except OSError as error:
+            # Protection against accidents only: some file systems keep no permissions.
+            if error.errno not in {errno.EPERM, errno.ENOTSUP, errno.ENOSYS}:
+                raise
+
+    def make_writable(self, path: Path) -> None:
+        """Let the owner change the entries of a directory."""
+        path.chmod(stat.S_IMODE(path.stat().st_mode) | 0o700)
+
+    def fsync_file(self, path: Path) -> None:
+        """Flush the content of a file; return when the device has it."""
+        _fsync(path, os.O_RDONLY)
+
+    def fsync_dir(self, path: Path) -> None:
+        """Flush the entries of a directory; return when the device has them."""
+        try:
+            _fsync(path, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            # Some network and user-space file systems cannot flush a directory and say so.
+            if error.errno not in {errno.EINVAL, errno.ENOTSUP}:
+                raise
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give a directory another name within the same file system, atomically."""
+        source.rename(target)
+
+    def remove_tree(self, path: Path) -> None:
+        """Remove a directory and everything in it; one that is gone is fine."""
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            if path.exists():
+                raise
+        except PermissionError:
+            # A directory that its owner may not write to keeps its entries: unlock them all, once.
+            self.make_writable(path)
+            for folder, folders, _ in os.walk(path):
+                for child in folders:
+                    inner = Path(folder, child)
+                    if not inner.is_symlink():
+                        self.make_writable(inner)
+            shutil.rmtree(path)
+
+    def free_bytes(self, path: Path) -> int:
+        """Return the bytes that are free for us on the file system of `path`."""
+        return shutil.disk_usage(path).free
+
+
+def _fsync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

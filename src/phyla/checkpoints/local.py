@@ -1,0 +1,363 @@
+"""Checkpoints as directories below one root, on a local or a shared file system."""
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import final
+
+from phyla.checkpoints.digests import digests
+from phyla.checkpoints.disk import Disk, RealDisk
+from phyla.checkpoints.manifest import MANIFEST_NAME, Manifest, ManifestFile
+from phyla.checkpoints.repository import Committed
+from phyla.checkpoints.tree import Tree, look, scan
+from phyla.errors import (
+    CheckpointCorrupt,
+    CheckpointError,
+    CheckpointMissing,
+    CheckpointStorageFailed,
+    NoCheckpoint,
+    UsageError,
+)
+from phyla.failpoints import failpoint
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+@final
+class LocalCheckpoints:
+    """A `CheckpointRepository` in one directory.
+
+    `root/NAME` is a committed checkpoint, `root/.staging/NAME` one that is being written, and
+    `root/.deleting/NAME` one that is being removed; directories only ever move between these by an
+    atomic rename. Files lose every permission to write; directories keep theirs, since a directory
+    that its owner may not write to cannot be renamed, and removing it would take more calls.
+
+    Args:
+        root: created when the first checkpoint is staged.
+        disk: what changes the file system.
+    """
+
+    def __init__(self, root: Path, disk: Disk | None = None) -> None:
+        self._root = root.absolute()
+        self._staging = self._root / ".staging"
+        self._deleting = self._root / ".deleting"
+        self._disk: Disk = RealDisk() if disk is None else disk
+
+    def stage(self, name: str) -> Path:
+        """Return a new empty directory to save into; what an earlier call of that name left is removed."""
+        path = self._staging / _checked(name)
+        with self._storage_errors("create", path):
+            try:
+                self._disk.make_dir(path)
+            except FileNotFoundError:
+                self._make_dirs(self._staging)
+                self._disk.make_dir(path)
+            except FileExistsError:
+                self._disk.remove_tree(path)
+                self._disk.make_dir(path)
+        return path
+
+    def commit(self, name: str, *, step: int, now: float) -> Committed:
+        """Make what was staged durable and visible under its name, all at once.
+
+        Raises:
+            NoCheckpoint: no file was saved.
+            CheckpointMissing: nothing was staged under this name.
+            CheckpointError: the name is taken, a file was still being written, or there is
+                something that a checkpoint cannot hold.
+        """
+        final_path = self._root / _checked(name)
+        staging = self._staging / name
+        with self._storage_errors("commit", staging):
+            if final_path.exists():
+                raise _taken(name, final_path)
+            if not staging.is_dir():
+                raise CheckpointMissing(f"checkpoint {name}: no directory {staging}; call stage before commit")
+            failpoint("checkpoint.before_flush")
+            manifest = Manifest.of(self._flushed(staging), step=step, created_at=now)
+            failpoint("checkpoint.after_flush")
+            written = staging / MANIFEST_NAME
+            self._disk.write_file(written, manifest.to_json().encode())
+            self._disk.fsync_file(written)
+            self._disk.fsync_dir(staging)
+            failpoint("checkpoint.after_manifest")
+            try:
+                self._disk.rename(staging, final_path)
+            except OSError as error:
+                if error.errno in {errno.EEXIST, errno.ENOTEMPTY}:
+                    raise _taken(name, final_path) from error
+                raise
+            failpoint("checkpoint.after_rename")
+            try:
+                self._disk.fsync_dir(self._root)
+            except OSError:
+                with suppress(OSError):
+                    self._disk.rename(final_path, staging)
+                raise
+        return _committed(name, final_path, manifest)
+
+    def recover(self, name: str) -> Committed | None:
+        """Read back a commit whose result was lost with its caller; None when it never happened.
+
+        Raises:
+            CheckpointMissing: the manifest or a file is gone.
+            CheckpointCorrupt: the manifest or a size is not what was committed.
+        """
+        path = self._root / _checked(name)
+        with self._storage_errors("recover", path):
+            if not path.is_dir():
+                return None
+            manifest = self.check(name)
+            # The caller may have died between the rename and its flush.
+            self._disk.fsync_dir(self._root)
+        return _committed(name, path, manifest)
+
+    def path(self, name: str) -> Path:
+        """Return the directory of a committed checkpoint.
+
+        Raises:
+            CheckpointMissing: there is none of that name.
+        """
+        path = self._root / _checked(name)
+        with self._storage_errors("find", path):
+            if not path.is_dir():
+                raise CheckpointMissing(
+                    f"checkpoint {name}: no directory {path}; it was collected, moved or never committed"
+                )
+        return path
+
+    def manifest(self, name: str) -> Manifest:
+        """Return the manifest of a committed checkpoint.
+
+        Raises:
+            CheckpointMissing: there is none of that name, or it lost its manifest.
+            CheckpointCorrupt: the manifest is damaged.
+        """
+        path = self.path(name) / MANIFEST_NAME
+        with self._storage_errors("read", path):
+            try:
+                text = path.read_bytes().decode()
+            except FileNotFoundError as error:
+                raise CheckpointMissing(f"checkpoint {name}: its manifest {path} is gone") from error
+            except UnicodeDecodeError as error:
+                raise CheckpointCorrupt(f"checkpoint {name}: {path} is damaged: {error}") from error
+        try:
+            return Manifest.from_json(text)
+        except CheckpointCorrupt as error:
+            raise CheckpointCorrupt(f"checkpoint {name}, in {path.parent}: {error}") from error
+
+    def check(self, name: str) -> Manifest:
+        """Compare names and sizes with the manifest, without reading content.
+
+        Raises:
+            CheckpointMissing: the checkpoint or one of its files is gone.
+            CheckpointCorrupt: the manifest is damaged, or a size differs.
+        """
+        manifest = self.manifest(name)
+        path = self._root / name
+        gone: list[str] = []
+        with self._storage_errors("read", path):
+            for file in manifest.files:
+                try:
+                    found = look(path, file.path).size_bytes
+                except (FileNotFoundError, NotADirectoryError):
+                    gone.append(file.path)
+                    continue
+                if found != file.size_bytes:
+                    raise _corrupt(name, path / file.path, f"{found} bytes", f"{file.size_bytes} bytes")
+        if gone:
+            more = f" and {len(gone) - 3} more" if len(gone) > 3 else ""
+            raise CheckpointMissing(
+                f"checkpoint {name}: {len(gone)} of {len(manifest.files)} files are gone from {path}: "
+                f"{', '.join(gone[:3])}{more}"
+            )
+        return manifest
+
+    def verify(self, name: str) -> Manifest:
+        """Read every byte and compare it with the manifest.
+
+        Raises:
+            CheckpointMissing: the checkpoint or one of its files is gone.
+            CheckpointCorrupt: a file differs from the manifest, or is not listed there.
+        """
+        manifest = self.check(name)
+        path = self._root / name
+        listed = {file.path: file for file in manifest.files}
+        with self._storage_errors("read", path):
+            try:
+                entries = scan(path).entries
+            except CheckpointError as error:
+                raise CheckpointCorrupt(f"checkpoint {name} was changed after its commit: {error}") from error
+            for entry, digest in zip(entries, digests(entries), strict=True):
+                file = listed.get(entry.relative)
+                if file is None:
+                    raise _corrupt(name, entry.path, "a file", "nothing of that name")
+                if digest != file.digest:
+                    raise _corrupt(name, entry.path, f"digest {digest}", f"digest {file.digest}")
+        return manifest
+
+    def delete(self, name: str) -> int:
+        """Remove a checkpoint, and return the bytes that this freed; 0 when it is gone already."""
+        path = self._root / _checked(name)
+        doomed = self._deleting / name
+        with self._storage_errors("delete", path):
+            failpoint("checkpoint.before_delete")
+            if not path.is_dir():
+                return self._remove(doomed)
+            freed = self._remove(doomed)
+            if not self._deleting.is_dir():
+                self._make_dirs(self._deleting)
+            try:
+                self._disk.rename(path, doomed)
+            except PermissionError:
+                self._disk.make_writable(path)
+                self._disk.rename(path, doomed)
+            # The name has to be gone for good before the first byte goes.
+            self._disk.fsync_dir(self._root)
+            failpoint("checkpoint.during_delete")
+            return freed + self._remove(doomed)
+
+    def discard(self, name: str) -> None:
+        """Remove what was staged under a name, if anything."""
+        path = self._staging / _checked(name)
+        with self._storage_errors("remove", path):
+            self._disk.remove_tree(path)
+
+    def finish_deletions(self) -> int:
+        """Remove what deletions that never finished left behind, and return the bytes freed."""
+        with self._storage_errors("remove", self._deleting):
+            return sum(self._remove(self._deleting / name) for name in _directories(self._deleting))
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the committed checkpoints, sorted."""
+        with self._storage_errors("list", self._root):
+            return _directories(self._root)
+
+    def staged(self) -> tuple[str, ...]:
+        """Return the names that are staged and not committed, sorted."""
+        with self._storage_errors("list", self._staging):
+            return _directories(self._staging)
+
+    def _flushed(self, staging: Path) -> list[ManifestFile]:
+        # The directories below the staging one are flushed here; its own entries wait for the manifest.
+        tree = scan(staging)
+        if not tree.entries:
+            raise NoCheckpoint(
+                f"no checkpoint was saved: {staging} is empty; save at least one file into the directory "
+                "that the trial names for its checkpoint before training returns"
+            )
+        try:
+            found = digests(tree.entries, meanwhile=lambda: self._flush(tree))
+            changed = next((entry for entry in tree.entries if look(staging, entry.relative) != entry), None)
+        except FileNotFoundError as error:
+            raise _unfinished(error.filename) from error
+        if changed is not None:
+            raise _unfinished(changed.path)
+        return [
+            ManifestFile(entry.relative, entry.size_bytes, digest)
+            for entry, digest in zip(tree.entries, found, strict=True)
+        ]
+
+    def _flush(self, tree: Tree) -> None:
+        for entry in tree.entries:
+            if not entry.is_link:
+                self._disk.make_read_only(entry.path)
+                self._disk.fsync_file(entry.path)
+        for folder in tree.folders:
+            self._disk.fsync_dir(folder)
+
+    def _remove(self, path: Path) -> int:
+        if not path.is_dir():
+            return 0
+        freed = sum(Path(folder, file).lstat().st_size for folder, _, files in os.walk(path) for file in files)
+        self._disk.remove_tree(path)
+        return freed
+
+    def _make_dirs(self, path: Path) -> None:
+        # Flushing each parent keeps a root that was new before a power cut.
+        if path.is_dir():
+            return
+        self._make_dirs(path.parent)
+        with suppress(FileExistsError):
+            self._disk.make_dir(path)
+        self._disk.fsync_dir(path.parent)
+
+    @contextmanager
+    def _storage_errors(self, doing: str, path: Path) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            where = error.filename or path
+            raise CheckpointStorageFailed(
+                f"cannot {doing} {path}: {error.strerror or error} ({where}); {self._advice(error)}"
+            ) from error
+
+    def _advice(self, error: OSError) -> str:
+        match error.errno:
+            case errno.ENOSPC:
+                try:
+                    free = f"{self._disk.free_bytes(self._root)} bytes"
+                except OSError:
+                    free = "an unknown number of bytes"
+                return f"{free} are free there: make room or keep fewer checkpoints, then resume the study"
+            case errno.EDQUOT:
+                return "the disk quota is used up: make room, keep fewer checkpoints or ask for a larger quota"
+            case errno.EROFS:
+                return "the file system is read-only: choose another home for the study, or mount it for writing"
+            case errno.EACCES | errno.EPERM:
+                return f"user {os.geteuid()} lacks the permission: give it, or choose another home for the study"
+            case _:
+                return "look at the file system's health, then resume the study"
+
+
+def _checked(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} cannot name a checkpoint: use 1 to 100 of letters, digits, '.', '_' and '-', "
+            "and begin with a letter or a digit"
+        )
+    return name
+
+
+def _directories(path: Path) -> tuple[str, ...]:
+    try:
+        with os.scandir(path) as found:
+            names = [item.name for item in found if item.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return ()
+    return tuple(sorted(name for name in names if _NAME.fullmatch(name)))
+
+
+def _committed(name: str, path: Path, manifest: Manifest) -> Committed:
+    return Committed(
+        name=name,
+        path=path,
+        step=manifest.step,
+        digest=manifest.digest,
+        size_bytes=manifest.size_bytes,
+        file_count=len(manifest.files),
+    )
+
+
+def _corrupt(name: str, path: Path, found: str, expected: str) -> CheckpointCorrupt:
+    return CheckpointCorrupt(
+        f"checkpoint {name}: {path} is not what was committed: found {found}, the manifest says {expected}; "
+        "it was changed after its commit or the disk is failing"
+    )
+
+
+def _taken(name: str, path: Path) -> CheckpointError:
+    return CheckpointError(
+        f"checkpoint {name} is committed already, in {path}, and is never written to again: "
+        "stage under a new name, or recover this one"
+    )
+
+
+def _unfinished(path: object) -> CheckpointError:
+    return CheckpointError(
+        f"{path} was changed while its checkpoint was committed: wait for background savers "
+        "before training returns or reports a checkpoint"
+    )

@@ -1,0 +1,113 @@
+"""What lies in a checkpoint directory, and what may not lie there."""
+
+import os
+import posixpath
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from phyla.checkpoints.manifest import MANIFEST_NAME
+from phyla.errors import CheckpointError
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A regular file or a symbolic link of a checkpoint, as it was when it was looked at.
+
+    Attributes:
+        relative: path within the checkpoint, with `/` between its parts.
+        path: where it is.
+        size_bytes: its length; of a link, the length of its target's name.
+        modified_ns: time of its last change.
+        is_link: whether it is a symbolic link.
+    """
+
+    relative: str
+    path: Path
+    size_bytes: int
+    modified_ns: int
+    is_link: bool
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """The content of a checkpoint directory, without its manifest.
+
+    Attributes:
+        entries: files and links.
+        folders: directories below the checkpoint's own, every one after those that it contains.
+    """
+
+    entries: tuple[Entry, ...]
+    folders: tuple[Path, ...]
+
+
+def scan(root: Path) -> Tree:
+    """Look through a checkpoint directory.
+
+    Raises:
+        CheckpointError: there is something that cannot be part of a checkpoint: a link that leads
+            out of it or nowhere, a socket, a pipe or a device.
+        OSError: a directory cannot be read.
+    """
+    entries: list[Entry] = []
+    folders: list[Path] = []
+
+    def descend(folder: str, prefix: str) -> None:
+        with os.scandir(folder) as found:
+            for item in sorted(found, key=lambda item: item.name):
+                relative = prefix + item.name
+                if item.is_dir(follow_symlinks=False):
+                    descend(item.path, f"{relative}/")
+                    folders.append(Path(item.path))
+                elif relative != MANIFEST_NAME:
+                    entries.append(_entry(root, relative, item))
+
+    descend(str(root), "")
+    return Tree(tuple(entries), tuple(folders))
+
+
+def look(root: Path, relative: str) -> Entry:
+    """Look at one file or link of a checkpoint.
+
+    Raises:
+        FileNotFoundError: it is gone.
+    """
+    path = root / relative
+    return _from_status(relative, path, path.lstat())
+
+
+def _entry(root: Path, relative: str, item: os.DirEntry[str]) -> Entry:
+    path = Path(item.path)
+    if item.is_symlink():
+        _refuse_leaving(root, relative, path)
+    elif not item.is_file(follow_symlinks=False):
+        raise CheckpointError(
+            f"{path} is a socket, a pipe or a device, which a checkpoint cannot hold: "
+            "remove it before the training function returns"
+        )
+    return _from_status(relative, path, item.stat(follow_symlinks=False))
+
+
+def _from_status(relative: str, path: Path, status: os.stat_result) -> Entry:
+    return Entry(relative, path, status.st_size, status.st_mtime_ns, stat.S_ISLNK(status.st_mode))
+
+
+def _refuse_leaving(root: Path, relative: str, path: Path) -> None:
+    # Both looks are needed: the text must survive the move to the final name, and a text that
+    # stays inside may still lead out by way of another link.
+    target = path.readlink().as_posix()
+    written = posixpath.normpath(posixpath.join(posixpath.dirname(relative), target))
+    inside = not (posixpath.isabs(target) or written.split("/", 1)[0] == "..")
+    try:
+        inside = inside and path.resolve(strict=True).is_relative_to(root.resolve())
+    except (FileNotFoundError, RuntimeError):
+        inside = False
+    if not inside:
+        raise CheckpointError(
+            f"{path} is a link to {target}, which is not inside the checkpoint: a checkpoint must be "
+            "complete in itself; save a copy of the file, or link by a relative path to a file next to it"
+        )

@@ -1,0 +1,117 @@
+"""A study's configuration: what decides, and what only operates; as JSON and back."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from phyla import plugins
+from phyla.errors import ConfigurationError, SchemaMismatch
+from phyla.machine import Rules
+from phyla.records import Json, JsonObject
+from phyla.space import Space
+
+SCHEMA = 1
+OPERATING = ("lease_s", "max_attempts", "max_claims", "max_broken", "keep_best", "keep_every_steps")
+"""Options that change nothing about which decisions are made; they may differ from run to run."""
+
+FIXED = ("strategy.plugin", "strategy.population_size", "strategy.synchronous")
+"""Settings of a strategy that an existing study cannot change."""
+
+
+def to_config(
+    rules: Rules,
+    seed: int,
+    train: str | None = None,
+    setup: str | None = None,
+    *,
+    name_of: Callable[[Callable[..., Any]], str] = plugins.reference,
+) -> JsonObject:
+    """Write a study's configuration as JSON.
+
+    Args:
+        rules: what its decisions go by.
+        seed: root of all randomness.
+        train: reference of the training function.
+        setup: reference of the setup function.
+        name_of: names functions and unregistered classes.
+
+    Raises:
+        ConfigurationError: a setting cannot be written as JSON.
+        NotImportable: a function or class cannot be found again by name.
+    """
+    return {
+        "schema": SCHEMA,
+        "seed": seed,
+        "space": rules.space.config(name_of),
+        "objective": plugins.encode(rules.objective, name_of),
+        "strategy": plugins.encode(rules.strategy, name_of),
+        "options": {name: getattr(rules, name) for name in OPERATING},
+        "train": train,
+        "setup": setup,
+    }
+
+
+def from_config(config: JsonObject) -> Rules:
+    """Make a study's rules from its configuration.
+
+    Raises:
+        SchemaMismatch: the configuration was written by a newer version of phyla.
+        ConfigurationError: a plug-in is missing.
+        NotImportable: a function or class cannot be found by its name.
+    """
+    schema = config.get("schema")
+    if schema != SCHEMA:
+        raise SchemaMismatch(
+            f"the study's configuration has schema {schema}, this phyla understands {SCHEMA}; "
+            "use the version of phyla that made the study"
+        )
+    options: Any = config["options"]
+    space: Any = config["space"]
+    return Rules(
+        space=Space.from_config(space, plugins.resolve),
+        objective=plugins.decode(config["objective"]),
+        strategy=plugins.decode(config["strategy"]),
+        **options,
+    )
+
+
+def differences(old: JsonObject, new: JsonObject) -> dict[str, tuple[Json, Json]]:
+    """Return what decides differently: dotted name to (stored, given)."""
+    before, after = dict(_flat(_deciding(old))), dict(_flat(_deciding(new)))
+    return {
+        name: (before.get(name), after.get(name))
+        for name in [*before, *(name for name in after if name not in before)]
+        if before.get(name) != after.get(name)
+    }
+
+
+def check_extension(changed: Mapping[str, tuple[Json, Json]]) -> None:
+    """Refuse changes that an existing study cannot take.
+
+    Raises:
+        ConfigurationError: names them, with the stored and the given value.
+    """
+    refused = {
+        name: values for name, values in changed.items() if not name.startswith("strategy.") or name in FIXED
+    }
+    if refused:
+        raise ConfigurationError(
+            "an existing study cannot be extended with another "
+            + "; ".join(f"{name} (it has {old!r}, given {new!r})" for name, (old, new) in refused.items())
+            + ". Settings of the strategy, total_steps among them, can change. Give the study another name."
+        )
+
+
+def _deciding(config: JsonObject) -> JsonObject:
+    return {name: config.get(name) for name in ("seed", "space", "objective", "strategy")}
+
+
+def _flat(value: Json, prefix: str = "") -> Iterator[tuple[str, Json]]:
+    if isinstance(value, Mapping) and value:
+        for key, item in value.items():
+            yield from _flat(item, f"{prefix}.{key}" if prefix else str(key))
+    elif isinstance(value, (list, tuple)) and any(isinstance(item, Mapping) for item in value):
+        for index, item in enumerate(value):
+            label = item.get("name", index) if isinstance(item, Mapping) else index
+            yield from _flat(item, f"{prefix}.{label}")
+    else:
+        yield prefix, list(value) if isinstance(value, tuple) else value

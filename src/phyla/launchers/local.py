@@ -1,0 +1,229 @@
+"""Local worker processes, and the supervisor that watches over them."""
+
+import contextlib
+import os
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, final
+
+from phyla.api import Client
+from phyla.errors import StudyFailed
+from phyla.launchers.process import EXIT_CANNOT_START
+from phyla.launchers.spec import WorkerSpec
+from phyla.records import StudyState
+from phyla.settings import child_environment
+from phyla.worker import worker_name
+
+POLL_S = 0.02
+CRASHES_IN_A_ROW = 10
+"""Workers that die without a completed trial in between before the run gives up."""
+
+LOG_TAIL = 2000
+
+
+@final
+@dataclass
+class _Process:
+    spec: WorkerSpec
+    popen: "subprocess.Popen[str]"
+    name: str
+    log: Path
+    beats: int = -1
+    progressed_at: float = field(default_factory=time.monotonic)
+
+
+@final
+class LocalLauncher:
+    """Starts worker processes on this machine and keeps them going until the study ends.
+
+    The supervisor renews the leases of processes that are alive, so that training code which holds the
+    interpreter for long is no dead worker; takes back at once what a dead process held, and starts another;
+    ends a process that makes no progress for `stall_timeout_s`.
+
+    Args:
+        client: speaks with the study.
+        specs: one per worker.
+        environments: extra environment variables, one mapping per worker.
+        logs: directory for what the workers print.
+        renew_s: how often leases are renewed.
+        stall_timeout_s: seconds without a step, a report or a finished trial before a worker is ended;
+            None never ends one.
+        on_tick: called many times a second, for live displays.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        specs: Sequence[WorkerSpec],
+        *,
+        environments: Sequence[Mapping[str, str]],
+        logs: Path,
+        renew_s: float,
+        stall_timeout_s: float | None,
+        on_tick: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._client = client
+        self._specs = specs
+        self._environments = environments
+        self._logs = logs
+        self._renew_s = renew_s
+        self._stall_timeout_s = stall_timeout_s
+        self._on_tick = on_tick
+        self._processes: dict[int, _Process] = {}
+        self._crashes = 0
+        self._interrupts = 0
+
+    def run(self) -> bool:
+        """Work until the study ends; return False when a person interrupted it.
+
+        The first Ctrl-C lets every worker return its trial to the queue, the second one ends them at once.
+
+        Raises:
+            StudyFailed: workers cannot start, or die again and again.
+            StoreError: the database failed.
+        """
+        self._logs.mkdir(parents=True, exist_ok=True)
+        previous = self._catch_interrupts()
+        with tempfile.TemporaryDirectory(prefix="phyla-") as folder:
+            try:
+                for spec in self._specs:
+                    self._start(replace(spec, beat_file=str(Path(folder) / f"{spec.index}.beat")))
+                self._watch()
+            finally:
+                self._end_all()
+                for number, handler in previous.items():
+                    signal.signal(number, handler)
+        return self._interrupts == 0
+
+    def _catch_interrupts(self) -> dict[signal.Signals, Any]:
+        previous: dict[signal.Signals, Any] = {}
+        for number in (signal.SIGINT, signal.SIGTERM):
+            try:
+                previous[number] = signal.signal(number, lambda number, frame: self.interrupt())
+            except ValueError:
+                # Not the main thread: whoever owns it decides.
+                break
+        return previous
+
+    def interrupt(self) -> None:
+        """Stop: gracefully the first time, at once the second."""
+        self._interrupts += 1
+        for process in self._processes.values():
+            if process.popen.poll() is None:
+                process.popen.send_signal(signal.SIGTERM if self._interrupts == 1 else signal.SIGKILL)
+
+    def _start(self, spec: WorkerSpec) -> None:
+        Path(spec.beat_file).write_bytes(bytes(8))
+        log = self._logs / f"worker-{spec.index}.log"
+        with log.open("a") as output:
+            popen = subprocess.Popen(
+                [sys.executable, "-m", "phyla.launchers.process"],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=child_environment({"PYTHONUNBUFFERED": "1", **self._environments[spec.index]}),
+                start_new_session=True,
+                text=True,
+            )
+        assert popen.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            # It died at once: its exit status and its log will tell.
+            popen.stdin.write(spec.to_json() + "\n")
+            popen.stdin.flush()
+        self._processes[spec.index] = _Process(spec, popen, worker_name(popen.pid), log)
+
+    def _watch(self) -> None:
+        renewed_at = time.monotonic()
+        while self._processes:
+            for process in list(self._processes.values()):
+                self._look_at(process)
+            if time.monotonic() - renewed_at >= self._renew_s:
+                for process in self._processes.values():
+                    self._client.renew(process.name)
+                renewed_at = time.monotonic()
+            self._on_tick()
+            time.sleep(POLL_S)
+
+    def _look_at(self, process: _Process) -> None:
+        status = process.popen.poll()
+        if status is None:
+            self._check_progress(process)
+            return
+        del self._processes[process.spec.index]
+        _close(process)
+        if status == 0:
+            return
+        tail = process.log.read_text(errors="replace")[-LOG_TAIL:].strip()
+        if status == EXIT_CANNOT_START:
+            raise StudyFailed(f"worker {process.spec.index} cannot start (its log is {process.log}):\n{tail}")
+        if self._interrupts:
+            self._client.lose_worker(process.name, "its worker was ended by a person", counts=False)
+            return
+        self._crashed(process, f"worker process {process.popen.pid} {_how(status)}", tail)
+
+    def _crashed(self, process: _Process, error: str, tail: str) -> None:
+        text = error + (f"; the end of its log:\n{tail}" if tail else "")
+        self._client.lose_worker(process.name, text, counts=True)
+        self._crashes += 1
+        if self._crashes >= CRASHES_IN_A_ROW:
+            message = f"{self._crashes} workers in a row died without any progress, the last one: {text}"
+            self._client.end_study(StudyState.FAILED, message)
+            raise StudyFailed(message)
+        self._start(process.spec)
+
+    def _check_progress(self, process: _Process) -> None:
+        beats = struct.unpack("<q", Path(process.spec.beat_file).read_bytes())[0]
+        now = time.monotonic()
+        if beats != process.beats:
+            if process.beats > 1:
+                self._crashes = 0
+            process.beats, process.progressed_at = beats, now
+        elif self._stall_timeout_s is not None and now - process.progressed_at > self._stall_timeout_s:
+            process.popen.kill()
+            process.popen.wait()
+            del self._processes[process.spec.index]
+            _close(process)
+            error = (
+                f"StallTimeout: no step, no report and no finished trial for {self._stall_timeout_s:g} s, so "
+                f"worker process {process.popen.pid} was ended; raise stall_timeout_s if training may be silent "
+                "for longer"
+            )
+            self._crashed(process, error, "")
+
+    def _end_all(self) -> None:
+        for process in self._processes.values():
+            if process.popen.poll() is None:
+                process.popen.kill()
+        for process in self._processes.values():
+            process.popen.wait()
+            _close(process)
+            self._client.lose_worker(process.name, "its run ended", counts=False)
+        self._processes.clear()
+
+
+def _close(process: _Process) -> None:
+    """Close the pipe, and end whatever the worker left running in its process group."""
+    if process.popen.stdin is not None:
+        process.popen.stdin.close()
+    try:
+        os.killpg(process.popen.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def _how(status: int) -> str:
+    if status >= 0:
+        return f"ended with exit status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    hint = " (out of memory?)" if -status == signal.SIGKILL else ""
+    return f"was ended by {name}{hint}"

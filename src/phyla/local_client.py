@@ -1,0 +1,122 @@
+"""The client that works in process: a controller on a store, and checkpoints on a file system."""
+
+from collections.abc import Sequence
+from typing import final
+
+from phyla.api import CollectResult
+from phyla.checkpoints import CheckpointRepository
+from phyla.controller import Controller
+from phyla.errors import CheckpointError, LeaseLost, StudyNotFound
+from phyla.machine import Accepted, Claimed, Completion, Ended, Failure, Idle, Retention, Rules
+from phyla.records import Checkpoint, CheckpointState, Report, StudyRecord, StudyState
+from phyla.store import Store
+
+
+@final
+class LocalClient:
+    """Speaks with one study through its store.
+
+    Args:
+        store: where the study is remembered.
+        study: its id.
+        rules: what its decisions go by.
+        repository: where its checkpoints are.
+    """
+
+    def __init__(self, store: Store, study: StudyRecord, rules: Rules, repository: CheckpointRepository) -> None:
+        self._store = store
+        self._study = study
+        self._controller = Controller(store, study.id, rules)
+        self._repository = repository
+        self._completed_since_collection = 0
+
+    def study(self) -> StudyRecord:
+        """Return the study as it stands."""
+        found = self._store.find_study(self._study.name)
+        if found is None:
+            raise StudyNotFound(f"study {self._study.name!r} is gone from {self._store.url}")
+        return found
+
+    def exchange(
+        self, completions: Sequence[Completion], worker: str, count: int
+    ) -> tuple[list[Accepted | LeaseLost], list[Claimed], Idle | Ended | None]:
+        """Complete trials and claim up to `count` new ones, atomically."""
+        answer = self._controller.complete(completions, worker, count)
+        self._completed_since_collection += len(completions)
+        if self._completed_since_collection >= self.collect_every:
+            self.collect()
+        return answer
+
+    @property
+    def collect_every(self) -> int:
+        """Completed trials between two collections by this client."""
+        return max(16, self._study.population_size // 2)
+
+    def fail(self, failure: Failure) -> None:
+        """Record that an attempt failed."""
+        self._controller.fail(failure)
+
+    def release(self, trial: int, token: int) -> None:
+        """Return a trial to the queue."""
+        self._controller.release(trial, token)
+
+    def report(self, trial: int, token: int, reports: Sequence[Report]) -> bool:
+        """Store what training reported so far; return whether the lease still stands."""
+        return not self._controller.report(trial, token, reports).cancelled
+
+    def renew(self, worker: str) -> None:
+        """Renew all leases of a worker."""
+        self._controller.renew(worker)
+
+    def save_progress(self, trial: int, token: int, checkpoint: Checkpoint) -> None:
+        """Remember where a retry of the trial resumes."""
+        self._controller.save_progress(trial, token, checkpoint)
+
+    def lose_worker(self, worker: str, error: str, *, counts: bool) -> int:
+        """Take back all that a dead worker held."""
+        return self._controller.lose_worker(worker, error, counts=counts)
+
+    def end_study(self, state: StudyState, message: str | None) -> None:
+        """Stop the study."""
+        self._store.set_state(self._study.id, state, message)
+
+    def retention(self) -> Retention:
+        """Return which checkpoints are kept and which may go; changes nothing."""
+        return self._controller.retention()
+
+    def collect(self) -> CollectResult:
+        """Delete the checkpoints that nobody needs any more.
+
+        A checkpoint that cannot be deleted stays marked and is tried again by `recover`.
+        """
+        self._completed_since_collection = 0
+        return self._delete(self._controller.mark_deleting(self._controller.retention().collectable))
+
+    def _delete(self, names: Sequence[str]) -> CollectResult:
+        freed = 0
+        deleted: list[str] = []
+        for name in names:
+            try:
+                freed += self._repository.delete(name)
+            except CheckpointError:
+                continue
+            deleted.append(name)
+        self._controller.set_checkpoints(deleted, CheckpointState.DELETED)
+        return CollectResult(deleted=tuple(deleted), freed_bytes=freed)
+
+    def recover(self) -> None:
+        """Clean up after processes that died: half-done deletions, staging and unrecorded directories.
+
+        Safe while other workers are alive: what a running attempt may still be writing is left alone.
+        """
+        present = set(self._repository.names()) | set(self._repository.staged())
+        with self._store.reader(self._study.id) as reader:
+            known = {row.name: row.state for row in reader.checkpoints()}
+            running = {f"{attempt.trial}.{attempt.token}" for attempt in reader.running()}
+        for name in present:
+            if name in known or ".".join(name.split(".")[:2]) in running:
+                continue
+            self._repository.discard(name)
+            self._repository.delete(name)
+        self._repository.finish_deletions()
+        self._delete([name for name, state in known.items() if state is CheckpointState.DELETING])

@@ -1,0 +1,211 @@
+"""Every extension point, in one file; built-ins register exactly as third parties do.
+
+A plug-in is a frozen dataclass named under one of these entry point groups:
+
+| group               | contract                        | built in                                      |
+|---------------------|---------------------------------|-----------------------------------------------|
+| `phyla.strategies`  | `phyla.population.Strategy`     | `pbt`                                         |
+| `phyla.exploit`     | `phyla.population.Exploit`      | `truncation`, `exploit-pipeline`              |
+| `phyla.explore`     | `phyla.population.Explore`      | `perturb`, `resample`, `explore-pipeline`     |
+| `phyla.fitness`     | `phyla.population.FitnessRule`  | `last`, `mean-of-last`, `best-of-last`        |
+| `phyla.objectives`  | `phyla.records.Objective`       | `maximize`, `minimize`                        |
+
+Its fields are its settings: plain JSON values, functions, and other plug-ins. `encode` writes them as JSON,
+so that a worker or a later run can make the same strategy again; nothing is pickled. A dataclass or function
+that is not registered is written as a reference `module:name`, or `path/to/file.py:name` when it was defined
+in the file that was run.
+"""
+
+import dataclasses
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from phyla.errors import ConfigurationError, NotImportable
+from phyla.records import Json
+
+GROUPS = ("phyla.strategies", "phyla.exploit", "phyla.explore", "phyla.fitness", "phyla.objectives")
+STUDY_MODULE = "__phyla_study__"
+"""Name under which a worker runs the study file again."""
+
+
+@cache
+def registered() -> Mapping[str, EntryPoint]:
+    """Return every registered plug-in by `group/name`."""
+    return {f"{group}/{point.name}": point for group in GROUPS for point in entry_points(group=group)}
+
+
+@cache
+def _names() -> Mapping[str, str]:
+    """Return the registered names by `module:class`, as the entry point's target is written."""
+    return {_canonical(point.load()): name for name, point in registered().items()}
+
+
+def _canonical(kind: type) -> str:
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def encode(value: Any, name_of: Callable[[Callable[..., Any]], str] | None = None) -> Json:
+    """Write a plug-in with its settings as JSON.
+
+    Args:
+        value: a dataclass, or anything its fields may hold.
+        name_of: names functions and unregistered classes; by default `phyla.plugins.reference`.
+
+    Raises:
+        ConfigurationError: a setting is neither JSON, nor a dataclass, nor a function.
+        NotImportable: a function or class cannot be found again by name.
+    """
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [encode(item, name_of) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): encode(item, name_of) for key, item in value.items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        kind = type(value)
+        name = _names().get(_canonical(kind)) or (name_of or reference)(kind)
+        fields = {f.name: encode(getattr(value, f.name), name_of) for f in dataclasses.fields(value) if f.init}
+        return {"plugin": name, **fields}
+    if callable(value):
+        return {"function": (name_of or reference)(value)}
+    raise ConfigurationError(
+        f"{value!r} cannot be stored with the study: settings are JSON values, frozen dataclasses or functions"
+    )
+
+
+def decode(value: Json) -> Any:
+    """Make again what `encode` wrote.
+
+    Raises:
+        ConfigurationError: a plug-in is not installed here, or does not take these settings.
+        NotImportable: a function or class cannot be found by its name.
+    """
+    if isinstance(value, Mapping):
+        if "function" in value and len(value) == 1:
+            return resolve(str(value["function"]))
+        settings = {key: decode(item) for key, item in value.items() if key != "plugin"}
+        if "plugin" not in value:
+            return settings
+        name = str(value["plugin"])
+        kind = registered()[name].load() if name in registered() else _class(name)
+        try:
+            return kind(**settings)
+        except TypeError as error:
+            raise ConfigurationError(
+                f"plug-in {name!r} does not take the stored settings {settings}: {error}; "
+                "the study was made with another version of it"
+            ) from error
+    if isinstance(value, (list, tuple)):
+        return [decode(item) for item in value]
+    return value
+
+
+def _class(name: str) -> Callable[..., Any]:
+    if "/" in name and ":" not in name:
+        group = name.split("/")[0]
+        known = ", ".join(sorted(key for key in registered() if key.startswith(group + "/"))) or "none"
+        raise ConfigurationError(f"plug-in {name!r} is not installed here; there are: {known}")
+    return resolve(name)
+
+
+def reference(target: Callable[..., Any]) -> str:
+    """Return the name under which another process finds a module-level function or class.
+
+    Raises:
+        NotImportable: there is no such name; the message shows the way out.
+    """
+    name = getattr(target, "__qualname__", None)
+    module = getattr(target, "__module__", None)
+    if not name or not module:
+        raise NotImportable(f"{target!r} has no name that a worker process could import; use a function")
+    if "<" in name:
+        raise NotImportable(
+            f"{name} of {module} is a lambda or is defined inside another function, so a worker process cannot "
+            "find it; define it at the top level of a file, or run with workers=0"
+        )
+    if module in ("__main__", STUDY_MODULE):
+        file = getattr(sys.modules.get(module), "__file__", None)
+        if file is None:
+            raise NotImportable(
+                f"{name} was defined in a notebook or an interactive session, where a worker process cannot "
+                f"find it; move it into a file (in a notebook: %%writefile my_training.py, then "
+                f"`from my_training import {name}`), or run with workers=0"
+            )
+        return f"{Path(file).resolve()}:{name}"
+    return f"{module}:{name}"
+
+
+def reference_here(target: Callable[..., Any]) -> str:
+    """Return a name for a function that never leaves this process, so that it need not be found again."""
+    try:
+        return reference(target)
+    except NotImportable:
+        return f"{getattr(target, '__module__', '?')}:{getattr(target, '__qualname__', repr(target))}"
+
+
+def resolve(target: str) -> Callable[..., Any]:
+    """Find a function or class by the name that `reference` gave it.
+
+    Raises:
+        NotImportable: the module, the file or the name does not exist, or importing it raised.
+    """
+    source, _, name = target.rpartition(":")
+    try:
+        module = study_module(Path(source)) if source.endswith(".py") else importlib.import_module(source)
+        found: Any = module
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, OSError) as error:
+        raise NotImportable(f"cannot import {name!r} from {source!r}: {error}") from error
+    if not callable(found):
+        raise NotImportable(f"{target!r} is {found!r}, which is no function")
+    return found  # type: ignore[no-any-return]  # callable, which is all that can be known
+
+
+class StudyFileRead(BaseException):
+    """Raised by `Study.run` while the study file is only being read: what precedes it is defined."""
+
+
+def study_module(path: Path) -> ModuleType:
+    """Run a study file under a reserved module name, up to where it runs its study.
+
+    Raises:
+        NotImportable: there is no such file.
+        Exception: whatever the file raises.
+    """
+    path = path.resolve()
+    main = sys.modules.get("__main__")
+    if main is not None and getattr(main, "__file__", None) and Path(str(main.__file__)).resolve() == path:
+        return main
+    loaded = sys.modules.get(STUDY_MODULE)
+    if loaded is not None and getattr(loaded, "__file__", None) == str(path):
+        return loaded
+    spec = importlib.util.spec_from_file_location(STUDY_MODULE, path)
+    if spec is None or spec.loader is None or not path.exists():
+        raise NotImportable(f"there is no study file {path}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[STUDY_MODULE] = module
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except StudyFileRead:
+        pass
+    except BaseException:
+        del sys.modules[STUDY_MODULE]
+        raise
+    return module
+
+
+def reading_study_file() -> bool:
+    """Return whether a study file is being run only to define its names."""
+    module = sys.modules.get(STUDY_MODULE)
+    spec = getattr(module, "__spec__", None)
+    return bool(spec is not None and getattr(spec, "_initializing", False))

@@ -1,0 +1,49 @@
+"""Where a study keeps its things."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from phyla import settings
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where studies live.
+
+    Attributes:
+        home: directory for everything.
+        storage: URL of the store.
+        checkpoint_root: directory of all studies' checkpoints.
+    """
+
+    home: Path
+    storage: str
+    checkpoint_root: Path
+
+    @staticmethod
+    def of(
+        home: str | Path | None = None, storage: str | None = None, checkpoints: str | Path | None = None
+    ) -> "Places":
+        """Fill in what was not given: the environment's, else everything under `.phyla`."""
+        root = Path(home) if home is not None else settings.home()
+        root = root.expanduser().absolute()
+        url = storage or (None if home is not None else settings.storage()) or f"sqlite:///{root / 'phyla.db'}"
+        return Places(
+            home=root,
+            storage=url,
+            checkpoint_root=Path(checkpoints).expanduser().absolute() if checkpoints else root / "checkpoints",
+        )
+
+    def checkpoints(self, study: str) -> Path:
+        """Return the directory of one study's checkpoints."""
+        return self.checkpoint_root / study
+
+    def work(self, study: str) -> Path:
+        """Return the directory of one study's working directories."""
+        return self.home / "work" / study
+
+    def logs(self, study: str) -> Path:
+        """Return the directory of one study's worker logs."""
+        return self.home / "logs" / study

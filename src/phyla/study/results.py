@@ -1,0 +1,314 @@
+"""What a study has found so far; read-only, and needs no training code."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from phyla.errors import StudyNotFound
+from phyla.population import describe
+from phyla.records import (
+    Attempt,
+    Checkpoint,
+    CheckpointState,
+    Member,
+    Report,
+    StudyRecord,
+    StudyState,
+    TrialRecord,
+)
+from phyla.space import Params
+from phyla.study.places import Places
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from phyla.lineage import Lineage, Schedule
+    from phyla.report import StudyData
+    from phyla.store import Reader, Store
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestCheckpoint:
+    """The checkpoint of the best trial.
+
+    Attributes:
+        name: its name in the study.
+        path: its directory; read-only.
+        step: age of the weights.
+        digest: identity of its content.
+        size_bytes: bytes of its files together.
+        index: place within it, when it holds several models.
+    """
+
+    name: str
+    path: Path
+    step: int
+    digest: str
+    size_bytes: int
+    index: int
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Best:
+    """The best trial of a study.
+
+    Attributes:
+        fitness: as measured on `checkpoint`.
+        checkpoint: what it was measured on.
+        params: the trial's hyperparameters; the whole path there is in `Results.schedule()`.
+        metrics: last reported value of each metric.
+        trial: id of the trial.
+        member: index of its member.
+    """
+
+    fitness: float
+    checkpoint: BestCheckpoint
+    params: Params
+    metrics: Mapping[str, Any]
+    trial: int
+    member: int
+
+
+@final
+class Results:
+    """What a study has found so far. Every call reads the store anew.
+
+    Args:
+        store: where the study is remembered.
+        study: the study.
+        places: where its checkpoints are.
+    """
+
+    def __init__(self, store: "Store", study: StudyRecord, places: Places) -> None:
+        self._store = store
+        self._study = study
+        self._places = places
+
+    @property
+    def name(self) -> str:
+        """Name of the study."""
+        return self._study.name
+
+    @property
+    def places(self) -> Places:
+        """Where the study keeps its things."""
+        return self._places
+
+    @contextmanager
+    def _reader(self) -> "Iterator[Reader]":
+        with self._store.reader(self._study.id) as reader:
+            yield reader
+
+    def study(self) -> StudyRecord:
+        """Return the study as it stands."""
+        with self._reader() as reader:
+            return reader.study()
+
+    @property
+    def state(self) -> StudyState:
+        """Whether the study is running, stopped, completed or failed."""
+        return self.study().state
+
+    @property
+    def metric(self) -> str:
+        """Name of the objective."""
+        objective: Any = self._study.config["objective"]
+        return str(objective["metric"])
+
+    @property
+    def maximize(self) -> bool:
+        """Whether high values of the objective are good."""
+        objective: Any = self._study.config["objective"]
+        return str(objective["plugin"]).endswith(("maximize", "Maximize"))
+
+    @property
+    def best(self) -> Best | None:
+        """The completed trial with the best fitness whose checkpoint is kept; None while there is none."""
+        with self._reader() as reader:
+            found = reader.best_trials(1)
+            row = reader.checkpoint(found[0].checkpoint or "") if found else None
+        if not found or row is None or found[0].fitness is None:
+            return None
+        trial = found[0]
+        return Best(
+            fitness=found[0].fitness,
+            checkpoint=BestCheckpoint(
+                name=row.name,
+                path=self._places.checkpoints(self.name) / row.name,
+                step=row.step,
+                digest=row.digest,
+                size_bytes=row.size_bytes,
+                index=trial.checkpoint_index,
+            ),
+            params=Params.of_flat(dict(trial.params)),
+            metrics=trial.metrics,
+            trial=trial.id,
+            member=trial.member,
+        )
+
+    def trials(self) -> list[TrialRecord]:
+        """Return all trials by id."""
+        with self._reader() as reader:
+            return list(reader.trials())
+
+    def members(self) -> list[Member]:
+        """Return all members by index."""
+        with self._reader() as reader:
+            return list(reader.members())
+
+    def attempts(self) -> list[Attempt]:
+        """Return all attempts by trial and token."""
+        with self._reader() as reader:
+            return list(reader.all_attempts())
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """Return all checkpoints, deleted ones too."""
+        with self._reader() as reader:
+            return list(reader.checkpoints())
+
+    def reports(self, trial: int) -> list[Report]:
+        """Return what a trial reported, in order."""
+        with self._reader() as reader:
+            return list(reader.reports(trial))
+
+    def counts(self) -> dict[str, int]:
+        """Return how many training trials are in each state."""
+        with self._reader() as reader:
+            return reader.counts()
+
+    def lineage(self) -> "Lineage":
+        """Return the tree of trials."""
+        from phyla.lineage import Lineage
+
+        return Lineage(self.trials())
+
+    def schedule(self, trial: int | None = None) -> "Schedule":
+        """Return the hyperparameters over the steps that led to a trial, by default the best one.
+
+        Raises:
+            StudyNotFound: no trial has completed yet, or there is none of that id.
+        """
+        if trial is None:
+            best = self.best
+            if best is None:
+                raise StudyNotFound(f"study {self.name!r} has no completed trial with a finite fitness yet")
+            trial = best.trial
+        return self.lineage().schedule(trial)
+
+    def data(self) -> "StudyData":
+        """Return everything the figures and the report show."""
+        from phyla.report import StudyData
+
+        with self._reader() as reader:
+            live = {
+                row.name: str(self._places.checkpoints(self.name) / row.name)
+                for row in reader.checkpoints()
+                if row.state is CheckpointState.LIVE
+            }
+            return StudyData(
+                study=reader.study(),
+                members=tuple(reader.members()),
+                trials=tuple(reader.trials()),
+                attempts=tuple(reader.all_attempts()),
+                maximize=self.maximize,
+                metric=self.metric,
+                checkpoint_paths=live,
+            )
+
+    def write_report(self, path: str | Path) -> Path:
+        """Write one self-contained HTML file with the figures; return its path.
+
+        Args:
+            path: the file; it is replaced if it exists.
+        """
+        from phyla.report import write_report
+
+        return write_report(self.data(), Path(path))
+
+    def trials_dataframe(self) -> "pd.DataFrame":
+        """Return one row per trial; hyperparameters as `params.*`, metrics as `metrics.*`.
+
+        Raises:
+            ImportError: pandas is not installed; `pip install "phyla[pandas]"`.
+        """
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise ImportError('trials_dataframe() needs pandas: pip install "phyla[pandas]"') from error
+        frame = pd.DataFrame([trial_row(trial) for trial in self.trials()])
+        for column in ("created_at", "started_at", "ended_at"):
+            if column in frame:
+                frame[column] = pd.to_datetime(frame[column], unit="s", utc=True)
+        return frame
+
+
+def trial_row(trial: TrialRecord) -> dict[str, Any]:
+    """Return a trial as one flat row."""
+    return {
+        "trial": trial.id,
+        "member": trial.member,
+        "generation": trial.generation,
+        "kind": trial.kind.value,
+        "state": trial.state.value,
+        "fitness": trial.fitness,
+        "start_step": trial.start_step,
+        "end_step": trial.end_step,
+        "reached_step": trial.reached_step,
+        "parent": trial.parent,
+        "jump_from": trial.jump_from,
+        "decision": describe(trial.reason),
+        "seed": trial.seed,
+        "attempts": trial.token,
+        "failures": trial.failures,
+        "error": trial.error,
+        "checkpoint": trial.checkpoint,
+        "worker": trial.worker,
+        "created_at": trial.created_at,
+        "started_at": trial.started_at,
+        "ended_at": trial.ended_at,
+        **{f"params.{name}": value for name, value in trial.params.items()},
+        **{f"metrics.{name}": value for name, value in trial.metrics.items()},
+    }
+
+
+def load_study(
+    name: str,
+    *,
+    home: str | Path | None = None,
+    storage: str | None = None,
+    checkpoints: str | Path | None = None,
+) -> Results:
+    """Open a study to read its results; needs no training code and changes nothing.
+
+    Args:
+        name: name of the study.
+        home: directory where it lives; by default `.phyla` or the environment's.
+        storage: URL of its store, if that is not in the home.
+        checkpoints: directory of all studies' checkpoints, if that is not in the home.
+
+    Raises:
+        StudyNotFound: there is no such study there.
+        StoreError: the database failed.
+    """
+    from phyla.store import open_store
+
+    places = Places.of(home, storage, checkpoints)
+    if places.storage.startswith("sqlite:///") and not _exists(places.storage):
+        raise StudyNotFound(
+            f"there is no study {name!r}: {places.storage.removeprefix('sqlite:///')} does not exist; "
+            "run the study first, or say where it is with home= or storage="
+        )
+    store = open_store(places.storage)
+    study = store.find_study(name)
+    if study is None:
+        names = ", ".join(repr(known.name) for known in store.studies()) or "none"
+        raise StudyNotFound(f"there is no study {name!r} in {store.url}; there are: {names}")
+    return Results(store, study, places)
+
+
+def _exists(url: str) -> bool:
+    return Path(url.removeprefix("sqlite:///").partition("?")[0]).exists()

@@ -1,0 +1,449 @@
+"""A study: what to search, how, with which training function; run it and read its results."""
+
+import re
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final, overload
+
+from phyla import plugins, settings
+from phyla.controller import check_extension, differences, to_config
+from phyla.errors import ConfigurationError, LeaseLost, StudyChanged, StudyFailed
+from phyla.machine import Ended, Failure, Rules
+from phyla.population import Strategy
+from phyla.records import Objective, StudyRecord, StudyState
+from phyla.space import Space
+from phyla.study.places import Places
+from phyla.study.results import Results
+
+if TYPE_CHECKING:
+    from phyla.checkpoints import LocalCheckpoints
+    from phyla.local_client import LocalClient
+    from phyla.store import Store
+    from phyla.worker import Trial, WorkerContext
+
+NAME = re.compile(r"[\w][\w.-]{0,99}")
+
+
+@final
+class Study:
+    """One job: a search space, an objective, a strategy and a training function. Durable and resumable.
+
+    A study that exists under this name is resumed. With another configuration it is refused, unless
+    `extend=True` and only settings of the strategy differ.
+
+    Args:
+        name: letters, digits, `_`, `-` and `.`; also the name of its directories.
+        space: the hyperparameters.
+        objective: `Maximize("metric")` or `Minimize("metric")`.
+        strategy: what members do next, such as `PBT(...)`.
+        train: `train(trial)`; needed to run, not to ask and tell.
+        setup: `setup(worker)`, called once per worker process; what it returns is `trial.worker`.
+        seed: root of all randomness.
+        home: directory for everything; by default `.phyla`, or what `PHYLA_HOME` says.
+        storage: URL of the store, such as `postgresql://user@host/db`; by default SQLite in the home.
+        checkpoints: directory for checkpoints; by default in the home.
+        extend: take over changed settings of the strategy into an existing study.
+        lease_s: seconds after which a worker that went silent loses its trial.
+        max_attempts: attempts of one trial that may fail before it counts as broken.
+        max_broken: broken trials in a row, with none completed between, that stop the study.
+        keep_best: best checkpoints that are kept besides those in use.
+        keep_every_steps: also keep checkpoints whose step is a multiple of this.
+        stall_timeout_s: seconds without any progress before a worker is ended; None never ends one.
+
+    Raises:
+        ConfigurationError: an argument makes no sense.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        space: Space | Mapping[str, Any],
+        objective: Objective,
+        strategy: Strategy,
+        train: "Callable[[Trial], object] | None" = None,
+        *,
+        setup: "Callable[[WorkerContext], object] | None" = None,
+        seed: int = 0,
+        home: str | Path | None = None,
+        storage: str | None = None,
+        checkpoints: str | Path | None = None,
+        extend: bool = False,
+        lease_s: float = 60.0,
+        max_attempts: int = 3,
+        max_broken: int = 10,
+        keep_best: int = 1,
+        keep_every_steps: int | None = None,
+        stall_timeout_s: float | None = None,
+    ) -> None:
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            raise ConfigurationError(
+                f"study name {name!r}: use up to 100 letters, digits, '_', '-' and '.', as in 'digits-2'"
+            )
+        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+            raise ConfigurationError(f"seed={seed!r}: must be an integer of at least 0")
+        if train is not None and not callable(train):
+            raise ConfigurationError(f"train={train!r}: must be a function that takes a trial")
+        if stall_timeout_s is not None and stall_timeout_s <= 0:
+            raise ConfigurationError(f"stall_timeout_s={stall_timeout_s!r}: must be above 0, or None")
+        self.name = name
+        self.seed = seed
+        self.train = train
+        self.setup = setup
+        self.stall_timeout_s = stall_timeout_s
+        self.places = Places.of(home, storage, checkpoints)
+        self.rules = Rules(
+            space=space if isinstance(space, Space) else Space(space),
+            objective=objective,
+            strategy=strategy,
+            lease_s=lease_s,
+            max_attempts=max_attempts,
+            max_broken=max_broken,
+            keep_best=keep_best,
+            keep_every_steps=keep_every_steps,
+        )
+        self._extend = extend
+        self._opened: _Opened | None = None
+
+    # Running
+
+    def run(
+        self,
+        workers: int = 0,
+        *,
+        gpus_per_worker: float = 0,
+        extend: bool | None = None,
+        on_progress: Callable[[Results], None] | None = None,
+    ) -> Results:
+        """Train until the study ends; resumes what an earlier run left.
+
+        Args:
+            workers: worker processes to start; 0 trains in this process.
+            gpus_per_worker: GPUs each worker sees, through `CUDA_VISIBLE_DEVICES`; a fraction such as 0.5
+                lets two workers share one.
+            extend: as for the study; None leaves it as it is.
+            on_progress: called many times a second in this process.
+
+        Returns:
+            The results.
+
+        Raises:
+            StudyChanged: the study exists with another configuration.
+            NotImportable: worker processes could not find `train`; the message shows the way out.
+            StudyFailed: the study stopped itself; the message says what to do.
+            KeyboardInterrupt: a person stopped it; run it again to resume.
+            StoreError: the database failed.
+        """
+        if plugins.reading_study_file():
+            raise plugins.StudyFileRead
+        if self.train is None:
+            raise ConfigurationError("Study(train=...) is needed to run; without it use ask() and tell()")
+        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
+            raise ConfigurationError(f"workers={workers!r}: must be an integer of at least 0")
+        if extend is not None:
+            self._extend = extend
+        references = self._references() if workers else (None, None)
+        opened = self._open(references)
+        results = Results(opened.store, opened.record, self.places)
+        self._resume(opened)
+
+        def tick() -> None:
+            if on_progress is not None:
+                on_progress(results)
+
+        if workers == 0:
+            finished = self._run_here(opened, tick)
+        else:
+            finished = self._run_processes(opened, references, workers, gpus_per_worker, tick)
+        opened.client.collect()
+        if not finished:
+            opened.store.set_state(opened.record.id, StudyState.STOPPED, "interrupted; run it again to resume")
+            raise KeyboardInterrupt
+        study = results.study()
+        if study.state is StudyState.FAILED:
+            raise StudyFailed(f"study {self.name!r} stopped itself: {study.message}")
+        return results
+
+    def _references(self) -> tuple[str, str | None]:
+        assert self.train is not None
+        return (
+            plugins.reference(self.train),
+            None if self.setup is None else plugins.reference(self.setup),
+        )
+
+    def _resume(self, opened: "_Opened") -> None:
+        from phyla.worker import is_alive_here
+
+        study = opened.client.study()
+        if study.state in (StudyState.STOPPED, StudyState.FAILED):
+            opened.store.set_state(study.id, StudyState.RUNNING)
+        with opened.store.reader(study.id) as reader:
+            holders = {attempt.worker for attempt in reader.running()}
+        for holder in holders:
+            if is_alive_here(holder) is False:
+                opened.client.lose_worker(holder, "its process was gone when the study was resumed", counts=False)
+        opened.client.recover()
+
+    def _run_here(self, opened: "_Opened", tick: Callable[[], None]) -> bool:
+        from phyla.worker import Worker, WorkerContext, worker_name
+
+        assert self.train is not None
+        name = worker_name()
+        work_root = self.places.work(self.name)
+        state = None
+        if self.setup is not None:
+            directory = work_root / "worker-0"
+            directory.mkdir(parents=True, exist_ok=True)
+            context = WorkerContext(name=name, index=0, study=self.name, working_dir=directory)
+            state = self.setup(context)
+        worker = Worker(
+            opened.client,
+            opened.repository,
+            self.train,
+            metric=self.rules.objective.metric,
+            work_root=work_root,
+            name=name,
+            clock=settings.system_clock,
+            state=state,
+            renew_s=self.rules.lease_s / 3,
+        )
+        interrupted = threading.Event()
+
+        def interrupt(number: int, frame: object) -> None:
+            if interrupted.is_set():
+                raise KeyboardInterrupt
+            interrupted.set()
+            worker.stop()
+
+        main = threading.current_thread() is threading.main_thread()
+        previous = {n: signal.signal(n, interrupt) for n in (signal.SIGINT, signal.SIGTERM)} if main else {}
+        try:
+            worker.run(on_trial=tick)
+        except BaseException:
+            opened.client.lose_worker(name, "its run was interrupted", counts=False)
+            raise
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+        return not interrupted.is_set()
+
+    def _run_processes(
+        self,
+        opened: "_Opened",
+        references: tuple[str | None, str | None],
+        workers: int,
+        gpus_per_worker: float,
+        tick: Callable[[], None],
+    ) -> bool:
+        from phyla.launchers import LocalLauncher, WorkerSpec, gpu_environments
+
+        train, setup = references
+        assert train is not None
+        specs = [
+            WorkerSpec(
+                study=self.name,
+                storage=self.places.storage,
+                checkpoints=str(self.places.checkpoints(self.name)),
+                work_root=str(self.places.work(self.name)),
+                train=train,
+                setup=setup,
+                index=index,
+                beat_file="",
+                python_path=tuple(entry or str(Path.cwd()) for entry in sys.path),
+            )
+            for index in range(workers)
+        ]
+        launcher = LocalLauncher(
+            opened.client,
+            specs,
+            environments=gpu_environments(workers, gpus_per_worker),
+            logs=self.places.logs(self.name),
+            renew_s=self.rules.lease_s / 3,
+            stall_timeout_s=self.stall_timeout_s,
+            on_tick=tick,
+        )
+        return launcher.run()
+
+    # Ask and tell
+
+    @overload
+    def ask(self) -> "Trial | None": ...
+
+    @overload
+    def ask(self, count: int) -> "list[Trial]": ...
+
+    def ask(self, count: int | None = None) -> "Trial | list[Trial] | None":
+        """Claim a trial, or several at once, to train in your own loop; then `tell`.
+
+        The lease lasts `lease_s`; `renew()` it from time to time if training takes longer. A trial whose
+        lease ran out still counts when it is told, unless somebody else has claimed it since.
+
+        Args:
+            count: how many at most; without it one trial is returned, not a list.
+
+        Returns:
+            A trial, or None when there is nothing to do now: the study is `finished`, or every member is
+            being trained. With `count`: a list, perhaps empty.
+
+        Raises:
+            StudyChanged: the study exists with another configuration.
+            StoreError: the database failed.
+        """
+        from phyla.worker import Trial
+
+        opened = self._open((None, None))
+        _, claimed, _ = opened.client.exchange((), opened.worker, count or 1)
+        trials = [
+            Trial(
+                work.trial,
+                opened.client,
+                opened.repository,
+                metric=self.rules.objective.metric,
+                work_root=self.places.work(self.name),
+                clock=settings.system_clock,
+            )
+            for work in claimed
+        ]
+        if count is not None:
+            return trials
+        return trials[0] if trials else None
+
+    def tell(
+        self,
+        trials: "Trial | Sequence[Trial]",
+        *,
+        metrics: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        checkpoint: "Trial | None" = None,
+        error: str | None = None,
+    ) -> None:
+        """Complete trials that `ask` gave, in one transaction; or fail them with `error`.
+
+        What is in each trial's `checkpoint_dir` becomes its checkpoint. A vectorised training loop saves one
+        checkpoint for all of them into the first trial's `checkpoint_dir` and passes `checkpoint=trials[0]`:
+        the i-th trial then refers to index i within it (see `trial.parent.index`).
+
+        Args:
+            trials: one trial or several.
+            metrics: last metrics to report, one mapping per trial.
+            checkpoint: the trial that holds the checkpoint of all.
+            error: what went wrong; the trials are then tried again or given up.
+
+        Raises:
+            LeaseLost: a trial was given to somebody else meanwhile; the others count.
+            NoCheckpoint: nothing was saved in a `checkpoint_dir`.
+            NoFitness: the objective was never reported.
+            StoreError: the database failed.
+        """
+        from phyla.errors import NoFitness
+
+        many = list(trials) if isinstance(trials, Sequence) else [trials]
+        each: list[Mapping[str, Any]] = []
+        if metrics is not None:
+            each = list(metrics) if isinstance(metrics, Sequence) else [metrics]
+            if len(each) != len(many):
+                raise ConfigurationError(f"tell(): {len(many)} trials, but {len(each)} mappings of metrics")
+        opened = self._open((None, None))
+        if error is not None:
+            for trial in many:
+                trial.discard()
+                opened.client.fail(Failure(trial=trial.id, token=trial.token, error=error))
+            return
+        for trial, values in zip(many, each, strict=False):
+            trial.report(values)
+        for trial in many:
+            if not trial.has_fitness:
+                raise NoFitness(
+                    f"tell(): trial {trial.id} never reported the objective {trial.metric!r}; "
+                    f"call trial.report({{{trial.metric!r}: value}}) or pass metrics="
+                )
+        if checkpoint is not None and (not many or checkpoint is not many[0]):
+            raise ConfigurationError("tell(checkpoint=...): pass the first of the trials, which holds it")
+        shared = checkpoint.commit() if checkpoint is not None else None
+        completions = [
+            trial.completion(shared, index) if shared is not None else trial.completion(trial.commit())
+            for index, trial in enumerate(many)
+        ]
+        answers, _, _ = opened.client.exchange(completions, opened.worker, 0)
+        for answer in answers:
+            if isinstance(answer, LeaseLost):
+                raise answer
+
+    def renew(self) -> None:
+        """Renew the leases of the trials that this process asked for."""
+        opened = self._open((None, None))
+        opened.client.renew(opened.worker)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the study takes no more work."""
+        opened = self._open((None, None))
+        _, _, rest = opened.client.exchange((), opened.worker, 0)
+        return isinstance(rest, Ended) or opened.client.study().state is not StudyState.RUNNING
+
+    def results(self) -> Results:
+        """Return what the study has found so far."""
+        opened = self._open((None, None))
+        return Results(opened.store, opened.record, self.places)
+
+    # Opening
+
+    def _open(self, references: tuple[str | None, str | None]) -> "_Opened":
+        if self._opened is None:
+            self._opened = self._make(references)
+        return self._opened
+
+    def _make(self, references: tuple[str | None, str | None]) -> "_Opened":
+        from phyla.checkpoints import LocalCheckpoints
+        from phyla.local_client import LocalClient
+        from phyla.store import open_store
+        from phyla.worker import worker_name
+
+        # What runs in this process only need not be found again by name.
+        name_of = plugins.reference if references[0] is not None else plugins.reference_here
+        config = to_config(self.rules, self.seed, *references, name_of=name_of)
+        store = open_store(self.places.storage)
+        population_size = self.rules.strategy.population_size
+        record = store.create_study(self.name, config, self.seed, population_size)
+        record = self._reconcile(store, record, config)
+        repository = LocalCheckpoints(self.places.checkpoints(self.name))
+        client = LocalClient(store, record, self.rules, repository)
+        return _Opened(store, record, repository, client, worker_name())
+
+    def _reconcile(self, store: "Store", record: StudyRecord, config: Mapping[str, Any]) -> StudyRecord:
+        """Compare with what is stored, and store what may change."""
+        changed = differences(record.config, config)
+        if changed and not self._extend:
+            listing = "\n".join(f"  {name}: it has {old!r}, given {new!r}" for name, (old, new) in changed.items())
+            raise StudyChanged(
+                f"study {self.name!r} exists in {store.url} with another configuration:\n{listing}\n"
+                "Restore the configuration to resume it, give the study another name, or extend it with "
+                "extend=True (on the command line: --extend)."
+            )
+        if changed:
+            check_extension(changed)
+        if config != record.config:
+            store.set_config(record.id, config)
+            if changed and record.state is StudyState.COMPLETED:
+                store.set_state(record.id, StudyState.RUNNING)
+            return replace(record, config=config)
+        return record
+
+
+@final
+class _Opened:
+    def __init__(
+        self,
+        store: "Store",
+        record: StudyRecord,
+        repository: "LocalCheckpoints",
+        client: "LocalClient",
+        worker: str,
+    ) -> None:
+        self.store = store
+        self.record = record
+        self.repository = repository
+        self.client = client
+        self.worker = worker

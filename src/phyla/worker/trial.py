@@ -1,0 +1,358 @@
+"""The trial as training code sees it."""
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from phyla.api import Client
+from phyla.checkpoints import CheckpointRepository
+from phyla.errors import ConfigurationError, StateError
+from phyla.machine import Completion
+from phyla.records import Checkpoint, CheckpointKind, Report, TrialKind, TrialRecord
+from phyla.settings import Clock
+from phyla.space import Params
+
+VALUES_KEPT = 1000
+"""Reported values of the objective that a fitness rule can look back on."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parent:
+    """A checkpoint to start from.
+
+    Attributes:
+        path: its directory; read-only.
+        step: age of the weights in it.
+        name: its name in the study.
+        index: place within it, when one checkpoint holds several models; else 0.
+        trial: the trial that wrote it.
+    """
+
+    path: Path
+    step: int
+    name: str
+    index: int = 0
+    trial: int | None = None
+
+
+@final
+class Trial:
+    """One short training session: from `start_step` to `end_step` with fixed hyperparameters.
+
+    Load from `source` (the parent's checkpoint, or the progress of an earlier attempt), train while iterating
+    over `steps()`, save into `checkpoint_dir`, and `report()` metrics, the study's objective among them.
+
+    Attributes:
+        params: hyperparameters, readable flat (`params["opt/lr"]`) and nested (`params["opt"]["lr"]`).
+        parent: the checkpoint to start from; None to start fresh.
+        progress: what an earlier attempt of this trial saved with `save_progress()`; None if nothing.
+        seed: for the training code, in [0, 2**31); the same in every attempt.
+        start_step: age of the weights at the start.
+        end_step: age to train to.
+        worker: what the study's `setup(worker)` returned in this process; None without one.
+        cached_state: anything; kept from one trial to the next only if the next one continues the same
+            weights in the same process. None whenever weights come from elsewhere.
+    """
+
+    def __init__(
+        self,
+        record: TrialRecord,
+        client: Client,
+        repository: CheckpointRepository,
+        *,
+        metric: str,
+        work_root: Path,
+        clock: Clock,
+        worker: Any = None,
+        cached_state: Any = None,
+    ) -> None:
+        self._record = record
+        self._client = client
+        self._repository = repository
+        self._metric = metric
+        self._work_root = work_root
+        self._clock = clock
+        self.worker = worker
+        self.cached_state = cached_state
+        self.params = Params.of_flat(dict(record.params))
+        self.seed = record.seed
+        self.start_step = record.start_step
+        self.end_step = record.end_step
+        self.parent = _parent(record.parent_checkpoint, record.start_step, record, repository)
+        self.progress = (
+            None
+            if record.progress is None
+            else _parent(record.progress, record.progress_step or 0, record, repository)
+        )
+        self._name = f"{record.id}.{record.token}"
+        self._staged: Path | None = None
+        self._saves = 0
+        self._at: int | None = None
+        self._iterated = False
+        self._stop = threading.Event()
+        self._stop_seen = False
+        self._lock = threading.Lock()
+        self._unsent: list[Report] = []
+        self._values: list[float] = []
+        self._last: dict[str, float] = {}
+        self.beats = 0
+
+    # What it is
+
+    @property
+    def id(self) -> int:
+        """Key of the trial, unique in its store."""
+        return self._record.id
+
+    @property
+    def token(self) -> int:
+        """Number of this attempt, counted from 1."""
+        return self._record.token
+
+    @property
+    def member(self) -> int:
+        """Index of the member in the population."""
+        return self._record.member
+
+    @property
+    def generation(self) -> int:
+        """How many trials the member completed before this one."""
+        return self._record.generation
+
+    @property
+    def measuring(self) -> bool:
+        """Whether the checkpoint is only to be measured again: no steps, report the objective."""
+        return self._record.kind is TrialKind.MEASURE
+
+    @property
+    def source(self) -> Parent | None:
+        """Where to load from: `progress` if there is any, else `parent`, else None for a fresh start."""
+        return self.progress or self.parent
+
+    @property
+    def reason(self) -> Mapping[str, Any]:
+        """The decision that made this trial, as data."""
+        return self._record.reason
+
+    @property
+    def record(self) -> TrialRecord:
+        """The trial as the store has it."""
+        return self._record
+
+    # Where to write
+
+    @property
+    def checkpoint_dir(self) -> Path:
+        """An empty directory of this attempt; what is in it when training returns becomes the checkpoint.
+
+        Raises:
+            CheckpointStorageFailed: the disk is full, read-only, or permission is missing.
+        """
+        if self._staged is None:
+            self._staged = self._repository.stage(self._name)
+        return self._staged
+
+    @property
+    def working_dir(self) -> Path:
+        """A directory of this trial for logs and scratch; shared by its attempts, kept, no checkpoint."""
+        path = self._work_root / f"trial-{self.id}"
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    # Training
+
+    def steps(self) -> Iterator[int]:
+        """Iterate over the steps to train, `start_step` .. `end_step - 1`.
+
+        After a retry it goes on from the saved progress. It ends early when the trial should stop.
+        """
+        self._iterated = True
+        self._at = self.progress.step if self.progress else self.start_step
+        while self._at < self.end_step:
+            if self._stop.is_set():
+                self._stop_seen = True
+                return
+            self.beats += 1
+            yield self._at
+            self._at += 1
+
+    def report(self, metrics: Mapping[str, Any] | None = None, /, *, step: int | None = None, **more: Any) -> None:
+        """Report metrics, as often as wished.
+
+        Args:
+            metrics: name to number; nested mappings become slashed names.
+            step: age of the weights; by default the step that `steps()` is at, or the end.
+            **more: further metrics.
+
+        Raises:
+            ConfigurationError: a value is no number.
+        """
+        flat = _numbers({**(metrics or {}), **more})
+        if step is None:
+            step = self.end_step if self._at is None else self._at
+        with self._lock:
+            self.beats += 1
+            self._unsent.append(Report(int(step), flat))
+            self._last.update(flat)
+            if self._metric in flat:
+                self._values.append(flat[self._metric])
+                del self._values[:-VALUES_KEPT]
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether to stop soon: the worker is being stopped, or the trial was cancelled.
+
+        Save with `save_progress()` if that is quick, and return; the trial goes back to the queue.
+        """
+        if self._stop.is_set():
+            self._stop_seen = True
+        return self._stop_seen
+
+    def save_progress(self, step: int | None = None) -> None:
+        """Commit what is in `checkpoint_dir` as progress: a retry resumes there instead of at the parent.
+
+        `checkpoint_dir` is empty afterwards.
+
+        Args:
+            step: age of the weights; by default the next step of `steps()`.
+
+        Raises:
+            NoCheckpoint: nothing was saved in `checkpoint_dir`.
+            LeaseLost: the trial was given to somebody else.
+            CheckpointStorageFailed: the disk is full, read-only, or permission is missing.
+        """
+        if step is None:
+            if self._at is None:
+                raise StateError("save_progress(): say at which step, since steps() is not being used")
+            step = self._at if self._stop_seen else self._at + 1
+        self._saves += 1
+        name = f"{self._name}.p{self._saves}"
+        target = self._repository.stage(name)
+        for entry in list(self.checkpoint_dir.iterdir()):
+            entry.rename(target / entry.name)
+        committed = self._repository.commit(name, step=step, now=self._clock())
+        checkpoint = Checkpoint(
+            name=name,
+            study=self._record.study,
+            trial=self.id,
+            kind=CheckpointKind.PROGRESS,
+            step=step,
+            digest=committed.digest,
+            size_bytes=committed.size_bytes,
+            created_at=self._clock(),
+        )
+        self._client.save_progress(self.id, self.token, checkpoint)
+        self.beats += 1
+
+    # For the worker
+
+    def stop(self) -> None:
+        """Ask training to stop."""
+        self._stop.set()
+
+    @property
+    def stopped_early(self) -> bool:
+        """Whether training saw the request to stop and has not reached its end."""
+        return self._stop_seen and (self._at is None or self._at < self.end_step)
+
+    @property
+    def reached_step(self) -> int:
+        """Age of the weights after training; the end unless `steps()` was left early."""
+        return self.end_step if self._at is None else self._at
+
+    @property
+    def metric(self) -> str:
+        """Name of the study's objective."""
+        return self._metric
+
+    @property
+    def has_fitness(self) -> bool:
+        """Whether the objective was reported."""
+        return bool(self._values)
+
+    def take_reports(self) -> Sequence[Report]:
+        """Return the reports that were not sent yet; they count as sent then."""
+        with self._lock:
+            reports, self._unsent = self._unsent, []
+            return reports
+
+    def give_back(self, reports: Sequence[Report]) -> None:
+        """Take back reports that could not be sent."""
+        with self._lock:
+            self._unsent[:0] = reports
+
+    def commit(self) -> Checkpoint | None:
+        """Commit the checkpoint; None for a measurement.
+
+        Raises:
+            NoCheckpoint: nothing was saved in `checkpoint_dir`.
+            CheckpointError: its bytes cannot be kept.
+        """
+        if self.measuring:
+            self.discard()
+            return None
+        if self._staged is None:
+            _ = self.checkpoint_dir
+        now = self._clock()
+        committed = self._repository.commit(self._name, step=self.reached_step, now=now)
+        return Checkpoint(
+            name=self._name,
+            study=self._record.study,
+            trial=self.id,
+            step=self.reached_step,
+            digest=committed.digest,
+            size_bytes=committed.size_bytes,
+            created_at=now,
+        )
+
+    def completion(self, checkpoint: Checkpoint | None, index: int = 0) -> Completion:
+        """Return what completes the trial."""
+        return Completion(
+            trial=self.id,
+            token=self.token,
+            reached_step=self.reached_step,
+            values=tuple(self._values),
+            metrics=dict(self._last),
+            reports=tuple(self.take_reports()),
+            checkpoint=checkpoint,
+            checkpoint_index=index,
+        )
+
+    def discard(self) -> None:
+        """Remove what was staged and not committed."""
+        if self._staged is not None:
+            self._repository.discard(self._name)
+            self._staged = None
+
+    def __repr__(self) -> str:
+        return (
+            f"Trial(id={self.id}, member={self.member}, generation={self.generation}, "
+            f"steps={self.start_step}..{self.end_step}, params={self.params.flat()})"
+        )
+
+
+def _parent(name: str | None, step: int, record: TrialRecord, repository: CheckpointRepository) -> Parent | None:
+    if name is None:
+        return None
+    return Parent(path=repository.path(name), step=step, name=name, index=record.parent_index, trial=record.parent)
+
+
+def _numbers(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    flat: dict[str, float] = {}
+    for key, value in metrics.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            flat.update(_numbers(value, f"{name}/"))
+            continue
+        try:
+            flat[name] = float(value)
+        except (TypeError, ValueError):
+            kind = type(value).__name__
+            raise ConfigurationError(
+                f"report({name}={value!r}): a metric is a number, this is a {kind}; report its mean or one of "
+                "its elements"
+            ) from None
+    return flat
