@@ -143,10 +143,10 @@ class Statements:
         self.next_wait_until = self._compile(sa.select(sa.func.min(m.wait_until)).where(mine, WAITING))
         waiting = members.update().where(mine, WAITING)
         self.wake_by_time = self._compile(waiting.where(m.wait_until <= NOW).values(_AWAKE), [])
-        reached = sa.or_(
-            m.wait_generation <= GENERATION, sa.and_(m.wait_generation.is_(None), m.wait_until.is_(None))
-        )
-        self.wake_by_generation = self._compile(waiting.where(reached).values(_AWAKE), [])
+        reached = waiting.where(m.wait_generation <= GENERATION)
+        self.wake_by_generation = self._compile(reached.values(_AWAKE), [])
+        any_completed = waiting.where(m.wait_generation.is_(None), m.wait_until.is_(None))
+        self.wake_by_completion = self._compile(any_completed.values(_AWAKE), [])
         self.publish_all = self._compile(
             members.update()
             .where(mine, m.published.is_distinct_from(m.head))
