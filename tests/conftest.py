@@ -29,7 +29,8 @@ def postgres_server() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def _schemas(postgres_server: str) -> Iterator[Callable[[], str]]:
+def make_postgres_url(postgres_server: str) -> Iterator[Callable[[], str]]:
+    """Makes an empty schema on the test server and returns its URL."""
     engine = sa.create_engine(postgres_server.replace("postgresql:", "postgresql+psycopg:", 1))
     numbers = itertools.count(1)
 
@@ -44,6 +45,6 @@ def _schemas(postgres_server: str) -> Iterator[Callable[[], str]]:
 
 
 @pytest.fixture
-def postgres_url(_schemas: Callable[[], str]) -> str:
+def postgres_url(make_postgres_url: Callable[[], str]) -> str:
     """URL of an empty schema on the test server."""
-    return _schemas()
+    return make_postgres_url()

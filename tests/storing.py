@@ -313,7 +313,7 @@ class Alike(RuleBasedStateMachine):
     def renew(self, worker: str) -> None:
         self.asked(lambda controller: controller.renew(worker))
 
-    @rule(seconds=st.sampled_from((0.25, 1.5, 4.0, LEASE_S, 2 * LEASE_S)))
+    @rule(seconds=st.sampled_from((0.25, 2.5, 4.0, LEASE_S, 2 * LEASE_S)))
     def wait(self, seconds: float) -> None:
         self.clock.now += seconds
 
