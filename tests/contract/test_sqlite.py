@@ -156,9 +156,9 @@ def _limited(tmp_path: Path, pragma: str) -> tuple[Store, Callable[[], object]]:
     backend = SqliteBackend(f"sqlite:///{tmp_path}/s.db", VirtualClock())
     store = SqlStore(backend)
     store.create_study("s", {}, 1, 2)
-    connection = backend.engine.raw_connection()
-    connection.cursor().execute(pragma)
-    connection.close()
+    session = backend.begin(write=False)
+    session.cursor.execute(pragma)
+    session.commit()
     return store, lambda: store.create_study("t", {"much": "x" * 10_000_000}, 1, 2)
 
 

@@ -108,6 +108,10 @@ class Backend(Protocol):
         """Begin a transaction in which nobody else changes the schema."""
         ...
 
+    def close(self) -> None:
+        """Close every connection."""
+        ...
+
     def forget_connections(self) -> None:
         """Drop the pool without closing what it holds: after a fork it belongs to the parent."""
         ...

@@ -14,6 +14,7 @@ from phyla.records import Json
 TAG = "$float"
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+_DECODER = json.JSONDecoder()
 
 
 def encode(value: Json) -> str:
@@ -28,7 +29,10 @@ def encode(value: Json) -> str:
 
 def decode(text: str) -> Any:
     """Return what `encode` was given, in dicts and lists."""
-    return json.loads(text, object_hook=_untagged) if TAG in text else json.loads(text)
+    if TAG in text:
+        return json.loads(text, object_hook=_untagged)
+    # What `encode` wrote has no white space around it, which `loads` would look for.
+    return _DECODER.raw_decode(text)[0]
 
 
 def _tagged(value: Json) -> Json:

@@ -8,7 +8,7 @@ from phyla.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavail
 from phyla.records import StudyRecord
 from phyla.settings import Clock
 from phyla.store.sql.backend import Cursor
-from phyla.store.sql.rows import study_record
+from phyla.store.sql.rows import Studies
 from phyla.store.sql.statements import Statements
 
 try:
@@ -88,6 +88,7 @@ class PostgresBackend:
         )
         self.url = shown.render_as_string()
         self._clock = clock
+        self._studies = Studies()
         self.engine = sa.create_engine(
             parsed.set(drivername="postgresql+psycopg"),
             pool_pre_ping=True,
@@ -118,7 +119,7 @@ class PostgresBackend:
         row = cursor.fetchone()
         if row is None:
             return None, 0.0
-        return study_record(row), float(row[10]) if self._clock is None else self._clock()
+        return self._studies.record(row[:10]), float(row[10]) if self._clock is None else self._clock()
 
     def now(self, cursor: Cursor) -> float:
         """Return the server's time."""
@@ -147,6 +148,10 @@ class PostgresBackend:
     def forget_connections(self) -> None:
         """Drop the pool without closing what it holds."""
         self.engine.dispose(close=False)
+
+    def close(self) -> None:
+        """Close every connection."""
+        self.engine.dispose()
 
     def translated(self, error: Exception) -> StoreError:
         """Return what an error means and what to do."""

@@ -1,13 +1,14 @@
 """Records to rows and back.
 
-Rows are read by position, in the order of the table's columns. For writing, a record gives its values
-by column name; `changed` says which fields of a record differ from the one that was read, so that only
-those are written.
+Rows are read by position, in the order of the table's columns. For writing, a record gives its values by
+column name. `changed_member` and `changed_trial` say which fields differ from the record that was read, so
+that only those are written.
 """
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from operator import attrgetter
+from typing import Any, TypeAlias, final
 
 from phyla.records import (
     Attempt,
@@ -71,6 +72,9 @@ TRIAL_FIELDS = (
 )
 """Fields of a trial that may change; the others are facts of the decision that made it."""
 
+_member_fields = attrgetter(*MEMBER_FIELDS)
+_trial_fields = attrgetter(*TRIAL_FIELDS)
+
 FIELD_COLUMNS: dict[str, tuple[str, ...]] = {
     "head": ("head", "head_order", "head_checkpoint"),
     "published": ("published", "published_order", "published_checkpoint"),
@@ -84,9 +88,16 @@ def columns(fields: Iterable[str]) -> list[str]:
     return [column for field in fields for column in FIELD_COLUMNS.get(field, (field,))]
 
 
-def changed(old: object, new: object, fields: Sequence[str]) -> tuple[str, ...]:
+def changed_member(old: Member, new: Member) -> tuple[str, ...]:
     """Return the fields whose values are other objects than before."""
-    return tuple([field for field in fields if getattr(new, field) is not getattr(old, field)])
+    pairs = zip(MEMBER_FIELDS, _member_fields(old), _member_fields(new), strict=True)
+    return tuple([field for field, before, after in pairs if before is not after])
+
+
+def changed_trial(old: TrialRecord, new: TrialRecord) -> tuple[str, ...]:
+    """Return the fields that may change whose values are other objects than before."""
+    pairs = zip(TRIAL_FIELDS, _trial_fields(old), _trial_fields(new), strict=True)
+    return tuple([field for field, before, after in pairs if before is not after])
 
 
 def text(value: str | None) -> str | None:
@@ -110,6 +121,25 @@ def study_record(row: Row) -> StudyRecord:
         state_version=row[8],
         message=row[9],
     )
+
+
+@final
+class Studies:
+    """Records of studies whose rows have not changed since they were last read; configurations are long."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Row, StudyRecord]] = {}
+
+    def record(self, row: Row | None) -> StudyRecord | None:
+        """Return the study of a row, if there is one."""
+        if row is None:
+            return None
+        known = self._known.get(row[0])
+        if known is not None and known[0] == row:
+            return known[1]
+        record = study_record(row)
+        self._known[record.id] = row, record
+        return record
 
 
 def scored_json(scored: Scored) -> str:
@@ -236,7 +266,7 @@ def trial_record(row: Row) -> TrialRecord:
         exploited=bool(row[21]),
         fitness=math.nan if fitness is None and order is not None else fitness,
         order=order,
-        metrics=decode(row[24]),
+        metrics={} if row[24] == "{}" else decode(row[24]),
         checkpoint=row[25],
         checkpoint_index=row[26],
         reason=decode(row[27]),

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sqlite3
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast, final
@@ -14,7 +15,7 @@ from phyla.records import StudyRecord
 from phyla.settings import Clock
 from phyla.store.sql.backend import Cursor
 from phyla.store.sql.file_systems import network_file_system
-from phyla.store.sql.rows import study_record
+from phyla.store.sql.rows import Studies
 from phyla.store.sql.statements import Statements
 
 try:
@@ -33,12 +34,13 @@ frequent that it shows in the 99th percentile of a claim."""
 class SqliteSession:
     """One open transaction; holds the turn to write if it writes."""
 
-    __slots__ = ("_connection", "_lock", "cursor")
+    __slots__ = ("_connection", "_idle", "_lock", "cursor")
 
-    def __init__(self, connection: Any, cursor: Any, lock: int | None) -> None:
+    def __init__(self, connection: Any, cursor: Any, lock: int | None, idle: deque[Any]) -> None:
         self.cursor = cursor
         self._connection = connection
         self._lock = lock
+        self._idle = idle
 
     def commit(self) -> None:
         """Make everything durable and give the connection back."""
@@ -51,14 +53,16 @@ class SqliteSession:
             if self._connection.in_transaction:
                 self.cursor.execute("ROLLBACK")
         except sqlite3.Error:
+            if self._lock is not None:
+                _unlock(self._lock)
             self._connection.invalidate()
-        finally:
+        else:
             self._release()
 
     def _release(self) -> None:
         if self._lock is not None:
             _unlock(self._lock)
-        self._connection.close()
+        self._idle.append(self._connection)
 
 
 @final
@@ -83,7 +87,12 @@ class SqliteBackend:
         self._path, self._synchronous = _parsed(url)
         self._clock = clock
         self._last_trial_id = 0
+        # Connections between two transactions. To give them back to the engine's pool and take them out again
+        # would cost as much as several statements, for resets that are not needed here.
+        self._idle: deque[Any] = deque()
+        self._parents: list[deque[Any]] = []
         self._busy_timeout_s = busy_timeout_s
+        self._studies = Studies()
         network = network_file_system(self._path)
         if network is not None:
             raise ConfigurationError(
@@ -136,7 +145,10 @@ class SqliteBackend:
 
     def begin(self, *, write: bool) -> SqliteSession:
         """Open a transaction; one that writes first waits for its turn."""
-        connection = self.engine.raw_connection()
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self.engine.raw_connection()
         lock: int | None = connection.info.get("lock") if write else None
         try:
             if lock is not None:
@@ -148,13 +160,13 @@ class SqliteBackend:
                 _unlock(lock)
             connection.close()
             raise
-        return SqliteSession(connection, cursor, lock)
+        return SqliteSession(connection, cursor, lock, self._idle)
 
     def study(self, cursor: Cursor, study: int, *, exclusive: bool) -> tuple[StudyRecord | None, float]:
         """Return a study and the time; every writing transaction is exclusive anyway."""
         cursor.execute(self.statements.study, {"k_study": study})
         row = cursor.fetchone()
-        return None if row is None else study_record(row), self._clock()
+        return self._studies.record(row), self._clock()
 
     def now(self, cursor: Cursor) -> float:
         """Return the time."""
@@ -180,8 +192,16 @@ class SqliteBackend:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     def forget_connections(self) -> None:
-        """Drop the pool without closing what it holds."""
+        """Leave the connections to the parent; they must not even be closed here."""
+        self._parents.append(self._idle)
+        self._idle = deque()
         self.engine.dispose(close=False)
+
+    def close(self) -> None:
+        """Close every connection."""
+        while self._idle:
+            self._idle.pop().close()
+        self.engine.dispose()
 
     def translated(self, error: Exception) -> StoreError:
         """Return what an error means and what to do."""

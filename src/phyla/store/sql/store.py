@@ -32,7 +32,7 @@ class SqlStore:
         try:
             bring_up_to_date(backend)
         except Exception as error:
-            backend.engine.dispose()
+            backend.close()
             raise _explained(backend, error) from error
 
     @property
@@ -105,7 +105,7 @@ class SqlStore:
 
     def close(self) -> None:
         """Release every connection."""
-        self._backend.engine.dispose()
+        self._backend.close()
 
     def _begin(self, *, write: bool) -> Session:
         if os.getpid() != self._process:

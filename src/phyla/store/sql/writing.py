@@ -1,8 +1,8 @@
 """Applies commands."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import final
+from typing import Any, final
 
 from phyla.machine import (
     AddReports,
@@ -32,7 +32,8 @@ from phyla.store.sql.rows import (
     Values,
     attempt_values,
     batch_json,
-    changed,
+    changed_member,
+    changed_trial,
     checkpoint_values,
     member_values,
     text,
@@ -85,66 +86,84 @@ class Writer:
         """Apply commands in order; return the checkpoints that were marked for deletion."""
         marked: list[str] = []
         for command in commands:
-            match command:
-                case UpdateMember(member):
-                    self._update_member(member)
-                case InsertTrial(trial):
-                    self._cursor.execute(self._sql.insert_trial, trial_values(trial))
-                    self._held.trial(trial)
-                case UpdateTrial(trial):
-                    self._update_trial(trial)
-                case MarkDeleting(name, taken):
-                    if self._mark_deleting(name, taken):
-                        marked.append(name)
-                case SetStudyState() | SetStrategyState():
-                    self._apply_to_study(command)
-                case WakeMembers() | PublishAll():
-                    self._apply_to_members(command)
-                case InsertCheckpoint() | TakeCheckpoint() | SetCheckpointState():
-                    self._apply_to_checkpoint(command)
-                case _:
-                    self._apply_to_attempt(command)
+            if isinstance(command, MarkDeleting):
+                if self._mark_deleting(command):
+                    marked.append(command.name)
+            else:
+                _WAYS[type(command)](self, command)
         return marked
 
-    def _update_member(self, member: Member) -> None:
+    def _update_member(self, command: UpdateMember) -> None:
+        member = command.member
         old = self._held.members.get(member.index)
-        fields = MEMBER_FIELDS if old is None else changed(old, member, MEMBER_FIELDS)
+        fields = MEMBER_FIELDS if old is None else changed_member(old, member)
         if fields:
             values = member_values(member, fields)
             values["k_study"], values["k_member"] = self._id, member.index
             self._cursor.execute(self._sql.update_member(fields), values)
         self._held.members[member.index] = member
 
-    def _update_trial(self, trial: TrialRecord) -> None:
+    def _insert_trial(self, command: InsertTrial) -> None:
+        self._cursor.execute(self._sql.insert_trial, trial_values(command.trial))
+        self._held.trial(command.trial)
+
+    def _update_trial(self, command: UpdateTrial) -> None:
+        trial = command.trial
         old = self._held.trials.get(trial.id)
-        fields = TRIAL_FIELDS if old is None else changed(old, trial, TRIAL_FIELDS)
+        fields = TRIAL_FIELDS if old is None else changed_trial(old, trial)
         if fields:
             values = trial_changes(trial, fields)
             values["k_trial"] = trial.id
             self._cursor.execute(self._sql.update_trial(fields), values)
         self._held.trials[trial.id] = trial
 
-    def _mark_deleting(self, name: str, taken: int) -> bool:
-        key = {"k_study": self._id, "k_name": name, "k_taken": taken}
+    def _insert_attempt(self, command: InsertAttempt) -> None:
+        self._cursor.execute(self._sql.insert_attempt, attempt_values(command.attempt))
+
+    def _end_attempt(self, command: EndAttempt) -> None:
+        values = {
+            "state": command.state.value,
+            "ended_at": command.ended_at,
+            "outcome": None if command.outcome is None else encode(command.outcome),
+            "error": text(command.error),
+            "k_trial": command.trial,
+            "k_token": command.token,
+        }
+        self._cursor.execute(self._sql.end_attempt, values)
+
+    def _renew_attempts(self, command: RenewAttempts) -> None:
+        values = {"expires_at": command.expires_at, "k_study": self._id, "k_worker": command.worker}
+        self._cursor.execute(self._sql.renew_attempts, values)
+
+    def _add_reports(self, command: AddReports) -> None:
+        values = {
+            "batch": batch_json(command.reports),
+            "k_study": self._id,
+            "k_trial": command.trial,
+            "k_token": command.token,
+        }
+        self._cursor.execute(self._sql.insert_reports, values)
+
+    def _insert_checkpoint(self, command: InsertCheckpoint) -> None:
+        self._cursor.execute(self._sql.insert_checkpoint, checkpoint_values(command.checkpoint))
+
+    def _take_checkpoint(self, command: TakeCheckpoint) -> None:
+        self._cursor.execute(self._sql.take_checkpoint, {"k_study": self._id, "k_name": command.name})
+        if self._cursor.rowcount != 1:
+            raise ParentGone(command.name)
+
+    def _mark_deleting(self, command: MarkDeleting) -> bool:
+        key = {"k_study": self._id, "k_name": command.name, "k_taken": command.taken}
         self._cursor.execute(self._sql.mark_deleting, key)
         return self._cursor.rowcount == 1
 
-    def _apply_to_study(self, command: SetStudyState | SetStrategyState) -> None:
-        study = self._held.study
-        if isinstance(command, SetStudyState):
-            values = {"state": command.state.value, "message": text(command.message), "k_study": self._id}
-            self._cursor.execute(self._sql.set_study_state, values)
-            self._held.study = replace(study, state=command.state, message=command.message)
-        else:
-            state = None if command.state is None else encode(command.state)
-            self._cursor.execute(self._sql.set_strategy_state, {"strategy_state": state, "k_study": self._id})
-            self._held.study = replace(study, strategy_state=command.state, state_version=study.state_version + 1)
+    def _set_checkpoint_state(self, command: SetCheckpointState) -> None:
+        values = {"state": command.state.value, "k_study": self._id, "k_name": command.name}
+        self._cursor.execute(self._sql.set_checkpoint_state, values)
 
-    def _apply_to_members(self, command: WakeMembers | PublishAll) -> None:
+    def _wake_members(self, command: WakeMembers) -> None:
         key: Values = {"k_study": self._id}
-        if isinstance(command, PublishAll):
-            self._cursor.execute(self._sql.publish_all, key)
-        elif command.now is not None:
+        if command.now is not None:
             self._cursor.execute(self._sql.wake_by_time, {**key, "k_now": command.now})
         else:
             if command.generation is not None:
@@ -154,40 +173,35 @@ class Writer:
                 self._cursor.execute(self._sql.wake_by_completion, key)
         self._held.members.clear()
 
-    def _apply_to_checkpoint(self, command: InsertCheckpoint | TakeCheckpoint | SetCheckpointState) -> None:
-        match command:
-            case InsertCheckpoint(checkpoint):
-                self._cursor.execute(self._sql.insert_checkpoint, checkpoint_values(checkpoint))
-            case TakeCheckpoint(name):
-                self._cursor.execute(self._sql.take_checkpoint, {"k_study": self._id, "k_name": name})
-                if self._cursor.rowcount != 1:
-                    raise ParentGone(name)
-            case SetCheckpointState(name, state):
-                values = {"state": state.value, "k_study": self._id, "k_name": name}
-                self._cursor.execute(self._sql.set_checkpoint_state, values)
+    def _publish_all(self, _command: PublishAll) -> None:
+        self._cursor.execute(self._sql.publish_all, {"k_study": self._id})
+        self._held.members.clear()
 
-    def _apply_to_attempt(self, command: InsertAttempt | EndAttempt | RenewAttempts | AddReports) -> None:
-        match command:
-            case InsertAttempt(attempt):
-                self._cursor.execute(self._sql.insert_attempt, attempt_values(attempt))
-            case EndAttempt():
-                values = {
-                    "state": command.state.value,
-                    "ended_at": command.ended_at,
-                    "outcome": None if command.outcome is None else encode(command.outcome),
-                    "error": text(command.error),
-                    "k_trial": command.trial,
-                    "k_token": command.token,
-                }
-                self._cursor.execute(self._sql.end_attempt, values)
-            case RenewAttempts(worker, expires_at):
-                values = {"expires_at": expires_at, "k_study": self._id, "k_worker": worker}
-                self._cursor.execute(self._sql.renew_attempts, values)
-            case AddReports(trial, token, reports):
-                values = {
-                    "batch": batch_json(reports),
-                    "k_study": self._id,
-                    "k_trial": trial,
-                    "k_token": token,
-                }
-                self._cursor.execute(self._sql.insert_reports, values)
+    def _set_study_state(self, command: SetStudyState) -> None:
+        values = {"state": command.state.value, "message": text(command.message), "k_study": self._id}
+        self._cursor.execute(self._sql.set_study_state, values)
+        self._held.study = replace(self._held.study, state=command.state, message=command.message)
+
+    def _set_strategy_state(self, command: SetStrategyState) -> None:
+        study = self._held.study
+        state = None if command.state is None else encode(command.state)
+        self._cursor.execute(self._sql.set_strategy_state, {"strategy_state": state, "k_study": self._id})
+        self._held.study = replace(study, strategy_state=command.state, state_version=study.state_version + 1)
+
+
+_WAYS: dict[type, Callable[[Writer, Any], None]] = {
+    InsertTrial: Writer._insert_trial,
+    UpdateTrial: Writer._update_trial,
+    InsertAttempt: Writer._insert_attempt,
+    EndAttempt: Writer._end_attempt,
+    RenewAttempts: Writer._renew_attempts,
+    UpdateMember: Writer._update_member,
+    WakeMembers: Writer._wake_members,
+    PublishAll: Writer._publish_all,
+    InsertCheckpoint: Writer._insert_checkpoint,
+    TakeCheckpoint: Writer._take_checkpoint,
+    SetCheckpointState: Writer._set_checkpoint_state,
+    AddReports: Writer._add_reports,
+    SetStudyState: Writer._set_study_state,
+    SetStrategyState: Writer._set_strategy_state,
+}
