@@ -51,8 +51,8 @@ class LocalLauncher:
         environments: extra environment variables, one mapping per worker.
         logs: directory for what the workers print.
         renew_s: how often leases are renewed.
-        stall_timeout_s: seconds without a step, a report or a finished trial before a worker is ended;
-            None never ends one.
+        stall_timeout_s: seconds without a step, a report or a finished trial before a worker is ended, counted
+            from its first request on; None never ends one.
         on_tick: called many times a second, for live displays.
     """
 
@@ -185,7 +185,7 @@ class LocalLauncher:
             self._crashes = 0
         if beats != process.beats:
             process.beats, process.progressed_at = beats, now
-        elif self._stall_timeout_s is not None and now - process.progressed_at > self._stall_timeout_s:
+        elif beats and self._stall_timeout_s is not None and now - process.progressed_at > self._stall_timeout_s:
             process.popen.kill()
             process.popen.wait()
             del self._processes[process.spec.index]
