@@ -36,11 +36,12 @@ class SqlTransaction:
         cursor: inside an open transaction.
         study: the study's row.
         now: the database's time.
+        write: whether rows are locked where that is promised.
     """
 
-    def __init__(self, backend: Backend, cursor: Cursor, study: StudyRecord, now: float) -> None:
+    def __init__(self, backend: Backend, cursor: Cursor, study: StudyRecord, now: float, *, write: bool) -> None:
         self._backend = backend
-        self._sql = backend.statements
+        self._sql = backend.statements if write else backend.reading
         self._cursor = cursor
         self._id = study.id
         self._now = now
