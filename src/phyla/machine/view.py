@@ -14,7 +14,7 @@ class View(Population, Protocol):
     """
 
     def now(self) -> float:
-        """Return the database's time, in seconds since the epoch."""
+        """Return the database's time, in seconds since the epoch; one value throughout the transaction."""
         ...
 
     def study(self) -> StudyRecord:

@@ -151,6 +151,7 @@ class MemoryTransaction:
         self._store = store
         self._id = study
         self._t = store._tables[study]
+        self._now = store._clock()
         self._undo: list[Callable[[], object]] = []
 
     # What can be read
@@ -161,8 +162,8 @@ class MemoryTransaction:
         return len(self._t.members)
 
     def now(self) -> float:
-        """Return the time."""
-        return self._store._clock()
+        """Return the time, one value throughout the transaction."""
+        return self._now
 
     def study(self) -> StudyRecord:
         """Return the study."""
@@ -417,7 +418,7 @@ class MemoryTransaction:
             elif member.wait_generation is not None:
                 due = command.generation is not None and member.wait_generation <= command.generation
             else:
-                due = member.wait_until is None
+                due = command.completed and member.wait_until is None
             if due:
                 awake = replace(
                     member,
