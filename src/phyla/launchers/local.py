@@ -34,6 +34,7 @@ class _Process:
     name: str
     log: Path
     beats: int = -1
+    trials: int = 0
     progressed_at: float = field(default_factory=time.monotonic)
 
 
@@ -43,7 +44,8 @@ class LocalLauncher:
 
     The supervisor renews the leases of processes that are alive, so that training code which holds the
     interpreter for long is no dead worker; takes back at once what a dead process held, and starts another;
-    ends a process that makes no progress for `stall_timeout_s`.
+    ends a process that makes no progress for `stall_timeout_s`; and collects checkpoints, so that workers need
+    not.
 
     Args:
         client: speaks with the study.
@@ -76,6 +78,7 @@ class LocalLauncher:
         self._on_tick = on_tick
         self._processes: dict[int, _Process] = {}
         self._crashes = 0
+        self._uncollected = 0
         self._interrupts = 0
 
     def run(self) -> bool:
@@ -148,6 +151,9 @@ class LocalLauncher:
                 for process in self._processes.values():
                     self._client.renew(process.name)
                 renewed_at = time.monotonic()
+            if self._uncollected >= self._client.collect_every:
+                self._uncollected = 0
+                self._client.collect()
             self._on_tick()
             time.sleep(POLL_S)
 
@@ -182,8 +188,10 @@ class LocalLauncher:
     def _check_progress(self, process: _Process) -> None:
         beats, trials = BEATS.unpack(Path(process.spec.beat_file).read_bytes())
         now = time.monotonic()
-        if trials:
+        if trials != process.trials:
             self._crashes = 0
+            self._uncollected += trials - process.trials
+            process.trials = trials
         if beats != process.beats:
             process.beats, process.progressed_at = beats, now
         elif beats and self._stall_timeout_s is not None and now - process.progressed_at > self._stall_timeout_s:

@@ -70,7 +70,7 @@ def _make(spec: WorkerSpec) -> Callable[[], None]:
         context = WorkerContext(name=name, index=spec.index, study=spec.study, working_dir=directory)
         state = plugins.resolve(spec.setup)(context)
     worker = Worker(
-        LocalClient(store, study, rules, repository),
+        LocalClient(store, study, rules, repository, collects=False),
         repository,
         train,
         metric=rules.objective.metric,
