@@ -1,6 +1,5 @@
 """Open a store by its URL."""
 
-from phyla.errors import ConfigurationError
 from phyla.settings import Clock, system_clock
 from phyla.store.contract import Store
 from phyla.store.memory import MemoryStore
@@ -10,16 +9,18 @@ def open_store(url: str, *, clock: Clock = system_clock) -> Store:
     """Open a store, creating or migrating its schema as needed.
 
     Args:
-        url: `memory://`, `sqlite:///path/to/file.db`, or `postgresql://user@host/database`.
+        url: `memory://`, `sqlite:///path/to/file.db`, or `postgresql://user@host/database`. SQLite takes the
+            option `?synchronous=normal`: faster, and a power cut may undo the last commits.
         clock: tells the time, except on PostgreSQL, whose own clock counts.
 
     Raises:
-        ConfigurationError: the URL is not understood.
+        ConfigurationError: the URL is not understood, or SQLite is asked for on a network file system.
         StoreUnavailable: it cannot be opened or reached.
+        StoreBusy: somebody else holds it for too long.
         SchemaMismatch: it was made by a newer version of phyla.
     """
     if url == "memory://":
         return MemoryStore(clock)
-    raise ConfigurationError(
-        f"storage {url!r}: use sqlite:///file.db, postgresql://user@host/database or memory://"
-    )
+    from phyla.store.sql import open_sql
+
+    return open_sql(url, clock)

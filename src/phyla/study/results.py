@@ -243,6 +243,16 @@ class Results:
                 checkpoint_paths=live,
             )
 
+    def write_report(self, path: str | Path) -> Path:
+        """Write one self-contained HTML file with the figures; return its path.
+
+        Args:
+            path: the file; it is replaced if it exists.
+        """
+        from phyla.report import write_report
+
+        return write_report(self.data(), Path(path))
+
     def trials_dataframe(self) -> "pd.DataFrame":
         """Return one row per trial; hyperparameters as `params.*`, metrics as `metrics.*`.
 

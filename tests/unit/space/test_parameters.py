@@ -40,9 +40,7 @@ def ints(draw: st.DrawFn) -> Int:
 
 scalars = st.one_of(st.none(), st.booleans(), st.integers(-5, 5), st.floats(-1, 1), st.text(max_size=3))
 listed = st.lists(scalars, min_size=1, max_size=5, unique=True)
-parameters: st.SearchStrategy[Parameter] = st.one_of(
-    floats(), ints(), listed.map(Choice), listed.map(Ordinal)
-)
+parameters: st.SearchStrategy[Parameter] = st.one_of(floats(), ints(), listed.map(Choice), listed.map(Ordinal))
 factors = st.floats(0.01, 100).filter(lambda factor: abs(factor - 1) > 1e-3)
 
 
@@ -167,9 +165,7 @@ def distance_from_uniform(units: list[float]) -> float:
 @pytest.mark.parametrize("parameter", [Float(1e-6, 10, log=True), Float(-3, 8), Float(0.1, 0.2, log=True)])
 def test_priors_are_uniform_on_their_scale(parameter: Float) -> None:
     rng = np.random.default_rng(3)
-    assert (
-        distance_from_uniform([parameter.unit(parameter.draw(rng)) for _ in range(4000)]) < 1.63 / 4000**0.5
-    )
+    assert distance_from_uniform([parameter.unit(parameter.draw(rng)) for _ in range(4000)]) < 1.63 / 4000**0.5
 
 
 def test_log_integers_have_the_mass_of_their_cell() -> None:

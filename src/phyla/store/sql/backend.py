@@ -1,0 +1,108 @@
+"""What a database has to offer the store."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+
+from phyla.errors import StoreError
+from phyla.records import StudyRecord
+from phyla.store.sql.statements import Statements
+
+
+class Cursor(Protocol):
+    """The part of a driver's cursor that is used."""
+
+    @property
+    def rowcount(self) -> int:
+        """How many rows the last statement changed."""
+        ...
+
+    def execute(self, statement: str, parameters: Mapping[str, Any] = ..., /) -> object:
+        """Run a statement."""
+        ...
+
+    def executemany(self, statement: str, parameters: Sequence[Mapping[str, Any]], /) -> object:
+        """Run a statement once per set of parameters."""
+        ...
+
+    def fetchone(self) -> Any:
+        """Return the next row as a tuple, or None."""
+        ...
+
+    def fetchall(self) -> list[Any]:
+        """Return the remaining rows."""
+        ...
+
+
+class Session(Protocol):
+    """One open transaction on one connection."""
+
+    @property
+    def cursor(self) -> Cursor:
+        """Runs statements inside the transaction."""
+        ...
+
+    def commit(self) -> None:
+        """Make everything durable and give the connection back."""
+        ...
+
+    def rollback(self) -> None:
+        """Undo everything and give the connection back; never raises."""
+        ...
+
+
+class Backend(Protocol):
+    """A kind of database: how to connect, lock, tell the time and explain errors."""
+
+    @property
+    def url(self) -> str:
+        """Where it is, without any password."""
+        ...
+
+    @property
+    def engine(self) -> sa.Engine:
+        """Keeps the connections."""
+        ...
+
+    @property
+    def statements(self) -> Statements:
+        """SQL for this database."""
+        ...
+
+    @property
+    def driver_errors(self) -> tuple[type[Exception], ...]:
+        """What the driver and the pool raise."""
+        ...
+
+    def translated(self, error: Exception) -> StoreError:
+        """Return what an error of the driver means and what to do."""
+        ...
+
+    def begin(self, *, write: bool) -> Session:
+        """Open a transaction; one that does not write sees one state of the database throughout."""
+        ...
+
+    def study(self, cursor: Cursor, study: int, *, exclusive: bool) -> tuple[StudyRecord | None, float]:
+        """Return a study, locked if the transaction is exclusive, and the time."""
+        ...
+
+    def now(self, cursor: Cursor) -> float:
+        """Return the time."""
+        ...
+
+    def new_trial_id(self, cursor: Cursor) -> int:
+        """Return an id that no other trial has or gets."""
+        ...
+
+    def revision(self, connection: sa.Connection) -> str | None:
+        """Return the revision of the schema, or None before the first one."""
+        ...
+
+    def lock_schema(self, connection: sa.Connection) -> None:
+        """Begin a transaction in which nobody else changes the schema."""
+        ...
+
+    def forget_connections(self) -> None:
+        """Drop the pool without closing what it holds: after a fork it belongs to the parent."""
+        ...

@@ -1,0 +1,178 @@
+"""PostgreSQL: many hosts, many writers."""
+
+from typing import Any, final
+
+import sqlalchemy as sa
+
+from phyla.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavailable
+from phyla.records import StudyRecord
+from phyla.settings import Clock
+from phyla.store.sql.backend import Cursor
+from phyla.store.sql.rows import study_record
+from phyla.store.sql.statements import Statements
+
+try:
+    import psycopg
+except ImportError:
+    psycopg = None  # type: ignore[assignment]  # an optional dependency that is missing here
+
+OLDEST = 15
+LOCK_TIMEOUT_S = 30
+IDLE_TIMEOUT_S = 60
+"""A process that is suspended inside a transaction loses it, or it would hold up everybody."""
+SCHEMA_LOCK = 0x7068796C61
+"""Advisory lock: the letters of phyla."""
+
+_BUSY = {
+    "40001": "another transaction changed the same rows",
+    "40P01": "two transactions waited for each other",
+    "53300": "the server has no connection left",
+    "55P03": f"another transaction held a row for {LOCK_TIMEOUT_S} s",
+    "25P03": f"this process stood still for {IDLE_TIMEOUT_S} s inside a transaction",
+}
+
+
+@final
+class PostgresSession:
+    """One open transaction."""
+
+    __slots__ = ("_connection", "cursor")
+
+    def __init__(self, connection: Any, cursor: Any) -> None:
+        self.cursor = cursor
+        self._connection = connection
+
+    def commit(self) -> None:
+        """Make everything durable and give the connection back."""
+        self._connection.commit()
+        self._connection.close()
+
+    def rollback(self) -> None:
+        """Undo everything and give the connection back."""
+        try:
+            self._connection.rollback()
+        except psycopg.Error:
+            self._connection.invalidate()
+        finally:
+            self._connection.close()
+
+
+@final
+class PostgresBackend:
+    """Opens a database on a server.
+
+    Args:
+        url: `postgresql://user@host/database`.
+        clock: tells the time instead of the server, for tests.
+
+    Raises:
+        ConfigurationError: the driver is missing, or the URL makes no sense.
+    """
+
+    def __init__(self, url: str, clock: Clock | None = None) -> None:
+        if psycopg is None:
+            raise ConfigurationError(
+                'storage on PostgreSQL needs the driver psycopg: pip install "phyla[postgres]"'
+            )
+        try:
+            parsed = sa.make_url(url)
+        except sa.exc.ArgumentError as error:
+            raise ConfigurationError("storage: write postgresql://user@host/database") from error
+        if parsed.drivername not in ("postgresql", "postgres", "postgresql+psycopg"):
+            raise ConfigurationError(
+                f"storage {parsed.drivername}://...: write postgresql://user@host/database; the driver is psycopg"
+            )
+        query = {name: value for name, value in parsed.query.items() if name != "password"}
+        shown = sa.URL.create(
+            "postgresql", parsed.username, None, parsed.host, parsed.port, parsed.database, query
+        )
+        self.url = shown.render_as_string()
+        self._clock = clock
+        self.engine = sa.create_engine(
+            parsed.set(drivername="postgresql+psycopg"),
+            pool_pre_ping=True,
+            pool_size=5,
+            max_overflow=10,
+        )
+        sa.event.listen(self.engine, "connect", _on_connect)
+        self.statements = Statements(self.engine.dialect)
+        self.driver_errors: tuple[type[Exception], ...] = (psycopg.Error, sa.exc.TimeoutError)
+
+    def begin(self, *, write: bool) -> PostgresSession:
+        """Open a transaction; one that does not write sees one snapshot."""
+        connection = self.engine.raw_connection()
+        try:
+            cursor = connection.cursor()
+            if not write:
+                cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        except BaseException:
+            connection.close()
+            raise
+        return PostgresSession(connection, cursor)
+
+    def study(self, cursor: Cursor, study: int, *, exclusive: bool) -> tuple[StudyRecord | None, float]:
+        """Return a study, locked if the transaction is exclusive, and the server's time."""
+        sql = self.statements.locked_study_and_clock if exclusive else self.statements.study_and_clock
+        cursor.execute(sql, {"k_study": study})
+        row = cursor.fetchone()
+        if row is None:
+            return None, 0.0
+        return study_record(row), float(row[10]) if self._clock is None else self._clock()
+
+    def now(self, cursor: Cursor) -> float:
+        """Return the server's time."""
+        if self._clock is not None:
+            return self._clock()
+        cursor.execute(self.statements.clock, {})
+        return float(cursor.fetchone()[0])
+
+    def new_trial_id(self, cursor: Cursor) -> int:
+        """Return an id that no other trial has or gets."""
+        cursor.execute(self.statements.next_trial_id, {})
+        return int(cursor.fetchone()[0])
+
+    def revision(self, connection: sa.Connection) -> str | None:
+        """Return the revision of the schema."""
+        exists = "SELECT to_regclass('phyla_revision')"
+        if connection.exec_driver_sql(exists).scalar() is None:
+            return None
+        row = connection.exec_driver_sql("SELECT version_num FROM phyla_revision").first()
+        return None if row is None else str(row[0])
+
+    def lock_schema(self, connection: sa.Connection) -> None:
+        """Begin a transaction in which nobody else changes the schema."""
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({SCHEMA_LOCK})")
+
+    def forget_connections(self) -> None:
+        """Drop the pool without closing what it holds."""
+        self.engine.dispose(close=False)
+
+    def translated(self, error: Exception) -> StoreError:
+        """Return what an error means and what to do."""
+        if isinstance(error, sa.exc.TimeoutError):
+            return StoreBusy(
+                f"{self.url}: every connection of this process was in use for 30 s; use fewer threads"
+            )
+        state = getattr(error, "sqlstate", None) or ""
+        if state in _BUSY:
+            return StoreBusy(f"{self.url}: {_BUSY[state]}; nothing was changed, try again")
+        if state == "53100":
+            return StoreUnavailable(f"{self.url}: the server's disk is full: free some space on it")
+        # Without a state the connection itself failed; class 08 and 57 are the server going away, 28 and 3D
+        # are a refused log-in and a missing database.
+        if isinstance(error, psycopg.OperationalError) and (not state or state[:2] in ("08", "57", "28", "3D")):
+            return StoreUnavailable(
+                f"{self.url}: {str(error).strip()}; check that the server runs, that the database exists and that "
+                "user and password are right"
+            )
+        return StoreError(f"{self.url}: {type(error).__name__}: {str(error).strip()}")
+
+
+def _on_connect(connection: Any, _record: Any) -> None:
+    version = connection.info.server_version // 10_000
+    if version < OLDEST:
+        raise ConfigurationError(f"the server runs PostgreSQL {version}; phyla needs {OLDEST} or newer")
+    with connection.cursor() as cursor:
+        cursor.execute(f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'")
+        cursor.execute(f"SET idle_in_transaction_session_timeout = '{IDLE_TIMEOUT_S}s'")
+    connection.commit()

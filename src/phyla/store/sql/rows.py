@@ -1,0 +1,387 @@
+"""Records to rows and back.
+
+Rows are read by position, in the order of the table's columns. For writing, a record gives its values
+by column name; `changed` says which fields of a record differ from the one that was read, so that only
+those are written.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+from phyla.records import (
+    Attempt,
+    AttemptState,
+    Checkpoint,
+    CheckpointKind,
+    CheckpointState,
+    Member,
+    MemberState,
+    Report,
+    Scored,
+    StudyRecord,
+    StudyState,
+    TrialKind,
+    TrialRecord,
+    TrialState,
+)
+from phyla.store.sql.codec import decode, encode
+
+Row: TypeAlias = Sequence[Any]
+Values: TypeAlias = dict[str, Any]
+
+MEMBER_STATES = {state.value: state for state in MemberState}
+TRIAL_STATES = {state.value: state for state in TrialState}
+TRIAL_KINDS = {kind.value: kind for kind in TrialKind}
+ATTEMPT_STATES = {state.value: state for state in AttemptState}
+
+MEMBER_FIELDS = (
+    "state",
+    "spent_steps",
+    "generation",
+    "decided_steps",
+    "head",
+    "published",
+    "recent",
+    "current_trial",
+    "broken_trial",
+    "replacements",
+    "measures_left",
+    "worker",
+    "wait_generation",
+    "wait_until",
+    "wait_reason",
+)
+TRIAL_FIELDS = (
+    "state",
+    "reached_step",
+    "token",
+    "failures",
+    "progress",
+    "progress_step",
+    "fitness",
+    "order",
+    "metrics",
+    "checkpoint",
+    "checkpoint_index",
+    "error",
+    "worker",
+    "started_at",
+    "ended_at",
+)
+"""Fields of a trial that may change; the others are facts of the decision that made it."""
+
+FIELD_COLUMNS: dict[str, tuple[str, ...]] = {
+    "head": ("head", "head_order", "head_checkpoint"),
+    "published": ("published", "published_order", "published_checkpoint"),
+    "order": ("fitness_order",),
+}
+"""Columns of the fields that are not simply one column of the same name."""
+
+
+def columns(fields: Iterable[str]) -> list[str]:
+    """Return the columns that hold fields."""
+    return [column for field in fields for column in FIELD_COLUMNS.get(field, (field,))]
+
+
+def changed(old: object, new: object, fields: Sequence[str]) -> tuple[str, ...]:
+    """Return the fields whose values are other objects than before."""
+    return tuple([field for field in fields if getattr(new, field) is not getattr(old, field)])
+
+
+def text(value: str | None) -> str | None:
+    """Return free text as every database can hold it: without NUL and lone surrogates."""
+    if value is None:
+        return None
+    return value.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def study_record(row: Row) -> StudyRecord:
+    """Return the study of a row."""
+    return StudyRecord(
+        id=row[0],
+        name=row[1],
+        state=StudyState(row[2]),
+        config=decode(row[3]),
+        seed=row[4],
+        population_size=row[5],
+        created_at=row[6],
+        strategy_state=None if row[7] is None else decode(row[7]),
+        state_version=row[8],
+        message=row[9],
+    )
+
+
+def scored_json(scored: Scored) -> str:
+    """Return a score, weights and hyperparameters as JSON."""
+    return encode(
+        {
+            "trial": scored.trial,
+            "member": scored.member,
+            "checkpoint": scored.checkpoint,
+            "index": scored.index,
+            "step": scored.step,
+            "params": scored.params,
+            "fitness": scored.fitness,
+            "order": scored.order,
+            "measurements": scored.measurements,
+        }
+    )
+
+
+def member_record(row: Row) -> Member:
+    """Return the member of a row."""
+    head = None if row[6] is None else Scored(**decode(row[6]))
+    if row[9] == row[6]:
+        published = head
+    else:
+        published = None if row[9] is None else Scored(**decode(row[9]))
+    return Member(
+        study=row[0],
+        index=row[1],
+        state=MEMBER_STATES[row[2]],
+        spent_steps=row[3],
+        generation=row[4],
+        decided_steps=row[5],
+        head=head,
+        published=published,
+        recent=tuple(decode(row[12])),
+        current_trial=row[13],
+        broken_trial=row[14],
+        replacements=row[15],
+        measures_left=row[16],
+        worker=row[17],
+        wait_generation=row[18],
+        wait_until=row[19],
+        wait_reason=row[20],
+    )
+
+
+def _head(member: Member, values: Values) -> None:
+    head = member.head
+    values["head"] = None if head is None else scored_json(head)
+    values["head_order"] = None if head is None else head.order
+    values["head_checkpoint"] = None if head is None else head.checkpoint
+
+
+def _published(member: Member, values: Values) -> None:
+    published = member.published
+    if published is member.head and "head" in values:
+        values["published"] = values["head"]
+    else:
+        values["published"] = None if published is None else scored_json(published)
+    values["published_order"] = None if published is None else published.order
+    values["published_checkpoint"] = None if published is None else published.checkpoint
+
+
+def _recent(member: Member, values: Values) -> None:
+    values["recent"] = encode(member.recent)
+
+
+def _wait_reason(member: Member, values: Values) -> None:
+    values["wait_reason"] = text(member.wait_reason)
+
+
+def _member_state(member: Member, values: Values) -> None:
+    values["state"] = member.state.value
+
+
+_MEMBER_WRITERS: dict[str, Callable[[Member, Values], None]] = {
+    "state": _member_state,
+    "head": _head,
+    "published": _published,
+    "recent": _recent,
+    "wait_reason": _wait_reason,
+}
+
+
+def member_values(member: Member, fields: Iterable[str] = MEMBER_FIELDS) -> Values:
+    """Return the values of a member's fields by column."""
+    values: Values = {}
+    for field in fields:
+        write = _MEMBER_WRITERS.get(field)
+        if write is None:
+            values[field] = getattr(member, field)
+        else:
+            write(member, values)
+    return values
+
+
+def trial_record(row: Row) -> TrialRecord:
+    """Return the trial of a row."""
+    order = row[23]
+    fitness = row[22]
+    return TrialRecord(
+        id=row[0],
+        study=row[1],
+        member=row[2],
+        generation=row[3],
+        kind=TRIAL_KINDS[row[4]],
+        state=TRIAL_STATES[row[5]],
+        parent=row[6],
+        parent_checkpoint=row[7],
+        parent_index=row[8],
+        jump_from=row[9],
+        params_from=row[10],
+        replaces=row[11],
+        params=decode(row[12]),
+        start_step=row[13],
+        end_step=row[14],
+        reached_step=row[15],
+        seed=row[16],
+        token=row[17],
+        failures=row[18],
+        progress=row[19],
+        progress_step=row[20],
+        exploited=bool(row[21]),
+        fitness=math.nan if fitness is None and order is not None else fitness,
+        order=order,
+        metrics=decode(row[24]),
+        checkpoint=row[25],
+        checkpoint_index=row[26],
+        reason=decode(row[27]),
+        error=row[28],
+        worker=row[29],
+        created_at=row[30],
+        started_at=row[31],
+        ended_at=row[32],
+    )
+
+
+def _fitness(fitness: float | None) -> float | None:
+    return None if fitness is None or math.isnan(fitness) else fitness
+
+
+_TRIAL_WRITERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "state": ("state", lambda state: state.value),
+    "fitness": ("fitness", _fitness),
+    "order": ("fitness_order", lambda order: order),
+    "metrics": ("metrics", encode),
+    "error": ("error", text),
+}
+
+
+def trial_changes(trial: TrialRecord, fields: Iterable[str] = TRIAL_FIELDS) -> Values:
+    """Return the values of those fields of a trial that may change, by column."""
+    values: Values = {}
+    for field in fields:
+        value = getattr(trial, field)
+        writer = _TRIAL_WRITERS.get(field)
+        if writer is None:
+            values[field] = value
+        else:
+            values[writer[0]] = writer[1](value)
+    return values
+
+
+def trial_values(trial: TrialRecord) -> Values:
+    """Return a trial by column."""
+    return {
+        "id": trial.id,
+        "study": trial.study,
+        "member": trial.member,
+        "generation": trial.generation,
+        "kind": trial.kind.value,
+        "state": trial.state.value,
+        "parent": trial.parent,
+        "parent_checkpoint": trial.parent_checkpoint,
+        "parent_index": trial.parent_index,
+        "jump_from": trial.jump_from,
+        "params_from": trial.params_from,
+        "replaces": trial.replaces,
+        "params": encode(trial.params),
+        "start_step": trial.start_step,
+        "end_step": trial.end_step,
+        "reached_step": trial.reached_step,
+        "seed": trial.seed,
+        "token": trial.token,
+        "failures": trial.failures,
+        "progress": trial.progress,
+        "progress_step": trial.progress_step,
+        "exploited": trial.exploited,
+        "fitness": _fitness(trial.fitness),
+        "fitness_order": trial.order,
+        "metrics": encode(trial.metrics) if trial.metrics else "{}",
+        "checkpoint": trial.checkpoint,
+        "checkpoint_index": trial.checkpoint_index,
+        "reason": encode(trial.reason),
+        "error": text(trial.error),
+        "worker": trial.worker,
+        "created_at": trial.created_at,
+        "started_at": trial.started_at,
+        "ended_at": trial.ended_at,
+    }
+
+
+def attempt_record(row: Row) -> Attempt:
+    """Return the attempt of a row."""
+    return Attempt(
+        trial=row[0],
+        token=row[1],
+        study=row[2],
+        worker=row[3],
+        state=ATTEMPT_STATES[row[4]],
+        claimed_at=row[5],
+        expires_at=row[6],
+        ended_at=row[7],
+        outcome=None if row[8] is None else decode(row[8]),
+        error=row[9],
+    )
+
+
+def attempt_values(attempt: Attempt) -> Values:
+    """Return an attempt by column."""
+    return {
+        "trial": attempt.trial,
+        "token": attempt.token,
+        "study": attempt.study,
+        "worker": attempt.worker,
+        "state": attempt.state.value,
+        "claimed_at": attempt.claimed_at,
+        "expires_at": attempt.expires_at,
+        "ended_at": attempt.ended_at,
+        "outcome": None if attempt.outcome is None else encode(attempt.outcome),
+        "error": text(attempt.error),
+    }
+
+
+def checkpoint_record(row: Row) -> Checkpoint:
+    """Return the checkpoint of a row."""
+    return Checkpoint(
+        study=row[0],
+        name=row[1],
+        trial=row[2],
+        kind=CheckpointKind(row[3]),
+        state=CheckpointState(row[4]),
+        step=row[5],
+        digest=row[6],
+        size_bytes=row[7],
+        created_at=row[8],
+        taken=row[9],
+    )
+
+
+def checkpoint_values(checkpoint: Checkpoint) -> Values:
+    """Return a checkpoint by column."""
+    return {
+        "study": checkpoint.study,
+        "name": checkpoint.name,
+        "trial": checkpoint.trial,
+        "kind": checkpoint.kind.value,
+        "state": checkpoint.state.value,
+        "step": checkpoint.step,
+        "digest": checkpoint.digest,
+        "size_bytes": checkpoint.size_bytes,
+        "created_at": checkpoint.created_at,
+        "taken": checkpoint.taken,
+    }
+
+
+def batch_json(reports: Iterable[Report]) -> str:
+    """Return reports that were stored together as JSON: step and metrics of each."""
+    return encode([[report.step, report.metrics] for report in reports])
+
+
+def batch_records(batch: str) -> list[Report]:
+    """Return the reports that were stored together."""
+    return [Report(step, metrics) for step, metrics in decode(batch)]

@@ -1,0 +1,246 @@
+"""SQLite: one file, one host, one writer at a time."""
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast, final
+
+import sqlalchemy as sa
+
+from phyla.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavailable
+from phyla.records import StudyRecord
+from phyla.settings import Clock
+from phyla.store.sql.backend import Cursor
+from phyla.store.sql.file_systems import network_file_system
+from phyla.store.sql.rows import study_record
+from phyla.store.sql.statements import Statements
+
+try:
+    import fcntl
+except ImportError:  # Windows: writers then take turns by SQLite's own waiting, which is less fair.
+    fcntl = None  # type: ignore[assignment]  # a module that is missing here
+
+BUSY_TIMEOUT_S = 30.0
+CACHE_KIB = 16 * 1024
+PAGES_BETWEEN_CHECKPOINTS = 4000
+"""A checkpoint of the write-ahead log costs some milliseconds; SQLite's default of 1000 pages makes it so
+frequent that it shows in the 99th percentile of a claim."""
+
+
+@final
+class SqliteSession:
+    """One open transaction; holds the turn to write if it writes."""
+
+    __slots__ = ("_connection", "_lock", "cursor")
+
+    def __init__(self, connection: Any, cursor: Any, lock: int | None) -> None:
+        self.cursor = cursor
+        self._connection = connection
+        self._lock = lock
+
+    def commit(self) -> None:
+        """Make everything durable and give the connection back."""
+        self.cursor.execute("COMMIT")
+        self._release()
+
+    def rollback(self) -> None:
+        """Undo everything and give the connection back."""
+        try:
+            if self._connection.in_transaction:
+                self.cursor.execute("ROLLBACK")
+        except sqlite3.Error:
+            self._connection.invalidate()
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            _unlock(self._lock)
+        self._connection.close()
+
+
+@final
+class SqliteBackend:
+    """Opens a database file.
+
+    Writers take turns with a lock on a file beside the database: unlike SQLite's own waiting, which sleeps
+    and looks again, it hands over at once.
+
+    Args:
+        url: `sqlite:///path`, with `?synchronous=normal` for commits that survive the end of a process but
+            not a power cut.
+        clock: tells the time; every process that uses the file runs on the same host.
+        busy_timeout_s: how long to wait for a foreign program that holds the database.
+
+    Raises:
+        ConfigurationError: the URL makes no sense, or the file is on a network file system.
+        StoreUnavailable: the folder cannot be made.
+    """
+
+    def __init__(self, url: str, clock: Clock, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
+        self._path, self._synchronous = _parsed(url)
+        self._clock = clock
+        self._last_trial_id = 0
+        self._busy_timeout_s = busy_timeout_s
+        network = network_file_system(self._path)
+        if network is not None:
+            raise ConfigurationError(
+                f"{self._path} is on a network file system ({network}), where SQLite loses data when two hosts "
+                'write. Put the file on a local disk, for example storage="sqlite:////var/tmp/phyla.db", or use '
+                'a server: storage="postgresql://user@host/database"'
+            )
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreUnavailable(
+                f"cannot make the folder {self._path.parent} for the database: {error.strerror}; name another "
+                "place or make it writable"
+            ) from error
+        self.engine = sa.create_engine(
+            sa.URL.create("sqlite", database=str(self._path)),
+            connect_args={
+                "isolation_level": None,
+                "check_same_thread": False,
+                "timeout": busy_timeout_s,
+                "cached_statements": 256,
+            },
+            paramstyle="named",
+            max_overflow=-1,
+        )
+        sa.event.listen(self.engine, "connect", self._on_connect)
+        sa.event.listen(self.engine, "close", _on_close)
+        self.statements = Statements(self.engine.dialect)
+        self.driver_errors: tuple[type[Exception], ...] = (sqlite3.Error, OSError)
+
+    @property
+    def url(self) -> str:
+        """Where it is, as an absolute path."""
+        return f"sqlite:///{self._path.as_posix()}" + (
+            "" if self._synchronous == "full" else f"?synchronous={self._synchronous}"
+        )
+
+    def _on_connect(self, connection: Any, record: Any) -> None:
+        for pragma in (
+            "journal_mode=WAL",
+            f"synchronous={self._synchronous}",
+            "foreign_keys=ON",
+            f"cache_size=-{CACHE_KIB}",
+            f"wal_autocheckpoint={PAGES_BETWEEN_CHECKPOINTS}",
+            "journal_size_limit=67108864",
+        ):
+            connection.execute(f"PRAGMA {pragma}")
+        if fcntl is not None:
+            record.info["lock"] = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+
+    def begin(self, *, write: bool) -> SqliteSession:
+        """Open a transaction; one that writes first waits for its turn."""
+        connection = self.engine.raw_connection()
+        lock: int | None = connection.info.get("lock") if write else None
+        try:
+            if lock is not None:
+                _lock(lock)
+            cursor = connection.cursor()
+            cursor.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+        except BaseException:
+            if lock is not None:
+                _unlock(lock)
+            connection.close()
+            raise
+        return SqliteSession(connection, cursor, lock)
+
+    def study(self, cursor: Cursor, study: int, *, exclusive: bool) -> tuple[StudyRecord | None, float]:
+        """Return a study and the time; every writing transaction is exclusive anyway."""
+        cursor.execute(self.statements.study, {"k_study": study})
+        row = cursor.fetchone()
+        return None if row is None else study_record(row), self._clock()
+
+    def now(self, cursor: Cursor) -> float:
+        """Return the time."""
+        return self._clock()
+
+    def new_trial_id(self, cursor: Cursor) -> int:
+        """Return an id that no other trial has; not even one that this process rolled back."""
+        cursor.execute(self.statements.last_trial_id, {})
+        last = cursor.fetchone()[0] or 0
+        self._last_trial_id = max(last, self._last_trial_id) + 1
+        return self._last_trial_id
+
+    def revision(self, connection: sa.Connection) -> str | None:
+        """Return the revision of the schema."""
+        exists = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'phyla_revision'"
+        if connection.exec_driver_sql(exists).first() is None:
+            return None
+        row = connection.exec_driver_sql("SELECT version_num FROM phyla_revision").first()
+        return None if row is None else str(row[0])
+
+    def lock_schema(self, connection: sa.Connection) -> None:
+        """Begin a transaction in which nobody else changes the schema."""
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    def forget_connections(self) -> None:
+        """Drop the pool without closing what it holds."""
+        self.engine.dispose(close=False)
+
+    def translated(self, error: Exception) -> StoreError:
+        """Return what an error means and what to do."""
+        if isinstance(error, OSError):
+            return StoreUnavailable(
+                f"{self._path}.lock: {error.strerror}; it lies beside the database and must be writable"
+            )
+        # An extended result code carries the primary one in its low byte.
+        code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return StoreBusy(
+                f"{self._path} was held by another program for {self._busy_timeout_s:g} s; close whatever else "
+                "has it open with an unfinished transaction (a sqlite3 shell, a database browser, a backup)"
+            )
+        advice = _ADVICE.get(code)
+        if advice is not None:
+            return StoreUnavailable(f"{self._path}: {error}; {advice}")
+        return StoreError(f"{self._path}: {type(error).__name__}: {error}")
+
+
+_ADVICE: Mapping[int, str] = {
+    sqlite3.SQLITE_FULL: "the disk is full: free some space and go on, nothing that was confirmed is lost",
+    sqlite3.SQLITE_READONLY: "the file, or the folder it is in, is read-only: make both writable",
+    sqlite3.SQLITE_PERM: "permission is missing: make the file and its folder writable",
+    sqlite3.SQLITE_CANTOPEN: "check that the path is right and that the folder is writable",
+    sqlite3.SQLITE_IOERR: "the disk failed or is full: check it before going on",
+    sqlite3.SQLITE_CORRUPT: "the file is damaged: copy it away, then restore a backup or try sqlite3's .recover",
+    sqlite3.SQLITE_NOTADB: "the file is no SQLite database: name another one",
+}
+
+
+def _parsed(url: str) -> tuple[Path, str]:
+    parsed = sa.make_url(url)
+    name = parsed.database
+    if parsed.drivername != "sqlite" or not name or name == ":memory:" or name.startswith("file:"):
+        raise ConfigurationError(
+            f"storage {url!r}: name a file, as in sqlite:///runs/study.db; for a store in memory use memory://"
+        )
+    options = dict(parsed.query)
+    synchronous = str(options.pop("synchronous", "full")).lower()
+    if synchronous not in ("full", "normal"):
+        raise ConfigurationError(f"storage {url!r}: synchronous={synchronous}: choose full or normal")
+    if options:
+        raise ConfigurationError(
+            f"storage {url!r}: unknown option {sorted(options)[0]}; the only one is synchronous=full|normal"
+        )
+    return Path(name).absolute(), synchronous
+
+
+def _on_close(connection: Any, record: Any) -> None:
+    lock = record.info.pop("lock", None)
+    if lock is not None:
+        with contextlib.suppress(OSError):
+            os.close(cast("int", lock))
+
+
+def _lock(descriptor: int) -> None:
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+def _unlock(descriptor: int) -> None:
+    fcntl.flock(descriptor, fcntl.LOCK_UN)

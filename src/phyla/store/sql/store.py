@@ -1,0 +1,187 @@
+"""The store on a SQL database."""
+
+import os
+from collections.abc import Sequence
+from types import TracebackType
+from typing import final
+
+from phyla.errors import StoreError, StudyNotFound
+from phyla.records import JsonObject, MemberState, StudyRecord, StudyState
+from phyla.store.sql.backend import Backend, Session
+from phyla.store.sql.codec import encode
+from phyla.store.sql.rows import study_record, text
+from phyla.store.sql.schema import bring_up_to_date
+from phyla.store.sql.transaction import SqlTransaction
+
+
+@final
+class SqlStore:
+    """Remembers studies in a SQL database. Safe for use by several threads and processes.
+
+    Args:
+        backend: the database; its schema is created or migrated as needed.
+
+    Raises:
+        StoreUnavailable: it cannot be opened or reached.
+        SchemaMismatch: it was made by a newer version of phyla.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._process = os.getpid()
+        try:
+            bring_up_to_date(backend)
+        except Exception as error:
+            raise _explained(backend, error) from error
+
+    @property
+    def url(self) -> str:
+        """Where it is, without any password."""
+        return self._backend.url
+
+    def create_study(self, name: str, config: JsonObject, seed: int, population_size: int) -> StudyRecord:
+        """Create a study with all members ready, or return the one that exists under that name."""
+        sql = self._backend.statements
+        with _Block(self, write=True) as session:
+            cursor = session.cursor
+            cursor.execute(sql.study_by_name, {"k_name": name})
+            found = cursor.fetchone()
+            if found is None:
+                values = {
+                    "name": name,
+                    "state": StudyState.RUNNING.value,
+                    "config": encode(config),
+                    "seed": seed,
+                    "population_size": population_size,
+                    "created_at": self._backend.now(cursor),
+                }
+                cursor.execute(sql.insert_study, values)
+                key = cursor.fetchone()
+                if key is not None:
+                    ready = MemberState.READY.value
+                    cursor.executemany(
+                        sql.insert_member,
+                        [{"study": key[0], "member": member, "state": ready} for member in range(population_size)],
+                    )
+                cursor.execute(sql.study_by_name, {"k_name": name})
+                found = cursor.fetchone()
+            return study_record(found)
+
+    def find_study(self, name: str) -> StudyRecord | None:
+        """Return a study by name, or None."""
+        with _Block(self, write=False) as session:
+            session.cursor.execute(self._backend.statements.study_by_name, {"k_name": name})
+            row = session.cursor.fetchone()
+            return None if row is None else study_record(row)
+
+    def studies(self) -> Sequence[StudyRecord]:
+        """Return all studies by id."""
+        with _Block(self, write=False) as session:
+            session.cursor.execute(self._backend.statements.all_studies, {})
+            return [study_record(row) for row in session.cursor.fetchall()]
+
+    def set_config(self, study: int, config: JsonObject) -> None:
+        """Replace the configuration of a study and make its done members ready to be asked again."""
+        sql = self._backend.statements
+        with _Block(self, write=True) as session:
+            # Members before the study: a claim that ends the study locks in this order, too.
+            session.cursor.execute(sql.wake_done, {"k_study": study})
+            session.cursor.execute(sql.set_config, {"k_study": study, "config": encode(config)})
+
+    def set_state(self, study: int, state: StudyState, message: str | None = None) -> None:
+        """Set the state of a study."""
+        with _Block(self, write=True) as session:
+            values = {"k_study": study, "state": state.value, "message": text(message)}
+            session.cursor.execute(self._backend.statements.set_study_state, values)
+
+    def transaction(self, study: int, *, exclusive: bool) -> "_Opened":
+        """Open a writing transaction on one study; see `phyla.store.Store`."""
+        return _Opened(self, study, write=True, exclusive=exclusive)
+
+    def reader(self, study: int) -> "_Opened":
+        """Open a consistent look at one study."""
+        return _Opened(self, study, write=False, exclusive=False)
+
+    def close(self) -> None:
+        """Release every connection."""
+        self._backend.engine.dispose()
+
+    def _begin(self, *, write: bool) -> Session:
+        if os.getpid() != self._process:
+            # A child made by fork must not talk on its parent's connections.
+            self._backend.forget_connections()
+            self._process = os.getpid()
+        try:
+            return self._backend.begin(write=write)
+        except Exception as error:
+            raise _explained(self._backend, error) from error
+
+    def _end(self, session: Session, error: BaseException | None) -> None:
+        if error is None:
+            try:
+                session.commit()
+            except Exception as failure:
+                session.rollback()
+                raise _explained(self._backend, failure) from failure
+        else:
+            session.rollback()
+            if isinstance(error, self._backend.driver_errors):
+                raise _explained(self._backend, error) from error
+
+
+def _explained(backend: Backend, error: Exception) -> Exception:
+    """Return what to raise for an error: explained if it is the database's, else as it is."""
+    origin = getattr(error, "orig", None) or error
+    if isinstance(origin, StoreError) or not isinstance(origin, backend.driver_errors):
+        return origin
+    return backend.translated(origin)
+
+
+@final
+class _Block:
+    """A transaction as a `with` block: commits at its end, rolls back when it raises."""
+
+    __slots__ = ("_session", "_store", "_write")
+
+    def __init__(self, store: SqlStore, *, write: bool) -> None:
+        self._store = store
+        self._write = write
+
+    def __enter__(self) -> Session:
+        self._session = self._store._begin(write=self._write)
+        return self._session
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._store._end(self._session, error)
+
+
+@final
+class _Opened:
+    """A transaction on one study as a `with` block."""
+
+    __slots__ = ("_block", "_exclusive", "_store", "_study")
+
+    def __init__(self, store: SqlStore, study: int, *, write: bool, exclusive: bool) -> None:
+        self._store = store
+        self._study = study
+        self._exclusive = exclusive
+        self._block = _Block(store, write=write)
+
+    def __enter__(self) -> SqlTransaction:
+        session = self._block.__enter__()
+        try:
+            backend = self._store._backend
+            study, now = backend.study(session.cursor, self._study, exclusive=self._exclusive)
+            if study is None:
+                raise StudyNotFound(f"there is no study with id {self._study} in {self._store.url}")
+            return SqlTransaction(backend, session.cursor, study, now)
+        except BaseException as error:
+            self._store._end(session, error)
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._block.__exit__(kind, error, trace)

@@ -1,0 +1,212 @@
+"""The schema. It equals the sum of the migrations, which is tested.
+
+Times are seconds since the epoch. Columns that hold JSON are text on every database, written and read
+by `phyla.store.sql.codec`. What a partial index is conditioned on appears word for word in the
+statements that use it, because SQLite proves nothing else.
+"""
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+import sqlalchemy as sa
+
+from phyla.records import (
+    AttemptState,
+    CheckpointKind,
+    CheckpointState,
+    MemberState,
+    StudyState,
+    TrialKind,
+    TrialState,
+)
+
+metadata = sa.MetaData()
+
+READY = sa.text("state = 'ready'")
+WAITING = sa.text("state = 'waiting'")
+ACTIVE = sa.text("state <> 'done'")
+RUNNING = sa.text("state = 'running'")
+PENDING = sa.text("state = 'pending'")
+LIVE = sa.text("state = 'live'")
+UNFINISHED = sa.text("ended_at IS NULL")
+ENDED = sa.text("ended_at IS NOT NULL")
+UNRANKED = sa.text("published_order IS NULL")
+RANKED = sa.text("published_order IS NOT NULL")
+RESULT = sa.text("state = 'completed' AND kind = 'train'")
+
+
+def _one_of(column: str, values: Iterable[StrEnum]) -> str:
+    return f"{column} IN ({', '.join(repr(value.value) for value in values)})"
+
+
+def _index(
+    name: str, *columns: "str | sa.TextClause", where: sa.TextClause | None = None, unique: bool = False
+) -> sa.Index:
+    return sa.Index(name, *columns, unique=unique, sqlite_where=where, postgresql_where=where)
+
+
+def _key(name: str) -> "sa.Column[int]":
+    # Only this type makes SQLite use its row id as the key.
+    return sa.Column(name, sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True)
+
+
+trial_ids = sa.Sequence("trial_ids", metadata=metadata, data_type=sa.BigInteger)
+
+studies = sa.Table(
+    "studies",
+    metadata,
+    _key("id"),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("config", sa.Text, nullable=False),
+    sa.Column("seed", sa.BigInteger, nullable=False),
+    sa.Column("population_size", sa.Integer, nullable=False),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Column("strategy_state", sa.Text),
+    sa.Column("state_version", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("message", sa.Text),
+    sa.UniqueConstraint("name", name="studies_name"),
+    sa.CheckConstraint(_one_of("state", StudyState), name="studies_state"),
+)
+
+members = sa.Table(
+    "members",
+    metadata,
+    sa.Column("study", sa.ForeignKey("studies.id", name="members_study"), primary_key=True),
+    sa.Column("member", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("spent_steps", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("generation", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("decided_steps", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("head", sa.Text),
+    sa.Column("head_order", sa.Double),
+    sa.Column("head_checkpoint", sa.Text),
+    sa.Column("published", sa.Text),
+    sa.Column("published_order", sa.Double),
+    sa.Column("published_checkpoint", sa.Text),
+    sa.Column("recent", sa.Text, nullable=False, server_default="[]"),
+    sa.Column("current_trial", sa.BigInteger),
+    sa.Column("broken_trial", sa.BigInteger),
+    sa.Column("replacements", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("measures_left", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("worker", sa.Text),
+    sa.Column("wait_generation", sa.Integer),
+    sa.Column("wait_until", sa.Double),
+    sa.Column("wait_reason", sa.Text),
+    sa.CheckConstraint(_one_of("state", MemberState), name="members_state"),
+    sa.CheckConstraint("state <> 'running' OR current_trial IS NOT NULL", name="members_running_has_trial"),
+    _index("members_ready", "study", "spent_steps", "member", where=READY),
+    _index("members_ready_worker", "study", "spent_steps", "worker", "member", where=READY),
+    _index("members_rank", "study", "published_order", "member", where=RANKED),
+    _index("members_unranked", "study", where=UNRANKED),
+    _index("members_active", "study", "generation", where=ACTIVE),
+    _index("members_wait_generation", "study", "wait_generation", where=WAITING),
+    _index("members_wait_until", "study", "wait_until", where=WAITING),
+)
+
+trials = sa.Table(
+    "trials",
+    metadata,
+    sa.Column(
+        "id",
+        sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
+        primary_key=True,
+        autoincrement=False,
+    ),
+    sa.Column("study", sa.ForeignKey("studies.id", name="trials_study"), nullable=False),
+    sa.Column("member", sa.Integer, nullable=False),
+    sa.Column("generation", sa.Integer, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("parent", sa.BigInteger),
+    sa.Column("parent_checkpoint", sa.Text),
+    sa.Column("parent_index", sa.Integer, nullable=False),
+    sa.Column("jump_from", sa.BigInteger),
+    sa.Column("params_from", sa.BigInteger),
+    sa.Column("replaces", sa.BigInteger),
+    sa.Column("params", sa.Text, nullable=False),
+    sa.Column("start_step", sa.BigInteger, nullable=False),
+    sa.Column("end_step", sa.BigInteger, nullable=False),
+    sa.Column("reached_step", sa.BigInteger),
+    sa.Column("seed", sa.BigInteger, nullable=False),
+    sa.Column("token", sa.Integer, nullable=False),
+    sa.Column("failures", sa.Integer, nullable=False),
+    sa.Column("progress", sa.Text),
+    sa.Column("progress_step", sa.BigInteger),
+    sa.Column("exploited", sa.Boolean(create_constraint=False), nullable=False),
+    # NULL beside a fitness_order stands for nan, which SQLite cannot store.
+    sa.Column("fitness", sa.Double),
+    sa.Column("fitness_order", sa.Double),
+    sa.Column("metrics", sa.Text, nullable=False),
+    sa.Column("checkpoint", sa.Text),
+    sa.Column("checkpoint_index", sa.Integer, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("error", sa.Text),
+    sa.Column("worker", sa.Text),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Column("started_at", sa.Double),
+    sa.Column("ended_at", sa.Double),
+    sa.CheckConstraint(_one_of("kind", TrialKind), name="trials_kind"),
+    sa.CheckConstraint(_one_of("state", TrialState), name="trials_state"),
+    sa.CheckConstraint(
+        "(ended_at IS NULL) = (" + _one_of("state", (TrialState.PENDING, TrialState.RUNNING)) + ")",
+        name="trials_ended",
+    ),
+    sa.CheckConstraint("fitness IS NULL OR fitness_order IS NOT NULL", name="trials_fitness"),
+    _index("trials_by_study", "study", "id"),
+    _index("trials_by_member", "study", "member", "id"),
+    _index("trials_one_unfinished", "study", "member", where=UNFINISHED, unique=True),
+    _index("trials_pending", "study", "id", where=PENDING),
+    _index("trials_ended_at", "study", "state", "ended_at", where=ENDED),
+    _index("trials_best", "study", sa.text("fitness_order DESC"), "id", where=RESULT),
+)
+
+attempts = sa.Table(
+    "attempts",
+    metadata,
+    sa.Column("trial", sa.ForeignKey("trials.id", name="attempts_trial"), primary_key=True, autoincrement=False),
+    sa.Column("token", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("study", sa.BigInteger, nullable=False),
+    sa.Column("worker", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("claimed_at", sa.Double, nullable=False),
+    sa.Column("expires_at", sa.Double, nullable=False),
+    sa.Column("ended_at", sa.Double),
+    sa.Column("outcome", sa.Text),
+    sa.Column("error", sa.Text),
+    sa.CheckConstraint(_one_of("state", AttemptState), name="attempts_state"),
+    sa.CheckConstraint("(ended_at IS NULL) = (state = 'running')", name="attempts_ended"),
+    _index("attempts_one_running", "trial", where=RUNNING, unique=True),
+    _index("attempts_by_worker", "study", "worker", "trial", "token", where=RUNNING),
+    _index("attempts_expiry", "study", "expires_at", "trial", where=RUNNING),
+    sqlite_with_rowid=False,
+)
+
+checkpoints = sa.Table(
+    "checkpoints",
+    metadata,
+    sa.Column("study", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("trial", sa.ForeignKey("trials.id", name="checkpoints_trial"), nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("step", sa.BigInteger, nullable=False),
+    sa.Column("digest", sa.Text, nullable=False),
+    sa.Column("size_bytes", sa.BigInteger, nullable=False),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Column("taken", sa.Integer, nullable=False),
+    sa.CheckConstraint(_one_of("kind", CheckpointKind), name="checkpoints_kind"),
+    sa.CheckConstraint(_one_of("state", CheckpointState), name="checkpoints_state"),
+    _index("checkpoints_live", "study", "created_at", "trial", "name", where=LIVE),
+    sqlite_with_rowid=False,
+)
+
+reports = sa.Table(
+    "reports",
+    metadata,
+    sa.Column("study", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("trial", sa.ForeignKey("trials.id", name="reports_trial"), primary_key=True, autoincrement=False),
+    sa.Column("token", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("seq", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("batch", sa.Text, nullable=False),
+)

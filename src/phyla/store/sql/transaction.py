@@ -1,0 +1,264 @@
+"""One transaction on one study, on the driver's cursor."""
+
+from collections.abc import Sequence
+from typing import final
+
+from phyla.machine import Command
+from phyla.records import (
+    Attempt,
+    Checkpoint,
+    Member,
+    Report,
+    StudyRecord,
+    TrialRecord,
+)
+from phyla.store.sql.backend import Backend, Cursor
+from phyla.store.sql.rows import (
+    Row,
+    Values,
+    attempt_record,
+    batch_records,
+    checkpoint_record,
+    member_record,
+    trial_record,
+)
+from phyla.store.sql.writing import Held, Writer
+
+NEVER = float("-inf")
+
+
+@final
+class SqlTransaction:
+    """Reads and changes one study.
+
+    Args:
+        backend: the database.
+        cursor: inside an open transaction.
+        study: the study's row.
+        now: the database's time.
+    """
+
+    def __init__(self, backend: Backend, cursor: Cursor, study: StudyRecord, now: float) -> None:
+        self._backend = backend
+        self._sql = backend.statements
+        self._cursor = cursor
+        self._id = study.id
+        self._now = now
+        self._held = Held(study)
+        self._writer = Writer(self._sql, cursor, self._held)
+
+    def _one(self, statement: str, **key: object) -> Row | None:
+        key["k_study"] = self._id
+        self._cursor.execute(statement, key)
+        row: Row | None = self._cursor.fetchone()
+        return row
+
+    def _all(self, statement: str, **key: object) -> list[Row]:
+        key["k_study"] = self._id
+        self._cursor.execute(statement, key)
+        return self._cursor.fetchall()
+
+    def _count(self, statement: str, **key: object) -> int:
+        row = self._one(statement, **key)
+        return int(row[0]) if row else 0
+
+    # The study
+
+    def now(self) -> float:
+        """Return the database's time, one value throughout the transaction."""
+        return self._now
+
+    def study(self) -> StudyRecord:
+        """Return the study."""
+        return self._held.study
+
+    @property
+    def size(self) -> int:
+        """Number of members."""
+        return self._held.study.population_size
+
+    # Members
+
+    def member(self, index: int) -> Member:
+        """Return a member by its index."""
+        row = self._one(self._sql.member, k_member=index)
+        if row is None:
+            raise KeyError(f"study {self._id} has no member {index}")
+        return member_record(row)
+
+    def locked_member(self, index: int) -> Member:
+        """Return a member; locks it."""
+        row = self._one(self._sql.locked_member, k_member=index)
+        if row is None:
+            raise KeyError(f"study {self._id} has no member {index}")
+        return self._held.member(member_record(row))
+
+    def members(self) -> Sequence[Member]:
+        """Return all members by index."""
+        return [member_record(row) for row in self._all(self._sql.all_members)]
+
+    def next_ready(self, worker: str) -> Member | None:
+        """Return the ready member to decide about next; locks it and passes over locked ones."""
+        row = self._one(self._sql.next_ready_of_worker, k_worker=worker) or self._one(self._sql.next_ready)
+        return None if row is None else self._held.member(member_record(row))
+
+    def scored(self) -> int:
+        """Return how many members have a published fitness."""
+        return self.size - self._count(self._sql.unranked)
+
+    def rank(self, member: Member) -> int:
+        """Return how many members rank before this one."""
+        published = member.published
+        order = published.order if published and published.order is not None else NEVER
+        return self._count(self._sql.ranks_before, k_order=order, k_member=member.index)
+
+    def at_rank(self, rank: int) -> Member:
+        """Return the member at a rank."""
+        row = self._one(self._sql.at_rank, k_offset=rank)
+        if row is None:
+            raise IndexError(f"study {self._id} has no member at rank {rank}")
+        return member_record(row)
+
+    def lowest_generation(self) -> int | None:
+        """Return the lowest generation of members that are not done."""
+        row = self._one(self._sql.lowest_generation)
+        return None if row is None else row[0]
+
+    def has_waiting(self) -> bool:
+        """Return whether any member waits."""
+        return self._one(self._sql.has_waiting) is not None
+
+    def waiting_generation(self) -> int | None:
+        """Return the lowest generation any member waits for."""
+        row = self._one(self._sql.waiting_generation)
+        return None if row is None else row[0]
+
+    def next_wait_until(self) -> float | None:
+        """Return the earliest time any member waits for."""
+        row = self._one(self._sql.next_wait_until)
+        return None if row is None else row[0]
+
+    def active_members(self) -> int:
+        """Return how many members are not done."""
+        return self._count(self._sql.active_members)
+
+    # Trials
+
+    def new_trial_id(self) -> int:
+        """Return an id that no other trial of this store has or gets."""
+        return self._backend.new_trial_id(self._cursor)
+
+    def trial(self, trial_id: int) -> TrialRecord:
+        """Return a trial."""
+        row = self._one(self._sql.trial, k_trial=trial_id)
+        if row is None:
+            raise KeyError(f"study {self._id} has no trial {trial_id}")
+        return trial_record(row)
+
+    def locked_trial(self, trial_id: int) -> TrialRecord | None:
+        """Return a trial of this study, or None; locks it."""
+        row = self._one(self._sql.locked_trial, k_trial=trial_id)
+        return None if row is None else self._held.trial(trial_record(row))
+
+    def next_pending(self) -> TrialRecord | None:
+        """Return the pending trial with the lowest id; locks it and passes over locked ones."""
+        row = self._one(self._sql.next_pending)
+        return None if row is None else self._held.trial(trial_record(row))
+
+    def trials(
+        self, *, member: int | None = None, after: int = 0, limit: int | None = None
+    ) -> Sequence[TrialRecord]:
+        """Return trials by id, from the first one whose id is above `after`."""
+        sql = self._sql
+        key: Values = {"k_after": after}
+        if limit is not None:
+            key["k_limit"] = limit
+        if member is None:
+            statement = sql.trials if limit is None else sql.trials_page
+        else:
+            key["k_member"] = member
+            statement = sql.trials_of_member if limit is None else sql.trials_of_member_page
+        return [trial_record(row) for row in self._all(statement, **key)]
+
+    def counts(self) -> dict[str, int]:
+        """Return how many trials of kind train are in each state.
+
+        Completed ones are not counted but added up from their members, whose `generation` is that number.
+        """
+        counted = self._all(self._sql.count_unfinished) + self._all(self._sql.count_given_up)
+        counts: dict[str, int] = {state: count for state, count in counted}
+        completed = self._count(self._sql.spent_generations)
+        return {**counts, "completed": completed} if completed else counts
+
+    def has_unfinished_trials(self) -> bool:
+        """Return whether any trial is running or pending."""
+        return self._one(self._sql.has_unfinished) is not None
+
+    def best_trials(self, count: int) -> Sequence[TrialRecord]:
+        """Return the completed trials with the best finite fitness and a live checkpoint, best first."""
+        rows = self._all(self._sql.best_trials, k_order=NEVER, k_limit=count)
+        return [trial_record(row) for row in rows]
+
+    def broken_in_a_row(self) -> int:
+        """Return how many trials failed since the last one completed."""
+        return self._count(self._sql.broken_in_a_row, k_now=NEVER)
+
+    # Attempts and what they reported
+
+    def attempt(self, trial_id: int, token: int) -> Attempt | None:
+        """Return one attempt."""
+        row = self._one(self._sql.attempt, k_trial=trial_id, k_token=token)
+        return None if row is None else attempt_record(row)
+
+    def attempts(self, trial_id: int) -> Sequence[Attempt]:
+        """Return the attempts of a trial, oldest first."""
+        return [attempt_record(row) for row in self._all(self._sql.attempts, k_trial=trial_id)]
+
+    def all_attempts(self) -> Sequence[Attempt]:
+        """Return all attempts by (trial, token)."""
+        return [attempt_record(row) for row in self._all(self._sql.all_attempts)]
+
+    def running(self, worker: str | None = None) -> Sequence[Attempt]:
+        """Return the running attempts of one worker, or all of them."""
+        if worker is None:
+            rows = self._all(self._sql.running)
+        else:
+            rows = self._all(self._sql.running_of_worker, k_worker=worker)
+        return [attempt_record(row) for row in rows]
+
+    def expired(self, limit: int) -> Sequence[Attempt]:
+        """Return running attempts whose lease ran out, longest first; passes over locked trials."""
+        rows = self._all(self._sql.expired, k_now=self._now, k_limit=limit)
+        return [attempt_record(row) for row in rows]
+
+    def reports(self, trial: int, token: int | None = None) -> Sequence[Report]:
+        """Return what a trial reported, in order."""
+        if token is None:
+            rows = self._all(self._sql.reports_of_newest, k_trial=trial)
+        else:
+            rows = self._all(self._sql.reports_of_token, k_trial=trial, k_token=token)
+        return [report for (batch,) in rows for report in batch_records(batch)]
+
+    # Checkpoints
+
+    def checkpoint(self, name: str) -> Checkpoint | None:
+        """Return a checkpoint's row."""
+        row = self._one(self._sql.checkpoint, k_name=name)
+        return None if row is None else checkpoint_record(row)
+
+    def checkpoints(self) -> Sequence[Checkpoint]:
+        """Return all checkpoints by creation."""
+        return [checkpoint_record(row) for row in self._all(self._sql.checkpoints)]
+
+    def live_checkpoints(self) -> Sequence[Checkpoint]:
+        """Return the checkpoints in state live, oldest first."""
+        return [checkpoint_record(row) for row in self._all(self._sql.live_checkpoints)]
+
+    def held_checkpoints(self) -> frozenset[str]:
+        """Return names that members and unfinished trials refer to."""
+        rows = self._all(self._sql.member_checkpoints) + self._all(self._sql.unfinished_checkpoints)
+        return frozenset(name for row in rows for name in row if name is not None)
+
+    def apply(self, commands: Sequence[Command]) -> list[str]:
+        """Apply commands in order; return the checkpoints that were marked for deletion."""
+        return self._writer.apply(commands)

@@ -1,0 +1,78 @@
+"""The toys of the literature, with the numbers an implementation must reproduce."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phyla.machine import Rules
+from phyla.population import PBT, Perturb, Truncation
+from phyla.records import Maximize, TrialRecord
+from phyla.space import Float, Space
+from simulation import Simulation
+
+SEEDS = 200
+
+
+def fig2(parent: Any, trial: TrialRecord) -> tuple[Any, float]:
+    """Jaderberg et al. 2017, figure 2, in the variant without exact ties."""
+    theta = np.array([0.9, 0.9]) if parent is None else parent
+    h = np.array([trial.params["h0"], trial.params["h1"]], dtype=float)
+    for _ in range(trial.end_step - trial.start_step):
+        theta = theta - 0.05 * 2 * h * theta
+    return theta, 1.2 - (0.75 * theta[0] ** 2 + theta[1] ** 2)
+
+
+def best(strategy: PBT, space: Space, train: Any, seed: int) -> float:
+    simulation = Simulation(Rules(space=space, objective=Maximize("Q"), strategy=strategy), train, seed)
+    simulation.run_serially()
+    with simulation.store.reader(simulation.study.id) as reader:
+        return float(max(trial.fitness or 0.0 for trial in reader.trials()))
+
+
+FIG2_SPACE = Space(
+    h0=Float(0.0, 1.0), h1=Float(0.0, 1.0), initial=[{"h0": 1.0, "h1": 0.0}, {"h0": 0.0, "h1": 1.0}]
+)
+FIG2 = PBT(
+    population_size=2,
+    steps_per_trial=5,
+    total_steps=100,
+    exploit=Truncation(0.5),
+    explore=Perturb(resample=0.5),
+)
+
+
+def test_pbt_solves_the_toy() -> None:
+    results = np.array([best(FIG2, FIG2_SPACE, fig2, seed) for seed in range(SEEDS)])
+    assert results.mean() > 1.199
+    assert (results > 1.19).mean() > 0.97
+
+
+@pytest.mark.parametrize("exploit", [Truncation(0.5), None], ids=["exploit only", "grid"])
+def test_without_explore_the_toy_stays_unsolved(exploit: Truncation | None) -> None:
+    strategy = PBT(population_size=2, steps_per_trial=5, total_steps=100, exploit=exploit, explore=None)
+    results = np.array([best(strategy, FIG2_SPACE, fig2, seed) for seed in range(20)])
+    assert results == pytest.approx(0.5925, abs=5e-4)
+
+
+def shrink(parent: Any, trial: TrialRecord) -> tuple[Any, float]:
+    theta = 0.9 if parent is None else parent
+    h = trial.params["h"]
+    assert isinstance(h, float)
+    theta *= (1 - 0.002 * (2 - h)) ** (trial.end_step - trial.start_step)
+    return theta, 1.2 - theta**2
+
+
+def test_second_toy() -> None:
+    space = Space(h=Float(1e-4, 1.1, initial=(0.9, 1.1)))
+    pbt = PBT(
+        population_size=22,
+        steps_per_trial=20,
+        total_steps=1000,
+        exploit=Truncation(0.25),
+        explore=Perturb(factors=(0.5, 2.0)),
+    )
+    random = PBT(population_size=22, steps_per_trial=20, total_steps=1000, exploit=None, explore=None)
+    seeds = range(5)
+    assert np.mean([best(pbt, space, shrink, seed) for seed in seeds]) > 1.1995
+    assert np.mean([best(random, space, shrink, seed) for seed in seeds]) < 1.192

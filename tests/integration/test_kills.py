@@ -1,0 +1,120 @@
+"""Whatever is killed, whenever: nothing is lost, doubled or leaked."""
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from durability import check_whole, load, run, start
+from phyla.failpoints import EXIT_STATUS, NAMES
+from phyla.records import StudyState
+
+MEMBERS, TRIALS = 4, 12
+
+
+@pytest.mark.parametrize("hit", [1, 7])
+@pytest.mark.parametrize("name", NAMES)
+def test_killed_at_a_failpoint_and_resumed(tmp_path: Path, name: str, hit: int) -> None:
+    run(
+        tmp_path,
+        failpoint=f"{name}=kill:{hit}",
+        expect=-signal.SIGKILL,
+        members=MEMBERS,
+        trials=TRIALS,
+    )
+    run(tmp_path, members=MEMBERS, trials=TRIALS)
+    check_whole(load(tmp_path), members=MEMBERS, trials=TRIALS)
+
+
+def test_serial_runs_repeat_also_when_interrupted(tmp_path: Path) -> None:
+    def decisions(home: Path) -> list[tuple[object, ...]]:
+        rows = load(home).trials()
+        names = {row.id: (row.member, row.generation) for row in rows}
+        return [
+            (row.member, row.generation, names.get(row.parent or 0), str(row.params), row.seed, row.fitness)
+            for row in rows
+            if row.fitness is not None
+        ]
+
+    run(tmp_path / "a", members=MEMBERS, trials=TRIALS)
+    run(tmp_path / "b", members=MEMBERS, trials=TRIALS)
+    for hit in (5, 11, 17):
+        run(
+            tmp_path / "c",
+            failpoint=f"reply.before=exit:{hit}",
+            expect=EXIT_STATUS,
+            members=MEMBERS,
+            trials=TRIALS,
+        )
+    run(tmp_path / "c", members=MEMBERS, trials=TRIALS)
+    assert decisions(tmp_path / "a") == decisions(tmp_path / "b") == decisions(tmp_path / "c")
+
+
+@pytest.mark.parametrize("name", ["trial.before_complete", "store.after_commit", "checkpoint.after_rename"])
+def test_workers_that_die_at_a_failpoint_are_replaced(tmp_path: Path, name: str) -> None:
+    run(tmp_path, failpoint=f"{name}=kill:6", members=MEMBERS, trials=TRIALS, workers=2)
+    results = load(tmp_path)
+    check_whole(results, members=MEMBERS, trials=TRIALS)
+    assert any("SIGKILL" in (attempt.error or "") for attempt in results.attempts())
+
+
+@pytest.mark.timeout(600)
+def test_fifty_random_kills(tmp_path: Path) -> None:
+    """Workers, all workers, or the main process, 50 times, in one study that runs to its end."""
+    rng = np.random.default_rng(50)
+    members, trials = 6, 60
+    options = {"members": members, "trials": trials, "workers": 2, "sleep_s": 0.02}
+    process = start(tmp_path, **options)
+    kills, completed = 0, 0
+    while kills < 50:
+        completed = _wait_for_progress(tmp_path, process.pid, completed)
+        workers = _children(process.pid)
+        victim = rng.choice(["worker", "all workers", "main"], p=[0.6, 0.2, 0.2])
+        if victim == "main":
+            process.kill()
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+            for worker in workers:
+                psutil.wait_procs([worker], timeout=30)
+                assert not worker.is_running(), "a worker outlived its supervisor"
+            process = start(tmp_path, **options)
+        else:
+            chosen = workers if victim == "all workers" else workers[: 1 + int(rng.integers(1))]
+            for worker in chosen:
+                _kill(worker.pid)
+        kills += 1
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    results = load(tmp_path)
+    assert results.state is StudyState.COMPLETED
+    check_whole(results, members=members, trials=trials)
+
+
+def _wait_for_progress(home: Path, pid: int, completed: int) -> int:
+    """Wait until the study is another completed trial further."""
+    while True:
+        assert psutil.pid_exists(pid), "the study ended before all kills"
+        try:
+            now = load(home).counts().get("completed", 0)
+        except Exception:  # noqa: BLE001  # not created yet
+            now = 0
+        if now > completed and _children(pid):
+            return now
+
+
+def _children(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children()
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,228 @@
+"""Workers that are silent, hang, are preempted, or cannot start."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from durability import load
+from phyla.records import AttemptState, StudyState, TrialState
+
+HEAD = """
+import ctypes, json, os, signal, threading, time
+from pathlib import Path
+import phyla
+
+HOME = Path({home!r})
+
+def save(trial):
+    (trial.checkpoint_dir / "a").write_text(str(trial.id))
+    trial.report(score=trial.id)
+
+"""
+TAIL = """
+study = phyla.Study(
+    name="toy",
+    space=phyla.Space(lr=phyla.Float(0.1, 1.0)),
+    objective=phyla.Maximize("score"),
+    strategy=phyla.PBT(population_size=2, steps_per_trial=5, total_steps=10),
+    train=train, home=HOME, {options}
+)
+study.run(workers={workers})
+"""
+
+
+def write(tmp_path: Path, train: str, *, options: str = "", workers: int = 2) -> list[str]:
+    """Write a study file and return the command that runs it; note that it has no main guard."""
+    file = tmp_path / "study_file.py"
+    file.write_text(
+        HEAD.format(home=str(tmp_path / "home")) + train + TAIL.format(options=options, workers=workers)
+    )
+    return [sys.executable, str(file)]
+
+
+def run(command: list[str]) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_code_that_holds_the_interpreter_is_no_dead_worker(tmp_path: Path) -> None:
+    """The lease is much shorter than the call, and nobody takes the trial away."""
+    train = """
+def train(trial):
+    if trial.generation == 0:
+        ctypes.PyDLL(None).usleep(int(30e6))  # 30 s without releasing the interpreter
+    save(trial)
+"""
+    done = run(write(tmp_path, train, options="lease_s=3.0, max_attempts=1"))
+    assert done.returncode == 0, done.stderr
+    results = load(tmp_path / "home")
+    assert {attempt.state for attempt in results.attempts()} == {AttemptState.COMPLETED}
+    assert results.counts() == {"completed": 4}
+
+
+def test_a_hang_ends_by_time_out(tmp_path: Path) -> None:
+    train = """
+def train(trial):
+    if trial.member == 1 and trial.generation == 1 and trial.token == 1:
+        threading.Event().wait()
+    save(trial)
+"""
+    done = run(write(tmp_path, train, options="stall_timeout_s=1.0"))
+    assert done.returncode == 0, done.stderr
+    results = load(tmp_path / "home")
+    lost = [attempt for attempt in results.attempts() if attempt.state is AttemptState.LOST]
+    assert len(lost) == 1
+    assert "StallTimeout" in (lost[0].error or "")
+    assert results.counts() == {"completed": 4}
+
+
+def test_sigterm_returns_the_trial_to_the_queue_with_its_progress(tmp_path: Path) -> None:
+    train = """
+def train(trial):
+    flag = HOME / "killed"
+    for step in trial.steps():
+        if trial.member == 0 and trial.generation == 1 and not flag.exists():
+            flag.write_text("x")
+            os.kill(os.getpid(), signal.SIGTERM)
+            while not trial.should_stop:
+                time.sleep(0.01)
+            (trial.checkpoint_dir / "b").write_text("progress")
+            trial.save_progress(step=step + 2)
+            return
+    save(trial)
+"""
+    done = run(write(tmp_path, train, workers=1))
+    assert done.returncode in (0, 1), done.stderr
+    done = run([sys.executable, str(tmp_path / "study_file.py")])
+    assert done.returncode == 0, done.stderr
+    results = load(tmp_path / "home")
+    released = [attempt for attempt in results.attempts() if attempt.state is AttemptState.RELEASED]
+    assert len(released) == 1
+    trial = next(row for row in results.trials() if row.id == released[0].trial)
+    assert (trial.state, trial.token, trial.failures, trial.progress_step) == (TrialState.COMPLETED, 2, 0, 7)
+
+
+def test_ctrl_c_once_stops_gracefully_and_the_next_run_goes_on(tmp_path: Path) -> None:
+    train = """
+def train(trial):
+    (HOME / f"running-{trial.id}").write_text("x")
+    for step in trial.steps():
+        while trial.generation == 1 and not (HOME / "go on").exists():
+            if trial.should_stop:
+                return
+            time.sleep(0.01)
+    save(trial)
+"""
+    command = write(tmp_path, train)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    home = tmp_path / "home"
+    while not (home / "running-3").exists():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert "KeyboardInterrupt" in error
+    results = load(home)
+    assert results.state is StudyState.STOPPED
+    assert {row.state for row in results.trials()} == {TrialState.COMPLETED, TrialState.PENDING}
+    assert {a.state for a in results.attempts()} == {AttemptState.COMPLETED, AttemptState.RELEASED}
+    (home / "go on").write_text("x")
+    assert run(command).returncode == 0
+    assert load(home).counts() == {"completed": 4}
+
+
+def test_ctrl_c_twice_stops_at_once(tmp_path: Path) -> None:
+    train = """
+def train(trial):
+    (HOME / f"running-{trial.id}").write_text("x")
+    while not (HOME / "go on").exists():
+        time.sleep(0.01)
+    save(trial)
+"""
+    command = write(tmp_path, train)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    home = tmp_path / "home"
+    while not (home / "running-2").exists():
+        assert process.poll() is None
+    workers = psutil.Process(process.pid).children()
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    while process.poll() is None:
+        process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    process.stderr.close()
+    assert not [worker for worker in workers if worker.is_running() and worker.status() != "zombie"]
+    (home / "go on").write_text("x")
+    assert run(command).returncode == 0
+    assert load(home).counts() == {"completed": 4}
+    assert all(row.failures == 0 for row in load(home).trials())
+
+
+@pytest.mark.parametrize(
+    ("train", "options", "words"),
+    [
+        ("import no_such_module\ndef train(trial): ...\n", "", "No module named 'no_such_module'"),
+        ("train = lambda trial: None\n", "", "is a lambda or is defined inside another function"),
+        ("def train(trial): save(trial)\n", "setup=lambda worker: None,", "is a lambda"),
+    ],
+)
+def test_workers_that_cannot_start_say_why(tmp_path: Path, train: str, options: str, words: str) -> None:
+    done = run(write(tmp_path, train, options=options))
+    assert done.returncode != 0
+    assert words in done.stderr
+
+
+def test_a_function_of_a_notebook_shows_the_way_out(tmp_path: Path) -> None:
+    code = HEAD.format(home=str(tmp_path)) + "def train(trial): save(trial)\n" + TAIL.format(options="", workers=2)
+    done = run([sys.executable, "-c", code])
+    assert done.returncode != 0
+    assert "%%writefile" in done.stderr
+    assert "workers=0" in done.stderr
+
+
+def test_a_setup_that_raises_ends_the_run_with_its_traceback(tmp_path: Path) -> None:
+    train = "def setup(worker): raise OSError('no data set')\ndef train(trial): save(trial)\n"
+    done = run(write(tmp_path, train, options="setup=setup,"))
+    assert done.returncode != 0
+    assert "cannot start" in done.stderr
+    assert "no data set" in done.stderr
+
+
+def test_children_of_a_worker_die_with_it(tmp_path: Path) -> None:
+    train = """
+import subprocess
+def train(trial):
+    child = subprocess.Popen(["sleep", "1000"])
+    (HOME / f"child-{trial.id}").write_text(str(child.pid))
+    if trial.token == 1 and trial.id == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    save(trial)
+"""
+    done = run(write(tmp_path, train))
+    assert done.returncode == 0, done.stderr
+    pids = [int(file.read_text()) for file in (tmp_path / "home").glob("child-*")]
+    assert len(pids) == 4
+    psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=20)
+    assert not [pid for pid in pids if psutil.pid_exists(pid)]
+
+
+def test_each_worker_sees_its_gpus(tmp_path: Path) -> None:
+    train = """
+def train(trial):
+    (HOME / f"gpus-{trial.id}").write_text(os.environ["CUDA_VISIBLE_DEVICES"])
+    save(trial)
+"""
+    command = write(tmp_path, train)
+    file = tmp_path / "study_file.py"
+    file.write_text(file.read_text().replace("workers=2", "workers=2, gpus_per_worker=2"))
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "4,5,6,7"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    seen = {path.read_text() for path in (tmp_path / "home").glob("gpus-*")}
+    assert seen <= {"4,5", "6,7"}
+    few = {**os.environ, "CUDA_VISIBLE_DEVICES": "0"}
+    done = subprocess.run(command, env=few, capture_output=True, text=True, timeout=60, check=False)
+    assert "need 4 GPUs, but 1 are visible" in done.stderr

@@ -1,0 +1,309 @@
+"""What goes wrong inside a trial becomes a clear error on that trial; the study goes on or says what to do."""
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import phyla
+from phyla.errors import ConfigurationError, StudyFailed
+from phyla.records import CheckpointState, StudyState, TrialState
+from phyla.worker import Trial
+
+Train = Callable[[Trial], None]
+
+
+def study(home: Path, train: Train, *, population: int = 3, trials: int = 4, **options: Any) -> phyla.Study:
+    return phyla.Study(
+        name="errors",
+        space=phyla.Space(lr=phyla.Float(0.1, 1.0)),
+        objective=phyla.Maximize("score"),
+        strategy=phyla.PBT(population_size=population, steps_per_trial=5, total_steps=5 * trials),
+        train=train,
+        home=home,
+        **options,
+    )
+
+
+def good(trial: Trial) -> None:
+    state = json.loads((trial.source.path / "state.json").read_text()) if trial.source else {"steps": 0}
+    for _ in trial.steps():
+        state["steps"] += 1
+    (trial.checkpoint_dir / "state.json").write_text(json.dumps(state))
+    trial.report(score=state["steps"] + trial.params["lr"])
+
+
+def test_an_exception_is_retried_and_then_replaced(tmp_path: Path) -> None:
+    def train(trial: Trial) -> None:
+        if trial.member == 1 and trial.generation == 1 and "replaces" not in trial.reason:
+            raise ValueError(f"lr={trial.params['lr']:.2f} exploded")
+        good(trial)
+
+    results = study(tmp_path, train).run()
+    failed = [trial for trial in results.trials() if trial.state is TrialState.FAILED]
+    assert len(failed) == 1
+    assert failed[0].failures == failed[0].token == 3
+    assert "ValueError: lr=" in (failed[0].error or "")
+    assert "exploded" in (failed[0].error or "")
+    assert results.counts() == {"completed": 12, "failed": 1}
+    assert results.state is StudyState.COMPLETED
+
+
+def test_no_checkpoint_no_fitness_and_no_step_are_told_apart(tmp_path: Path) -> None:
+    def no_checkpoint(trial: Trial) -> None:
+        for _ in trial.steps():
+            pass
+        trial.report(score=1.0)
+
+    def no_fitness(trial: Trial) -> None:
+        good_without = [*trial.steps()]
+        (trial.checkpoint_dir / "a").write_text(str(good_without))
+        trial.report({"train/loss": 1.0})
+
+    def no_step(trial: Trial) -> None:
+        for _ in trial.steps():
+            break
+        (trial.checkpoint_dir / "a").write_text("a")
+        trial.report(score=1.0)
+
+    for train, words in (
+        (no_checkpoint, "checkpoint_dir"),
+        (no_fitness, "without reporting the objective 'score'"),
+        (no_step, "without training a single step"),
+    ):
+        failing = study(tmp_path / train.__name__, train, max_broken=2)
+        with pytest.raises(StudyFailed, match="2 trials in a row failed"):
+            failing.run()
+        errors = {trial.error or "" for trial in failing.results().trials()}
+        assert all(words in error for error in errors), errors
+        assert all(trial.token == 1 for trial in failing.results().trials()), "another attempt would not help"
+
+
+def test_after_the_cause_is_mended_the_study_goes_on(tmp_path: Path) -> None:
+    def broken(trial: Trial) -> None:
+        raise ImportError("no module named torch")
+
+    with pytest.raises(StudyFailed, match="no module named torch"):
+        study(tmp_path, broken, max_broken=3).run()
+    results = study(tmp_path, good, max_broken=3).run()
+    assert results.counts()["completed"] == 12
+
+
+def test_a_full_disk_stops_the_study_and_costs_no_attempt(tmp_path: Path) -> None:
+    def train(trial: Trial) -> None:
+        if trial.generation == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(trial.checkpoint_dir / "model"))
+        good(trial)
+
+    with pytest.raises(StudyFailed, match="No space left on device") as caught:
+        study(tmp_path, train).run()
+    assert "Free space" in str(caught.value)
+    results = study(tmp_path, good).run()
+    assert results.counts() == {"completed": 12}
+    assert all(trial.failures == 0 for trial in results.trials())
+
+
+def test_a_checkpoint_deleted_behind_our_back(tmp_path: Path) -> None:
+    deleted: list[str] = []
+
+    def train(trial: Trial) -> None:
+        if trial.generation == 2 and trial.parent and not deleted:
+            deleted.append(trial.parent.name)
+            (trial.parent.path / "state.json").unlink()
+        good(trial)
+
+    results = study(tmp_path, train).run()
+    assert results.counts() == {"completed": 12, "failed": 1}
+    lost = [row.name for row in results.checkpoints() if row.state is CheckpointState.LOST]
+    assert lost == deleted
+    broken = next(trial for trial in results.trials() if trial.state is TrialState.FAILED)
+    assert "FileNotFoundError" in (broken.error or "")
+    after = next(trial for trial in results.trials() if trial.replaces == broken.id)
+    assert after.parent_checkpoint != deleted[0]
+
+
+def test_a_whole_checkpoint_directory_vanishes_between_runs(tmp_path: Path) -> None:
+    import shutil
+
+    def stop_midway(trial: Trial) -> None:
+        if trial.generation == 2:
+            raise KeyboardInterrupt
+        good(trial)
+
+    with pytest.raises(KeyboardInterrupt):
+        study(tmp_path, stop_midway).run()
+    shutil.rmtree(tmp_path / "checkpoints" / "errors")
+    results = study(tmp_path, good).run()
+    assert results.counts()["completed"] == 12
+    assert results.state is StudyState.COMPLETED
+    assert {trial.reason["decision"] for trial in results.trials()} >= {"recover"}
+
+
+def test_a_metric_that_is_no_number_names_itself(tmp_path: Path) -> None:
+    def train(trial: Trial) -> None:
+        good(trial)
+        trial.report(score="high")
+
+    with pytest.raises(StudyFailed, match="report\\(score='high'\\): a metric is a number"):
+        study(tmp_path, train, max_attempts=1, max_broken=1).run()
+
+
+def test_progress_is_where_a_retry_resumes(tmp_path: Path) -> None:
+    seen: list[list[int]] = []
+
+    def train(trial: Trial) -> None:
+        state = json.loads((trial.source.path / "state.json").read_text()) if trial.source else {"steps": 0}
+        steps: list[int] = []
+        seen.append(steps)
+        for step in trial.steps():
+            steps.append(step)
+            state["steps"] += 1
+            if step == trial.start_step + 2 and trial.token < 3:
+                (trial.checkpoint_dir / "state.json").write_text(json.dumps(state))
+                trial.save_progress()
+                assert list(trial.checkpoint_dir.iterdir()) == []
+                raise RuntimeError("preempted the hard way")
+        (trial.checkpoint_dir / "state.json").write_text(json.dumps(state))
+        trial.report(score=state["steps"])
+
+    results = study(tmp_path, train, population=1, trials=2).run()
+    assert seen == [[0, 1, 2], [3, 4], [5, 6, 7], [8, 9]]
+    assert results.best is not None
+    assert results.best.fitness == 10
+    live = {row.name for row in results.checkpoints() if row.state is CheckpointState.LIVE}
+    assert live == {trial.checkpoint for trial in results.trials() if trial.generation == 1}
+    assert sorted(p.name for p in (tmp_path / "checkpoints" / "errors").iterdir() if p.name[0] != ".") == [*live]
+
+
+def test_reports_are_kept_with_their_steps(tmp_path: Path) -> None:
+    def train(trial: Trial) -> None:
+        for step in trial.steps():
+            trial.report({"train": {"loss": 1.0 / (step + 1)}}, step=step)
+        (trial.checkpoint_dir / "a").write_text("a")
+        trial.report({"score": 3, "val/acc": 0.5})
+
+    results = study(tmp_path, train, population=1, trials=2).run()
+    second = results.trials()[1]
+    reports = results.reports(second.id)
+    assert [report.step for report in reports] == [5, 6, 7, 8, 9, 10]
+    assert reports[0].metrics == {"train/loss": pytest.approx(1 / 6)}
+    assert second.metrics == {"train/loss": pytest.approx(0.1), "score": 3.0, "val/acc": 0.5}
+
+
+def test_setup_is_called_once_and_cached_state_survives_only_a_continuation(tmp_path: Path) -> None:
+    setups: list[str] = []
+    wrong: list[int] = []
+    kept = 0
+
+    def setup(worker: phyla.WorkerContext) -> str:
+        setups.append(worker.name)
+        return "data"
+
+    def train(trial: Trial) -> None:
+        nonlocal kept
+        assert trial.worker == "data"
+        if trial.cached_state is not None:
+            kept += 1
+            if trial.parent is None or trial.cached_state != trial.parent.name:
+                wrong.append(trial.id)
+        good(trial)
+        trial.cached_state = f"{trial.id}.{trial.token}"
+
+    study(tmp_path, train, population=2, trials=10, setup=setup).run()
+    assert len(setups) == 1
+    assert wrong == []
+    study(tmp_path / "one", train, population=1, trials=10, setup=setup).run()
+    assert kept >= 9
+
+
+def test_another_configuration_is_refused_unless_extended(tmp_path: Path) -> None:
+    study(tmp_path, good, trials=2).run()
+    with pytest.raises(phyla.PhylaError, match=r"strategy\.total_steps: it has 10, given 20"):
+        study(tmp_path, good, trials=4).run()
+    results = study(tmp_path, good, trials=4).run(extend=True)
+    assert results.counts() == {"completed": 12}
+    with pytest.raises(ConfigurationError, match=r"population_size .it has 3, given 4"):
+        study(tmp_path, good, trials=4, population=4).run(extend=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"name": "a/b"}, "study name 'a/b'"),
+        ({"seed": -1}, "seed=-1"),
+        ({"train": 3}, "train=3"),
+        ({"lease_s": 0}, "lease_s=0"),
+        ({"stall_timeout_s": -1.0}, "stall_timeout_s=-1.0"),
+    ],
+)
+def test_bad_arguments_are_named(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    arguments: dict[str, Any] = {
+        "name": "x",
+        "space": phyla.Space(lr=phyla.Float(0.1, 1.0)),
+        "objective": phyla.Maximize("score"),
+        "strategy": phyla.PBT(population_size=1, steps_per_trial=1, total_steps=1),
+        "train": good,
+        "home": tmp_path,
+    }
+    with pytest.raises(ConfigurationError, match=words):
+        phyla.Study(**{**arguments, **changes})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ask_and_tell(tmp_path: Path) -> None:
+    asking = study(tmp_path, good, population=2, trials=3)
+    told = 0
+    while (trial := asking.ask()) is not None:
+        for _ in trial.steps():
+            pass
+        (trial.checkpoint_dir / "a").write_text(str(trial.id))
+        asking.tell(trial, metrics={"score": trial.id})
+        told += 1
+    assert asking.finished
+    assert told == 6
+
+
+def test_ask_and_tell_for_a_vectorised_population(tmp_path: Path) -> None:
+    vector = study(tmp_path, good, population=4, trials=5)
+    rounds = 0
+    while trials := vector.ask(4):
+        assert len(trials) == 4
+        values = []
+        for trial in trials:
+            if trial.parent:
+                rows = json.loads((trial.parent.path / "population.json").read_text())
+                assert rows[trial.parent.index][0] == trial.parent.trial
+            values.append([trial.id, trial.params["lr"]])
+        (trials[0].checkpoint_dir / "population.json").write_text(json.dumps(values))
+        vector.tell(trials, checkpoint=trials[0], metrics=[{"score": value} for _, value in values])
+        rounds += 1
+    assert rounds == 5
+    results = vector.results()
+    assert results.counts() == {"completed": 20}
+    assert len(results.checkpoints()) == 5
+    assert results.best is not None
+    stored = json.loads((results.best.checkpoint.path / "population.json").read_text())
+    assert stored[results.best.checkpoint.index][0] == results.best.trial
+
+
+def test_tell_says_what_is_missing(tmp_path: Path) -> None:
+    asking = study(tmp_path, good)
+    trial = asking.ask()
+    assert trial is not None
+    with pytest.raises(phyla.PhylaError, match="never reported the objective 'score'"):
+        asking.tell(trial)
+    trial.report(score=1)
+    with pytest.raises(phyla.PhylaError, match="checkpoint_dir"):
+        asking.tell(trial)
+    (trial.checkpoint_dir / "a").write_text("now")
+    asking.tell(trial)
+    second = asking.ask()
+    assert second is not None
+    asking.tell(second, error="my loop failed")
+    rows = {row.id: row for row in asking.results().trials()}
+    assert rows[second.id].state is TrialState.PENDING
+    assert rows[second.id].error == "my loop failed"

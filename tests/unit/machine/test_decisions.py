@@ -1,0 +1,356 @@
+"""After an exploit, weights and hyperparameters come from the trial whose score was compared."""
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phyla.errors import LeaseLost
+from phyla.machine import Claimed, Completion, Ended, Failure, Idle, Rules
+from phyla.population import PBT, Context, Decision, Last, Measure, Perturb, Start, Stop, Truncation, Wait
+from phyla.records import (
+    CheckpointState,
+    Maximize,
+    Member,
+    MemberState,
+    StudyState,
+    TrialKind,
+    TrialRecord,
+    TrialState,
+)
+from phyla.space import Float, Space
+from simulation import Simulation
+
+SPACE = Space(lr=Float(0.1, 1.0))
+
+
+def noisy(parent: Any, trial: TrialRecord) -> tuple[Any, float]:
+    return (trial.id,), float(np.random.default_rng(trial.seed).normal())
+
+
+def make(strategy: Any, train: Any = noisy, **options: Any) -> Simulation:
+    rules = Rules(space=SPACE, objective=Maximize("Q"), strategy=strategy, **options)
+    return Simulation(rules, train)
+
+
+def trials(simulation: Simulation) -> dict[int, TrialRecord]:
+    with simulation.store.reader(simulation.study.id) as reader:
+        return {trial.id: trial for trial in reader.trials()}
+
+
+def members(simulation: Simulation) -> list[Member]:
+    with simulation.store.reader(simulation.study.id) as reader:
+        return list(reader.members())
+
+
+def claim(simulation: Simulation, worker: str = "w") -> Claimed:
+    claimed, rest = simulation.controller.claim(worker)
+    assert claimed, rest
+    return claimed[0]
+
+
+@pytest.mark.parametrize("copy", ["both", "weights", "hyperparameters"])
+@pytest.mark.parametrize("workers", [1, 5])
+def test_what_exploit_copies(copy: Any, workers: int) -> None:
+    strategy = PBT(
+        population_size=8,
+        steps_per_trial=1,
+        total_steps=12,
+        exploit=Truncation(0.25),
+        explore=None,
+        copy=copy,
+    )
+    simulation = make(strategy)
+    simulation.run(workers, np.random.default_rng(0))
+    rows = trials(simulation)
+    exploits = [trial for trial in rows.values() if trial.reason["decision"] == "exploit"]
+    assert len(exploits) > 5
+    for trial in exploits:
+        compared: Any = trial.reason["compared"]
+        donor, own = rows[compared["donor"]["trial"]], rows[compared["own"]["trial"]]
+        assert donor.fitness == compared["donor"]["fitness"]
+        assert donor.fitness is not None
+        assert own.fitness is not None
+        assert donor.fitness > own.fitness
+        weights_from = own if copy == "hyperparameters" else donor
+        params_from = own if copy == "weights" else donor
+        assert trial.parent == weights_from.id
+        assert trial.parent_checkpoint == weights_from.checkpoint
+        assert simulation.weights[trial.parent_checkpoint or ""] == (weights_from.id,)
+        assert trial.start_step == weights_from.reached_step
+        assert trial.params == params_from.params
+        assert trial.params_from == params_from.id
+        assert trial.jump_from == (None if copy == "hyperparameters" else own.id)
+
+
+@pytest.mark.parametrize("value", [1.0, float("nan")])
+def test_a_tie_is_no_reason_to_move_and_nan_never_donates(value: float) -> None:
+    strategy = PBT(population_size=4, steps_per_trial=1, total_steps=5)
+    simulation = make(strategy, lambda parent, trial: (None, value))
+    simulation.run_serially()
+    assert {t.reason["decision"] for t in trials(simulation).values()} == {"start", "continue"}
+
+
+def test_nan_members_are_replaced_by_finite_ones() -> None:
+    simulation = make(
+        PBT(population_size=4, steps_per_trial=1, total_steps=4, exploit=Truncation(0.25)),
+        lambda parent, trial: (None, float("nan") if trial.member == 2 else float(trial.member)),
+    )
+    simulation.run_serially()
+    rows = trials(simulation)
+    moved = [t for t in rows.values() if t.reason["decision"] == "exploit"]
+    assert moved
+    assert {t.member for t in moved} == {2}
+    assert {rows[t.parent or 0].member for t in moved} == {3}
+
+
+def test_burn_in_and_ready_interval() -> None:
+    def exploits(**settings: Any) -> list[TrialRecord]:
+        strategy = PBT(population_size=6, steps_per_trial=10, total_steps=200, exploit=Truncation(0.5), **settings)
+        simulation = make(strategy)
+        simulation.run_serially()
+        return [t for t in trials(simulation).values() if t.reason["decision"] == "exploit"]
+
+    assert min(t.generation for t in exploits()) == 1
+    assert min(t.generation for t in exploits(burn_in=100)) >= 10
+    by_member: dict[int, list[int]] = {}
+    for trial in exploits(ready_interval=50):
+        by_member.setdefault(trial.member, []).append(trial.generation)
+    assert all(b - a >= 5 for g in by_member.values() for a, b in itertools.pairwise(g))
+
+
+def test_a_repeated_completion_gets_the_first_answer_and_counts_once() -> None:
+    simulation = make(PBT(population_size=1, steps_per_trial=1, total_steps=3))
+    done = simulation.completion(claim(simulation).trial)
+    first, again = (simulation.controller.complete([done])[0][0] for _ in range(2))
+    assert first == again
+    assert not isinstance(again, LeaseLost)
+    assert again.repeated
+    assert members(simulation)[0].spent_steps == 1
+
+
+def test_a_late_completion_counts_until_somebody_else_claims() -> None:
+    simulation = make(PBT(population_size=1, steps_per_trial=1, total_steps=3), lease_s=10.0)
+    late = simulation.completion(claim(simulation).trial)
+    simulation.clock.now += 100
+    with simulation.store.transaction(simulation.study.id, exclusive=True) as tx:
+        simulation.controller._expire(tx)
+    assert trials(simulation)[late.trial].state is TrialState.PENDING
+    answer = simulation.controller.complete([late])[0][0]
+    assert not isinstance(answer, LeaseLost)
+    assert trials(simulation)[late.trial].state is TrialState.COMPLETED
+
+    second = simulation.completion(claim(simulation).trial)
+    simulation.clock.now += 100
+    taken_over = claim(simulation, "other").trial
+    assert (taken_over.id, taken_over.token) == (second.trial, 2)
+    superseded = simulation.controller.complete([second])[0][0]
+    assert isinstance(superseded, LeaseLost)
+    assert "superseded by attempt 2" in str(superseded)
+    assert trials(simulation)[second.trial].state is TrialState.RUNNING
+
+
+def test_a_retry_keeps_parent_hyperparameters_and_seed() -> None:
+    simulation = make(PBT(population_size=2, steps_per_trial=1, total_steps=3), max_attempts=3)
+    first = claim(simulation).trial
+    simulation.controller.fail(Failure(trial=first.id, token=1, error="boom"))
+    again = claim(simulation).trial
+    assert (again.id, again.token, again.failures, again.error) == (first.id, 2, 1, "boom")
+    assert (again.parent, again.params, again.seed) == (first.parent, first.params, first.seed)
+
+
+def test_a_broken_first_trial_is_replaced_by_a_fresh_sample_that_counts_in_its_place() -> None:
+    simulation = make(PBT(population_size=1, steps_per_trial=1, total_steps=2), max_attempts=1)
+    broken = claim(simulation).trial
+    simulation.controller.fail(Failure(trial=broken.id, token=1, error="boom"))
+    fresh = claim(simulation).trial
+    assert fresh.replaces == broken.id
+    assert fresh.generation == 0
+    assert fresh.params != broken.params
+    assert trials(simulation)[broken.id].state is TrialState.FAILED
+
+
+def test_a_broken_exploit_sends_the_member_back_to_its_true_ancestor() -> None:
+    simulation = make(
+        PBT(population_size=2, steps_per_trial=1, total_steps=9, exploit=Truncation(0.5)), max_attempts=1
+    )
+    for _ in range(30):
+        work = claim(simulation).trial
+        if work.jump_from is not None:
+            break
+        simulation.controller.complete([simulation.completion(work)])
+    head = members(simulation)[work.member].head
+    assert head is not None
+    assert head.trial == work.jump_from
+    simulation.controller.fail(Failure(trial=work.id, token=1, error="boom"))
+    again = claim(simulation).trial
+    assert again.replaces == work.id
+    assert again.member == work.member
+    assert again.generation == work.generation
+    assert again.seed != work.seed
+
+
+def test_many_broken_trials_in_a_row_stop_the_study_with_the_error() -> None:
+    simulation = make(PBT(population_size=2, steps_per_trial=1, total_steps=3), max_attempts=1, max_broken=4)
+    for _ in range(4):
+        work = claim(simulation).trial
+        simulation.controller.fail(Failure(trial=work.id, token=1, error="ImportError: no torch"))
+    claimed, rest = simulation.controller.claim("w")
+    assert not claimed
+    assert isinstance(rest, Ended)
+    assert rest.state is StudyState.FAILED
+    assert "4 trials in a row" in (rest.message or "")
+    assert "ImportError: no torch" in (rest.message or "")
+
+
+def test_a_lost_checkpoint_is_no_donor_and_its_member_recovers_from_the_best() -> None:
+    simulation = make(PBT(population_size=3, steps_per_trial=1, total_steps=6), max_attempts=1)
+    for _ in range(3):
+        simulation.controller.complete([simulation.completion(claim(simulation).trial)])
+    work = claim(simulation).trial
+    lost = work.parent_checkpoint or ""
+    simulation.controller.fail(Failure(trial=work.id, token=1, error="gone", parent_gone=lost))
+    with simulation.store.reader(simulation.study.id) as reader:
+        row = reader.checkpoint(lost)
+        assert row is not None
+        assert row.state is CheckpointState.LOST
+    again = next(t for t in iter(lambda: claim(simulation).trial, None) if t.member == work.member)
+    assert again.parent_checkpoint != lost
+    assert again.reason["decision"] in ("recover", "exploit")
+    assert again.generation == work.generation
+
+
+def test_lost_progress_only_sends_the_retry_back_to_the_parent() -> None:
+    simulation = make(PBT(population_size=1, steps_per_trial=5, total_steps=10))
+    work = claim(simulation).trial
+    progress = replace(_checkpoint(simulation.completion(work)), name=f"{work.id}.1.p1", step=3)
+    simulation.controller.save_progress(work.id, 1, progress)
+    simulation.controller.release(work.id, 1)
+    again = claim(simulation).trial
+    assert (again.progress, again.progress_step, again.failures) == (progress.name, 3, 0)
+    simulation.controller.fail(Failure(trial=work.id, token=2, error="gone", parent_gone=progress.name))
+    assert claim(simulation).trial.progress is None
+
+
+def _checkpoint(done: Completion) -> Any:
+    assert done.checkpoint is not None
+    return done.checkpoint
+
+
+def test_retention_keeps_what_is_needed_and_stays_within_its_bound() -> None:
+    simulation = make(PBT(population_size=5, steps_per_trial=1, total_steps=30), keep_best=2)
+    rng = np.random.default_rng(1)
+    busy: dict[str, TrialRecord] = {}
+    for _ in range(400):
+        name = f"w{rng.integers(4)}"
+        if name in busy:
+            simulation.controller.complete([simulation.completion(busy.pop(name))])
+        else:
+            claimed, _ = simulation.controller.claim(name)
+            if claimed:
+                busy[name] = claimed[0].trial
+        look = simulation.controller.retention()
+        marked = simulation.controller.mark_deleting(look.collectable)
+        assert len(marked) == len(look.collectable)
+        kept = {row.name for row, _ in look.kept}
+        assert len(kept) <= look.bound
+        needed = {trial.parent_checkpoint for trial in busy.values()} | {
+            scored.checkpoint for m in members(simulation) for scored in (m.head, m.published) if scored
+        }
+        assert needed - {None} <= kept
+        with simulation.store.reader(simulation.study.id) as reader:
+            assert {t.checkpoint for t in reader.best_trials(2)} <= kept | {None}
+
+
+class Scripted:
+    """A strategy of a third party that uses every kind of decision."""
+
+    population_size = 3
+    synchronous = False
+    exclusive = True
+    fitness = Last()
+    member_steps = None
+
+    def finished(self, member: Member) -> bool:
+        return member.generation >= 4
+
+    def decide(self, member: Member, population: Any, context: Context) -> Decision:
+        count = context.state if isinstance(context.state, int) else 0
+        if member.index == 2 and member.generation == 2:
+            return Stop(reason={"why": "enough"}, state=count + 1)
+        if member.head is not None and member.head.measurements < 3:
+            return Measure(times=2, reason={"why": "noisy"}, state=count + 1)
+        lowest = population.lowest_generation()
+        if lowest is not None and lowest < member.generation:
+            return Wait(generation=member.generation, reason={"why": "the others"}, state=count + 1)
+        return Start(
+            weights=member.head,
+            params=context.space.sample(context.rng),
+            params_from=None,
+            steps=1,
+            reason={"decision": "start"},
+            state=count + 1,
+        )
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_a_strategy_may_wait_measure_stop_and_keep_state(workers: int) -> None:
+    simulation = make(Scripted())
+    ended = simulation.run(workers, np.random.default_rng(3))
+    assert ended.state is StudyState.COMPLETED
+    rows = trials(simulation)
+    trained = [t for t in rows.values() if t.kind is TrialKind.TRAIN]
+    measured = [t for t in rows.values() if t.kind is TrialKind.MEASURE]
+    assert [sum(t.member == m for t in trained) for m in range(3)] == [4, 4, 2]
+    # The last trial of a finished member is not asked about again, so it is measured once only.
+    assert [sum(t.member == m for t in measured) for m in range(3)] == [6, 6, 2]
+    first = next(t for t in trained if t.member == 0 and t.generation == 0)
+    again = [t.fitness for t in measured if t.parent == first.id]
+    assert len(again) == 2
+    with simulation.store.reader(simulation.study.id) as reader:
+        study = reader.study()
+    assert isinstance(study.strategy_state, int)
+    assert study.strategy_state == study.state_version > 12
+
+
+def test_a_strategy_that_waits_for_ever_is_told_so() -> None:
+    class Forever(Scripted):
+        def decide(self, member: Member, population: Any, context: Context) -> Decision:
+            return Wait(generation=99, reason={"why": "never"})
+
+    simulation = make(Forever())
+    _, rest = simulation.controller.claim("w")
+    assert isinstance(rest, Ended)
+    assert rest.state is StudyState.FAILED
+    assert "every member waits" in (rest.message or "")
+
+
+def test_waiting_for_a_time() -> None:
+    class Patient(Scripted):
+        def decide(self, member: Member, population: Any, context: Context) -> Decision:
+            if context.now < 1_000_010:
+                return Wait(seconds=10, reason={"why": "early"})
+            return Scripted.decide(self, member, population, context)
+
+    simulation = make(Patient())
+    _, rest = simulation.controller.claim("w")
+    assert rest == Idle(seconds=10, why="every member waits")
+    simulation.clock.now += 10
+    claim(simulation)
+    assert [m.state for m in members(simulation)].count(MemberState.RUNNING) == 1
+
+
+def test_perturbed_copies_stay_in_the_space() -> None:
+    simulation = make(
+        PBT(
+            population_size=6,
+            steps_per_trial=1,
+            total_steps=40,
+            exploit=Truncation(0.5),
+            explore=Perturb(factors=(0.5, 2.0), resample=0.1),
+        )
+    )
+    simulation.run_serially()
+    assert all(SPACE.contains(trial.params) for trial in trials(simulation).values())
