@@ -35,6 +35,11 @@ class Maintenance:
         self._places = places
         self._repository = LocalCheckpoints(places.checkpoints(study.name))
 
+    @property
+    def places(self) -> Places:
+        """Where the study keeps its things."""
+        return self._places
+
     def retention(self) -> Retention:
         """Return which checkpoints are kept and why, and which may go; changes nothing.
 

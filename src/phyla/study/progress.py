@@ -139,39 +139,35 @@ class Failures:
     """Tells each failed attempt once, as they occur; costs only what is new.
 
     Args:
-        reader: a look at the study now; what failed before is not told.
+        since: what ended before this time is not told, in seconds since the epoch.
     """
 
-    def __init__(self, reader: "Reader") -> None:
-        members = reader.members()
-        self._after = newest_trial(members)
-        self._seen: dict[int, int] = {}
-        for member in members:
-            if member.current_trial is not None:
-                self._seen[member.current_trial] = _failed_token(reader.attempts(member.current_trial))
+    def __init__(self, since: float) -> None:
+        self._since = since
+        self._after: int | None = None
+        self._open: dict[int, int] = {}
 
     def new(self, reader: "Reader") -> list[Attempt]:
         """Return the attempts that failed since the last call, by trial and token."""
-        trials = [reader.trial(known) for known in sorted(self._seen)]
+        if self._after is None:
+            members = reader.members()
+            self._after = max(0, newest_trial(members) - NEWEST)
+            current = (member.current_trial for member in members)
+            self._open = {trial: 0 for trial in current if trial is not None and trial <= (self._after or 0)}
+        trials = [reader.trial(known) for known in sorted(self._open)]
         trials += reader.trials(after=self._after)
-        found: list[Attempt] = []
+        told: list[Attempt] = []
         for trial in trials:
-            before = self._seen.get(trial.id, 0)
+            last = self._open.pop(trial.id, 0)
             if trial.failures:
-                failed = [attempt for attempt in _failed(reader.attempts(trial.id)) if attempt.token > before]
-                found += failed
-                before = max([before, *(attempt.token for attempt in failed)])
-            self._seen[trial.id] = before
-            if trial.ended_at is not None:
-                del self._seen[trial.id]
+                failed = [attempt for attempt in reader.attempts(trial.id) if self._counts(attempt, last)]
+                told += failed
+                last = max([last, *(attempt.token for attempt in failed)])
+            if trial.ended_at is None:
+                self._open[trial.id] = last
             self._after = max(self._after, trial.id)
-        return found
+        return told
 
-
-def _failed(attempts: Sequence[Attempt]) -> list[Attempt]:
-    ended_badly = (AttemptState.FAILED, AttemptState.LOST)
-    return [attempt for attempt in attempts if attempt.state in ended_badly and attempt.error]
-
-
-def _failed_token(attempts: Sequence[Attempt]) -> int:
-    return max((attempt.token for attempt in _failed(attempts)), default=0)
+    def _counts(self, attempt: Attempt, last: int) -> bool:
+        ended_badly = attempt.state in (AttemptState.FAILED, AttemptState.LOST) and attempt.error
+        return bool(ended_badly) and attempt.token > last and (attempt.ended_at or 0.0) >= self._since

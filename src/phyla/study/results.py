@@ -128,6 +128,12 @@ class Results:
         return str(objective["plugin"]).endswith(("maximize", "Maximize"))
 
     @property
+    def lease_s(self) -> float:
+        """Seconds a claim lasts unless renewed."""
+        options: Any = self._study.config["options"]
+        return float(options["lease_s"])
+
+    @property
     def best(self) -> Best | None:
         """The completed trial with the best fitness whose checkpoint is kept; None while there is none."""
         with self._reader() as reader:
@@ -193,10 +199,13 @@ class Results:
         with self._reader() as reader:
             return look(reader, self._study.config, choose)
 
-    def failures(self) -> Callable[[], list[Attempt]]:
-        """Return a function that tells, at each call, the attempts that failed since the call before."""
-        with self._reader() as reader:
-            told = Failures(reader)
+    def failures(self, since: float) -> Callable[[], list[Attempt]]:
+        """Return a function that tells, at each call, the attempts that failed since the call before.
+
+        Args:
+            since: what ended before this time is not told, in seconds since the epoch.
+        """
+        told = Failures(since)
 
         def new() -> list[Attempt]:
             with self._reader() as reader:

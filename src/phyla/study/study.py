@@ -194,9 +194,7 @@ class Study:
                 opened.client.lose_worker(holder, "its process was gone when the study was resumed", counts=False)
         opened.client.recover()
 
-    def _run_here(
-        self, opened: "_Opened", tick: Callable[[], None], on_interrupt: Callable[[], None]
-    ) -> bool:
+    def _run_here(self, opened: "_Opened", tick: Callable[[], None], on_interrupt: Callable[[], None]) -> bool:
         from phyla.worker import Worker, WorkerContext, worker_name
 
         assert self.train is not None
