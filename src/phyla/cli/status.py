@@ -110,9 +110,9 @@ def _head(results: "Results", progress: "Progress") -> list[str]:
     lines = [f"{record.name}: {record.state}, last activity {duration(progress.now - progress.last_activity)} ago"]
     if record.message:
         lines.append(record.message)
-    others = ", ".join(f"{count} {state}" for state, count in progress.counts.items() if state != "completed")
+    others = "".join(f", {count} {state}" for state, count in progress.counts.items() if state != "completed")
     lines.append(
-        f"{progress.completed}/{progress.planned_trials or '?'} trials completed{', ' + others if others else ''}; "
+        f"{progress.completed}/{progress.planned_trials or '?'} trials completed{others}; "
         f"{progress.spent_steps}/{progress.total_steps or '?'} steps by {record.population_size} members"
     )
     if progress.best is not None:

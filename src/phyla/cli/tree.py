@@ -79,9 +79,9 @@ def drawn(study: str, lineage: Lineage, shown: Shown, depth: int | None) -> "Tre
     tree = Tree(Text(head), highlight=False)
     roots = [trial for trial in lineage.roots() if trial.id in shown.trials]
     # Branches are drawn from a stack, not by recursion: a tree may be deep.
-    open_branches = [(tree, root, 0) for root in reversed(roots)]
+    open_branches = [(tree, root, 0, "") for root in reversed(roots)]
     while open_branches:
-        branch, start, level = open_branches.pop()
+        branch, start, level, prefix = open_branches.pop()
         chain = _chain(lineage, shown, start)
         visible = [child for child in lineage.children(chain[-1].id) if child.id in shown.trials]
         hidden = sum(weights[child.id] for trial in chain for child in lineage.children(trial.id)) - sum(
@@ -92,10 +92,10 @@ def drawn(study: str, lineage: Lineage, shown: Shown, depth: int | None) -> "Tre
         if others and depth is not None and level >= depth:
             hidden += sum(weights[child.id] for child in others)
             others = []
-        node = branch.add(_label(chain, shown, hidden))
+        node = branch.add(_label(chain, shown, hidden, prefix))
         if main is not None:
-            open_branches.append((branch, main, level))
-        open_branches += [(node, child, level + 1) for child in reversed(others)]
+            open_branches.append((branch, main, level, "then "))
+        open_branches += [(node, child, level + 1, "") for child in reversed(others)]
     return tree
 
 
@@ -133,13 +133,16 @@ def _continues(trial: TrialRecord, child: TrialRecord) -> bool:
     )
 
 
-def _label(chain: list[TrialRecord], shown: Shown, hidden: int) -> "Text":
+def _label(chain: list[TrialRecord], shown: Shown, hidden: int, prefix: str) -> "Text":
     from rich.text import Text
 
     first, last = chain[0], chain[-1]
-    name = f"trial {first.id}" if len(chain) == 1 else f"trials {first.id}..{last.id} ({len(chain)})"
+    if len(chain) == 1:
+        name = f"{prefix}trial {first.id} (member {first.member})"
+    else:
+        name = f"{prefix}trials {first.id}..{last.id} ({len(chain)} of member {first.member})"
     end = last.end_step if last.reached_step is None else last.reached_step
-    text = Text(f"{name} (member {first.member})", style="bold" if last.id in shown.path else "")
+    text = Text(name, style="bold" if last.id in shown.path else "")
     text.append(f" steps {first.start_step} -> {end}")
     if last.state is TrialState.COMPLETED:
         text.append(f"  {number(last.fitness)}")
