@@ -171,7 +171,11 @@ def _store(places: Places) -> Iterator[Finding]:
             yield Finding(Verdict.OK, "SQLite", sqlite3.sqlite_version)
             yield Finding(Verdict.OK, "store", f"{file} does not exist yet; the first run makes it")
             return
-        yield _sqlite(file)
+        try:
+            yield _sqlite(file)
+        except OSError as error:
+            yield Finding(Verdict.FAIL, "store", f"{file}: {error.strerror}", "make it readable and writable")
+            return
     try:
         found, head = schema_revisions(places.storage)
         if found != head:
@@ -182,7 +186,11 @@ def _store(places: Places) -> Iterator[Finding]:
     except PhylaError as error:
         yield Finding(Verdict.FAIL, "store", str(error))
         return
-    yield Finding(Verdict.OK, "store", f"{store.url}, schema {found}, {len(studies)} studies")
+    yield Finding(
+        Verdict.OK,
+        "store",
+        f"{store.url}, schema {found}, {len(studies)} {'study' if len(studies) == 1 else 'studies'}",
+    )
     try:
         for study in studies:
             yield from _study(store, study, places)
