@@ -246,8 +246,8 @@ class LocalCheckpoints:
         tree = scan(staging)
         if not tree.entries:
             raise NoCheckpoint(
-                f"no checkpoint was saved: {staging} is empty; save at least one file into the directory "
-                "that the trial names for its checkpoint before training returns"
+                f"no checkpoint was saved: {staging} is empty; save at least one file into "
+                "trial.checkpoint_dir before training returns"
             )
         try:
             found = digests(tree.entries, meanwhile=lambda: self._flush(tree))

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
@@ -15,8 +14,7 @@ from typing import Any, final
 
 from phyla.api import Client
 from phyla.errors import StudyFailed
-from phyla.launchers.process import EXIT_CANNOT_START
-from phyla.launchers.spec import WorkerSpec
+from phyla.launchers.spec import BEATS, EXIT_CANNOT_START, WorkerSpec
 from phyla.records import StudyState
 from phyla.settings import child_environment
 from phyla.worker import worker_name
@@ -53,8 +51,8 @@ class LocalLauncher:
         environments: extra environment variables, one mapping per worker.
         logs: directory for what the workers print.
         renew_s: how often leases are renewed.
-        stall_timeout_s: seconds without a step, a report or a finished trial before a worker is ended;
-            None never ends one.
+        stall_timeout_s: seconds without a step, a report or a finished trial before a worker is ended, counted
+            from its first request on; None never ends one.
         on_tick: called many times a second, for live displays.
         on_interrupt: called for each interrupt inside the signal handler, so it must be brief.
     """
@@ -124,7 +122,7 @@ class LocalLauncher:
                 process.popen.send_signal(signal.SIGTERM if self._interrupts == 1 else signal.SIGKILL)
 
     def _start(self, spec: WorkerSpec) -> None:
-        Path(spec.beat_file).write_bytes(bytes(8))
+        Path(spec.beat_file).write_bytes(bytes(BEATS.size))
         log = self._logs / f"worker-{spec.index}.log"
         with log.open("a") as output:
             popen = subprocess.Popen(
@@ -132,7 +130,9 @@ class LocalLauncher:
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=child_environment({"PYTHONUNBUFFERED": "1", **self._environments[spec.index]}),
+                env=child_environment(
+                    {"PYTHONUNBUFFERED": "1", "PHYLA_WORKER": "1", **self._environments[spec.index]}
+                ),
                 start_new_session=True,
                 text=True,
             )
@@ -183,13 +183,13 @@ class LocalLauncher:
         self._start(process.spec)
 
     def _check_progress(self, process: _Process) -> None:
-        beats = struct.unpack("<q", Path(process.spec.beat_file).read_bytes())[0]
+        beats, trials = BEATS.unpack(Path(process.spec.beat_file).read_bytes())
         now = time.monotonic()
+        if trials:
+            self._crashes = 0
         if beats != process.beats:
-            if process.beats > 1:
-                self._crashes = 0
             process.beats, process.progressed_at = beats, now
-        elif self._stall_timeout_s is not None and now - process.progressed_at > self._stall_timeout_s:
+        elif beats and self._stall_timeout_s is not None and now - process.progressed_at > self._stall_timeout_s:
             process.popen.kill()
             process.popen.wait()
             del self._processes[process.spec.index]

@@ -145,6 +145,11 @@ class Study:
             raise ConfigurationError("Study(train=...) is needed to run; without it use ask() and tell()")
         if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
             raise ConfigurationError(f"workers={workers!r}: must be an integer of at least 0")
+        if workers and settings.in_worker():
+            raise ConfigurationError(
+                "study.run(workers=...) was called in a worker process, which would start workers without end; "
+                'call it under `if __name__ == "__main__":`, or with workers=0 inside training code'
+            )
         if extend is not None:
             self._extend = extend
         if workers and self.places.storage == "memory://":

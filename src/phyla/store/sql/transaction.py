@@ -186,7 +186,7 @@ class SqlTransaction:
         Completed ones are not counted but added up from their members, whose `generation` is that number.
         """
         counted = self._all(self._sql.count_unfinished) + self._all(self._sql.count_given_up)
-        counts: dict[str, int] = {state: count for state, count in counted}
+        counts: dict[str, int] = {str(state): int(count) for state, count in counted}
         completed = self._count(self._sql.spent_generations)
         return {**counts, "completed": completed} if completed else counts
 
