@@ -50,9 +50,11 @@ def run(
 def _arguments(
     file: Path, workers: int, study: str | None, home: Path | None, storage: str | None, gpus_per_worker: float
 ) -> list[str]:
+    from phyla.cli.words import masked
+
     words = ["run", str(file), "--workers", str(workers)]
     for name, value in (("study", study), ("home", home), ("storage", storage)):
-        words += [] if value is None else [f"--{name}", str(value)]
+        words += [] if value is None else [f"--{name}", masked(str(value))]
     return words + (["--gpus-per-worker", f"{gpus_per_worker:g}"] if gpus_per_worker else [])
 
 
@@ -130,7 +132,7 @@ def _run(study: "Study", workers: int, gpus_per_worker: float, *, extend: bool, 
             on_progress=watch.progressed,
             on_interrupt=watch.interrupted,
         )
-        watch.end(results)
+        watch.progressed(results)
     for line in _closing(results, watch.seconds):
         print(line)
     record = results.study()

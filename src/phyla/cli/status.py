@@ -33,7 +33,7 @@ def status(
 
 def _all(studies: "list[Results]", home: options.Home, storage: options.Storage, *, as_json: bool) -> None:
     from phyla.cli.output import add_row, console, print_json, table
-    from phyla.cli.words import NOTHING, duration, number
+    from phyla.cli.words import NOTHING, duration, masked, number
     from phyla.study import Places
 
     looks = [(results, results.progress(lambda members: ())) for results in studies]
@@ -41,7 +41,7 @@ def _all(studies: "list[Results]", home: options.Home, storage: options.Storage,
         print_json([_summary(results, progress) for results, progress in looks])
         return
     if not looks:
-        print(f"no studies yet in {Places.of(home, storage).storage}")
+        print(f"no studies yet in {masked(Places.of(home, storage).storage)}")
         return
     made = table(
         "study",

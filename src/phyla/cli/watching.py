@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, final
 
@@ -71,6 +72,7 @@ class Watch:
         self._failures: Callable[[], list[Attempt]] | None = None
         self._pace: Pace | None = None
         self._interrupts = 0
+        self._results: Results | None = None
         self.seconds = 0.0
 
     def __enter__(self) -> Self:
@@ -80,10 +82,14 @@ class Watch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.seconds = time.monotonic() - self._started
+        if self._results is not None:
+            with suppress(StoreError):
+                self._look(self._results)
         self._display.close()
 
     def progressed(self, results: "Results") -> None:
-        """Look at the study if it is time."""
+        """Look at the study if it is time; the last look is at the end."""
+        self._results = results
         before = time.monotonic()
         if before < self._next:
             return
@@ -94,10 +100,6 @@ class Watch:
             self._failures = None
         after = time.monotonic()
         self._next = after + max(self._every_s, SHARE * (after - before))
-
-    def end(self, results: "Results") -> None:
-        """Look a last time."""
-        self._look(results)
 
     def interrupted(self) -> None:
         """Say what happens now; called inside a signal handler."""

@@ -1,6 +1,7 @@
 """How numbers, times and hyperparameters are written for a person."""
 
 import math
+import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -77,6 +78,12 @@ def attempt_line(attempt: Attempt) -> str:
     return f"trial {attempt.trial}, attempt {attempt.token} {attempt.state}: {first_line(attempt.error)}"
 
 
+def masked(url: str) -> str:
+    """Return a URL without its password, which has no place on a screen or in a log."""
+    url = re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", url)
+    return re.sub(r"([?&]password=)[^&]*", r"\1***", url)
+
+
 def command(name: str, study: str, places: Places) -> str:
     """Return the command line that runs a command on a study, wherever it is."""
     words = ["phyla", name, study]
@@ -84,7 +91,9 @@ def command(name: str, study: str, places: Places) -> str:
     if places.home != usual.home:
         words += ["--home", _relative(places.home)]
     if places.storage != Places.of(places.home if places.home != usual.home else None).storage:
-        words += ["--storage", places.storage]
+        words += ["--storage", masked(places.storage)]
+    if places.checkpoint_root != Places.of(places.home).checkpoint_root:
+        words += ["--checkpoints", _relative(places.checkpoint_root)]
     return shlex.join(words)
 
 
