@@ -1,11 +1,13 @@
 """How the command line writes numbers, times and errors."""
 
 import math
+from pathlib import Path
 
 import pytest
 
 from phyla.cli.watching import Pace
-from phyla.cli.words import duration, first_line, number, size
+from phyla.cli.words import command, duration, first_line, masked, number, size
+from phyla.study import Places
 
 
 @pytest.mark.parametrize(
@@ -43,6 +45,19 @@ def test_the_line_of_an_error_that_says_what_happened() -> None:
     )
     assert first_line("NoFitness: never reported\ncall report") == "NoFitness: never reported"
     assert first_line(None) == first_line("  ") == "-"
+
+
+def test_a_command_line_names_what_is_not_usual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PHYLA_HOME", raising=False)
+    monkeypatch.delenv("PHYLA_STORAGE", raising=False)
+    assert command("best", "s", Places.of()) == "phyla best s"
+    assert command("best", "s", Places.of("runs")) == "phyla best s --home runs"
+    assert command("best", "s", Places.of(checkpoints="/data")) == "phyla best s --checkpoints /data"
+    elsewhere = Places.of("runs", "postgresql://me:secret@host/db?password=secret&a=b")
+    assert "secret" not in command("best", "s", elsewhere)
+    assert masked(elsewhere.storage) == "postgresql://me:***@host/db?password=***&a=b"
+    assert masked("sqlite:////tmp/a:b@c.db") == "sqlite:////tmp/a:b@c.db"
 
 
 def test_time_left_follows_what_was_done_since_the_start() -> None:

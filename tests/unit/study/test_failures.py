@@ -5,7 +5,7 @@ from pathlib import Path
 import phyla
 
 
-def study(home: Path, **options: int) -> phyla.Study:
+def study(home: Path, max_attempts: int = 3) -> phyla.Study:
     return phyla.Study(
         "told",
         {"lr": phyla.Float(0.1, 1.0)},
@@ -13,7 +13,7 @@ def study(home: Path, **options: int) -> phyla.Study:
         phyla.PBT(population_size=3, steps_per_trial=2, total_steps=4),
         home=home,
         storage="memory://",
-        **options,
+        max_attempts=max_attempts,
     )
 
 
