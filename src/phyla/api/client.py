@@ -26,7 +26,7 @@ class CollectResult:
 class Client(Protocol):
     """One study, as a worker speaks with it. Every method may raise `StoreError`.
 
-    A worker is named `host:pid:start`; a trial's lease is named by (trial, token).
+    A worker is named `host:slot:pid:start`; a trial's lease is named by (trial, token).
     """
 
     def study(self) -> StudyRecord:
@@ -85,4 +85,8 @@ class Client(Protocol):
 
     def collect(self) -> CollectResult:
         """Delete the checkpoints that nobody needs any more."""
+        ...
+
+    def recover(self) -> None:
+        """Clean up what processes that died left half done; safe while others are alive."""
         ...

@@ -106,7 +106,7 @@ class Controller:
             return error
         tx.apply(commands)
         if commands:
-            tx.apply(machine.settle(tx, self.rules))
+            tx.apply(machine.settle(tx, self.rules, completed=True))
         return answer
 
     def _claim(
@@ -121,7 +121,7 @@ class Controller:
             if isinstance(answer, Claimed):
                 claimed.append(answer)
             elif answer is None:
-                tx.apply(machine.settle(tx, self.rules))
+                tx.apply(machine.settle(tx, self.rules, completed=False))
             else:
                 return claimed, answer
         return claimed, None

@@ -141,7 +141,7 @@ class LocalLauncher:
             # It died at once: its exit status and its log will tell.
             popen.stdin.write(spec.to_json() + "\n")
             popen.stdin.flush()
-        self._processes[spec.index] = _Process(spec, popen, worker_name(popen.pid), log)
+        self._processes[spec.index] = _Process(spec, popen, worker_name(spec.index, popen.pid), log)
 
     def _watch(self) -> None:
         renewed_at = time.monotonic()
@@ -175,6 +175,7 @@ class LocalLauncher:
     def _crashed(self, process: _Process, error: str, tail: str) -> None:
         text = error + (f"; the end of its log:\n{tail}" if tail else "")
         self._client.lose_worker(process.name, text, counts=True)
+        self._client.recover()
         self._crashes += 1
         if self._crashes >= CRASHES_IN_A_ROW:
             message = f"{self._crashes} workers in a row died without any progress, the last one: {text}"

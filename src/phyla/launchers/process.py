@@ -62,7 +62,7 @@ def _make(spec: WorkerSpec) -> Callable[[], None]:
     rules = from_config(study.config)
     repository = LocalCheckpoints(Path(spec.checkpoints))
     work_root = Path(spec.work_root)
-    name = worker_name()
+    name = worker_name(spec.index)
     state = None
     if spec.setup is not None:
         directory = work_root / f"worker-{spec.index}"

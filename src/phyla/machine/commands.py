@@ -75,13 +75,15 @@ class UpdateMember:
 @final
 @dataclass(frozen=True, slots=True)
 class WakeMembers:
-    """Make members ready that wait for this generation or a lower one, or for any completed trial.
+    """Make members ready that wait for this generation or a lower one.
 
-    With `now` given, only those that wait for a time that has come.
+    With `now` given, instead those that wait for a time that has come. With `completed`, also those that
+    wait for any completed trial.
     """
 
     generation: int | None
     now: float | None = None
+    completed: bool = False
 
 
 @final

@@ -153,18 +153,24 @@ def _measured(member: Member, again: Scored, rules: Rules) -> Member:
     return replace(changed, head=mean, published=published, recent=(*member.recent, again.fitness)[-RECENT:])
 
 
-def settle(view: View, rules: Rules) -> list[Command]:
-    """Return what follows once commands are applied: the barrier that opens, waiters that wake."""
+def settle(view: View, rules: Rules, *, completed: bool) -> list[Command]:
+    """Return what follows once commands are applied: the barrier that opens, waiters that wake.
+
+    Args:
+        view: the study, with the commands applied.
+        rules: what decisions go by.
+        completed: whether a trial completed, which wakes those that wait for any.
+    """
     strategy = rules.strategy
     if not strategy.exclusive:
         return []
     lowest = view.lowest_generation()
     if not strategy.synchronous:
-        return [WakeMembers(lowest)] if view.has_waiting() else []
+        return [WakeMembers(lowest, completed=completed)] if view.has_waiting() else []
     waiting = view.waiting_generation()
     if lowest is None or (waiting is not None and waiting <= lowest):
-        return [PublishAll(), WakeMembers(lowest)]
-    return []
+        return [PublishAll(), WakeMembers(lowest, completed=completed)]
+    return [WakeMembers(None, completed=True)] if completed else []
 
 
 def fail(view: View, rules: Rules, failure: Failure) -> list[Command]:

@@ -151,6 +151,7 @@ class MemoryTransaction:
         self._store = store
         self._id = study
         self._t = store._tables[study]
+        self._now = store._clock()
         self._undo: list[Callable[[], object]] = []
 
     # What can be read
@@ -161,8 +162,8 @@ class MemoryTransaction:
         return len(self._t.members)
 
     def now(self) -> float:
-        """Return the time."""
-        return self._store._clock()
+        """Return the time, one value throughout the transaction."""
+        return self._now
 
     def study(self) -> StudyRecord:
         """Return the study."""
@@ -206,10 +207,10 @@ class MemoryTransaction:
             (m.generation for m in self._t.members.values() if m.state is not MemberState.DONE), default=None
         )
 
-    def next_ready(self, worker: str) -> Member | None:
+    def next_ready(self, slot: str) -> Member | None:
         """Return the ready member to decide about next."""
         ready = [m for m in self._t.members.values() if m.state is MemberState.READY]
-        return min(ready, key=lambda m: (m.spent_steps, m.worker != worker, m.index), default=None)
+        return min(ready, key=lambda m: (m.spent_steps, m.slot != slot, m.index), default=None)
 
     def next_pending(self) -> TrialRecord | None:
         """Return the pending trial with the lowest id."""
@@ -417,7 +418,7 @@ class MemoryTransaction:
             elif member.wait_generation is not None:
                 due = command.generation is not None and member.wait_generation <= command.generation
             else:
-                due = member.wait_until is None
+                due = command.completed and member.wait_until is None
             if due:
                 awake = replace(
                     member,

@@ -171,6 +171,7 @@ class Study:
         else:
             finished = self._run_processes(opened, references, workers, gpus_per_worker, tick, on_interrupt)
         opened.client.collect()
+        opened.client.recover()
         if not finished:
             opened.store.set_state(opened.record.id, StudyState.STOPPED, "interrupted; run it again to resume")
             raise KeyboardInterrupt

@@ -38,7 +38,7 @@ class WorkerContext:
     """What the study's `setup(worker)` gets, once per process.
 
     Attributes:
-        name: `host:pid:start` of this process.
+        name: `host:slot:pid:start` of this process.
         index: 0 .. workers - 1.
         study: name of the study.
         working_dir: a directory of this worker, for caches and logs.
@@ -60,7 +60,7 @@ class Worker:
         train: the training function.
         metric: name of the study's objective.
         work_root: where working directories go.
-        name: `host:pid:start`.
+        name: `host:slot:pid:start`.
         clock: tells the time.
         state: what `setup` returned.
         renew_s: how often this worker renews its own leases; None when a supervisor does.

@@ -67,7 +67,12 @@ class Backend(Protocol):
 
     @property
     def statements(self) -> Statements:
-        """SQL for this database."""
+        """SQL for transactions that write."""
+        ...
+
+    @property
+    def reading(self) -> Statements:
+        """SQL for transactions that only look: the same, without locks."""
         ...
 
     @property

@@ -96,6 +96,7 @@ class PostgresBackend:
         )
         sa.event.listen(self.engine, "connect", _on_connect)
         self.statements = Statements(self.engine.dialect)
+        self.reading = Statements(self.engine.dialect, locks=False)
         self.driver_errors: tuple[type[Exception], ...] = (psycopg.Error, sa.exc.TimeoutError)
 
     def begin(self, *, write: bool) -> PostgresSession:

@@ -111,7 +111,7 @@ class SqliteBackend:
         )
         sa.event.listen(self.engine, "connect", self._on_connect)
         sa.event.listen(self.engine, "close", _on_close)
-        self.statements = Statements(self.engine.dialect)
+        self.statements = self.reading = Statements(self.engine.dialect)
         self.driver_errors: tuple[type[Exception], ...] = (sqlite3.Error, OSError)
 
     @property

@@ -7,7 +7,7 @@ Parameters of conditions start with `k_`; parameters of values are named like th
 """
 
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any, TypeVarTuple, final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -33,11 +33,14 @@ from phyla.store.sql.tables import (
     trials,
 )
 
+_Columns = TypeVarTuple("_Columns")
+
 STUDY = sa.bindparam("k_study", type_=sa.BigInteger)
 MEMBER = sa.bindparam("k_member", type_=sa.Integer)
 TRIAL = sa.bindparam("k_trial", type_=sa.BigInteger)
 TOKEN = sa.bindparam("k_token", type_=sa.Integer)
 NAME = sa.bindparam("k_name", type_=sa.Text)
+SLOT = sa.bindparam("k_slot", type_=sa.Text)
 WORKER = sa.bindparam("k_worker", type_=sa.Text)
 ORDER = sa.bindparam("k_order", type_=sa.Double)
 GENERATION = sa.bindparam("k_generation", type_=sa.Integer)
@@ -63,11 +66,14 @@ class Statements:
 
     Args:
         dialect: what they are compiled for.
+        locks: whether rows are locked where that is promised; False for those who only look.
     """
 
-    def __init__(self, dialect: sa.Dialect) -> None:
+    def __init__(self, dialect: sa.Dialect, *, locks: bool = True) -> None:
         self._dialect = dialect
-        self._updates: dict[tuple[str, tuple[str, ...]], str] = {}
+        self._locks = locks
+        self._member_updates: dict[tuple[str, ...], str] = {}
+        self._trial_updates: dict[tuple[str, ...], str] = {}
         self._studies()
         self._members()
         self._trials()
@@ -78,6 +84,18 @@ class Statements:
     def _compile(self, statement: sa.ClauseElement, values: Sequence[str] | None = None) -> str:
         return str(statement.compile(dialect=self._dialect, column_keys=values))
 
+    def _locked(
+        self,
+        select: "sa.Select[*_Columns]",
+        *,
+        of: sa.Table | None = None,
+        skip: bool = False,
+        key_share: bool = False,
+    ) -> "sa.Select[*_Columns]":
+        if not self._locks:
+            return select
+        return select.with_for_update(of=of, skip_locked=skip, key_share=key_share)
+
     def _insert(self, table: sa.Table) -> str:
         # `inline` keeps SQLAlchemy from asking for the new key: every key is given.
         return self._compile(table.insert().inline(), [column.name for column in table.columns])
@@ -85,7 +103,7 @@ class Statements:
     def _studies(self) -> None:
         s = studies.c
         self.study = self._compile(sa.select(studies).where(s.id == STUDY))
-        locked = sa.select(studies).where(s.id == STUDY).with_for_update(key_share=True).cte("locked")
+        locked = self._locked(sa.select(studies).where(s.id == STUDY), key_share=True).cte("locked")
         clock = sa.cast(sa.extract("epoch", sa.func.clock_timestamp()), sa.Double)
         self.clock = self._compile(sa.select(clock))
         # The clock is read after the lock was waited for, hence the common table expression.
@@ -109,14 +127,14 @@ class Statements:
         mine = m.study == STUDY
         one = sa.select(members).where(mine, m.member == MEMBER)
         self.member = self._compile(one)
-        self.locked_member = self._compile(one.with_for_update())
+        self.locked_member = self._compile(self._locked(one))
         self.all_members = self._compile(sa.select(members).where(mine).order_by(m.member))
         self.insert_member = self._compile(members.insert().inline(), ["study", "member", "state"])
         least = sa.select(sa.func.min(m.spent_steps)).where(mine, READY).scalar_subquery()
-        ready = sa.select(members).where(mine, READY).limit(ONE).offset(ZERO).with_for_update(skip_locked=True)
+        ready = self._locked(sa.select(members).where(mine, READY).limit(ONE).offset(ZERO), skip=True)
         self.next_ready = self._compile(ready.order_by(m.spent_steps, m.member))
-        self.next_ready_of_worker = self._compile(
-            ready.where(m.spent_steps == least, m.worker == WORKER).order_by(m.member)
+        self.next_ready_of_slot = self._compile(
+            ready.where(m.spent_steps == least, m.slot == SLOT).order_by(m.member)
         )
         self.unranked = self._compile(sa.select(sa.func.count()).where(mine, UNRANKED).select_from(members))
         self.ranks_before = self._compile(
@@ -142,10 +160,10 @@ class Statements:
         self.next_wait_until = self._compile(sa.select(sa.func.min(m.wait_until)).where(mine, WAITING))
         waiting = members.update().where(mine, WAITING)
         self.wake_by_time = self._compile(waiting.where(m.wait_until <= NOW).values(_AWAKE), [])
-        reached = sa.or_(
-            m.wait_generation <= GENERATION, sa.and_(m.wait_generation.is_(None), m.wait_until.is_(None))
-        )
-        self.wake_by_generation = self._compile(waiting.where(reached).values(_AWAKE), [])
+        reached = waiting.where(m.wait_generation <= GENERATION)
+        self.wake_by_generation = self._compile(reached.values(_AWAKE), [])
+        any_completed = waiting.where(m.wait_generation.is_(None), m.wait_until.is_(None))
+        self.wake_by_completion = self._compile(any_completed.values(_AWAKE), [])
         self.publish_all = self._compile(
             members.update()
             .where(mine, m.published.is_distinct_from(m.head))
@@ -160,18 +178,18 @@ class Statements:
 
     def update_member(self, fields: tuple[str, ...]) -> str:
         """Return the statement that writes these fields of a member."""
-        condition = sa.and_(members.c.study == STUDY, members.c.member == MEMBER)
-        return self._update(members, condition, fields)
+        found = self._member_updates.get(fields)
+        if found is None:
+            one = members.update().where(members.c.study == STUDY, members.c.member == MEMBER)
+            found = self._member_updates[fields] = self._compile(one, columns(fields))
+        return found
 
     def update_trial(self, fields: tuple[str, ...]) -> str:
         """Return the statement that writes these fields of a trial."""
-        return self._update(trials, trials.c.id == TRIAL, fields)
-
-    def _update(self, table: sa.Table, condition: sa.ColumnElement[bool], fields: tuple[str, ...]) -> str:
-        found = self._updates.get((table.name, fields))
+        found = self._trial_updates.get(fields)
         if found is None:
-            found = self._compile(table.update().where(condition), columns(fields))
-            self._updates[table.name, fields] = found
+            one = trials.update().where(trials.c.id == TRIAL)
+            found = self._trial_updates[fields] = self._compile(one, columns(fields))
         return found
 
     def _trials(self) -> None:
@@ -179,18 +197,13 @@ class Statements:
         mine = t.study == STUDY
         one = sa.select(trials).where(t.id == TRIAL, mine)
         self.trial = self._compile(one)
-        self.locked_trial = self._compile(one.with_for_update())
+        self.locked_trial = self._compile(self._locked(one))
         self.insert_trial = self._insert(trials)
         self.last_trial_id = self._compile(sa.select(sa.func.max(t.id)))
         sequences = self._dialect.supports_sequences
         self.next_trial_id = self._compile(sa.select(trial_ids.next_value())) if sequences else self.last_trial_id
         self.next_pending = self._compile(
-            sa.select(trials)
-            .where(mine, PENDING)
-            .order_by(t.id)
-            .limit(ONE)
-            .offset(ZERO)
-            .with_for_update(skip_locked=True)
+            self._locked(sa.select(trials).where(mine, PENDING).order_by(t.id).limit(ONE).offset(ZERO), skip=True)
         )
         after = sa.select(trials).where(mine, t.id > AFTER).order_by(t.id)
         self.trials = self._compile(after)
@@ -247,13 +260,16 @@ class Statements:
         self.running_of_worker = self._compile(running.where(a.worker == WORKER))
         # A trial that somebody has locked is being ended just now; to wait for it could be a deadlock.
         self.expired = self._compile(
-            sa.select(attempts)
-            .join(trials, trials.c.id == a.trial)
-            .where(mine, a.state == sa.literal_column("'running'"), a.expires_at < NOW)
-            .order_by(a.expires_at, a.trial)
-            .limit(LIMIT)
-            .offset(ZERO)
-            .with_for_update(of=trials, skip_locked=True)
+            self._locked(
+                sa.select(attempts)
+                .join(trials, trials.c.id == a.trial)
+                .where(mine, a.state == sa.literal_column("'running'"), a.expires_at < NOW)
+                .order_by(a.expires_at, a.trial)
+                .limit(LIMIT)
+                .offset(ZERO),
+                of=trials,
+                skip=True,
+            )
         )
         self.insert_attempt = self._insert(attempts)
         self.end_attempt = self._compile(

@@ -156,14 +156,14 @@ def _explained(backend: Backend, error: Exception) -> Exception:
 class _Block:
     """A transaction as a `with` block: commits at its end, rolls back when it raises."""
 
-    __slots__ = ("_session", "_store", "_write")
+    __slots__ = ("_session", "_store", "write")
 
     def __init__(self, store: SqlStore, *, write: bool) -> None:
         self._store = store
-        self._write = write
+        self.write = write
 
     def __enter__(self) -> Session:
-        self._session = self._store._begin(write=self._write)
+        self._session = self._store._begin(write=self.write)
         return self._session
 
     def __exit__(
@@ -191,7 +191,7 @@ class _Opened:
             study, now = backend.study(session.cursor, self._study, exclusive=self._exclusive)
             if study is None:
                 raise StudyNotFound(f"there is no study with id {self._study} in {self._store.url}")
-            return SqlTransaction(backend, session.cursor, study, now)
+            return SqlTransaction(backend, session.cursor, study, now, write=self._block.write)
         except BaseException as error:
             self._store._end(session, error)
             raise

@@ -36,11 +36,12 @@ class SqlTransaction:
         cursor: inside an open transaction.
         study: the study's row.
         now: the database's time.
+        write: whether rows are locked where that is promised.
     """
 
-    def __init__(self, backend: Backend, cursor: Cursor, study: StudyRecord, now: float) -> None:
+    def __init__(self, backend: Backend, cursor: Cursor, study: StudyRecord, now: float, *, write: bool) -> None:
         self._backend = backend
-        self._sql = backend.statements
+        self._sql = backend.statements if write else backend.reading
         self._cursor = cursor
         self._id = study.id
         self._now = now
@@ -97,9 +98,9 @@ class SqlTransaction:
         """Return all members by index."""
         return [member_record(row) for row in self._all(self._sql.all_members)]
 
-    def next_ready(self, worker: str) -> Member | None:
+    def next_ready(self, slot: str) -> Member | None:
         """Return the ready member to decide about next; locks it and passes over locked ones."""
-        row = self._one(self._sql.next_ready_of_worker, k_worker=worker) or self._one(self._sql.next_ready)
+        row = self._one(self._sql.next_ready_of_slot, k_slot=slot) or self._one(self._sql.next_ready)
         return None if row is None else self._held.member(member_record(row))
 
     def scored(self) -> int:
@@ -186,7 +187,7 @@ class SqlTransaction:
         Completed ones are not counted but added up from their members, whose `generation` is that number.
         """
         counted = self._all(self._sql.count_unfinished) + self._all(self._sql.count_given_up)
-        counts: dict[str, int] = {str(state): int(count) for state, count in counted}
+        counts: dict[str, int] = {row[0]: row[1] for row in counted}
         completed = self._count(self._sql.spent_generations)
         return {**counts, "completed": completed} if completed else counts
 

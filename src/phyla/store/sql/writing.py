@@ -29,6 +29,7 @@ from phyla.store.sql.codec import encode
 from phyla.store.sql.rows import (
     MEMBER_FIELDS,
     TRIAL_FIELDS,
+    Values,
     attempt_values,
     batch_json,
     changed,
@@ -140,13 +141,17 @@ class Writer:
             self._held.study = replace(study, strategy_state=command.state, state_version=study.state_version + 1)
 
     def _apply_to_members(self, command: WakeMembers | PublishAll) -> None:
+        key: Values = {"k_study": self._id}
         if isinstance(command, PublishAll):
-            self._cursor.execute(self._sql.publish_all, {"k_study": self._id})
+            self._cursor.execute(self._sql.publish_all, key)
         elif command.now is not None:
-            self._cursor.execute(self._sql.wake_by_time, {"k_study": self._id, "k_now": command.now})
+            self._cursor.execute(self._sql.wake_by_time, {**key, "k_now": command.now})
         else:
-            key = {"k_study": self._id, "k_generation": command.generation}
-            self._cursor.execute(self._sql.wake_by_generation, key)
+            if command.generation is not None:
+                reached = {**key, "k_generation": command.generation}
+                self._cursor.execute(self._sql.wake_by_generation, reached)
+            if command.completed:
+                self._cursor.execute(self._sql.wake_by_completion, key)
         self._held.members.clear()
 
     def _apply_to_checkpoint(self, command: InsertCheckpoint | TakeCheckpoint | SetCheckpointState) -> None:

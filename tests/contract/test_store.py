@@ -1,0 +1,324 @@
+"""What every store must do. One suite for memory, SQLite and PostgreSQL."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from phyla import machine
+from phyla.controller import Controller
+from phyla.errors import LeaseLost, StudyNotFound
+from phyla.machine import Accepted, Failure
+from phyla.records import CheckpointState, MemberState, Report, StudyState, TrialState
+from phyla.store import MemoryStore, Store, pages
+from phyla.store.sql import SqlStore
+from phyla.store.sql.postgres import PostgresBackend
+from phyla.store.sql.sqlite import SqliteBackend
+from storing import (
+    LEASE_S,
+    Alike,
+    Capricious,
+    VirtualClock,
+    completion,
+    everything,
+    pbt,
+    plain,
+    rules,
+)
+
+KINDS = ("memory", "sqlite", "postgres")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A store under test.
+
+    Attributes:
+        store: the store.
+        clock: its clock.
+        again: opens the same database once more; gives the same store in memory.
+    """
+
+    store: Store
+    clock: VirtualClock
+    again: Callable[[], Store]
+
+    def controller(self, size: int = 3, name: str = "s", *, synchronous: bool = False) -> Controller:
+        study = self.store.create_study(name, {}, 1, size)
+        return Controller(self.store, study.id, rules(pbt(size, synchronous=synchronous)))
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def subject(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> Iterator[Subject]:
+    clock = VirtualClock()
+    opened: list[Store] = []
+
+    def again() -> Store:
+        if kind == "memory":
+            return opened[0] if opened else MemoryStore(clock)
+        if kind == "sqlite":
+            return SqlStore(SqliteBackend(f"sqlite:///{tmp_path}/store.db", clock))
+        return SqlStore(PostgresBackend(request.getfixturevalue("postgres_url"), clock))
+
+    def keep() -> Store:
+        opened.append(again())
+        return opened[-1]
+
+    yield Subject(keep(), clock, keep)
+    for store in opened:
+        store.close()
+
+
+def test_it_answers_as_the_store_in_memory_does(subject: Subject, kind: str) -> None:
+    run_state_machine_as_test(
+        # Anything that makes a state machine will do.
+        cast("type[Alike]", partial(Alike, subject.store, MemoryStore(subject.clock), subject.clock)),
+        settings=settings(
+            max_examples={"memory": 10, "sqlite": 80, "postgres": 30}[kind],
+            stateful_step_count=30,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+def test_a_study_is_created_once(subject: Subject) -> None:
+    first = subject.store.create_study("a", {"b": 1, "a": [1, 2]}, 5, 2)
+    assert subject.store.create_study("a", {"other": 1}, 6, 3) == first
+    assert (first.name, first.seed, first.population_size) == ("a", 5, 2)
+    assert first.created_at == subject.clock.now
+    assert list(first.config) == ["b", "a"]
+    other = subject.store.create_study("b", {}, 0, 1)
+    assert subject.store.studies() == [first, other]
+    assert subject.store.find_study("b") == other
+    assert subject.store.find_study("c") is None
+
+
+def test_a_study_that_does_not_exist_is_not_found(subject: Subject) -> None:
+    with pytest.raises(StudyNotFound, match="no study with id 7"), subject.store.transaction(7, exclusive=False):
+        pass
+    with pytest.raises(StudyNotFound), subject.store.reader(7):
+        pass
+
+
+def test_state_and_configuration_can_be_set(subject: Subject) -> None:
+    study = subject.store.create_study("a", {}, 0, 2)
+    with subject.store.transaction(study.id, exclusive=True) as tx:
+        done = replace(tx.locked_member(1), state=MemberState.DONE)
+        tx.apply([machine.UpdateMember(done)])
+    subject.store.set_state(study.id, StudyState.FAILED, "why \u2603")
+    subject.store.set_config(study.id, {"more": math.inf})
+    changed = subject.store.find_study("a")
+    assert changed is not None
+    assert (changed.state, changed.message) == (StudyState.FAILED, "why \u2603")
+    assert changed.config == {"more": math.inf}
+    with subject.store.reader(study.id) as reader:
+        assert [member.state for member in reader.members()] == [MemberState.READY, MemberState.READY]
+
+
+def test_a_transaction_that_raises_leaves_nothing(subject: Subject) -> None:
+    controller = subject.controller()
+    before = everything(subject.store, 1)
+
+    def work() -> None:
+        with subject.store.transaction(1, exclusive=True) as tx:
+            _, commands = machine.claim(tx, controller.rules, "w")
+            tx.apply(commands)
+            tx.apply([machine.SetStudyState(StudyState.FAILED, "x"), machine.SetStrategyState({"n": 1})])
+            assert tx.study().state is StudyState.FAILED
+            assert tx.has_unfinished_trials()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+    assert everything(subject.store, 1) == before
+
+
+def test_a_transaction_sees_its_own_writes(subject: Subject) -> None:
+    controller = subject.controller()
+    with subject.store.transaction(1, exclusive=True) as tx:
+        answer, commands = machine.claim(tx, controller.rules, "w")
+        tx.apply(commands)
+        assert isinstance(answer, machine.Claimed)
+        assert tx.trial(answer.trial.id) == answer.trial
+        assert [attempt.trial for attempt in tx.running("w")] == [answer.trial.id]
+        tx.apply([machine.SetStrategyState({"n": 1}), machine.SetStrategyState({"n": 2})])
+        assert (tx.study().strategy_state, tx.study().state_version) == ({"n": 2}, 2)
+    with subject.store.reader(1) as reader:
+        assert (reader.study().strategy_state, reader.study().state_version) == ({"n": 2}, 2)
+
+
+def test_a_transaction_tells_one_time(subject: Subject) -> None:
+    subject.controller()
+    with subject.store.transaction(1, exclusive=True) as tx:
+        begin = tx.now()
+        subject.clock.now += 100
+        assert tx.now() == begin
+
+
+def test_ids_are_never_given_twice(subject: Subject) -> None:
+    subject.controller(name="a")
+    subject.controller(name="b")
+    given = []
+    for study in (1, 2, 1):
+        with subject.store.transaction(study, exclusive=True) as tx:
+            given.append(tx.new_trial_id())
+    assert len(set(given)) == len(given)
+    assert min(given) == 1
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 5e-324, 0.1])
+def test_numbers_come_back_as_they_were(subject: Subject, value: float) -> None:
+    controller = subject.controller()
+    claimed = controller.claim("w")[0][0]
+    metrics = {"score": value, "$float": [{"$float": value}], "deep": {"x": [value, "nan", None, True, 1]}}
+    controller.complete([completion(claimed, value, metrics=metrics, reports=2)])
+    with subject.again().reader(1) as reader:
+        trial = reader.trial(claimed.trial.id)
+        member = reader.member(claimed.trial.member)
+        assert plain(trial.fitness) == plain(value)
+        assert trial.order == (value if math.isfinite(value) else -math.inf)
+        assert plain(trial.metrics) == plain(metrics)
+        assert member.head is not None
+        assert plain([member.head.fitness, member.head.order, *member.recent]) == plain(
+            [value, trial.order, value]
+        )
+        assert plain(reader.reports(trial.id)) == plain([Report(n, {"score": value}) for n in (0, 1)])
+
+
+@pytest.mark.parametrize("error", ["nul \0 inside", "half a character \udcff", "caf\u00e9 \u2603 \U0001f600"])
+def test_any_error_text_can_be_stored(subject: Subject, error: str) -> None:
+    controller = subject.controller()
+    trial = controller.claim("w")[0][0].trial
+    controller.fail(Failure(trial=trial.id, token=1, error=error))
+    with subject.again().reader(1) as reader:
+        stored = reader.trial(trial.id).error
+    assert stored is not None
+    assert error.split()[0] in stored
+
+
+def test_an_answer_is_repeated_and_superseded_work_refused(subject: Subject) -> None:
+    controller = subject.controller()
+    claimed = controller.claim("w")[0][0]
+    subject.clock.now += 2 * LEASE_S
+    again = Controller(subject.again(), 1, controller.rules).claim("x")[0][0]
+    assert (again.trial.id, again.trial.token) == (claimed.trial.id, 2)
+    (late,), _, _ = controller.complete([completion(claimed)])
+    assert isinstance(late, LeaseLost)
+    for _ in range(2):
+        (answer,), _, _ = controller.complete([completion(again, 0.75)])
+        assert answer == Accepted(trial=again.trial.id, fitness=0.75)
+    with subject.store.reader(1) as reader:
+        assert [attempt.state for attempt in reader.attempts(again.trial.id)] == ["lost", "completed"]
+        assert reader.counts() == {"completed": 1}
+
+
+def test_a_parent_that_is_not_live_cannot_be_taken(subject: Subject) -> None:
+    controller = subject.controller()
+    claimed = controller.claim("w")[0][0]
+    controller.complete([completion(claimed)])
+    name = f"{claimed.trial.id}.1"
+    with subject.store.transaction(1, exclusive=True) as tx:
+        tx.apply([machine.TakeCheckpoint(name)])
+        row = tx.checkpoint(name)
+        assert row is not None
+        assert row.taken == 1
+        assert tx.apply([machine.MarkDeleting(name, 0)]) == []
+        assert tx.apply([machine.MarkDeleting(name, 1), machine.MarkDeleting(name, 1)]) == [name]
+    for gone in (name, "unknown"):
+        with pytest.raises(machine.ParentGone), subject.store.transaction(1, exclusive=True) as tx:
+            tx.apply([machine.TakeCheckpoint(gone)])
+
+
+def test_a_member_goes_on_when_its_parent_is_gone(subject: Subject) -> None:
+    controller = subject.controller(size=1)
+    claimed = controller.claim("w")[0][0]
+    controller.complete([completion(claimed)])
+    controller.set_checkpoints([f"{claimed.trial.id}.1"], CheckpointState.LOST)
+    answer = controller.claim("w")[0][0]
+    assert answer.trial.parent is None
+    assert answer.trial.reason["decision"] == "recover"
+
+
+def test_reports_belong_to_their_attempt(subject: Subject) -> None:
+    controller = subject.controller()
+    trial = controller.claim("w")[0][0].trial
+    controller.report(trial.id, 1, [Report(1, {"a": 1.0}), Report(2, {"a": 2.0})])
+    controller.report(trial.id, 1, [Report(3, {"a": 3.0})])
+    controller.release(trial.id, 1)
+    controller.claim("w")
+    with subject.store.reader(1) as reader:
+        assert [report.step for report in reader.reports(trial.id)] == [1, 2, 3]
+    controller.report(trial.id, 2, [Report(1, {"a": 9.0})])
+    with subject.store.reader(1) as reader:
+        assert [report.metrics for report in reader.reports(trial.id)] == [{"a": 9.0}]
+        assert [report.step for report in reader.reports(trial.id, 1)] == [1, 2, 3]
+        assert reader.reports(trial.id, 3) == []
+
+
+def test_studies_do_not_see_each_other(subject: Subject) -> None:
+    first, second = subject.controller(name="a"), subject.controller(name="b")
+    mine = first.claim("w")[0][0]
+    first.complete([completion(mine)])
+    before = everything(subject.store, 1)
+    theirs = second.claim("w")[0][0]
+    assert theirs.trial.id != mine.trial.id
+    with subject.store.reader(2) as reader:
+        assert [trial.id for trial in pages(reader)] == [theirs.trial.id]
+        assert reader.locked_trial(mine.trial.id) is None
+        assert reader.checkpoint(f"{mine.trial.id}.1") is None
+        assert reader.attempts(mine.trial.id) == []
+        with pytest.raises(KeyError):
+            reader.trial(mine.trial.id)
+        with pytest.raises(KeyError):
+            reader.member(3)
+        with pytest.raises(IndexError):
+            reader.at_rank(0)
+    (answer,), _, _ = second.complete([completion(mine)])
+    assert isinstance(answer, LeaseLost)
+    assert second.lose_worker("w", "gone", counts=False) == 1
+    second.renew("w")
+    assert everything(subject.store, 1) == before
+
+
+def test_trials_come_in_pages(subject: Subject) -> None:
+    controller = subject.controller(size=2)
+    for _ in range(6):
+        controller.complete([completion(controller.claim("w")[0][0])])
+    with subject.store.reader(1) as reader:
+        assert [trial.id for trial in pages(reader, 4)] == [1, 2, 3, 4, 5, 6]
+        mine = [trial.id for trial in reader.trials() if trial.member == 1]
+        assert [trial.id for trial in reader.trials(member=1)] == mine
+        assert [trial.id for trial in reader.trials(member=1, after=mine[0], limit=1)] == mine[1:2]
+
+
+def test_every_kind_of_decision_survives_a_restart(subject: Subject) -> None:
+    size = 3
+    study = subject.store.create_study("s", {}, 1, size)
+    for _ in range(40):
+        # Nothing but the store is carried over from one step to the next.
+        controller = Controller(subject.store, study.id, rules(Capricious(population_size=size)))
+        claimed, rest = controller.claim("w")
+        if claimed:
+            controller.complete([completion(claimed[0])])
+        elif isinstance(rest, machine.Ended):
+            break
+        subject.clock.now += 1.0
+    with subject.store.reader(study.id) as reader:
+        kinds = {trial.kind for trial in reader.trials() if trial.state is TrialState.COMPLETED}
+        assert kinds == {"train", "measure"}
+        assert reader.study().state_version > size

@@ -1,0 +1,387 @@
+"""A virtual clock, a strategy that does everything, and a machine that drives two stores alike."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, cast
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from phyla.controller import Controller
+from phyla.errors import PhylaError
+from phyla.machine import Claimed, Completion, Failure, Rules
+from phyla.population import (
+    PBT,
+    Context,
+    Decision,
+    FitnessRule,
+    Last,
+    Measure,
+    Perturb,
+    Population,
+    Start,
+    Stop,
+    Strategy,
+    Truncation,
+    Wait,
+)
+from phyla.records import Checkpoint, CheckpointState, JsonObject, Maximize, Member, Minimize, Report, StudyState
+from phyla.space import Float, Space
+from phyla.store import Reader, Store, pages
+
+WORKERS = ("host:1:1", "host:2:1", "host:3:1")
+LEASE_S = 10.0
+STEPS = 5
+
+
+class VirtualClock:
+    """Stands still until a test moves it."""
+
+    def __init__(self, now: float = 1_000_000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capricious:
+    """Decides by the number of decisions so far, which it keeps as its state: everything happens soon."""
+
+    population_size: int
+    total_steps: int = 6 * STEPS
+    synchronous: bool = False
+    exclusive: bool = True
+    fitness: FitnessRule = field(default_factory=Last)
+    member_steps: int | None = None
+
+    def finished(self, member: Member) -> bool:
+        return member.spent_steps >= self.total_steps
+
+    def decide(self, member: Member, population: Population, context: Context) -> Decision:
+        count = cast("dict[str, int]", context.state or {"decisions": 0})["decisions"] + 1
+        state: JsonObject = {"decisions": count, "last": math.nan if count % 2 else "\u2603"}
+        reason: JsonObject = {"decision": "capricious", "why": f"decision {count}", "scored": population.scored()}
+        match (count * 7919) % 13:
+            case 1:
+                return Wait(generation=member.generation + 1, reason=reason, state=state)
+            case 2:
+                return Wait(seconds=2.5, reason=reason, state=state)
+            case 3:
+                return Wait(reason=reason, state=state)
+            case 4 | 5 if member.head is not None:
+                return Measure(times=2, reason=reason, state=state)
+            case 6:
+                return Stop(reason=reason, state=state)
+            case 7 if count > 20:
+                return Stop(reason=reason, state=state, study=True)
+        weights = member.head
+        if population.scored() and count % 3 == 0:
+            weights = population.at_rank(0).published
+        params = {"rate": float(context.rng.random())}
+        return Start(
+            weights=weights,
+            params=params,
+            params_from=weights.trial if weights else None,
+            steps=STEPS,
+            reason=reason,
+            exploited=weights is not member.head,
+            state=state if count % 2 else None,
+        )
+
+
+def pbt(size: int, *, synchronous: bool = False) -> PBT:
+    return PBT(
+        population_size=size,
+        steps_per_trial=STEPS,
+        total_steps=6 * STEPS,
+        exploit=Truncation(0.5),
+        explore=Perturb(),
+        synchronous=synchronous,
+    )
+
+
+def rules(strategy: Strategy, *, minimize: bool = False, max_broken: int = 4) -> Rules:
+    return Rules(
+        space=Space(rate=Float(0.0, 1.0)),
+        objective=Minimize("loss") if minimize else Maximize("score"),
+        strategy=strategy,
+        lease_s=LEASE_S,
+        max_attempts=2,
+        max_claims=5,
+        max_broken=max_broken,
+        keep_best=2,
+    )
+
+
+def completion(
+    claimed: Claimed, value: float = 0.5, *, metrics: Mapping[str, Any] | None = None, reports: int = 0
+) -> Completion:
+    trial = claimed.trial
+    checkpoint = Checkpoint(
+        name=f"{trial.id}.{trial.token}",
+        study=trial.study,
+        trial=trial.id,
+        step=trial.end_step,
+        digest="d",
+        size_bytes=1,
+        created_at=trial.created_at,
+    )
+    return Completion(
+        trial=trial.id,
+        token=trial.token,
+        reached_step=trial.end_step,
+        values=[value],
+        metrics={"score": value} if metrics is None else metrics,
+        reports=[Report(trial.start_step + n, {"score": value}) for n in range(reports)],
+        checkpoint=None if trial.kind == "measure" else checkpoint,
+    )
+
+
+def plain(value: Any) -> Any:
+    """Return a value in which equal means the same: nan equals nan, 1 is not 1.0, tuples are lists."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {found.name: plain(getattr(value, found.name)) for found in fields(value)}
+    if isinstance(value, float):
+        # SQLite forgets the sign of zero.
+        return repr(float(value) + 0.0)
+    if isinstance(value, Mapping):
+        return [[key, plain(item)] for key, item in value.items()]
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [plain(item) for item in value]
+    if isinstance(value, Exception):
+        return [type(value).__name__, str(value)]
+    return value
+
+
+def everything(store: Store, study: int) -> Any:
+    """Return all records of a study and every answer a view can give about it."""
+    with store.reader(study) as view:
+        trials = list(pages(view, 3))
+        members = view.members()
+        ranked = range(view.scored())
+        return plain(
+            {
+                "study": view.study(),
+                "members": members,
+                "trials": trials,
+                "attempts": view.all_attempts(),
+                "checkpoints": view.checkpoints(),
+                "reports": [view.reports(trial.id) for trial in trials],
+                "reports of first attempts": [view.reports(trial.id, 1) for trial in trials],
+                "counts": sorted(view.counts().items()),
+                **_answers(view),
+                "ranks": [view.rank(member) for member in members],
+                "at rank": [view.at_rank(rank).index for rank in ranked],
+                "attempts of trials": [view.attempts(trial.id) for trial in trials],
+                "trials of member 0": view.trials(member=0, after=1, limit=2),
+            }
+        )
+
+
+def _answers(view: Reader) -> dict[str, Any]:
+    return {
+        "size": view.size,
+        "now": view.now(),
+        "live": view.live_checkpoints(),
+        "held": view.held_checkpoints(),
+        "best": view.best_trials(2),
+        "broken": view.broken_in_a_row(),
+        "unfinished": view.has_unfinished_trials(),
+        "waiting": [view.has_waiting(), view.waiting_generation(), view.next_wait_until()],
+        "active": [view.active_members(), view.lowest_generation()],
+        "running": [view.running(), *(view.running(worker) for worker in WORKERS)],
+        "expired": view.expired(2),
+    }
+
+
+class Alike(RuleBasedStateMachine):
+    """Drives a store and its oracle with the same commands; answers and records must stay the same.
+
+    Args:
+        store: the one under test.
+        oracle: the one that is right.
+        clock: the clock of both.
+    """
+
+    def __init__(self, store: Store, oracle: Store, clock: VirtualClock) -> None:
+        super().__init__()
+        self.store = store
+        self.oracle = oracle
+        self.clock = clock
+        self.claims: list[Claimed] = []
+
+    @initialize(
+        size=st.integers(1, 4), kind=st.sampled_from(("async", "sync", "capricious")), minimize=st.booleans()
+    )
+    def create(self, size: int, kind: str, minimize: bool) -> None:
+        strategy: Strategy = Capricious(population_size=size)
+        if kind != "capricious":
+            strategy = pbt(size, synchronous=kind == "sync")
+        agreed = rules(strategy, minimize=minimize)
+        name = f"study {len(self.oracle.studies())}"
+        config: JsonObject = {"schema": 1, "nan": math.nan, "$float": "mine"}
+        self.both(lambda store: store.create_study(name, config, 7, size))
+        study = self.oracle.find_study(name)
+        assert study is not None
+        self.study = study.id
+        self.here = Controller(self.store, self.study, agreed)
+        self.there = Controller(self.oracle, self.study, agreed)
+
+    def both(self, act: Callable[[Store], Any]) -> Any:
+        return self._same(lambda: act(self.store), lambda: act(self.oracle))
+
+    def asked(self, act: Callable[[Controller], Any]) -> Any:
+        return self._same(lambda: act(self.here), lambda: act(self.there))
+
+    def _same(self, here: Callable[[], Any], there: Callable[[], Any]) -> Any:
+        mine, right = _outcome(here), _outcome(there)
+        assert plain(mine) == plain(right)
+        return right
+
+    def remember(self, claims: Sequence[Claimed]) -> None:
+        self.claims += claims
+
+    @rule(worker=st.sampled_from(WORKERS), count=st.integers(1, 3))
+    def claim(self, worker: str, count: int) -> None:
+        self.remember(self.asked(lambda controller: controller.claim(worker, count))[0])
+
+    @precondition(lambda self: self.claims)
+    @rule(
+        data=st.data(),
+        value=st.sampled_from((0.0, 0.25, 0.25, 1.0, -1.0, math.nan, math.inf, -math.inf)),
+        reports=st.integers(0, 2),
+        worker=st.none() | st.sampled_from(WORKERS),
+    )
+    def complete(self, data: st.DataObject, value: float, reports: int, worker: str | None) -> None:
+        chosen = data.draw(st.lists(st.sampled_from(self.claims[-8:]), min_size=1, max_size=2))
+        done = [completion(claimed, value, reports=reports) for claimed in chosen]
+        answer = self.asked(lambda controller: controller.complete(done, worker, 1 if worker else 0))
+        if not isinstance(answer, Exception):
+            self.remember(answer[1])
+
+    @precondition(lambda self: self.claims)
+    @rule(data=st.data(), retryable=st.booleans(), gone=st.booleans())
+    def fail(self, data: st.DataObject, retryable: bool, gone: bool) -> None:
+        trial = data.draw(st.sampled_from(self.claims[-8:])).trial
+        failure = Failure(
+            trial=trial.id,
+            token=trial.token,
+            error="it broke\nValueError: \u2603",
+            retryable=retryable,
+            parent_gone=trial.parent_checkpoint if gone else None,
+        )
+        self.asked(lambda controller: controller.fail(failure))
+
+    @precondition(lambda self: self.claims)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        trial = data.draw(st.sampled_from(self.claims[-8:])).trial
+        self.asked(lambda controller: controller.release(trial.id, trial.token))
+
+    @precondition(lambda self: self.claims)
+    @rule(data=st.data(), step=st.integers(1, 2))
+    def save_progress(self, data: st.DataObject, step: int) -> None:
+        trial = data.draw(st.sampled_from(self.claims[-8:])).trial
+        checkpoint = Checkpoint(
+            name=f"{trial.id}.{trial.token}.p{step}",
+            study=self.study,
+            trial=trial.id,
+            step=trial.start_step + step,
+            digest="p",
+            size_bytes=1,
+            created_at=self.clock(),
+        )
+        self.asked(lambda controller: controller.save_progress(trial.id, trial.token, checkpoint))
+
+    @precondition(lambda self: self.claims)
+    @rule(data=st.data(), value=st.sampled_from((0.5, math.nan, -math.inf)))
+    def report(self, data: st.DataObject, value: float) -> None:
+        trial = data.draw(st.sampled_from(self.claims[-8:])).trial
+        reports = [Report(trial.start_step, {"score": value, "a/b": 1})]
+        self.asked(lambda controller: controller.report(trial.id, trial.token, reports))
+
+    @rule(worker=st.sampled_from(WORKERS), counts=st.booleans())
+    def lose_worker(self, worker: str, counts: bool) -> None:
+        self.asked(lambda controller: controller.lose_worker(worker, "it is gone", counts=counts))
+
+    @rule(worker=st.sampled_from(WORKERS))
+    def renew(self, worker: str) -> None:
+        self.asked(lambda controller: controller.renew(worker))
+
+    @rule(seconds=st.sampled_from((0.25, 1.5, 4.0, LEASE_S, 2 * LEASE_S)))
+    def wait(self, seconds: float) -> None:
+        self.clock.now += seconds
+
+    @rule(delete=st.booleans())
+    def collect(self, delete: bool) -> None:
+        found = self.asked(lambda controller: controller.retention())
+        marked = self.asked(lambda controller: controller.mark_deleting(found.collectable))
+        if delete:
+            self.asked(lambda controller: controller.set_checkpoints(marked, CheckpointState.DELETED))
+
+    @precondition(lambda self: self.claims)
+    @rule(data=st.data(), marked=st.booleans())
+    def vanish(self, data: st.DataObject, marked: bool) -> None:
+        with self.oracle.reader(self.study) as reader:
+            live = reader.live_checkpoints()
+        if live:
+            row = data.draw(st.sampled_from(live))
+            if marked:
+                self.asked(lambda controller: controller.mark_deleting([row]))
+            else:
+                self.asked(lambda controller: controller.set_checkpoints([row.name], CheckpointState.LOST))
+
+    @rule(state=st.sampled_from((StudyState.STOPPED, StudyState.RUNNING, StudyState.RUNNING)))
+    def set_state(self, state: StudyState) -> None:
+        self.both(lambda store: store.set_state(self.study, state, f"set to {state}"))
+
+    @rule(number=st.integers(0, 3))
+    def set_config(self, number: int) -> None:
+        self.both(lambda store: store.set_config(self.study, {"number": number}))
+
+    @rule(worker=st.sampled_from(WORKERS), count=st.integers(1, 2))
+    def interrupt(self, worker: str, count: int) -> None:
+        """Do something and roll it back: only the ids that were given out may show."""
+        self.asked(lambda controller: _interrupted(controller, worker, count))
+
+    @invariant()
+    def same(self) -> None:
+        if hasattr(self, "study"):
+            assert everything(self.store, self.study) == everything(self.oracle, self.study)
+
+
+class _Interruption(Exception):
+    """Ends a transaction from inside."""
+
+
+class _Interrupting:
+    """A store whose transactions never commit."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @contextmanager
+    def transaction(self, study: int, *, exclusive: bool) -> Any:
+        with self._store.transaction(study, exclusive=exclusive) as tx:
+            yield tx
+            raise _Interruption
+
+
+def _interrupted(controller: Controller, worker: str, count: int) -> Any:
+    store = cast("Store", _Interrupting(controller._store))
+    try:
+        return Controller(store, controller._study, controller.rules).claim(worker, count)
+    except _Interruption:
+        return None
+
+
+def _outcome(act: Callable[[], Any]) -> Any:
+    try:
+        return act()
+    except PhylaError as error:
+        return error
