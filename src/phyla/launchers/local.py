@@ -56,6 +56,7 @@ class LocalLauncher:
         stall_timeout_s: seconds without a step, a report or a finished trial before a worker is ended, counted
             from its first request on; None never ends one.
         on_tick: called many times a second, for live displays.
+        on_interrupt: called for each interrupt inside the signal handler, so it must be brief.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class LocalLauncher:
         renew_s: float,
         stall_timeout_s: float | None,
         on_tick: Callable[[], None] = lambda: None,
+        on_interrupt: Callable[[], None] = lambda: None,
     ) -> None:
         self._client = client
         self._specs = specs
@@ -76,6 +78,7 @@ class LocalLauncher:
         self._renew_s = renew_s
         self._stall_timeout_s = stall_timeout_s
         self._on_tick = on_tick
+        self._on_interrupt = on_interrupt
         self._processes: dict[int, _Process] = {}
         self._crashes = 0
         self._uncollected = 0
@@ -116,6 +119,7 @@ class LocalLauncher:
     def interrupt(self) -> None:
         """Stop: gracefully the first time, at once the second."""
         self._interrupts += 1
+        self._on_interrupt()
         for process in self._processes.values():
             if process.popen.poll() is None:
                 process.popen.send_signal(signal.SIGTERM if self._interrupts == 1 else signal.SIGKILL)

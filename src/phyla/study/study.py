@@ -117,6 +117,7 @@ class Study:
         gpus_per_worker: float = 0,
         extend: bool | None = None,
         on_progress: Callable[[Results], None] | None = None,
+        on_interrupt: Callable[[], None] = lambda: None,
     ) -> Results:
         """Train until the study ends; resumes what an earlier run left.
 
@@ -125,7 +126,8 @@ class Study:
             gpus_per_worker: GPUs each worker sees, through `CUDA_VISIBLE_DEVICES`; a fraction such as 0.5
                 lets two workers share one.
             extend: as for the study; None leaves it as it is.
-            on_progress: called many times a second in this process.
+            on_progress: called many times a second in this process; with `workers=0` after every trial.
+            on_interrupt: called for each Ctrl-C or SIGTERM inside the signal handler, so it must be brief.
 
         Returns:
             The results.
@@ -150,6 +152,11 @@ class Study:
             )
         if extend is not None:
             self._extend = extend
+        if workers and self.places.storage == "memory://":
+            raise ConfigurationError(
+                "storage='memory://' exists in this process only, where worker processes cannot see it; "
+                "run with workers=0, or leave storage= out"
+            )
         references = self._references() if workers else (None, None)
         opened = self._open(references)
         results = Results(opened.store, opened.record, self.places)
@@ -160,9 +167,9 @@ class Study:
                 on_progress(results)
 
         if workers == 0:
-            finished = self._run_here(opened, tick)
+            finished = self._run_here(opened, tick, on_interrupt)
         else:
-            finished = self._run_processes(opened, references, workers, gpus_per_worker, tick)
+            finished = self._run_processes(opened, references, workers, gpus_per_worker, tick, on_interrupt)
         opened.client.collect()
         opened.client.recover()
         if not finished:
@@ -193,7 +200,7 @@ class Study:
                 opened.client.lose_worker(holder, "its process was gone when the study was resumed", counts=False)
         opened.client.recover()
 
-    def _run_here(self, opened: "_Opened", tick: Callable[[], None]) -> bool:
+    def _run_here(self, opened: "_Opened", tick: Callable[[], None], on_interrupt: Callable[[], None]) -> bool:
         from phyla.worker import Worker, WorkerContext, worker_name
 
         assert self.train is not None
@@ -219,6 +226,7 @@ class Study:
         interrupted = threading.Event()
 
         def interrupt(number: int, frame: object) -> None:
+            on_interrupt()
             if interrupted.is_set():
                 raise KeyboardInterrupt
             interrupted.set()
@@ -243,6 +251,7 @@ class Study:
         workers: int,
         gpus_per_worker: float,
         tick: Callable[[], None],
+        on_interrupt: Callable[[], None],
     ) -> bool:
         from phyla.launchers import LocalLauncher, WorkerSpec, gpu_environments
 
@@ -270,6 +279,7 @@ class Study:
             renew_s=self.rules.lease_s / 3,
             stall_timeout_s=self.stall_timeout_s,
             on_tick=tick,
+            on_interrupt=on_interrupt,
         )
         return launcher.run()
 

@@ -141,6 +141,8 @@ class Worker:
                 pause_s = 0.005
                 done = self._one(claimed[0].trial)
                 completions = [done] if done else []
+                if not completions:
+                    on_trial()
             elif isinstance(rest, Ended):
                 return rest
             elif isinstance(rest, Idle):
