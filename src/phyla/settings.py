@@ -49,6 +49,19 @@ def failpoint() -> str | None:
     return os.environ.get("PHYLA_FAILPOINT") or None
 
 
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def thread_environment(workers: int) -> dict[str, str]:
+    """Return how many threads numerical libraries may use in each of `workers` processes of this machine.
+
+    Left alone, each would use every core, and they would slow each other down. What is set already stays.
+    """
+    if any(name in os.environ for name in THREADS):
+        return {}
+    return dict.fromkeys(THREADS, str(max(1, (os.cpu_count() or 1) // workers)))
+
+
 def in_worker() -> bool:
     """Return whether this process was started as a worker."""
     return bool(os.environ.get("PHYLA_WORKER"))

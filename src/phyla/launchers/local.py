@@ -16,7 +16,7 @@ from phyla.api import Client
 from phyla.errors import StudyFailed
 from phyla.launchers.spec import BEATS, EXIT_CANNOT_START, WorkerSpec
 from phyla.records import StudyState
-from phyla.settings import child_environment
+from phyla.settings import child_environment, thread_environment
 from phyla.worker import worker_name
 
 POLL_S = 0.02
@@ -134,7 +134,12 @@ class LocalLauncher:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=child_environment(
-                    {"PYTHONUNBUFFERED": "1", "PHYLA_WORKER": "1", **self._environments[spec.index]}
+                    {
+                        "PYTHONUNBUFFERED": "1",
+                        "PHYLA_WORKER": "1",
+                        **thread_environment(len(self._specs)),
+                        **self._environments[spec.index],
+                    }
                 ),
                 start_new_session=True,
                 text=True,
