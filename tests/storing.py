@@ -71,7 +71,7 @@ class Capricious:
                 return Wait(seconds=2.5, reason=reason, state=state)
             case 3:
                 return Wait(reason=reason, state=state)
-            case 4 | 5 if member.head is not None:
+            case 4 | 5 | 8 if member.head is not None:
                 return Measure(times=2, reason=reason, state=state)
             case 6:
                 return Stop(reason=reason, state=state)
@@ -88,7 +88,7 @@ class Capricious:
             steps=STEPS,
             reason=reason,
             exploited=weights is not member.head,
-            state=state if count % 2 else None,
+            state=state,
         )
 
 
@@ -313,7 +313,7 @@ class Alike(RuleBasedStateMachine):
     def renew(self, worker: str) -> None:
         self.asked(lambda controller: controller.renew(worker))
 
-    @rule(seconds=st.sampled_from((0.25, 1.5, 4.0, LEASE_S, 2 * LEASE_S)))
+    @rule(seconds=st.sampled_from((0.25, 2.5, 4.0, LEASE_S, 2 * LEASE_S)))
     def wait(self, seconds: float) -> None:
         self.clock.now += seconds
 

@@ -155,6 +155,7 @@ class PostgresBackend:
                 f"{self.url}: every connection of this process was in use for 30 s; use fewer threads"
             )
         state = getattr(error, "sqlstate", None) or ""
+        message = " ".join(str(error).split())
         if state in _BUSY:
             return StoreBusy(f"{self.url}: {_BUSY[state]}; nothing was changed, try again")
         if state == "53100":
@@ -163,10 +164,10 @@ class PostgresBackend:
         # are a refused log-in and a missing database.
         if isinstance(error, psycopg.OperationalError) and (not state or state[:2] in ("08", "57", "28", "3D")):
             return StoreUnavailable(
-                f"{self.url}: {str(error).strip()}; check that the server runs, that the database exists and that "
+                f"{self.url}: {message}; check that the server runs, that the database exists and that "
                 "user and password are right"
             )
-        return StoreError(f"{self.url}: {type(error).__name__}: {str(error).strip()}")
+        return StoreError(f"{self.url}: {type(error).__name__}: {message}")
 
 
 def _on_connect(connection: Any, _record: Any) -> None:

@@ -32,6 +32,7 @@ class SqlStore:
         try:
             bring_up_to_date(backend)
         except Exception as error:
+            backend.engine.dispose()
             raise _explained(backend, error) from error
 
     @property

@@ -100,7 +100,7 @@ members = sa.Table(
     _index("members_rank", "study", "published_order", "member", where=RANKED),
     _index("members_unranked", "study", where=UNRANKED),
     _index("members_active", "study", "generation", where=ACTIVE),
-    _index("members_wait_generation", "study", "wait_generation", where=WAITING),
+    _index("members_wait_generation", "study", "wait_generation", "wait_until", where=WAITING),
     _index("members_wait_until", "study", "wait_until", where=WAITING),
 )
 

@@ -88,7 +88,10 @@ def _members() -> None:
     )
     op.create_index("members_unranked", "members", ["study"], **_where("published_order IS NULL"))
     op.create_index(
-        "members_wait_generation", "members", ["study", "wait_generation"], **_where("state = 'waiting'")
+        "members_wait_generation",
+        "members",
+        ["study", "wait_generation", "wait_until"],
+        **_where("state = 'waiting'"),
     )
     op.create_index("members_wait_until", "members", ["study", "wait_until"], **_where("state = 'waiting'"))
 

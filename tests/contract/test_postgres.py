@@ -1,0 +1,297 @@
+"""What only PostgreSQL has: writers at the same time. The bad interleavings are forced, not hoped for."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from phyla import machine
+from phyla.controller import Controller
+from phyla.errors import ConfigurationError, StoreBusy, StoreUnavailable
+from phyla.machine import Claimed, Failure
+from phyla.records import CheckpointState, MemberState, StudyState
+from phyla.store import open_store
+from phyla.store.sql import SqlStore, postgres
+from phyla.store.sql.postgres import PostgresBackend
+from storing import VirtualClock, completion, pbt, rules
+
+WAIT_S = 30
+
+
+@dataclass(frozen=True)
+class Server:
+    store: SqlStore
+    backend: PostgresBackend
+    clock: VirtualClock
+    pool: ThreadPoolExecutor
+
+    def controller(self, size: int, *, synchronous: bool = False) -> Controller:
+        study = self.store.create_study("s", {}, 1, size)
+        return Controller(self.store, study.id, rules(pbt(size, synchronous=synchronous)))
+
+    def start(self, call: Callable[[], Any]) -> "Future[Any]":
+        return self.pool.submit(call)
+
+    def until_somebody_waits(self, started: "Future[Any]") -> None:
+        """Return once a connection waits for a lock that another one holds."""
+        query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        end = time.monotonic() + WAIT_S
+        with self.backend.engine.connect() as connection:
+            while not connection.exec_driver_sql(query).scalar_one():
+                connection.rollback()
+                assert not started.done(), f"it did not wait: {started.result()}"
+                assert time.monotonic() < end
+
+
+@pytest.fixture
+def server(postgres_url: str) -> Iterator[Server]:
+    clock = VirtualClock()
+    backend = PostgresBackend(postgres_url, clock)
+    store = SqlStore(backend)
+    with ThreadPoolExecutor(4) as pool:
+        yield Server(store, backend, clock, pool)
+    store.close()
+
+
+def _finish(controller: Controller, claimed: Claimed) -> None:
+    controller.complete([completion(claimed)])
+
+
+def test_two_last_completers_open_the_barrier_once(server: Server) -> None:
+    controller = server.controller(2, synchronous=True)
+    first, second = controller.claim("a", 2)[0]
+    with server.store.transaction(1, exclusive=True) as tx:
+        _, commands = machine.complete(tx, controller.rules, completion(first, 0.1))
+        tx.apply(commands)
+        # The other one cannot look before this one is done: both would see the other as still running.
+        other = server.start(lambda: controller.complete([completion(second, 0.9)]))
+        server.until_somebody_waits(other)
+        tx.apply(machine.settle(tx, controller.rules, completed=True))
+    other.result(WAIT_S)
+    with server.store.reader(1) as reader:
+        members = reader.members()
+    assert [member.state for member in members] == [MemberState.READY, MemberState.READY]
+    assert [member.published.fitness for member in members if member.published] == [0.1, 0.9]
+
+
+def test_a_checkpoint_that_is_being_taken_is_not_collected(server: Server) -> None:
+    controller = server.controller(1)
+    claimed = controller.claim("a")[0][0]
+    _finish(controller, claimed)
+    name = f"{claimed.trial.id}.1"
+    with server.store.reader(1) as reader:
+        looked_at = reader.live_checkpoints()
+    with server.store.transaction(1, exclusive=False) as tx:
+        tx.apply([machine.TakeCheckpoint(name)])
+        # It neither waits for the row, which could be a deadlock, nor marks it.
+        assert server.start(lambda: controller.mark_deleting(looked_at)).result(WAIT_S) == []
+    assert controller.mark_deleting(looked_at) == []
+    with server.store.reader(1) as reader:
+        row = reader.checkpoint(name)
+    assert row is not None
+    assert (row.state, row.taken) == (CheckpointState.LIVE, 1)
+
+
+def test_a_claim_does_not_start_from_a_checkpoint_that_is_being_collected(server: Server) -> None:
+    controller = server.controller(1)
+    claimed = controller.claim("a")[0][0]
+    _finish(controller, claimed)
+    name = f"{claimed.trial.id}.1"
+    with server.store.transaction(1, exclusive=True) as tx:
+        assert tx.apply([machine.MarkDeleting(name, 0)]) == [name]
+        claim = server.start(lambda: controller.claim("b"))
+        server.until_somebody_waits(claim)
+    (again,), _ = claim.result(WAIT_S)
+    assert again.trial.parent_checkpoint is None
+    assert again.trial.reason == {"decision": "recover", "lost": name}
+
+
+def test_claimers_at_the_same_time_get_different_members(server: Server) -> None:
+    controller = server.controller(3)
+    with server.store.transaction(1, exclusive=False) as tx:
+        mine, commands = machine.claim(tx, controller.rules, "a")
+        tx.apply(commands)
+        theirs = server.start(lambda: controller.claim("b", 3)).result(WAIT_S)
+    assert isinstance(mine, Claimed)
+    assert mine.trial.member == 0
+    assert [claimed.trial.member for claimed in theirs[0]] == [1, 2]
+    ids = [mine.trial.id, *(claimed.trial.id for claimed in theirs[0])]
+    assert len(set(ids)) == 3
+
+
+def test_claimers_at_the_same_time_get_different_retries(server: Server) -> None:
+    controller = server.controller(2)
+    for claimed in controller.claim("a", 2)[0]:
+        controller.fail(Failure(trial=claimed.trial.id, token=1, error="again"))
+    with server.store.transaction(1, exclusive=False) as tx:
+        mine, commands = machine.claim(tx, controller.rules, "a")
+        tx.apply(commands)
+        theirs = server.start(lambda: controller.claim("b")).result(WAIT_S)[0][0]
+    assert isinstance(mine, Claimed)
+    assert (mine.trial.id, theirs.trial.id) == (1, 2)
+
+
+def test_a_completion_and_the_end_of_its_lease_do_not_both_count(server: Server) -> None:
+    controller = server.controller(1)
+    claimed = controller.claim("a")[0][0]
+    server.clock.now += 1000
+    with server.store.transaction(1, exclusive=False) as tx:
+        _, commands = machine.complete(tx, controller.rules, completion(claimed))
+        tx.apply(commands)
+        # The lease ran out, but its trial is locked: whoever locked it is ending it.
+        claims, _ = server.start(lambda: Controller(server.store, 1, controller.rules).claim("b")).result(WAIT_S)
+        assert claims == []
+    with server.store.reader(1) as reader:
+        assert [attempt.state for attempt in reader.attempts(claimed.trial.id)] == ["completed"]
+
+
+def test_two_late_completers_that_also_claim_do_not_wait_for_each_other(server: Server) -> None:
+    controllers = [server.controller(2) for _ in range(2)]
+    claims = controllers[0].claim("a", 2)[0]
+    server.clock.now += 1000
+    both = threading.Barrier(2)
+
+    def complete(controller: Controller, claimed: Claimed) -> int:
+        with server.store.transaction(1, exclusive=False) as tx:
+            _, commands = machine.complete(tx, controller.rules, completion(claimed))
+            tx.apply(commands)
+            both.wait(WAIT_S)
+            # Each holds its own trial now and looks at the other's, whose lease ran out as well.
+            found = len(tx.expired(10))
+            both.wait(WAIT_S)
+        return found
+
+    running = [server.start(partial(complete, *pair)) for pair in zip(controllers, claims, strict=True)]
+    assert [future.result(WAIT_S) for future in running] == [0, 0]
+
+
+def test_ending_the_study_does_not_wait_for_those_who_work(server: Server) -> None:
+    controller = server.controller(2)
+    claimed = controller.claim("a")[0][0]
+    with server.store.transaction(1, exclusive=False) as tx:
+        _, commands = machine.complete(tx, controller.rules, completion(claimed))
+        tx.apply(commands)
+        server.start(lambda: server.store.set_state(1, StudyState.STOPPED, "enough")).result(WAIT_S)
+    with server.store.reader(1) as reader:
+        assert reader.study().state is StudyState.STOPPED
+        assert reader.counts() == {"completed": 1}
+
+
+def test_writers_that_wait_for_each_other_are_told_to_try_again(server: Server) -> None:
+    server.controller(2)
+    both = threading.Barrier(2)
+
+    def lock(order: tuple[int, int]) -> str:
+        try:
+            with server.store.transaction(1, exclusive=False) as tx:
+                tx.locked_member(order[0])
+                both.wait(WAIT_S)
+                tx.locked_member(order[1])
+        except StoreBusy as error:
+            return str(error)
+        return ""
+
+    first, second = server.start(lambda: lock((0, 1))), server.start(lambda: lock((1, 0)))
+    messages = sorted((first.result(WAIT_S), second.result(WAIT_S)))
+    assert messages[0] == ""
+    assert "two transactions waited for each other; nothing was changed, try again" in messages[1]
+
+
+def test_many_workers_finish_a_study(server: Server) -> None:
+    controller = server.controller(6)
+
+    def work(worker: str) -> list[int]:
+        done = []
+        claims, rest = controller.claim(worker)
+        while not isinstance(rest, machine.Ended):
+            for claimed in claims:
+                _finish(controller, claimed)
+                done.append(claimed.trial.id)
+            claims, rest = controller.claim(worker)
+        return done
+
+    running = [server.start(partial(work, f"w{number}")) for number in range(4)]
+    done = [trial for future in running for trial in future.result(WAIT_S)]
+    assert len(done) == len(set(done)) == 36
+    with server.store.reader(1) as reader:
+        assert reader.counts() == {"completed": 36}
+        assert [member.spent_steps for member in reader.members()] == [30] * 6
+
+
+def test_a_look_sees_one_state_while_others_write(server: Server) -> None:
+    controller = server.controller(2)
+    with server.store.reader(1) as reader:
+        assert not reader.has_unfinished_trials()
+        controller.claim("w")
+        assert not reader.has_unfinished_trials()
+
+
+def test_the_server_tells_the_time(postgres_url: str) -> None:
+    store = open_store(postgres_url, clock=VirtualClock())
+    study = store.create_study("s", {}, 1, 1)
+    with store.transaction(study.id, exclusive=True) as tx:
+        first = tx.now()
+    with store.transaction(study.id, exclusive=False) as tx:
+        second = tx.now()
+    assert abs(first - time.time()) < 60
+    assert study.created_at < first < second
+    store.close()
+
+
+def test_the_time_is_read_after_the_lock_was_waited_for(postgres_url: str) -> None:
+    backend = PostgresBackend(postgres_url)
+    store = SqlStore(backend)
+    store.create_study("s", {}, 1, 1)
+    with ThreadPoolExecutor(1) as pool:
+        helper = Server(store, backend, VirtualClock(), pool)
+
+        def later() -> float:
+            with store.transaction(1, exclusive=True) as tx:
+                return tx.now()
+
+        with store.transaction(1, exclusive=True):
+            waiting = helper.start(later)
+            helper.until_somebody_waits(waiting)
+            with backend.engine.connect() as connection:
+                end = connection.execute(sa.text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one()
+        assert waiting.result(WAIT_S) > end
+    store.close()
+
+
+def test_a_connection_that_the_server_ended_is_replaced(server: Server, postgres_url: str) -> None:
+    server.controller(1)
+    with server.backend.engine.connect() as connection:
+        idle = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
+    other = PostgresBackend(postgres_url)
+    with other.engine.connect() as connection:
+        connection.execute(sa.text("SELECT pg_terminate_backend(:idle)"), {"idle": idle})
+    other.engine.dispose()
+    assert server.store.find_study("s") is not None
+
+
+def test_a_password_is_never_shown() -> None:
+    backend = PostgresBackend("postgresql://me:secret@host:5/db?password=secret&sslmode=require")
+    assert backend.url == "postgresql://me@host:5/db?sslmode=require"
+
+
+def test_a_server_that_cannot_be_reached_is_explained() -> None:
+    with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1.*check that the server runs"):
+        open_store("postgresql://me:secret@127.0.0.1:1/db")
+
+
+@pytest.mark.parametrize("url", ["postgresql+asyncpg://host/db", "postgres+x://host/db"])
+def test_another_driver_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="postgresql://user@host/database"):
+        PostgresBackend(url)
+
+
+def test_a_missing_driver_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres, "psycopg", None)
+    with pytest.raises(ConfigurationError, match=r'pip install "phyla\[postgres\]"'):
+        open_store("postgresql://host/db")

@@ -1,0 +1,215 @@
+"""What only SQLite has: one file, turns to write, and all that can be wrong with a file."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from phyla.controller import Controller
+from phyla.errors import ConfigurationError, StoreBusy, StoreUnavailable
+from phyla.store import Store, open_store
+from phyla.store.sql import SqlStore, file_systems, sqlite
+from phyla.store.sql.file_systems import network_file_system
+from phyla.store.sql.sqlite import SqliteBackend
+from storing import VirtualClock, completion, pbt, rules
+
+WORK = """
+import sys
+sys.path.insert(0, sys.argv[3])
+from storing import completion, pbt, rules
+from phyla.controller import Controller
+from phyla.store import open_store
+store = open_store(sys.argv[1])
+controller = Controller(store, 1, rules(pbt(6)))
+while claims := controller.claim(sys.argv[2])[0]:
+    (answer,), _, _ = controller.complete([completion(claims[0])])
+    print(claims[0].trial.id)
+"""
+
+
+def _children(url: str, workers: int, code: str = WORK) -> list[list[int]]:
+    command = [sys.executable, "-c", code, url]
+    tests = str(Path(__file__).parent.parent)
+    running = [
+        subprocess.Popen([*command, f"w{number}", tests], stdout=subprocess.PIPE, text=True)
+        for number in range(workers)
+    ]
+    outputs = [process.communicate(timeout=60)[0] for process in running]
+    assert [process.returncode for process in running] == [0] * workers
+    return [[int(line) for line in output.split()] for output in outputs]
+
+
+def test_processes_share_a_file(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/s.db"
+    store = open_store(url)
+    store.create_study("s", {}, 1, 6)
+    done = sorted(trial for trials in _children(url, 3) for trial in trials)
+    assert done == list(range(1, 6 * 6 + 1))
+    with store.reader(1) as reader:
+        assert reader.counts() == {"completed": 36}
+    store.close()
+
+
+def test_threads_take_turns(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/s.db")
+    store.create_study("s", {}, 1, 6)
+    done: list[int] = []
+
+    def work(worker: str) -> None:
+        controller = Controller(store, 1, rules(pbt(6)))
+        while claims := controller.claim(worker)[0]:
+            controller.complete([completion(claims[0])])
+            done.append(claims[0].trial.id)
+
+    threads = [threading.Thread(target=work, args=(f"w{number}",)) for number in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(done) == list(range(1, 37))
+    store.close()
+
+
+def test_a_look_sees_one_state_while_others_write(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/s.db")
+    store.create_study("s", {}, 1, 2)
+    controller = Controller(store, 1, rules(pbt(2)))
+    with store.reader(1) as reader:
+        assert not reader.has_unfinished_trials()
+        controller.claim("w")
+        assert not reader.has_unfinished_trials()
+    store.close()
+
+
+def test_a_foreign_program_that_holds_the_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    store = SqlStore(SqliteBackend(f"sqlite:///{path}", VirtualClock(), busy_timeout_s=0.05))
+    store.create_study("s", {}, 1, 1)
+    shell = sqlite3.connect(path, isolation_level=None)
+    shell.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreBusy, match=r"s\.db was held by another program for 0\.05 s; close"):
+        store.create_study("t", {}, 1, 1)
+    shell.execute("ROLLBACK")
+    shell.close()
+    assert store.create_study("t", {}, 1, 1).id == 2
+    store.close()
+
+
+def test_the_folder_is_made_and_the_url_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = open_store("sqlite:///a/b c/s.db?synchronous=normal")
+    assert store.url == f"sqlite:///{tmp_path}/a/b c/s.db?synchronous=normal"
+    store.create_study("s", {}, 1, 1)
+    again = open_store(store.url)
+    assert again.find_study("s") is not None
+    store.close()
+    again.close()
+
+
+@pytest.mark.parametrize(("option", "level"), [("", 2), ("?synchronous=full", 2), ("?synchronous=NORMAL", 1)])
+def test_commits_are_flushed_unless_told_otherwise(tmp_path: Path, option: str, level: int) -> None:
+    backend = SqliteBackend(f"sqlite:///{tmp_path}/s.db{option}", VirtualClock())
+    with backend.engine.connect() as connection:
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == level
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+    backend.engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("sqlite://", r"name a file.*memory://"),
+        ("sqlite:///:memory:", r"name a file.*memory://"),
+        ("sqlite:///x.db?synchronous=off", "choose full or normal"),
+        ("sqlite:///x.db?cache=1", "unknown option cache"),
+        ("mysql://host/database", "use sqlite:///file.db, postgresql://"),
+        ("nothing", "use sqlite:///file.db, postgresql://"),
+    ],
+)
+def test_a_url_that_makes_no_sense_is_explained(url: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        open_store(url)
+
+
+def test_a_file_that_is_no_database_is_explained(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    path.write_text("not a database" * 100)
+    with pytest.raises(StoreUnavailable, match=r"s\.db: file is not a database; the file is no SQLite database"):
+        open_store(f"sqlite:///{path}")
+
+
+def test_a_path_that_cannot_be_opened_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(StoreUnavailable, match="unable to open database file; check that the path is right"):
+        open_store(f"sqlite:///{tmp_path}/folder")
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreUnavailable, match="cannot make the folder"):
+        open_store(f"sqlite:///{tmp_path}/file/s.db")
+
+
+def _limited(tmp_path: Path, pragma: str) -> tuple[Store, Callable[[], object]]:
+    backend = SqliteBackend(f"sqlite:///{tmp_path}/s.db", VirtualClock())
+    store = SqlStore(backend)
+    store.create_study("s", {}, 1, 2)
+    connection = backend.engine.raw_connection()
+    connection.cursor().execute(pragma)
+    connection.close()
+    return store, lambda: store.create_study("t", {"much": "x" * 10_000_000}, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("pragma", "message"),
+    [
+        ("PRAGMA max_page_count = 1", "the disk is full: free some space"),
+        ("PRAGMA query_only = ON", "is read-only: make both writable"),
+    ],
+)
+def test_a_disk_that_takes_nothing_is_explained(tmp_path: Path, pragma: str, message: str) -> None:
+    store, write = _limited(tmp_path, pragma)
+    with pytest.raises(StoreUnavailable, match=message):
+        write()
+    assert store.find_study("t") is None
+    store.close()
+
+
+def test_network_file_systems_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounts = tmp_path / "mounts"
+    shared = tmp_path / "a b"
+    shared.mkdir()
+    escaped = str(shared).replace(" ", "\\040")
+    mounts.write_text(
+        f"/dev/vda / ext4 rw 0 0\nserver:/x {escaped} nfs4 rw 0 0\n/dev/vdb {escaped}/local xfs rw 0 0\n"
+    )
+    assert network_file_system(shared / "s.db", mounts) == "nfs4"
+    assert network_file_system(shared / "local" / "s.db", mounts) is None
+    assert network_file_system(tmp_path / "s.db", mounts) is None
+    assert network_file_system(tmp_path / "s.db", tmp_path / "missing") is None
+    monkeypatch.setattr(sqlite, "network_file_system", lambda path: network_file_system(path, mounts))
+    with pytest.raises(ConfigurationError, match=r"network file system \(nfs4\).*local disk.*postgresql://"):
+        open_store(f"sqlite:///{shared}/s.db")
+    assert not list(shared.iterdir())
+    assert file_systems.MOUNTS.name == "mounts"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")
+def test_a_forked_child_uses_connections_of_its_own(tmp_path: Path) -> None:
+    code = """
+import os, sys
+sys.path.insert(0, sys.argv[3])
+from phyla.store import open_store
+store = open_store(sys.argv[1])
+store.create_study("a", {}, 1, 1)
+child = os.fork()
+if child == 0:
+    store.create_study("b", {}, 1, 1)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+store.create_study("c", {}, 1, 1)
+print(len(store.studies()))
+"""
+    assert _children(f"sqlite:///{tmp_path}/s.db", 1, code) == [[3]]
