@@ -139,6 +139,8 @@ class Study:
             KeyboardInterrupt: a person stopped it; run it again to resume.
             StoreError: the database failed.
         """
+        from phyla.launchers import gpu_environments
+
         if plugins.reading_study_file():
             raise plugins.StudyFileRead
         if self.train is None:
@@ -158,6 +160,7 @@ class Study:
                 "run with workers=0, or leave storage= out"
             )
         references = self._references() if workers else (None, None)
+        environments = gpu_environments(workers, gpus_per_worker)
         opened = self._open(references)
         results = Results(opened.store, opened.record, self.places)
         self._resume(opened)
@@ -169,7 +172,7 @@ class Study:
         if workers == 0:
             finished = self._run_here(opened, tick, on_interrupt)
         else:
-            finished = self._run_processes(opened, references, workers, gpus_per_worker, tick, on_interrupt)
+            finished = self._run_processes(opened, references, environments, tick, on_interrupt)
         opened.client.collect()
         opened.client.recover()
         if not finished:
@@ -248,12 +251,11 @@ class Study:
         self,
         opened: "_Opened",
         references: tuple[str | None, str | None],
-        workers: int,
-        gpus_per_worker: float,
+        environments: Sequence[Mapping[str, str]],
         tick: Callable[[], None],
         on_interrupt: Callable[[], None],
     ) -> bool:
-        from phyla.launchers import LocalLauncher, WorkerSpec, gpu_environments
+        from phyla.launchers import LocalLauncher, WorkerSpec
 
         train, setup = references
         assert train is not None
@@ -269,12 +271,12 @@ class Study:
                 beat_file="",
                 python_path=tuple(entry or str(Path.cwd()) for entry in sys.path),
             )
-            for index in range(workers)
+            for index in range(len(environments))
         ]
         launcher = LocalLauncher(
             opened.client,
             specs,
-            environments=gpu_environments(workers, gpus_per_worker),
+            environments=environments,
             logs=self.places.logs(self.name),
             renew_s=self.rules.lease_s / 3,
             stall_timeout_s=self.stall_timeout_s,
@@ -407,9 +409,11 @@ class Study:
     # Opening
 
     def _open(self, references: tuple[str | None, str | None]) -> "_Opened":
-        if self._opened is None:
-            self._opened = self._make(references)
-        return self._opened
+        opened = self._opened
+        if opened is None or (references[0] is not None and opened.references != references):
+            # Opened to ask, or to run here: worker processes also need the names of the functions.
+            self._opened = opened = self._make(references)
+        return opened
 
     def _make(self, references: tuple[str | None, str | None]) -> "_Opened":
         from phyla.checkpoints import LocalCheckpoints
@@ -426,7 +430,7 @@ class Study:
         record = self._reconcile(store, record, config)
         repository = LocalCheckpoints(self.places.checkpoints(self.name))
         client = LocalClient(store, record, self.rules, repository)
-        return _Opened(store, record, repository, client, worker_name())
+        return _Opened(store, record, repository, client, worker_name(), references)
 
     def _reconcile(self, store: "Store", record: StudyRecord, config: Mapping[str, Any]) -> StudyRecord:
         """Compare with what is stored, and store what may change."""
@@ -457,7 +461,9 @@ class _Opened:
         repository: "LocalCheckpoints",
         client: "LocalClient",
         worker: str,
+        references: tuple[str | None, str | None],
     ) -> None:
+        self.references = references
         self.store = store
         self.record = record
         self.repository = repository
