@@ -1,5 +1,6 @@
 """Fitness of every member over its own clock."""
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from phyla.records import TrialRecord, TrialState
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
 
 POINTS = 8_000
 """Points of all members' lines together; beyond, lines keep their outline only."""
+LOG_RATIO = 20
+"""Positive values that span more than this are drawn on a log axis."""
+
 ARROWS = 300
 """Jumps that are drawn; beyond, an even choice of them, and all on the winner's path."""
 
@@ -39,6 +43,10 @@ def fitness_figure(data: StudyData) -> "go.Figure":
         )
     values = [trial.fitness or 0.0 for trial in data.scored]
     limits = style.sensible_range(values, maximize=data.maximize)
+    # On a linear axis a loss that falls by orders of magnitude is a flat line after the first trials.
+    usual = [value for value in values if limits is None or limits[0] <= value <= limits[1]]
+    log = bool(usual) and min(usual) > 0 and max(usual) > LOG_RATIO * min(usual)
+    limits = None if log else limits
     if limits is not None:
         outside = sum(not limits[0] <= value <= limits[1] for value in values)
         notes.append(f"Outside of the range shown: {counted(outside, 'point')}; double-click to see all.")
@@ -55,11 +63,11 @@ def fitness_figure(data: StudyData) -> "go.Figure":
         figure.add_trace(_arrows(go, data, drawn_jumps, counted(len(jumps), "jump")))
     if data.best is not None:
         figure.add_trace(_winner(go, data))
-        _label_winner(figure, data, data.best)
+        _label_winner(figure, data, data.best, log=log)
     _add_mishaps(figure, go, data)
     figure.update_layout(
         xaxis=style.axis("steps spent by the member", rangemode="tozero", tickformat="~s"),
-        yaxis=style.axis(data.metric, range=limits),
+        yaxis=style.axis(data.metric, type="log") if log else style.axis(data.metric, range=limits),
         yaxis2={"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True},
     )
     return figure
@@ -188,7 +196,7 @@ def _winner(go: Any, data: StudyData) -> Any:
     )
 
 
-def _label_winner(figure: Any, data: StudyData, best: TrialRecord) -> None:
+def _label_winner(figure: Any, data: StudyData, best: TrialRecord, *, log: bool) -> None:
     x, y = _place(data, best)
     furthest = max((spent.end or 0 for spent in data.spent.values()), default=0)
     late = x > 0.6 * furthest
@@ -205,7 +213,7 @@ def _label_winner(figure: Any, data: StudyData, best: TrialRecord) -> None:
     )
     figure.add_annotation(
         x=x,
-        y=y,
+        y=math.log10(y) if log and y else y,
         text=f"<b>{plain(score(best.fitness))}</b>  trial {best.id}, member {best.member}",
         showarrow=False,
         xanchor="right" if late else "left",
