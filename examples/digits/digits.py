@@ -122,7 +122,7 @@ SPACE = phyla.Space(
     noise=phyla.Float(0.0, 0.5),
     activation=phyla.Choice(["relu", "tanh"]),
 )
-BUDGET: dict[str, Any] = {"population_size": 16, "steps_per_trial": 50, "total_steps": 2000}
+BUDGET: dict[str, Any] = {"population_size": 16, "steps_per_trial": 100, "total_steps": 3000}
 
 study = phyla.Study(
     name="digits",
@@ -131,7 +131,7 @@ study = phyla.Study(
     strategy=phyla.PBT(
         **BUDGET,
         exploit=phyla.Truncation(0.25),
-        explore=phyla.Perturb(factors=(0.8, 1.2), resample=0.1),
+        explore=phyla.Perturb(factors=(0.8, 1.2), resample=0.25),
     ),
     train=train,
     setup=setup,

@@ -1,5 +1,6 @@
 """The client that works in process: a controller on a store, and checkpoints on a file system."""
 
+import contextlib
 from collections.abc import Sequence
 from typing import final
 
@@ -21,13 +22,23 @@ class LocalClient:
         study: its id.
         rules: what its decisions go by.
         repository: where its checkpoints are.
+        collects: whether it collects checkpoints from time to time; False where somebody else does.
     """
 
-    def __init__(self, store: Store, study: StudyRecord, rules: Rules, repository: CheckpointRepository) -> None:
+    def __init__(
+        self,
+        store: Store,
+        study: StudyRecord,
+        rules: Rules,
+        repository: CheckpointRepository,
+        *,
+        collects: bool = True,
+    ) -> None:
         self._store = store
         self._study = study
         self._controller = Controller(store, study.id, rules)
         self._repository = repository
+        self._collects = collects
         self._completed_since_collection = 0
 
     def study(self) -> StudyRecord:
@@ -43,13 +54,13 @@ class LocalClient:
         """Complete trials and claim up to `count` new ones, atomically."""
         answer = self._controller.complete(completions, worker, count)
         self._completed_since_collection += len(completions)
-        if self._completed_since_collection >= self.collect_every:
+        if self._collects and self._completed_since_collection >= self.collect_every:
             self.collect()
         return answer
 
     @property
     def collect_every(self) -> int:
-        """Completed trials between two collections by this client."""
+        """Completed trials after which a collection is worth its while."""
         return max(16, self._study.population_size // 2)
 
     def fail(self, failure: Failure) -> None:
@@ -95,12 +106,15 @@ class LocalClient:
     def _delete(self, names: Sequence[str]) -> CollectResult:
         freed = 0
         deleted: list[str] = []
-        for name in names:
-            try:
-                freed += self._repository.delete(name)
-            except CheckpointError:
-                continue
-            deleted.append(name)
+        try:
+            freed = self._repository.delete(*names)
+            deleted = list(names)
+        except CheckpointError:
+            # One of them cannot be deleted now; the others can.
+            for name in names:
+                with contextlib.suppress(CheckpointError):
+                    freed += self._repository.delete(name)
+                    deleted.append(name)
         self._controller.set_checkpoints(deleted, CheckpointState.DELETED)
         return CollectResult(deleted=tuple(deleted), freed_bytes=freed)
 

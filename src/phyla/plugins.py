@@ -34,6 +34,8 @@ GROUPS = ("phyla.strategies", "phyla.exploit", "phyla.explore", "phyla.fitness",
 STUDY_MODULE = "__phyla_study__"
 """Name under which a worker runs the study file again."""
 
+_READING = "__phyla_reading__"
+
 
 @cache
 def registered() -> Mapping[str, EntryPoint]:
@@ -194,6 +196,7 @@ def study_module(path: Path) -> ModuleType:
     sys.modules[STUDY_MODULE] = module
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
+    setattr(module, _READING, True)
     try:
         spec.loader.exec_module(module)
     except StudyFileRead:
@@ -201,11 +204,10 @@ def study_module(path: Path) -> ModuleType:
     except BaseException:
         del sys.modules[STUDY_MODULE]
         raise
+    setattr(module, _READING, False)
     return module
 
 
 def reading_study_file() -> bool:
     """Return whether a study file is being run only to define its names."""
-    module = sys.modules.get(STUDY_MODULE)
-    spec = getattr(module, "__spec__", None)
-    return bool(spec is not None and getattr(spec, "_initializing", False))
+    return getattr(sys.modules.get(STUDY_MODULE), _READING, False)

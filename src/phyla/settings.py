@@ -7,6 +7,7 @@ Attributes:
     PHYLA_STORAGE: store URL that overrides the SQLite file in the home.
     PHYLA_FAILPOINT: `name=action[:hit]`, where action is `kill`, `raise` or `exit`; for tests of
         durability only.
+    PHYLA_WORKER: set by the launcher in worker processes, which may not start workers themselves.
 """
 
 import os
@@ -17,7 +18,7 @@ from typing import Protocol
 
 DEFAULT_HOME = ".phyla"
 
-VARIABLES = ("PHYLA_HOME", "PHYLA_STORAGE", "PHYLA_FAILPOINT")
+VARIABLES = ("PHYLA_HOME", "PHYLA_STORAGE", "PHYLA_FAILPOINT", "PHYLA_WORKER")
 
 
 class Clock(Protocol):
@@ -46,6 +47,24 @@ def storage() -> str | None:
 def failpoint() -> str | None:
     """Return the failpoint that the environment arms, if any."""
     return os.environ.get("PHYLA_FAILPOINT") or None
+
+
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def thread_environment(workers: int) -> dict[str, str]:
+    """Return how many threads numerical libraries may use in each of `workers` processes of this machine.
+
+    Left alone, each would use every core, and they would slow each other down. What is set already stays.
+    """
+    if any(name in os.environ for name in THREADS):
+        return {}
+    return dict.fromkeys(THREADS, str(max(1, (os.cpu_count() or 1) // workers)))
+
+
+def in_worker() -> bool:
+    """Return whether this process was started as a worker."""
+    return bool(os.environ.get("PHYLA_WORKER"))
 
 
 def child_environment(extra: Mapping[str, str]) -> dict[str, str]:

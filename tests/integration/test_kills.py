@@ -3,6 +3,7 @@
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -15,7 +16,7 @@ from phyla.records import StudyState
 MEMBERS, TRIALS = 4, 12
 
 
-@pytest.mark.parametrize("hit", [1, 7])
+@pytest.mark.parametrize("hit", [1, 3])
 @pytest.mark.parametrize("name", NAMES)
 def test_killed_at_a_failpoint_and_resumed(tmp_path: Path, name: str, hit: int) -> None:
     run(
@@ -66,7 +67,7 @@ def test_fifty_random_kills(tmp_path: Path) -> None:
     """Workers, all workers, or the main process, 50 times, in one study that runs to its end."""
     rng = np.random.default_rng(50)
     members, trials = 6, 60
-    options = {"members": members, "trials": trials, "workers": 2, "sleep_s": 0.02}
+    options: dict[str, Any] = {"members": members, "trials": trials, "workers": 2, "sleep_s": 0.02}
     process = start(tmp_path, **options)
     kills, completed = 0, 0
     while kills < 50:

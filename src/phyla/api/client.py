@@ -26,7 +26,7 @@ class CollectResult:
 class Client(Protocol):
     """One study, as a worker speaks with it. Every method may raise `StoreError`.
 
-    A worker is named `host:pid:start`; a trial's lease is named by (trial, token).
+    A worker is named `host:slot:pid:start`; a trial's lease is named by (trial, token).
     """
 
     def study(self) -> StudyRecord:
@@ -83,6 +83,15 @@ class Client(Protocol):
         """Stop the study: no more trials are given out."""
         ...
 
+    @property
+    def collect_every(self) -> int:
+        """Completed trials after which a collection is worth its while."""
+        ...
+
     def collect(self) -> CollectResult:
         """Delete the checkpoints that nobody needs any more."""
+        ...
+
+    def recover(self) -> None:
+        """Clean up what processes that died left half done; safe while others are alive."""
         ...

@@ -199,26 +199,34 @@ class LocalCheckpoints:
                     raise _corrupt(name, entry.path, f"digest {digest}", f"digest {file.digest}")
         return manifest
 
-    def delete(self, name: str) -> int:
-        """Remove a checkpoint, and return the bytes that this freed; 0 when it is gone already."""
-        path = self._root / _checked(name)
-        doomed = self._deleting / name
-        with self._storage_errors("delete", path):
-            failpoint("checkpoint.before_delete")
-            if not path.is_dir():
-                return self._remove(doomed)
-            freed = self._remove(doomed)
-            if not self._deleting.is_dir():
-                self._make_dirs(self._deleting)
-            try:
-                self._disk.rename(path, doomed)
-            except PermissionError:
-                self._disk.make_writable(path)
-                self._disk.rename(path, doomed)
-            # The name has to be gone for good before the first byte goes.
-            self._disk.fsync_dir(self._root)
-            failpoint("checkpoint.during_delete")
-            return freed + self._remove(doomed)
+    def delete(self, *names: str) -> int:
+        """Remove checkpoints, and return the bytes that this freed; 0 for those gone already."""
+        freed = 0
+        doomed: list[Path] = []
+        for name in names:
+            path = self._root / _checked(name)
+            with self._storage_errors("delete", path):
+                failpoint("checkpoint.before_delete")
+                freed += self._remove(self._deleting / name)
+                if path.is_dir():
+                    self._doom(path, self._deleting / name)
+                    doomed.append(self._deleting / name)
+        if doomed:
+            with self._storage_errors("delete", self._root):
+                # The names have to be gone for good before the first byte goes.
+                self._disk.fsync_dir(self._root)
+                failpoint("checkpoint.during_delete")
+                freed += sum(map(self._remove, doomed))
+        return freed
+
+    def _doom(self, path: Path, doomed: Path) -> None:
+        if not self._deleting.is_dir():
+            self._make_dirs(self._deleting)
+        try:
+            self._disk.rename(path, doomed)
+        except PermissionError:
+            self._disk.make_writable(path)
+            self._disk.rename(path, doomed)
 
     def discard(self, name: str) -> None:
         """Remove what was staged under a name, if anything."""
@@ -246,8 +254,8 @@ class LocalCheckpoints:
         tree = scan(staging)
         if not tree.entries:
             raise NoCheckpoint(
-                f"no checkpoint was saved: {staging} is empty; save at least one file into the directory "
-                "that the trial names for its checkpoint before training returns"
+                f"no checkpoint was saved: {staging} is empty; save at least one file into "
+                "trial.checkpoint_dir before training returns"
             )
         try:
             found = digests(tree.entries, meanwhile=lambda: self._flush(tree))

@@ -106,8 +106,8 @@ class CheckpointRepository(Protocol):
         """
         ...
 
-    def delete(self, name: str) -> int:
-        """Remove a checkpoint, and return the bytes that this freed; 0 when it is gone already."""
+    def delete(self, *names: str) -> int:
+        """Remove checkpoints, and return the bytes that this freed; 0 for those gone already."""
         ...
 
     def discard(self, name: str) -> None:

@@ -82,16 +82,21 @@ class Controller:
         gone: frozenset[str] = frozenset()
         while True:
             try:
-                failpoint("trial.before_complete" if completions else "claim.before_commit")
+                if completions:
+                    failpoint("trial.before_complete")
                 with self._transaction() as tx:
                     accepted = [self._accept(tx, done) for done in completions]
                     claimed, rest = self._claim(tx, worker, count, gone) if worker and count else ([], None)
+                    if claimed:
+                        failpoint("claim.before_commit")
                     failpoint("store.before_commit")
             except ParentGone as error:
                 gone |= {error.name}
                 continue
             failpoint("store.after_commit")
-            failpoint("reply.before" if completions else "claim.after_commit")
+            if claimed:
+                failpoint("claim.after_commit")
+            failpoint("reply.before")
             return accepted, claimed, rest
 
     def _accept(self, tx: Transaction, done: Completion) -> Accepted | LeaseLost:

@@ -29,7 +29,7 @@ def gpu_environments(
         raise ConfigurationError(
             f"gpus_per_worker={gpus_per_worker!r}: use a whole number, or a fraction 1/n such as 0.5"
         )
-    gpus = list(visible) if visible is not None else (settings.visible_gpus() or _installed_gpus())
+    gpus = list(visible) if visible is not None else visible_gpus()
     needed = workers * int(gpus_per_worker) if whole else -(-workers // share)
     if needed > len(gpus):
         raise ConfigurationError(
@@ -42,6 +42,12 @@ def gpu_environments(
     return [
         {"CUDA_VISIBLE_DEVICES": ",".join(gpus[index * each : (index + 1) * each])} for index in range(workers)
     ]
+
+
+def visible_gpus() -> list[str]:
+    """Return the GPUs that the environment names, else those that `nvidia-smi` lists."""
+    named = settings.visible_gpus()
+    return _installed_gpus() if named is None else named
 
 
 def _installed_gpus() -> list[str]:

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
@@ -15,10 +14,9 @@ from typing import Any, final
 
 from phyla.api import Client
 from phyla.errors import StudyFailed
-from phyla.launchers.process import EXIT_CANNOT_START
-from phyla.launchers.spec import WorkerSpec
+from phyla.launchers.spec import BEATS, EXIT_CANNOT_START, WorkerSpec
 from phyla.records import StudyState
-from phyla.settings import child_environment
+from phyla.settings import child_environment, thread_environment
 from phyla.worker import worker_name
 
 POLL_S = 0.02
@@ -36,6 +34,7 @@ class _Process:
     name: str
     log: Path
     beats: int = -1
+    trials: int = 0
     progressed_at: float = field(default_factory=time.monotonic)
 
 
@@ -45,7 +44,8 @@ class LocalLauncher:
 
     The supervisor renews the leases of processes that are alive, so that training code which holds the
     interpreter for long is no dead worker; takes back at once what a dead process held, and starts another;
-    ends a process that makes no progress for `stall_timeout_s`.
+    ends a process that makes no progress for `stall_timeout_s`; and collects checkpoints, so that workers need
+    not.
 
     Args:
         client: speaks with the study.
@@ -53,9 +53,10 @@ class LocalLauncher:
         environments: extra environment variables, one mapping per worker.
         logs: directory for what the workers print.
         renew_s: how often leases are renewed.
-        stall_timeout_s: seconds without a step, a report or a finished trial before a worker is ended;
-            None never ends one.
+        stall_timeout_s: seconds without a step, a report or a finished trial before a worker is ended, counted
+            from its first request on; None never ends one.
         on_tick: called many times a second, for live displays.
+        on_interrupt: called for each interrupt inside the signal handler, so it must be brief.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class LocalLauncher:
         renew_s: float,
         stall_timeout_s: float | None,
         on_tick: Callable[[], None] = lambda: None,
+        on_interrupt: Callable[[], None] = lambda: None,
     ) -> None:
         self._client = client
         self._specs = specs
@@ -76,8 +78,10 @@ class LocalLauncher:
         self._renew_s = renew_s
         self._stall_timeout_s = stall_timeout_s
         self._on_tick = on_tick
+        self._on_interrupt = on_interrupt
         self._processes: dict[int, _Process] = {}
         self._crashes = 0
+        self._uncollected = 0
         self._interrupts = 0
 
     def run(self) -> bool:
@@ -115,12 +119,13 @@ class LocalLauncher:
     def interrupt(self) -> None:
         """Stop: gracefully the first time, at once the second."""
         self._interrupts += 1
+        self._on_interrupt()
         for process in self._processes.values():
             if process.popen.poll() is None:
                 process.popen.send_signal(signal.SIGTERM if self._interrupts == 1 else signal.SIGKILL)
 
     def _start(self, spec: WorkerSpec) -> None:
-        Path(spec.beat_file).write_bytes(bytes(8))
+        Path(spec.beat_file).write_bytes(bytes(BEATS.size))
         log = self._logs / f"worker-{spec.index}.log"
         with log.open("a") as output:
             popen = subprocess.Popen(
@@ -128,7 +133,14 @@ class LocalLauncher:
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=child_environment({"PYTHONUNBUFFERED": "1", **self._environments[spec.index]}),
+                env=child_environment(
+                    {
+                        "PYTHONUNBUFFERED": "1",
+                        "PHYLA_WORKER": "1",
+                        **thread_environment(len(self._specs)),
+                        **self._environments[spec.index],
+                    }
+                ),
                 start_new_session=True,
                 text=True,
             )
@@ -137,7 +149,7 @@ class LocalLauncher:
             # It died at once: its exit status and its log will tell.
             popen.stdin.write(spec.to_json() + "\n")
             popen.stdin.flush()
-        self._processes[spec.index] = _Process(spec, popen, worker_name(popen.pid), log)
+        self._processes[spec.index] = _Process(spec, popen, worker_name(spec.index, popen.pid), log)
 
     def _watch(self) -> None:
         renewed_at = time.monotonic()
@@ -148,6 +160,9 @@ class LocalLauncher:
                 for process in self._processes.values():
                     self._client.renew(process.name)
                 renewed_at = time.monotonic()
+            if self._uncollected >= self._client.collect_every:
+                self._uncollected = 0
+                self._client.collect()
             self._on_tick()
             time.sleep(POLL_S)
 
@@ -171,6 +186,7 @@ class LocalLauncher:
     def _crashed(self, process: _Process, error: str, tail: str) -> None:
         text = error + (f"; the end of its log:\n{tail}" if tail else "")
         self._client.lose_worker(process.name, text, counts=True)
+        self._client.recover()
         self._crashes += 1
         if self._crashes >= CRASHES_IN_A_ROW:
             message = f"{self._crashes} workers in a row died without any progress, the last one: {text}"
@@ -179,13 +195,15 @@ class LocalLauncher:
         self._start(process.spec)
 
     def _check_progress(self, process: _Process) -> None:
-        beats = struct.unpack("<q", Path(process.spec.beat_file).read_bytes())[0]
+        beats, trials = BEATS.unpack(Path(process.spec.beat_file).read_bytes())
         now = time.monotonic()
+        if trials != process.trials:
+            self._crashes = 0
+            self._uncollected += trials - process.trials
+            process.trials = trials
         if beats != process.beats:
-            if process.beats > 1:
-                self._crashes = 0
             process.beats, process.progressed_at = beats, now
-        elif self._stall_timeout_s is not None and now - process.progressed_at > self._stall_timeout_s:
+        elif beats and self._stall_timeout_s is not None and now - process.progressed_at > self._stall_timeout_s:
             process.popen.kill()
             process.popen.wait()
             del self._processes[process.spec.index]

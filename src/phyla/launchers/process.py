@@ -4,7 +4,6 @@ import ctypes
 import mmap
 import os
 import signal
-import struct
 import sys
 import threading
 import traceback
@@ -12,10 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from phyla.errors import PhylaError
-from phyla.launchers.spec import WorkerSpec
-
-EXIT_CANNOT_START = 3
-"""The training code cannot be loaded: trying again would not help."""
+from phyla.launchers.spec import BEATS, EXIT_CANNOT_START, WorkerSpec
 
 _PR_SET_PDEATHSIG = 1
 
@@ -66,7 +62,7 @@ def _make(spec: WorkerSpec) -> Callable[[], None]:
     rules = from_config(study.config)
     repository = LocalCheckpoints(Path(spec.checkpoints))
     work_root = Path(spec.work_root)
-    name = worker_name()
+    name = worker_name(spec.index)
     state = None
     if spec.setup is not None:
         directory = work_root / f"worker-{spec.index}"
@@ -74,7 +70,7 @@ def _make(spec: WorkerSpec) -> Callable[[], None]:
         context = WorkerContext(name=name, index=spec.index, study=spec.study, working_dir=directory)
         state = plugins.resolve(spec.setup)(context)
     worker = Worker(
-        LocalClient(store, study, rules, repository),
+        LocalClient(store, study, rules, repository, collects=False),
         repository,
         train,
         metric=rules.objective.metric,
@@ -94,12 +90,12 @@ def _make(spec: WorkerSpec) -> Callable[[], None]:
     return work
 
 
-def _beats(path: Path) -> Callable[[int], None]:
+def _beats(path: Path) -> Callable[[int, int], None]:
     with path.open("r+b") as file:
-        page = mmap.mmap(file.fileno(), 8)
+        page = mmap.mmap(file.fileno(), BEATS.size)
 
-    def beat(count: int) -> None:
-        struct.pack_into("<q", page, 0, count)
+    def beat(progress: int, trials: int) -> None:
+        BEATS.pack_into(page, 0, progress, trials)
 
     return beat
 

@@ -1,8 +1,15 @@
 """What a worker process needs to know."""
 
 import json
+import struct
 from dataclasses import asdict, dataclass
 from typing import final
+
+BEATS = struct.Struct("<qq")
+"""What a worker writes where its supervisor can see it: signs of progress, and trials it handed in."""
+
+EXIT_CANNOT_START = 3
+"""Exit status of a worker whose training code cannot be loaded: trying again would not help."""
 
 
 @final
@@ -18,7 +25,7 @@ class WorkerSpec:
         train: reference of the training function.
         setup: reference of the setup function, or None.
         index: 0 .. workers - 1.
-        beat_file: where the worker counts its progress, 8 bytes little-endian.
+        beat_file: where the worker counts its progress, as `BEATS`.
         python_path: entries for `sys.path`.
     """
 

@@ -53,7 +53,7 @@ def claim(view: View, rules: Rules, worker: str, gone: frozenset[str] = frozense
     pending = view.next_pending()
     if pending is not None:
         return _start_attempt(view, rules, worker, pending)
-    member = view.next_ready(worker)
+    member = view.next_ready(slot_of(worker))
     if member is None:
         return _nothing_ready(view)
     if member.measures_left > 0 and member.head is not None:
@@ -70,6 +70,11 @@ def claim(view: View, rules: Rules, worker: str, gone: frozenset[str] = frozense
     else:
         decision = rules.strategy.decide(member, view, context)
     return _apply(view, rules, worker, member, decision, seed, gone)
+
+
+def slot_of(worker: str) -> str:
+    """Return what a worker has in common with the one that takes its place after a restart."""
+    return worker.rsplit(":", 2)[0]
 
 
 def _apply(
@@ -153,7 +158,7 @@ def _running(rules: Rules, worker: str, member: Member, trial: TrialRecord, now:
                 state=MemberState.RUNNING,
                 current_trial=trial.id,
                 broken_trial=None,
-                worker=worker,
+                slot=slot_of(worker),
                 wait_generation=None,
                 wait_until=None,
                 wait_reason=None,
@@ -195,7 +200,7 @@ def _start_attempt(view: View, rules: Rules, worker: str, trial: TrialRecord) ->
     now = view.now()
     running = replace(trial, state=TrialState.RUNNING, token=trial.token + 1, worker=worker, started_at=now)
     attempt = _attempt(running, worker, now, rules)
-    member = replace(view.locked_member(trial.member), worker=worker)
+    member = replace(view.locked_member(trial.member), slot=slot_of(worker))
     return Claimed(trial=running, expires_at=attempt.expires_at), [
         UpdateTrial(running),
         InsertAttempt(attempt),

@@ -25,10 +25,10 @@ class View(Population, Protocol):
         """Return an id that no other trial of this store has or gets."""
         ...
 
-    def next_ready(self, worker: str) -> Member | None:
+    def next_ready(self, slot: str) -> Member | None:
         """Return the ready member to decide about next; locks it and passes over locked ones.
 
-        Least `spent_steps` first, then the one that `worker` ran last, then the lowest index.
+        Least `spent_steps` first, then one that ran in this slot last, then the lowest index.
         """
         ...
 

@@ -68,7 +68,7 @@ class Member:
         broken_trial: id of the broken trial that the next decision replaces.
         replacements: broken trials replaced at this generation.
         measures_left: how many more times its head is to be measured before the next decision.
-        worker: the worker that ran its last trial and may still hold its weights.
+        slot: where its last trial ran, as `host:slot`; a worker there may still hold its weights.
         wait_generation: waits until every active member reached this generation.
         wait_until: waits until this time.
         wait_reason: what it waits for, in words.
@@ -87,7 +87,7 @@ class Member:
     broken_trial: int | None = None
     replacements: int = 0
     measures_left: int = 0
-    worker: str | None = None
+    slot: str | None = None
     wait_generation: int | None = None
     wait_until: float | None = None
     wait_reason: str | None = None

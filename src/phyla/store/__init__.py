@@ -2,6 +2,6 @@
 
 from phyla.store.contract import Reader, Store, Transaction, pages
 from phyla.store.memory import MemoryStore
-from phyla.store.opening import open_store
+from phyla.store.opening import open_store, schema_revisions
 
-__all__ = ["MemoryStore", "Reader", "Store", "Transaction", "open_store", "pages"]
+__all__ = ["MemoryStore", "Reader", "Store", "Transaction", "open_store", "pages", "schema_revisions"]

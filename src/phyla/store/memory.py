@@ -207,10 +207,10 @@ class MemoryTransaction:
             (m.generation for m in self._t.members.values() if m.state is not MemberState.DONE), default=None
         )
 
-    def next_ready(self, worker: str) -> Member | None:
+    def next_ready(self, slot: str) -> Member | None:
         """Return the ready member to decide about next."""
         ready = [m for m in self._t.members.values() if m.state is MemberState.READY]
-        return min(ready, key=lambda m: (m.spent_steps, m.worker != worker, m.index), default=None)
+        return min(ready, key=lambda m: (m.spent_steps, m.slot != slot, m.index), default=None)
 
     def next_pending(self) -> TrialRecord | None:
         """Return the pending trial with the lowest id."""

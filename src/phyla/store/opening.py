@@ -24,3 +24,20 @@ def open_store(url: str, *, clock: Clock = system_clock) -> Store:
     from phyla.store.sql import open_sql
 
     return open_sql(url, clock)
+
+
+def schema_revisions(url: str) -> tuple[str | None, str]:
+    """Return the schema's revision in a SQL database, None before the first one, and the one phyla uses.
+
+    Changes nothing.
+
+    Args:
+        url: as for `open_store`; a SQLite file must exist.
+
+    Raises:
+        ConfigurationError: the URL is not understood, or SQLite is asked for on a network file system.
+        StoreUnavailable: it cannot be opened or reached.
+    """
+    from phyla.store.sql import schema_revisions
+
+    return schema_revisions(url)

@@ -1,6 +1,6 @@
 """What a study has found so far; read-only, and needs no training code."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,9 @@ from phyla.records import (
     TrialRecord,
 )
 from phyla.space import Params
+from phyla.study.opening import find_study, sqlite_file
 from phyla.study.places import Places
+from phyla.study.progress import Failures, Progress, look
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -126,6 +128,12 @@ class Results:
         return str(objective["plugin"]).endswith(("maximize", "Maximize"))
 
     @property
+    def lease_s(self) -> float:
+        """Seconds a claim lasts unless renewed."""
+        options: Any = self._study.config["options"]
+        return float(options["lease_s"])
+
+    @property
     def best(self) -> Best | None:
         """The completed trial with the best fitness whose checkpoint is kept; None while there is none."""
         with self._reader() as reader:
@@ -179,6 +187,31 @@ class Results:
         """Return how many training trials are in each state."""
         with self._reader() as reader:
             return reader.counts()
+
+    def progress(
+        self, choose: Callable[[Sequence[Member]], Iterable[Member]] = lambda members: members
+    ) -> Progress:
+        """Return how far the study is.
+
+        Args:
+            choose: the members whose trials are wanted; by default all.
+        """
+        with self._reader() as reader:
+            return look(reader, self._study.config, choose)
+
+    def failures(self, since: float) -> Callable[[], list[Attempt]]:
+        """Return a function that tells, at each call, the attempts that failed since the call before.
+
+        Args:
+            since: what ended before this time is not told, in seconds since the epoch.
+        """
+        told = Failures(since)
+
+        def new() -> list[Attempt]:
+            with self._reader() as reader:
+                return told.new(reader)
+
+        return new
 
     def lineage(self) -> "Lineage":
         """Return the tree of trials."""
@@ -294,21 +327,32 @@ def load_study(
         StudyNotFound: there is no such study there.
         StoreError: the database failed.
     """
-    from phyla.store import open_store
-
     places = Places.of(home, storage, checkpoints)
-    if places.storage.startswith("sqlite:///") and not _exists(places.storage):
-        raise StudyNotFound(
-            f"there is no study {name!r}: {places.storage.removeprefix('sqlite:///')} does not exist; "
-            "run the study first, or say where it is with home= or storage="
-        )
-    store = open_store(places.storage)
-    study = store.find_study(name)
-    if study is None:
-        names = ", ".join(repr(known.name) for known in store.studies()) or "none"
-        raise StudyNotFound(f"there is no study {name!r} in {store.url}; there are: {names}")
+    store, study = find_study(name, places)
     return Results(store, study, places)
 
 
-def _exists(url: str) -> bool:
-    return Path(url.removeprefix("sqlite:///").partition("?")[0]).exists()
+def list_studies(
+    *,
+    home: str | Path | None = None,
+    storage: str | None = None,
+    checkpoints: str | Path | None = None,
+) -> list[Results]:
+    """Open all studies of a store to read their results, oldest first; a SQLite file that is missing has none.
+
+    Args:
+        home: directory where they live; by default `.phyla` or the environment's.
+        storage: URL of their store, if that is not in the home.
+        checkpoints: directory of all studies' checkpoints, if that is not in the home.
+
+    Raises:
+        StoreError: the database failed.
+    """
+    from phyla.store import open_store
+
+    places = Places.of(home, storage, checkpoints)
+    file = sqlite_file(places.storage)
+    if file is not None and not file.exists():
+        return []
+    store = open_store(places.storage)
+    return [Results(store, study, places) for study in store.studies()]

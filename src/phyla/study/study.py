@@ -117,6 +117,7 @@ class Study:
         gpus_per_worker: float = 0,
         extend: bool | None = None,
         on_progress: Callable[[Results], None] | None = None,
+        on_interrupt: Callable[[], None] = lambda: None,
     ) -> Results:
         """Train until the study ends; resumes what an earlier run left.
 
@@ -125,7 +126,8 @@ class Study:
             gpus_per_worker: GPUs each worker sees, through `CUDA_VISIBLE_DEVICES`; a fraction such as 0.5
                 lets two workers share one.
             extend: as for the study; None leaves it as it is.
-            on_progress: called many times a second in this process.
+            on_progress: called many times a second in this process; with `workers=0` after every trial.
+            on_interrupt: called for each Ctrl-C or SIGTERM inside the signal handler, so it must be brief.
 
         Returns:
             The results.
@@ -137,15 +139,28 @@ class Study:
             KeyboardInterrupt: a person stopped it; run it again to resume.
             StoreError: the database failed.
         """
+        from phyla.launchers import gpu_environments
+
         if plugins.reading_study_file():
             raise plugins.StudyFileRead
         if self.train is None:
             raise ConfigurationError("Study(train=...) is needed to run; without it use ask() and tell()")
         if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
             raise ConfigurationError(f"workers={workers!r}: must be an integer of at least 0")
+        if workers and settings.in_worker():
+            raise ConfigurationError(
+                "study.run(workers=...) was called in a worker process, which would start workers without end; "
+                'call it under `if __name__ == "__main__":`, or with workers=0 inside training code'
+            )
         if extend is not None:
             self._extend = extend
+        if workers and self.places.storage == "memory://":
+            raise ConfigurationError(
+                "storage='memory://' exists in this process only, where worker processes cannot see it; "
+                "run with workers=0, or leave storage= out"
+            )
         references = self._references() if workers else (None, None)
+        environments = gpu_environments(workers, gpus_per_worker)
         opened = self._open(references)
         results = Results(opened.store, opened.record, self.places)
         self._resume(opened)
@@ -155,10 +170,11 @@ class Study:
                 on_progress(results)
 
         if workers == 0:
-            finished = self._run_here(opened, tick)
+            finished = self._run_here(opened, tick, on_interrupt)
         else:
-            finished = self._run_processes(opened, references, workers, gpus_per_worker, tick)
+            finished = self._run_processes(opened, references, environments, tick, on_interrupt)
         opened.client.collect()
+        opened.client.recover()
         if not finished:
             opened.store.set_state(opened.record.id, StudyState.STOPPED, "interrupted; run it again to resume")
             raise KeyboardInterrupt
@@ -187,7 +203,7 @@ class Study:
                 opened.client.lose_worker(holder, "its process was gone when the study was resumed", counts=False)
         opened.client.recover()
 
-    def _run_here(self, opened: "_Opened", tick: Callable[[], None]) -> bool:
+    def _run_here(self, opened: "_Opened", tick: Callable[[], None], on_interrupt: Callable[[], None]) -> bool:
         from phyla.worker import Worker, WorkerContext, worker_name
 
         assert self.train is not None
@@ -213,6 +229,7 @@ class Study:
         interrupted = threading.Event()
 
         def interrupt(number: int, frame: object) -> None:
+            on_interrupt()
             if interrupted.is_set():
                 raise KeyboardInterrupt
             interrupted.set()
@@ -234,11 +251,11 @@ class Study:
         self,
         opened: "_Opened",
         references: tuple[str | None, str | None],
-        workers: int,
-        gpus_per_worker: float,
+        environments: Sequence[Mapping[str, str]],
         tick: Callable[[], None],
+        on_interrupt: Callable[[], None],
     ) -> bool:
-        from phyla.launchers import LocalLauncher, WorkerSpec, gpu_environments
+        from phyla.launchers import LocalLauncher, WorkerSpec
 
         train, setup = references
         assert train is not None
@@ -254,16 +271,17 @@ class Study:
                 beat_file="",
                 python_path=tuple(entry or str(Path.cwd()) for entry in sys.path),
             )
-            for index in range(workers)
+            for index in range(len(environments))
         ]
         launcher = LocalLauncher(
             opened.client,
             specs,
-            environments=gpu_environments(workers, gpus_per_worker),
+            environments=environments,
             logs=self.places.logs(self.name),
             renew_s=self.rules.lease_s / 3,
             stall_timeout_s=self.stall_timeout_s,
             on_tick=tick,
+            on_interrupt=on_interrupt,
         )
         return launcher.run()
 
@@ -391,9 +409,11 @@ class Study:
     # Opening
 
     def _open(self, references: tuple[str | None, str | None]) -> "_Opened":
-        if self._opened is None:
-            self._opened = self._make(references)
-        return self._opened
+        opened = self._opened
+        if opened is None or (references[0] is not None and opened.references != references):
+            # Opened to ask, or to run here: worker processes also need the names of the functions.
+            self._opened = opened = self._make(references)
+        return opened
 
     def _make(self, references: tuple[str | None, str | None]) -> "_Opened":
         from phyla.checkpoints import LocalCheckpoints
@@ -410,7 +430,7 @@ class Study:
         record = self._reconcile(store, record, config)
         repository = LocalCheckpoints(self.places.checkpoints(self.name))
         client = LocalClient(store, record, self.rules, repository)
-        return _Opened(store, record, repository, client, worker_name())
+        return _Opened(store, record, repository, client, worker_name(), references)
 
     def _reconcile(self, store: "Store", record: StudyRecord, config: Mapping[str, Any]) -> StudyRecord:
         """Compare with what is stored, and store what may change."""
@@ -441,7 +461,9 @@ class _Opened:
         repository: "LocalCheckpoints",
         client: "LocalClient",
         worker: str,
+        references: tuple[str | None, str | None],
     ) -> None:
+        self.references = references
         self.store = store
         self.record = record
         self.repository = repository

@@ -1,23 +1,31 @@
-"""Names of worker processes: `host:pid:start`, so that a process id that is used again is another worker."""
+"""Names of worker processes: `host:slot:pid:start`.
+
+The slot (0 .. workers - 1) is what a worker has in common with the one that replaces it after a restart; start
+makes a process id that is used again another worker.
+"""
 
 import os
 import platform
 from pathlib import Path
 
 
-def worker_name(pid: int | None = None) -> str:
+def worker_name(slot: int = 0, pid: int | None = None) -> str:
     """Return the name of a process of this machine, by default this one."""
     pid = os.getpid() if pid is None else pid
-    return f"{platform.node() or 'localhost'}:{pid}:{_started(pid) or 0}"
+    return f"{_host()}:{slot}:{pid}:{_started(pid) or 0}"
 
 
 def is_alive_here(worker: str) -> bool | None:
     """Return whether a worker is alive; None when it runs on another machine."""
-    host, pid, start = worker.rsplit(":", 2)
-    if host != (platform.node() or "localhost"):
+    host, _, pid, start = worker.split(":")
+    if host != _host():
         return None
     started = _started(int(pid))
     return started is not None and str(started) == start
+
+
+def _host() -> str:
+    return (platform.node() or "localhost").replace(":", "-")
 
 
 def _started(pid: int) -> int | None:

@@ -38,7 +38,7 @@ class WorkerContext:
     """What the study's `setup(worker)` gets, once per process.
 
     Attributes:
-        name: `host:pid:start` of this process.
+        name: `host:slot:pid:start` of this process.
         index: 0 .. workers - 1.
         study: name of the study.
         working_dir: a directory of this worker, for caches and logs.
@@ -60,11 +60,11 @@ class Worker:
         train: the training function.
         metric: name of the study's objective.
         work_root: where working directories go.
-        name: `host:pid:start`.
+        name: `host:slot:pid:start`.
         clock: tells the time.
         state: what `setup` returned.
         renew_s: how often this worker renews its own leases; None when a supervisor does.
-        beat: called with a growing number whenever there is progress.
+        beat: called with signs of progress and with trials handed in so far; both only grow.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Worker:
         clock: Clock,
         state: Any = None,
         renew_s: float | None = None,
-        beat: Callable[[int], None] = lambda count: None,
+        beat: Callable[[int, int], None] = lambda progress, trials: None,
     ) -> None:
         self._client = client
         self._repository = repository
@@ -92,6 +92,7 @@ class Worker:
         self._renew_s = renew_s
         self._beat = beat
         self._beats = 0
+        self._handed_in = 0
         self._current: Trial | None = None
         self._cached: tuple[str | None, Any] = (None, None)
         self._stopping = threading.Event()
@@ -132,6 +133,7 @@ class Worker:
                 return None
             _, claimed, rest = self._client.exchange(completions, self._name, count)
             if completions:
+                self._handed_in += 1
                 on_trial()
             completions = []
             self._tick()
@@ -139,6 +141,8 @@ class Worker:
                 pause_s = 0.005
                 done = self._one(claimed[0].trial)
                 completions = [done] if done else []
+                if not completions:
+                    on_trial()
             elif isinstance(rest, Ended):
                 return rest
             elif isinstance(rest, Idle):
@@ -148,7 +152,7 @@ class Worker:
     def _tick(self) -> None:
         self._beats += 1
         current = self._current
-        self._beat(self._beats + (current.beats if current else 0))
+        self._beat(self._beats + (current.beats if current else 0), self._handed_in)
 
     def _one(self, record: TrialRecord) -> Completion | None:
         """Train one trial; return its completion, or None when it was failed or returned to the queue."""
@@ -264,7 +268,7 @@ class Worker:
             trial = self._current
             if trial is None:
                 continue
-            self._beat(self._beats + trial.beats)
+            self._beat(self._beats + trial.beats, self._handed_in)
             reports = trial.take_reports()
             try:
                 if not self._client.report(trial.id, trial.token, reports):

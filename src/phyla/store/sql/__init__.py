@@ -1,21 +1,32 @@
 """The store on SQLite and PostgreSQL."""
 
 from phyla.errors import ConfigurationError
-from phyla.settings import Clock
+from phyla.settings import Clock, system_clock
+from phyla.store.sql.backend import Backend
+from phyla.store.sql.schema import HEAD
 from phyla.store.sql.sqlite import SqliteBackend
-from phyla.store.sql.store import SqlStore
+from phyla.store.sql.store import SqlStore, found_revision
 
-__all__ = ["SqlStore", "open_sql"]
+__all__ = ["SqlStore", "open_sql", "schema_revisions"]
 
 
 def open_sql(url: str, clock: Clock) -> SqlStore:
     """Open a store on SQLite or PostgreSQL; see `phyla.store.open_store`."""
+    return SqlStore(_backend(url, clock))
+
+
+def schema_revisions(url: str) -> tuple[str | None, str]:
+    """Return the schema's revision in a database and the one in use here; see `phyla.store.schema_revisions`."""
+    return found_revision(_backend(url, system_clock)), HEAD
+
+
+def _backend(url: str, clock: Clock) -> Backend:
     if url.startswith("sqlite:"):
-        return SqlStore(SqliteBackend(url, clock))
+        return SqliteBackend(url, clock)
     if url.startswith(("postgresql:", "postgres:", "postgresql+psycopg:")):
         from phyla.store.sql.postgres import PostgresBackend
 
-        return SqlStore(PostgresBackend(url))
+        return PostgresBackend(url)
     raise ConfigurationError(
         f"storage {url!r}: use sqlite:///file.db, postgresql://user@host/database or memory://"
     )

@@ -40,6 +40,7 @@ MEMBER = sa.bindparam("k_member", type_=sa.Integer)
 TRIAL = sa.bindparam("k_trial", type_=sa.BigInteger)
 TOKEN = sa.bindparam("k_token", type_=sa.Integer)
 NAME = sa.bindparam("k_name", type_=sa.Text)
+SLOT = sa.bindparam("k_slot", type_=sa.Text)
 WORKER = sa.bindparam("k_worker", type_=sa.Text)
 ORDER = sa.bindparam("k_order", type_=sa.Double)
 GENERATION = sa.bindparam("k_generation", type_=sa.Integer)
@@ -132,8 +133,8 @@ class Statements:
         least = sa.select(sa.func.min(m.spent_steps)).where(mine, READY).scalar_subquery()
         ready = self._locked(sa.select(members).where(mine, READY).limit(ONE).offset(ZERO), skip=True)
         self.next_ready = self._compile(ready.order_by(m.spent_steps, m.member))
-        self.next_ready_of_worker = self._compile(
-            ready.where(m.spent_steps == least, m.worker == WORKER).order_by(m.member)
+        self.next_ready_of_slot = self._compile(
+            ready.where(m.spent_steps == least, m.slot == SLOT).order_by(m.member)
         )
         self.unranked = self._compile(sa.select(sa.func.count()).where(mine, UNRANKED).select_from(members))
         self.ranks_before = self._compile(

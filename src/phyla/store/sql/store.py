@@ -130,6 +130,21 @@ class SqlStore:
                 raise _explained(self._backend, error) from error
 
 
+def found_revision(backend: Backend) -> str | None:
+    """Return the revision of a database's schema, None before the first one; changes nothing.
+
+    Raises:
+        StoreUnavailable: it cannot be opened or reached.
+    """
+    try:
+        with backend.engine.connect() as connection:
+            return backend.revision(connection)
+    except Exception as error:
+        raise _explained(backend, error) from error
+    finally:
+        backend.engine.dispose()
+
+
 def _explained(backend: Backend, error: Exception) -> Exception:
     """Return what to raise for an error: explained if it is the database's, else as it is."""
     origin = getattr(error, "orig", None) or error

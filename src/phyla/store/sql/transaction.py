@@ -98,9 +98,9 @@ class SqlTransaction:
         """Return all members by index."""
         return [member_record(row) for row in self._all(self._sql.all_members)]
 
-    def next_ready(self, worker: str) -> Member | None:
+    def next_ready(self, slot: str) -> Member | None:
         """Return the ready member to decide about next; locks it and passes over locked ones."""
-        row = self._one(self._sql.next_ready_of_worker, k_worker=worker) or self._one(self._sql.next_ready)
+        row = self._one(self._sql.next_ready_of_slot, k_slot=slot) or self._one(self._sql.next_ready)
         return None if row is None else self._held.member(member_record(row))
 
     def scored(self) -> int:

@@ -66,7 +66,7 @@ def _members() -> None:
         sa.Column("broken_trial", sa.BigInteger()),
         sa.Column("replacements", sa.Integer(), server_default="0", nullable=False),
         sa.Column("measures_left", sa.Integer(), server_default="0", nullable=False),
-        sa.Column("worker", sa.Text()),
+        sa.Column("slot", sa.Text()),
         sa.Column("wait_generation", sa.Integer()),
         sa.Column("wait_until", sa.Double()),
         sa.Column("wait_reason", sa.Text()),
@@ -81,9 +81,9 @@ def _members() -> None:
     )
     op.create_index("members_ready", "members", ["study", "spent_steps", "member"], **_where("state = 'ready'"))
     op.create_index(
-        "members_ready_worker",
+        "members_ready_slot",
         "members",
-        ["study", "spent_steps", "worker", "member"],
+        ["study", "spent_steps", "slot", "member"],
         **_where("state = 'ready'"),
     )
     op.create_index("members_unranked", "members", ["study"], **_where("published_order IS NULL"))

@@ -1,0 +1,6 @@
+"""`python -m phyla.cli` is `phyla`."""
+
+from phyla.cli import main
+
+if __name__ == "__main__":
+    main()

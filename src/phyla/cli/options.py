@@ -1,0 +1,25 @@
+"""Options that several commands share."""
+
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+StudyName: TypeAlias = Annotated[str, typer.Argument(metavar="STUDY", help="Name of the study.")]
+Home: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Where studies live.", show_default="PHYLA_HOME, else .phyla"),
+]
+Storage: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="The store.", show_default="PHYLA_STORAGE, else SQLite in the home"),
+]
+Checkpoints: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="All studies' checkpoints, if the study was made with checkpoints=.",
+        show_default="checkpoints in the home",
+    ),
+]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]

@@ -1,0 +1,92 @@
+"""Where output goes: tables for a person, strict JSON for a program, files written at once."""
+
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from phyla.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+WIDE = 160
+"""Columns of what goes into a file or a pipe, where nothing needs to be cut to a window."""
+
+
+def console(*, stderr: bool = False) -> "Console":
+    """Return a console that colours nothing by itself."""
+    from rich.console import Console
+
+    made = Console(highlight=False, stderr=stderr)
+    return made if made.is_terminal else Console(highlight=False, stderr=stderr, width=WIDE)
+
+
+def table(*columns: str, right: Sequence[str] = (), elastic: Sequence[str] = ()) -> "Table":
+    """Return an empty table; fill it with `add_row`.
+
+    Args:
+        columns: their headings.
+        right: those that are aligned to the right.
+        elastic: those that are cut when there is too little room.
+    """
+    from rich import box
+    from rich.table import Table
+
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    for name in columns:
+        made.add_column(
+            name,
+            justify="right" if name in right else "left",
+            no_wrap=name not in elastic,
+            overflow="ellipsis",
+            min_width=min(8, len(name)) if name in elastic else None,
+        )
+    return made
+
+
+def add_row(made: "Table", *cells: object, style: str = "") -> None:
+    """Add a row of one line; markup in the cells means nothing."""
+    from rich.text import Text
+
+    made.add_row(
+        *(Text(" ".join(str(cell).split()), no_wrap=True, overflow="ellipsis") for cell in cells), style=style
+    )
+
+
+def to_json(value: Any) -> str:
+    """Return a value as strict JSON; nan and infinities as text."""
+    from phyla.lineage.strict import strict
+
+    return json.dumps(strict(value), indent=2, allow_nan=False)
+
+
+def print_json(value: Any) -> None:
+    """Print a value as strict JSON."""
+    print(to_json(value))
+
+
+def write_file(path: Path, write: Callable[[Path], object], *, force: bool) -> None:
+    """Write a file completely or not at all.
+
+    Args:
+        path: the file.
+        write: writes to the path it is given.
+        force: replace a file that exists.
+
+    Raises:
+        UsageError: the file exists, or cannot be written.
+    """
+    if path.is_dir():
+        raise UsageError(f"{path} is a directory; name a file")
+    if path.exists() and not force:
+        raise UsageError(f"{path} exists; choose another name, or replace it with --force")
+    try:
+        with tempfile.TemporaryDirectory(prefix=".phyla-", dir=path.parent) as folder:
+            written = Path(folder, path.name)
+            write(written)
+            written.replace(path)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error

@@ -1,0 +1,153 @@
+"""`phyla run`: run the study of a study file."""
+
+import shlex
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from phyla.cli import options
+
+if TYPE_CHECKING:
+    from phyla.study import Results, Study
+
+EXIT_NOT_COMPLETED = 1
+EXIT_INTERRUPTED = 130
+
+EXAMPLE = """  # at the top level of the file, not inside a function or under `if __name__ == "__main__":`
+  import phyla
+  study = phyla.Study("my-study", space, phyla.Maximize("accuracy"), strategy, train)"""
+
+
+def run(
+    file: Annotated[Path, typer.Argument(metavar="FILE.py", help="The file that defines the study.")],
+    workers: Annotated[int, typer.Option(min=0, help="Worker processes; 0 trains in this process.")] = 2,
+    study: Annotated[
+        str | None, typer.Option(help="Name of the study, if the file has several.", show_default=False)
+    ] = None,
+    home: options.Home = None,
+    storage: options.Storage = None,
+    gpus_per_worker: Annotated[
+        float, typer.Option(min=0, help="GPUs that each worker sees; 0.5 lets two workers share one.")
+    ] = 0,
+    extend: Annotated[
+        bool, typer.Option("--extend", help="Take over changed settings of the strategy into an existing study.")
+    ] = False,
+) -> None:
+    """Run a study, or resume it, until it ends. Ctrl-C stops it; nothing is lost."""
+    again = shlex.join(["phyla", *_arguments(file, workers, study, home, storage, gpus_per_worker)])
+    try:
+        chosen = _chosen(_studies(file), file, study)
+        _place(chosen, home, storage)
+        _run(chosen, workers, gpus_per_worker, extend=extend, again=again)
+    except KeyboardInterrupt:
+        print(f"interrupted; nothing is lost. Resume it with: {again}", file=sys.stderr)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def _arguments(
+    file: Path, workers: int, study: str | None, home: Path | None, storage: str | None, gpus_per_worker: float
+) -> list[str]:
+    from phyla.cli.words import masked
+
+    words = ["run", str(file), "--workers", str(workers)]
+    for name, value in (("study", study), ("home", home), ("storage", storage)):
+        words += [] if value is None else [f"--{name}", masked(str(value))]
+    return words + (["--gpus-per-worker", f"{gpus_per_worker:g}"] if gpus_per_worker else [])
+
+
+def _studies(file: Path) -> "list[Study]":
+    """Return the studies that a file defines at its top level."""
+    from phyla import plugins
+    from phyla.errors import UsageError
+    from phyla.study import Study
+
+    if not file.is_file():
+        raise UsageError(f"there is no file {file}" if not file.exists() else f"{file} is no file")
+    if file.suffix != ".py":
+        raise UsageError(f"{file}: a study file is Python code, so its name ends in .py")
+    try:
+        module = plugins.study_module(file)
+    except SyntaxError as error:
+        raise UsageError(f"{error.filename or file}, line {error.lineno}: {error.msg}") from error
+    except SystemExit as error:
+        raise UsageError(
+            f"{_place_in(file, error)} the file ended itself with exit status {error.code} while it was read; "
+            'what parses arguments or ends the program belongs under `if __name__ == "__main__":`, '
+            "the study above it"
+        ) from error
+    except Exception as error:
+        raise UsageError(f"{_place_in(file, error)} {type(error).__name__}: {error}") from error
+    found = {id(value): value for value in vars(module).values() if isinstance(value, Study)}
+    return list(found.values())
+
+
+def _place_in(file: Path, error: BaseException) -> str:
+    """Return the line of the file where an error came up."""
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if Path(frame.filename) == file.resolve()
+    ]
+    return f"{file}, line {lines[-1]}:" if lines else f"{file}:"
+
+
+def _chosen(studies: "list[Study]", file: Path, name: str | None) -> "Study":
+    from phyla.errors import UsageError
+
+    if not studies:
+        raise UsageError(f"{file} defines no study. It needs a phyla.Study in a variable:\n\n{EXAMPLE}")
+    names = ", ".join(repr(study.name) for study in studies)
+    fitting = [study for study in studies if name in (None, study.name)]
+    if not fitting:
+        raise UsageError(f"{file} has no study {name!r}; there are: {names}")
+    if len(fitting) > 1:
+        raise UsageError(f"{file} has {len(fitting)} studies: {names}; choose one with --study NAME")
+    return fitting[0]
+
+
+def _place(study: "Study", home: Path | None, storage: str | None) -> None:
+    """Let the study live where the options say."""
+    from dataclasses import replace
+
+    from phyla.study import Places
+
+    if home is not None:
+        study.places = Places.of(home, storage)
+    elif storage is not None:
+        study.places = replace(study.places, storage=storage)
+
+
+def _run(study: "Study", workers: int, gpus_per_worker: float, *, extend: bool, again: str) -> None:
+    from phyla.cli.watching import Watch
+    from phyla.records import StudyState
+
+    with Watch(study.name) as watch:
+        results = study.run(
+            workers,
+            gpus_per_worker=gpus_per_worker,
+            extend=extend or None,
+            on_progress=watch.progressed,
+            on_interrupt=watch.interrupted,
+        )
+        watch.progressed(results)
+    for line in _closing(results, watch.seconds):
+        print(line)
+    record = results.study()
+    if record.state is not StudyState.COMPLETED:
+        print(f"{study.name} is {record.state}: {record.message}. Let it go on with: {again}")
+        raise typer.Exit(EXIT_NOT_COMPLETED)
+
+
+def _closing(results: "Results", seconds: float) -> list[str]:
+    from phyla.cli.best import best_lines
+    from phyla.cli.words import command, duration
+
+    counts = results.counts()
+    return [
+        f"{counts.get('completed', 0)} trials completed, {counts.get('failed', 0)} failed, in {duration(seconds)}",
+        *best_lines(results),
+        f"make the report with: {command('report', results.name, results.places)}",
+    ]

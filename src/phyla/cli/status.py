@@ -1,0 +1,265 @@
+"""`phyla status`: all studies, or how one of them stands."""
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from phyla.cli import options
+
+if TYPE_CHECKING:
+    from phyla.records import Attempt, Member, TrialRecord
+    from phyla.study import Progress, Results
+
+FAILED_SHOWN = 10
+
+
+def status(
+    study: Annotated[
+        str | None, typer.Argument(metavar="STUDY", help="Name of the study.", show_default="all studies")
+    ] = None,
+    home: options.Home = None,
+    storage: options.Storage = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show all studies; or one: its members, its running attempts and what failed."""
+    from phyla.study import list_studies, load_study
+
+    if study is None:
+        _all(list_studies(home=home, storage=storage), home, storage, as_json=as_json)
+    else:
+        _one(load_study(study, home=home, storage=storage), as_json=as_json)
+
+
+def _all(studies: "list[Results]", home: options.Home, storage: options.Storage, *, as_json: bool) -> None:
+    from phyla.cli.output import add_row, console, print_json, table
+    from phyla.cli.words import NOTHING, duration, masked, number
+    from phyla.study import Places
+
+    looks = [(results, results.progress(lambda members: ())) for results in studies]
+    if as_json:
+        print_json([_summary(results, progress) for results, progress in looks])
+        return
+    if not looks:
+        print(f"no studies yet in {masked(Places.of(home, storage).storage)}")
+        return
+    made = table(
+        "study",
+        "state",
+        "trials",
+        "best",
+        "metric",
+        "last activity",
+        right=("trials", "best"),
+        elastic=("metric",),
+    )
+    for results, progress in looks:
+        add_row(
+            made,
+            results.name,
+            progress.study.state,
+            f"{progress.completed}/{progress.planned_trials or '?'}",
+            number(progress.best.fitness) if progress.best else NOTHING,
+            results.metric,
+            f"{duration(progress.now - progress.last_activity)} ago",
+        )
+    console().print(made)
+
+
+def _one(results: "Results", *, as_json: bool) -> None:
+    from phyla.cli.output import console, print_json
+
+    progress = results.progress()
+    failed = _failed(results, progress)
+    if as_json:
+        print_json(
+            {
+                **_summary(results, progress),
+                "members": [_member(progress, member) for member in progress.members],
+                "attempts": [_attempt(results, progress, attempt) for attempt in progress.running],
+                "failed": [
+                    {
+                        "trial": trial.id,
+                        "member": trial.member,
+                        "state": trial.state,
+                        "failures": trial.failures,
+                        "error": trial.error,
+                    }
+                    for trial in failed
+                ],
+            }
+        )
+        return
+    out = console()
+    for line in _head(results, progress):
+        out.print(line, markup=False, soft_wrap=True)
+    out.print()
+    out.print(members_table(progress, progress.members))
+    if progress.running:
+        out.print()
+        out.print(_running_table(results, progress))
+    if failed:
+        out.print()
+        out.print(_failed_table(failed))
+
+
+def _head(results: "Results", progress: "Progress") -> list[str]:
+    from phyla.cli.words import duration, number
+
+    record = progress.study
+    lines = [f"{record.name}: {record.state}, last activity {duration(progress.now - progress.last_activity)} ago"]
+    if record.message:
+        lines.append(record.message)
+    others = "".join(f", {count} {state}" for state, count in progress.counts.items() if state != "completed")
+    lines.append(
+        f"{progress.completed}/{progress.planned_trials or '?'} trials completed{others}; "
+        f"{progress.spent_steps}/{progress.total_steps or '?'} steps by {record.population_size} members"
+    )
+    if progress.best is not None:
+        best = progress.best
+        lines.append(
+            f"best {results.metric} {number(best.fitness)}: trial {best.id} of member {best.member}, "
+            f"step {best.reached_step}"
+        )
+    return lines
+
+
+def members_table(progress: "Progress", members: "tuple[Member, ...] | list[Member]") -> Any:
+    """Return a table of members: where they are, how good, with what, and why."""
+    from phyla.cli.output import add_row, table
+    from phyla.cli.words import NOTHING, number, params
+    from phyla.population import describe
+
+    made = table(
+        "member",
+        "steps",
+        "gen",
+        "fitness",
+        "",
+        "hyperparameters",
+        "last decision",
+        "state",
+        right=("member", "steps", "gen", "fitness"),
+        elastic=("hyperparameters", "last decision"),
+    )
+    best = progress.best.member if progress.best else None
+    for member in members:
+        trial = progress.trials.get(member.index)
+        add_row(
+            made,
+            member.index,
+            f"{member.spent_steps}/{progress.member_steps or '?'}",
+            member.generation,
+            number(member.head.fitness if member.head else None),
+            "*" if member.index == best else "",
+            params(trial.params) if trial else NOTHING,
+            describe(trial.reason) if trial else NOTHING,
+            member.state if member.wait_reason is None else f"{member.state}: {member.wait_reason}",
+            style="bold" if member.index == best else "",
+        )
+    return made
+
+
+def _running_table(results: "Results", progress: "Progress") -> Any:
+    from phyla.cli.output import add_row, table
+
+    made = table("running trial", "attempt", "member", "worker", "for", "lease", right=("attempt", "member"))
+    for attempt in progress.running:
+        told = _attempt(results, progress, attempt)
+        add_row(
+            made,
+            attempt.trial,
+            attempt.token,
+            told["member"],
+            attempt.worker,
+            _ago(told["running_s"]),
+            (
+                f"no progress for {_ago(told['silent_s'])}, ran out {_ago(-told['lease_left_s'])} ago"
+                if told["lease_left_s"] < 0
+                else f"renewed {_ago(told['silent_s'])} ago"
+            ),
+            style="red" if told["lease_left_s"] < 0 else "",
+        )
+    return made
+
+
+def _ago(seconds: float) -> str:
+    from phyla.cli.words import duration
+
+    return duration(seconds)
+
+
+def _failed_table(failed: "list[TrialRecord]") -> Any:
+    from phyla.cli.output import add_row, table
+    from phyla.cli.words import first_line
+
+    made = table("failed trial", "member", "failures", "state", "last error", right=("member", "failures"))
+    made.columns[-1].no_wrap = False
+    for trial in failed[-FAILED_SHOWN:]:
+        add_row(made, trial.id, trial.member, trial.failures, trial.state, first_line(trial.error))
+    if len(failed) > FAILED_SHOWN:
+        made.caption = f"the last {FAILED_SHOWN} of {len(failed)}; all: phyla trials STUDY --state failed"
+    return made
+
+
+def _failed(results: "Results", progress: "Progress") -> "list[TrialRecord]":
+    """Return the trials that failed, and those that failed so far and are tried again."""
+    from phyla.records import TrialState
+
+    if progress.failed:
+        trials = results.trials()
+    else:
+        trials = list(progress.trials.values())
+    finished_well = (TrialState.COMPLETED, TrialState.CANCELLED)
+    return [trial for trial in trials if trial.failures and trial.state not in finished_well]
+
+
+def _summary(results: "Results", progress: "Progress") -> dict[str, Any]:
+    best = progress.best
+    return {
+        "study": results.name,
+        "state": progress.study.state,
+        "message": progress.study.message,
+        "metric": results.metric,
+        "maximize": results.maximize,
+        "population_size": progress.study.population_size,
+        "trials": dict(progress.counts),
+        "completed_trials": progress.completed,
+        "planned_trials": progress.planned_trials,
+        "spent_steps": progress.spent_steps,
+        "total_steps": progress.total_steps,
+        "best": None
+        if best is None
+        else {"fitness": best.fitness, "trial": best.id, "member": best.member, "step": best.reached_step},
+        "last_activity": datetime.fromtimestamp(progress.last_activity, UTC).isoformat(),
+    }
+
+
+def _member(progress: "Progress", member: "Member") -> dict[str, Any]:
+    from phyla.population import describe
+
+    trial = progress.trials.get(member.index)
+    return {
+        "member": member.index,
+        "state": member.state,
+        "spent_steps": member.spent_steps,
+        "generation": member.generation,
+        "fitness": member.head.fitness if member.head else None,
+        "trial": trial.id if trial else None,
+        "params": dict(trial.params) if trial else None,
+        "decision": describe(trial.reason) if trial else None,
+        "waits_for": member.wait_reason,
+    }
+
+
+def _attempt(results: "Results", progress: "Progress", attempt: "Attempt") -> dict[str, Any]:
+    owners = {member.current_trial: member.index for member in progress.members}
+    return {
+        "trial": attempt.trial,
+        "token": attempt.token,
+        "member": owners.get(attempt.trial),
+        "worker": attempt.worker,
+        "running_s": progress.now - attempt.claimed_at,
+        "silent_s": progress.now - max(attempt.claimed_at, attempt.expires_at - results.lease_s),
+        "lease_left_s": attempt.expires_at - progress.now,
+    }

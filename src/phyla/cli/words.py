@@ -1,0 +1,102 @@
+"""How numbers, times and hyperparameters are written for a person."""
+
+import math
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from phyla.records import Attempt
+from phyla.study import Places, Progress
+
+NOTHING = "-"
+
+
+def number(value: float | None) -> str:
+    """Return a number with six digits, or a dash for none."""
+    if value is None:
+        return NOTHING
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as `0:07`, `1:02:03` or `2 d 3:04:05`."""
+    if not math.isfinite(seconds):
+        return "?"
+    whole = max(0, round(seconds))
+    minutes, second = divmod(whole, 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    if days:
+        return f"{days} d {hour}:{minute:02}:{second:02}"
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+
+
+def size(size_bytes: int) -> str:
+    """Return a number of bytes with a unit."""
+    value = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def params(values: Mapping[str, Any]) -> str:
+    """Return hyperparameters on one line."""
+    return " ".join(f"{name}={_short(value)}" for name, value in values.items())
+
+
+def _short(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def first_line(text: str | None) -> str:
+    """Return the line of an error that says what happened: of a traceback the last one, else the first."""
+    lines = [line for line in (text or "").strip().splitlines() if line.strip()]
+    if not lines:
+        return NOTHING
+    return lines[-1 if lines[0].startswith("Traceback") else 0].strip()
+
+
+def progress_line(progress: Progress, left_s: float | None) -> str:
+    """Return how far a study is on one line."""
+    parts = [f"{progress.completed}/{progress.planned_trials or '?'} trials"]
+    if progress.failed:
+        parts.append(f"{progress.failed} failed")
+    if progress.best is not None:
+        best = progress.best
+        parts.append(f"best {number(best.fitness)} (member {best.member}, step {best.reached_step})")
+    if left_s is not None:
+        parts.append(f"{duration(left_s)} left")
+    return "  ".join(parts)
+
+
+def attempt_line(attempt: Attempt) -> str:
+    """Return what went wrong with an attempt on one line."""
+    return f"trial {attempt.trial}, attempt {attempt.token} {attempt.state}: {first_line(attempt.error)}"
+
+
+def masked(url: str) -> str:
+    """Return a URL without its password, which has no place on a screen or in a log."""
+    url = re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", url)
+    return re.sub(r"([?&]password=)[^&]*", r"\1***", url)
+
+
+def command(name: str, study: str, places: Places) -> str:
+    """Return the command line that runs a command on a study, wherever it is."""
+    words = ["phyla", name, study]
+    usual = Places.of()
+    if places.home != usual.home:
+        words += ["--home", _relative(places.home)]
+    if places.storage != Places.of(places.home if places.home != usual.home else None).storage:
+        words += ["--storage", masked(places.storage)]
+    if places.checkpoint_root != Places.of(places.home).checkpoint_root:
+        words += ["--checkpoints", _relative(places.checkpoint_root)]
+    return shlex.join(words)
+
+
+def _relative(path: Path) -> str:
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

@@ -1,0 +1,191 @@
+"""Schedule: the piecewise constant hyperparameters along one lineage."""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+from phyla.errors import UsageError
+from phyla.lineage.strict import strict
+from phyla.records import Json, JsonObject
+
+SCHEMA = 1
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Steps that were trained with the same hyperparameters.
+
+    Attributes:
+        start_step: age of the weights at its start.
+        end_step: age of the weights at its end; that step itself belongs to what follows.
+        params: flat hyperparameters.
+        trial: id of the trial that trained it; the first one where several are merged.
+        member: the member whose trial it is.
+    """
+
+    start_step: int
+    end_step: int
+    params: JsonObject
+    trial: int
+    member: int
+
+
+@final
+@dataclass(frozen=True, slots=True, repr=False)
+class Schedule:
+    """Hyperparameters by training step, from fresh weights to one trial's end.
+
+    Steps are the age of the weights. Calling it gives the hyperparameters in force for one step, which is all
+    that a plain training run needs to repeat the schedule.
+
+    Args:
+        segments: consecutive segments, each beginning where the one before ended.
+
+    Raises:
+        UsageError: no segments, or segments that do not join.
+    """
+
+    segments: tuple[Segment, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "segments", tuple(self.segments))
+        if not self.segments:
+            raise UsageError("a schedule needs at least one segment")
+        before = None
+        for segment in self.segments:
+            if segment.end_step < segment.start_step:
+                raise UsageError(
+                    f"the segment of trial {segment.trial} ends at step {segment.end_step}, before it starts "
+                    f"at step {segment.start_step}"
+                )
+            if before is not None and before.end_step != segment.start_step:
+                raise UsageError(
+                    f"the segment of trial {segment.trial} starts at step {segment.start_step}, but the one "
+                    f"before it, of trial {before.trial}, ends at step {before.end_step}"
+                )
+            before = segment
+
+    @property
+    def steps(self) -> int:
+        """Number of training steps it covers."""
+        return self.segments[-1].end_step - self.segments[0].start_step
+
+    def __call__(self, step: int) -> dict[str, Json]:
+        """Return the hyperparameters in force for a training step; beyond the end, the last ones.
+
+        Raises:
+            UsageError: the step is before the schedule's start.
+        """
+        first = self.segments[0].start_step
+        if step < first:
+            raise UsageError(f"step {step} is before the start of the schedule, step {first}")
+        index = bisect_right(self.segments, step, key=lambda segment: segment.start_step) - 1
+        return dict(self.segments[index].params)
+
+    def changes(self) -> tuple[Segment, ...]:
+        """Return the schedule with neighbours of equal hyperparameters merged, and no empty segment."""
+        merged: list[Segment] = []
+        for segment in self.segments:
+            if segment.end_step == segment.start_step and len(self.segments) > 1:
+                continue
+            if merged and merged[-1].params == segment.params:
+                last = merged[-1]
+                merged[-1] = Segment(
+                    last.start_step, segment.end_step, last.params, trial=last.trial, member=last.member
+                )
+            else:
+                merged.append(segment)
+        return tuple(merged) or self.segments[-1:]
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all hyperparameters in it, in order of appearance."""
+        return tuple(dict.fromkeys(name for segment in self.segments for name in segment.params))
+
+    def table(self) -> str:
+        """Return its changes as a table of plain text."""
+        names = self.names()
+        rows = [("from step", "to step", "member", "trial", *names)]
+        rows += [
+            (
+                f"{segment.start_step:,}",
+                f"{segment.end_step:,}",
+                str(segment.member),
+                str(segment.trial),
+                *(_cell(segment.params[name]) if name in segment.params else "-" for name in names),
+            )
+            for segment in self.changes()
+        ]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join(
+            "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows
+        )
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def __repr__(self) -> str:
+        changes = len(self.changes()) - 1
+        return (
+            f"<Schedule of {', '.join(self.names()) or 'nothing'}: {self.steps:,} steps, "
+            f"{len(self.segments):,} trial{'s' * (len(self.segments) != 1)}, "
+            f"{changes:,} change{'s' * (changes != 1)}>"
+        )
+
+    def to_json(self) -> dict[str, Json]:
+        """Return it as strict JSON; `from_json` reads it."""
+        return {
+            "schema": SCHEMA,
+            "segments": [
+                {
+                    "start_step": segment.start_step,
+                    "end_step": segment.end_step,
+                    "params": strict(segment.params),
+                    "trial": segment.trial,
+                    "member": segment.member,
+                }
+                for segment in self.segments
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, value: Json) -> "Schedule":
+        """Return the schedule that `to_json` wrote.
+
+        Raises:
+            UsageError: it is none, or one of a newer schema.
+        """
+        if not isinstance(value, Mapping) or value.get("schema") != SCHEMA:
+            schema = value.get("schema") if isinstance(value, Mapping) else value
+            raise UsageError(f"this is no schedule of schema {SCHEMA}: its schema is {schema!r}")
+        return cls(tuple(_segments(value.get("segments"))))
+
+
+def _segments(value: Json) -> Iterator[Segment]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise UsageError(f"the segments of a schedule must be a list, got {value!r}")
+    for entry in value:
+        if not isinstance(entry, Mapping):
+            raise UsageError(f"a segment of a schedule must be an object, got {entry!r}")
+        params = entry.get("params")
+        if not isinstance(params, Mapping):
+            raise UsageError(f"the params of a segment must be an object, got {params!r}")
+        yield Segment(
+            _whole(entry, "start_step"),
+            _whole(entry, "end_step"),
+            dict(params),
+            trial=_whole(entry, "trial"),
+            member=_whole(entry, "member"),
+        )
+
+
+def _whole(entry: JsonObject, name: str) -> int:
+    value = entry.get(name)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise UsageError(f"{name} of a segment must be an integer, got {value!r}")
+    return value
+
+
+def _cell(value: Json) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

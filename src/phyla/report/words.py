@@ -1,0 +1,109 @@
+"""How numbers, times and trials read in figures and reports."""
+
+import html
+import math
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from phyla.population import describe
+from phyla.records import Json, TrialRecord, TrialState
+
+PARAMS_SHOWN = 12
+"""Hyperparameters that fit into what appears under the pointer."""
+
+
+def number(value: Json) -> str:
+    """Return a value as a person reads it: four digits of a float, thousands separated."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return "none" if value is None else str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"
+
+
+def score(value: float | None) -> str:
+    """Return a fitness with four digits, trailing zeros kept, so that a column of them lines up."""
+    if value is None or not math.isfinite(value) or not 1e-4 <= abs(value) < 1e4:
+        return number(value)
+    return f"{value:#.4g}".rstrip(".")
+
+
+def duration(seconds: float | None) -> str:
+    """Return a span of time in its two largest units."""
+    if seconds is None:
+        return "none yet"
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    minutes, hours, days = seconds / 60, seconds / 3600, seconds / 86400
+    if hours < 1:
+        return f"{int(minutes)} min {int(seconds % 60)} s"
+    if days < 1:
+        return f"{int(hours)} h {int(minutes % 60)} min"
+    return f"{int(days)} d {int(hours % 24)} h"
+
+
+def moment(seconds: float) -> datetime:
+    """Return a time of the records as an aware datetime in UTC."""
+    return datetime.fromtimestamp(seconds, tz=UTC)
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def short(text: str, limit: int = 90) -> str:
+    """Return a text cut to a length."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def plain(text: str) -> str:
+    """Return a text so that Plotly, which reads some HTML in labels, shows it as it is."""
+    return html.escape(text, quote=False)
+
+
+def last_line(text: str) -> str:
+    """Return the last line of an error that says something."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1].strip() if lines else ""
+
+
+def fate(trial: TrialRecord, metric: str) -> str:
+    """Return what came of a trial."""
+    if trial.state is TrialState.COMPLETED:
+        return f"{metric} {score(trial.fitness)}"
+    error = last_line(trial.error or "")
+    return f"{trial.state.value}: {error}" if error else trial.state.value
+
+
+def hover(trial: TrialRecord, metric: str) -> str:
+    """Return everything about a trial that a pointer over it should tell, as Plotly's HTML."""
+    end = trial.end_step if trial.reached_step is None else trial.reached_step
+    lines = [
+        f"<b>trial {trial.id}</b>, member {trial.member}, generation {trial.generation}",
+        plain(short(fate(trial, metric))),
+        f"weights trained from step {trial.start_step:,} to {end:,}",
+        *_wrapped(describe(trial.reason)),
+        *_params(trial),
+    ]
+    return "<br>".join(lines)
+
+
+def _params(trial: TrialRecord) -> Iterable[str]:
+    for name, value in list(trial.params.items())[:PARAMS_SHOWN]:
+        yield f"{plain(short(name, 40))} = {plain(short(number(value), 40))}"
+    if len(trial.params) > PARAMS_SHOWN:
+        yield f"and {len(trial.params) - PARAMS_SHOWN} more"
+
+
+def _wrapped(text: str, width: int = 70, lines: int = 3) -> Iterable[str]:
+    """Break a long decision at its commas; what does not fit is cut."""
+    pieces = short(text, width * lines).split(", ")
+    line = pieces[0]
+    for piece in pieces[1:]:
+        if len(line) + len(piece) > width:
+            yield plain(line + ",")
+            line = piece
+        else:
+            line += ", " + piece
+    yield plain(line)

@@ -1,0 +1,135 @@
+"""Maintain a study from outside: collect its checkpoints, stop it, let it go on. Needs no training code."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, final
+
+from phyla import machine
+from phyla.api import CollectResult
+from phyla.controller import from_config
+from phyla.errors import CheckpointMissing, StateError
+from phyla.machine import Retention
+from phyla.records import StudyRecord, StudyState
+from phyla.study.opening import find_study
+from phyla.study.places import Places
+
+if TYPE_CHECKING:
+    from phyla.local_client import LocalClient
+    from phyla.store import Store
+
+
+@final
+class Maintenance:
+    """What a person may do to a study besides running it.
+
+    Args:
+        store: where the study is remembered.
+        study: the study.
+        places: where its checkpoints are.
+    """
+
+    def __init__(self, store: "Store", study: StudyRecord, places: Places) -> None:
+        from phyla.checkpoints import LocalCheckpoints
+
+        self._store = store
+        self._study = study
+        self._places = places
+        self._repository = LocalCheckpoints(places.checkpoints(study.name))
+
+    @property
+    def places(self) -> Places:
+        """Where the study keeps its things."""
+        return self._places
+
+    def retention(self) -> Retention:
+        """Return which checkpoints are kept and why, and which may go; changes nothing.
+
+        Raises:
+            NotImportable: a function of the study's space or strategy cannot be found here.
+        """
+        return self._client().retention()
+
+    def explain_retention(self) -> str:
+        """Return the formula of what is kept, and its bound, in words.
+
+        Raises:
+            NotImportable: a function of the study's space or strategy cannot be found here.
+        """
+        return machine.explain(self._study.population_size, from_config(self._study.config))
+
+    def collect(self) -> CollectResult:
+        """Delete the checkpoints that nobody needs any more.
+
+        Raises:
+            NotImportable: a function of the study's space or strategy cannot be found here.
+            CheckpointMissing: none of the study's checkpoints is where they are looked for.
+        """
+        client = self._client()
+        known = {row.name for row, _ in client.retention().kept}
+        if known and known.isdisjoint(self._repository.names()):
+            raise CheckpointMissing(
+                f"none of the {len(known)} checkpoints that study {self._study.name!r} keeps is in "
+                f"{self._places.checkpoints(self._study.name)}; say where they are with checkpoints= "
+                "(on the command line: --checkpoints). Nothing was deleted."
+            )
+        return client.collect()
+
+    def stop(self, message: str) -> None:
+        """Stop the study: running workers finish their trial and end.
+
+        Raises:
+            StateError: it is not running.
+        """
+        state = self._state()
+        if state is not StudyState.RUNNING:
+            raise StateError(f"study {self._study.name!r} is {state} already; there is nothing to stop")
+        self._store.set_state(self._study.id, StudyState.STOPPED, message)
+
+    def resume(self) -> bool:
+        """Let a stopped or failed study go on; return False when it is running already.
+
+        Raises:
+            StateError: it is completed.
+        """
+        state = self._state()
+        if state is StudyState.COMPLETED:
+            raise StateError(
+                f"study {self._study.name!r} is completed: every member has spent its steps. Raise total_steps "
+                "in the study file and run it with extend=True (on the command line: --extend)"
+            )
+        if state is StudyState.RUNNING:
+            return False
+        self._store.set_state(self._study.id, StudyState.RUNNING)
+        return True
+
+    def _state(self) -> StudyState:
+        with self._store.reader(self._study.id) as reader:
+            return reader.study().state
+
+    def _client(self) -> "LocalClient":
+        from phyla.local_client import LocalClient
+
+        return LocalClient(self._store, self._study, from_config(self._study.config), self._repository)
+
+
+def maintain(
+    name: str,
+    *,
+    home: str | Path | None = None,
+    storage: str | None = None,
+    checkpoints: str | Path | None = None,
+) -> Maintenance:
+    """Open a study to maintain it.
+
+    Args:
+        name: name of the study.
+        home: directory where it lives; by default `.phyla` or the environment's.
+        storage: URL of its store, if that is not in the home.
+        checkpoints: directory of all studies' checkpoints, if that is not in the home.
+
+    Raises:
+        StudyNotFound: there is no such study there.
+        StoreError: the database failed.
+    """
+    places = Places.of(home, storage, checkpoints)
+    store, study = find_study(name, places)
+    return Maintenance(store, study, places)

@@ -1,0 +1,173 @@
+"""How far a study is: what a live display and a status page show."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+from phyla import plugins
+from phyla.errors import PhylaError
+from phyla.records import Attempt, AttemptState, JsonObject, Member, StudyRecord, TrialRecord
+
+if TYPE_CHECKING:
+    from phyla.store import Reader
+
+NEWEST = 200
+"""Trials that are looked at for the time of the last activity."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """A study at one moment.
+
+    Attributes:
+        study: the study.
+        now: the database's time, in seconds since the epoch.
+        members: all members by index.
+        trials: the trial that a member is at, by its index: its running one, else its last completed one.
+        running: the running attempts.
+        counts: how many training trials are in each state.
+        best: the completed trial with the best finite fitness whose checkpoint is kept; None without one.
+        member_steps: steps that each member is to spend in all; None if unknown.
+        planned_trials: completed trials that the study is expected to end with; None if unknown.
+        last_activity: when a trial was last claimed or ended; the study's creation before the first one.
+    """
+
+    study: StudyRecord
+    now: float
+    members: tuple[Member, ...]
+    trials: Mapping[int, TrialRecord]
+    running: tuple[Attempt, ...]
+    counts: Mapping[str, int]
+    best: TrialRecord | None
+    member_steps: int | None
+    planned_trials: int | None
+    last_activity: float
+
+    @property
+    def completed(self) -> int:
+        """Number of completed training trials."""
+        return self.counts.get("completed", 0)
+
+    @property
+    def failed(self) -> int:
+        """Number of training trials that failed for good."""
+        return self.counts.get("failed", 0)
+
+    @property
+    def spent_steps(self) -> int:
+        """Steps of all members' completed trials together."""
+        return sum(member.spent_steps for member in self.members)
+
+    @property
+    def total_steps(self) -> int | None:
+        """Steps that all members together are to spend; None if unknown."""
+        return None if self.member_steps is None else self.member_steps * self.study.population_size
+
+
+def look(
+    reader: "Reader",
+    config: JsonObject,
+    choose: Callable[[Sequence[Member]], Iterable[Member]] = lambda members: members,
+) -> Progress:
+    """Read how far a study is.
+
+    Args:
+        reader: a look at the study.
+        config: its configuration.
+        choose: the members whose trials are wanted; by default all.
+    """
+    members = tuple(reader.members())
+    found = reader.best_trials(1)
+    trials = {}
+    for member in choose(members):
+        trial = member.current_trial or (member.head.trial if member.head else None)
+        if trial is not None:
+            trials[member.index] = reader.trial(trial)
+    study = reader.study()
+    steps = planned_steps(config)
+    return Progress(
+        study=study,
+        now=reader.now(),
+        members=members,
+        trials=trials,
+        running=tuple(reader.running()),
+        counts=reader.counts(),
+        best=found[0] if found else None,
+        member_steps=steps,
+        planned_trials=_planned_trials(config, steps, study.population_size),
+        last_activity=_last_activity(reader, study, members),
+    )
+
+
+def planned_steps(config: JsonObject) -> int | None:
+    """Return the steps that each member of a study is to spend in all; None if that cannot be known here."""
+    try:
+        strategy: Any = plugins.decode(config["strategy"])
+    except PhylaError:
+        return None
+    steps: int | None = strategy.member_steps
+    return steps
+
+
+def _planned_trials(config: JsonObject, steps: int | None, population_size: int) -> int | None:
+    strategy = config["strategy"]
+    length = strategy.get("steps_per_trial") if isinstance(strategy, Mapping) else None
+    if steps is None or not isinstance(length, int) or length < 1:
+        return None
+    return population_size * -(-steps // length)
+
+
+def _last_activity(reader: "Reader", study: StudyRecord, members: Sequence[Member]) -> float:
+    times = [study.created_at]
+    for trial in reader.trials(after=newest_trial(members) - NEWEST):
+        times += [time for time in (trial.started_at, trial.ended_at) if time is not None]
+    return max(times)
+
+
+def newest_trial(members: Sequence[Member]) -> int:
+    """Return the highest id of a trial that the members refer to; 0 without any."""
+    newest = 0
+    for member in members:
+        head = member.head.trial if member.head else 0
+        newest = max(newest, head, member.current_trial or 0, member.broken_trial or 0)
+    return newest
+
+
+@final
+class Failures:
+    """Tells each failed attempt once, as they occur; costs only what is new.
+
+    Args:
+        since: what ended before this time is not told, in seconds since the epoch.
+    """
+
+    def __init__(self, since: float) -> None:
+        self._since = since
+        self._after: int | None = None
+        self._open: dict[int, int] = {}
+
+    def new(self, reader: "Reader") -> list[Attempt]:
+        """Return the attempts that failed since the last call, by trial and token."""
+        if self._after is None:
+            members = reader.members()
+            self._after = max(0, newest_trial(members) - NEWEST)
+            current = (member.current_trial for member in members)
+            self._open = {trial: 0 for trial in current if trial is not None and trial <= (self._after or 0)}
+        trials = [reader.trial(known) for known in sorted(self._open)]
+        trials += reader.trials(after=self._after)
+        told: list[Attempt] = []
+        for trial in trials:
+            last = self._open.pop(trial.id, 0)
+            if trial.failures:
+                failed = [attempt for attempt in reader.attempts(trial.id) if self._counts(attempt, last)]
+                told += failed
+                last = max([last, *(attempt.token for attempt in failed)])
+            if trial.ended_at is None:
+                self._open[trial.id] = last
+            self._after = max(self._after, trial.id)
+        return told
+
+    def _counts(self, attempt: Attempt, last: int) -> bool:
+        ended_badly = attempt.state in (AttemptState.FAILED, AttemptState.LOST) and attempt.error
+        return bool(ended_badly) and attempt.token > last and (attempt.ended_at or 0.0) >= self._since

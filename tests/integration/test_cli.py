@@ -1,0 +1,565 @@
+"""The command line on real studies: its output, its exit codes, and what wrong inputs get."""
+
+import csv
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+import phyla
+from phyla.cli import main
+from phyla.settings import child_environment
+from phyla.study import list_studies
+
+SOURCE = Path(phyla.__file__).parents[1]
+TIMEOUT_S = 60.0
+
+STUDY_FILE = """
+import time
+from pathlib import Path
+
+import phyla
+
+HERE = Path(__file__).parent
+
+
+def train(trial):
+    if trial.id == 2:
+        raise ValueError("broken [on purpose]")
+    for _ in trial.steps():
+        while (HERE / "hold").exists() and not trial.should_stop:
+            time.sleep(0.005)
+    (trial.checkpoint_dir / "weights.txt").write_text("x" * 1000)
+    trial.report(score=trial.params["lr"] + trial.reached_step, loss=float("nan"))
+
+
+study = phyla.Study(
+    "small",
+    {"lr": phyla.Float(0.01, 1.0, log=True), "batch": phyla.Int(8, 64)},
+    phyla.Maximize("score"),
+    phyla.PBT(population_size=4, steps_per_trial=5, total_steps=20, exploit=phyla.Truncation(0.3)),
+    train,
+    max_attempts=1,
+)
+"""
+
+
+class Phyla(Protocol):
+    """Runs the command line in this process."""
+
+    def __call__(self, *words: object, code: int = 0) -> str:
+        """Return what it printed: on success to standard output, else to standard error."""
+        ...
+
+
+def command(*words: object) -> list[str]:
+    return [sys.executable, "-m", "phyla.cli", *map(str, words)]
+
+
+def environment() -> dict[str, str]:
+    return child_environment({"PYTHONPATH": str(SOURCE), "COLUMNS": "140"})
+
+
+def in_process(folder: Path, *words: object) -> "subprocess.CompletedProcess[str]":
+    """Run the command line in a process of its own."""
+    return subprocess.run(
+        command(*words),
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
+def wait_for(condition: Callable[[], Any], what: str) -> Any:
+    """Return the first true value of a condition."""
+    end = time.monotonic() + TIMEOUT_S
+    while not (found := condition()):
+        assert time.monotonic() < end, f"no {what} in {TIMEOUT_S:g} s"
+        time.sleep(0.01)
+    return found
+
+
+def is_training(home: Path) -> bool:
+    return any(study.progress().running for study in list_studies(home=home))
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> "tuple[Path, str]":
+    """A folder with a study that was run to its end, and what that printed."""
+    folder = tmp_path_factory.mktemp("cli")
+    (folder / "small.py").write_text(STUDY_FILE)
+    done = in_process(folder, "run", "small.py", "--workers", 1)
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Phyla:
+    def run(*words: object, code: int = 0) -> str:
+        monkeypatch.setattr(sys, "argv", ["phyla", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        assert (ended.value.code or 0) == code, printed
+        assert "Traceback" not in printed.err
+        return printed.err if code else printed.out
+
+    return run
+
+
+@pytest.fixture
+def phyla_at(small: "tuple[Path, str]", cli: Phyla, monkeypatch: pytest.MonkeyPatch) -> Phyla:
+    """The command line in the folder of the finished study."""
+    monkeypatch.chdir(small[0])
+    return cli
+
+
+# Running
+
+
+def test_run_without_a_terminal_prints_plain_lines(small: "tuple[Path, str]") -> None:
+    folder, output = small
+    lines = output.splitlines()
+    assert "trial 2, attempt 1 failed: ValueError: broken [on purpose]" in lines
+    assert any(line.startswith("16/16 trials  1 failed  best ") and line.endswith("0:00 left") for line in lines)
+    assert any(line.startswith("16 trials completed, 1 failed, in 0:") for line in lines)
+    assert f"checkpoint  {folder / '.phyla' / 'checkpoints' / 'small'}" in output
+    assert "from step  to step  member  trial" in output
+    assert lines[-1] == "make the report with: phyla report small"
+    assert "\x1b" not in output
+
+
+def test_running_a_completed_study_again_changes_nothing(small: "tuple[Path, str]") -> None:
+    done = in_process(small[0], "run", "small.py", "--workers", 0)
+    assert done.returncode == 0
+    assert "16/16 trials" in done.stdout
+    assert "16 trials completed, 1 failed" in done.stdout
+
+
+def test_run_lives_where_the_options_say(small: "tuple[Path, str]", tmp_path: Path, cli: Phyla) -> None:
+    storage = f"sqlite:///{tmp_path / 'else.db'}"
+    done = in_process(small[0], "run", "small.py", "--workers", 0, "--home", tmp_path, "--storage", storage)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "else.db").exists()
+    assert (tmp_path / "checkpoints" / "small").exists()
+    hint = done.stdout.splitlines()[-1].removeprefix("make the report with: phyla report ")
+    assert json.loads(cli("best", *hint.split(), "--json"))["study"] == "small"
+
+
+def test_a_study_in_memory_runs_in_this_process(small: "tuple[Path, str]", tmp_path: Path) -> None:
+    done = in_process(small[0], "run", "small.py", "--workers", 0, "--home", tmp_path, "--storage", "memory://")
+    assert done.returncode == 0, done.stderr
+    assert "trial 2, attempt 1 failed: ValueError" in done.stdout
+    assert "16/16 trials" in done.stdout
+
+
+def test_a_study_that_stops_itself_says_why(tmp_path: Path) -> None:
+    text = STUDY_FILE.replace("if trial.id == 2:", "if True:").replace(
+        "max_attempts=1", "max_attempts=1, max_broken=2"
+    )
+    (tmp_path / "broken.py").write_text(text)
+    done = in_process(tmp_path, "run", "broken.py", "--workers", 0)
+    assert done.returncode == 1
+    assert done.stdout.count("ValueError: broken [on purpose]") == 2
+    assert done.stderr.startswith("error: study 'small' stopped itself: ")
+    assert "Traceback" not in done.stderr
+
+
+WRONG_FILES = {
+    "no-study": ("import phyla\nx = 1\n", 'study = phyla.Study("my-study"'),
+    "raises": ("import phyla\n\n1 / 0\n", "wrong.py, line 3: ZeroDivisionError: division by zero"),
+    "syntax": ("def f(:\n", "wrong.py, line 1: "),
+    "exits": ("import sys\nsys.exit(4)\n", "wrong.py, line 2: the file ended itself with exit status 4"),
+    "bad-study": (STUDY_FILE.replace('"small"', '"a b"'), "ConfigurationError: study name 'a b'"),
+    "several": (
+        STUDY_FILE
+        + 'other = phyla.Study("other", study.rules.space, study.rules.objective, study.rules.strategy, train)\n',
+        "choose one with --study NAME",
+    ),
+    "lambda": (STUDY_FILE.replace("    train,\n", "    lambda trial: None,\n"), "is a lambda"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_FILES)
+def test_a_wrong_file_gets_one_clear_message(
+    name: str, tmp_path: Path, cli: Phyla, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, expected = WRONG_FILES[name]
+    (tmp_path / "wrong.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    message = cli("run", "wrong.py", code=2)
+    assert message.startswith("error: ")
+    assert expected in message
+
+
+def test_wrong_options_get_one_clear_message(phyla_at: Phyla, tmp_path: Path) -> None:
+    for words, expected, code in (
+        (("run", "missing.py"), "there is no file missing.py", 2),
+        (("run", tmp_path), "is no file", 2),
+        (("run", "small.py", "--workers", "-1"), "--workers", 2),
+        (("run", "small.py", "--study", "x"), "has no study 'x'; there are: 'small'", 2),
+        (("run", "small.py", "--storage", "nonsense://"), "use sqlite:///file.db", 2),
+        (("run", "small.py", "--storage", "memory://"), "run with workers=0", 2),
+        (("run", "small.py", "--home", "/proc/none"), "cannot make the folder", 1),
+        (("trials", "small", "--state", "odd"), "--state", 2),
+        (("trials", "small", "--member", "7"), "has members 0 to 3", 2),
+        (("lineage", "small", "--trial", "99"), "there is no training trial 99", 2),
+        (("lineage", "small", "--trial", "1", "--all"), "exclude each other", 2),
+        (("export", "small", "--trial", "1"), "--trial goes with", 2),
+        (("export", "small", "--what", "reports", "--trial", "99"), "no such trial", 2),
+        (("export", "small", "-o", "/none/x.json"), "cannot write /none/x.json", 2),
+        (("export", "small", "-o", tmp_path), "is a directory", 2),
+        (("report", "small", "-o", "/none/x.html"), "cannot write /none/x.html", 2),
+        (("gc", "small", "--checkpoints", tmp_path), "Nothing was deleted", 1),
+        (("stop", "small"), "is completed already", 1),
+        (("resume", "small"), "is completed: every member", 1),
+        (("best", "small", "--storage", "sqlite:////none/x.db"), "does not exist", 2),
+    ):
+        assert expected in phyla_at(*words, code=code), words
+
+
+@pytest.mark.parametrize(
+    "name", ["status", "best", "lineage", "trials", "export", "report", "gc", "stop", "resume"]
+)
+def test_an_unknown_study_gets_the_names_of_those_there_are(name: str, phyla_at: Phyla) -> None:
+    message = phyla_at(name, "unknown", code=2)
+    assert message.startswith("error: there is no study 'unknown' in sqlite:///")
+    assert message.endswith("there are: 'small'\n")
+
+
+# Reading
+
+
+def best_fitness(run: Phyla) -> str:
+    return f"{json.loads(run('best', 'small', '--json'))['fitness']:.6g}"
+
+
+def test_status(phyla_at: Phyla) -> None:
+    row = phyla_at("status").splitlines()[-1].split()
+    assert row[:5] == ["small", "completed", "16/16", best_fitness(phyla_at), "score"]
+    listed = json.loads(phyla_at("status", "--json"))
+    assert [(one["study"], one["state"], one["completed_trials"], one["planned_trials"]) for one in listed] == [
+        ("small", "completed", 16, 16)
+    ]
+    text = phyla_at("status", "small")
+    assert "16/16 trials completed, 1 failed; 80/80 steps by 4 members" in text
+    assert "ValueError: broken [on purpose]" in text
+    one = json.loads(phyla_at("status", "small", "--json"))
+    assert [member["member"] for member in one["members"]] == [0, 1, 2, 3]
+    assert all(member["spent_steps"] == 20 and member["generation"] == 4 for member in one["members"])
+    assert [(failed["trial"], failed["state"]) for failed in one["failed"]] == [(2, "failed")]
+    assert one["attempts"] == []
+
+
+def test_best(phyla_at: Phyla, small: "tuple[Path, str]") -> None:
+    best = json.loads(phyla_at("best", "small", "--json"))
+    trials = json.loads(phyla_at("trials", "small", "--json", "--sort", "fitness"))
+    assert (best["trial"], best["fitness"]) == (trials[0]["trial"], trials[0]["fitness"])
+    assert (Path(best["checkpoint"]["path"]) / "weights.txt").read_text() == "x" * 1000
+    assert best["metrics"]["loss"] == "nan"
+    assert best["params"] == best["schedule"]["segments"][-1]["params"]
+    assert best["checkpoint"]["path"] in phyla_at("best", "small")
+
+
+def test_trials(phyla_at: Phyla) -> None:
+    assert len(json.loads(phyla_at("trials", "small", "--json"))) == 17
+    assert {row["member"] for row in json.loads(phyla_at("trials", "small", "--member", 1, "--json"))} == {1}
+    assert [row["trial"] for row in json.loads(phyla_at("trials", "small", "--last", 2, "--json"))] == [16, 17]
+    assert [row["state"] for row in json.loads(phyla_at("trials", "small", "--state", "failed", "--json"))] == [
+        "failed"
+    ]
+    assert "broken [on purpose]" in phyla_at("trials", "small")
+    assert "no such trials" in phyla_at("trials", "small", "--state", "running")
+
+
+def test_lineage(phyla_at: Phyla) -> None:
+    best = json.loads(phyla_at("best", "small", "--json"))["trial"]
+    for words in ((), ("--all",), ("--trial", best), ("--depth", 0)):
+        text = phyla_at("lineage", "small", *words)
+        assert text.startswith("small: 17 trials, ")
+        assert sum(line.endswith("  *") or "  *  +" in line for line in text.splitlines()) == 1
+    assert "failed: ValueError: broken [on purpose]" in phyla_at("lineage", "small", "--all")
+    nodes = json.loads(phyla_at("lineage", "small", "--json"))["nodes"]
+    assert len(nodes) == 17
+
+
+def test_export(phyla_at: Phyla, tmp_path: Path) -> None:
+    for what in ("trials", "lineage", "schedule", "reports"):
+        assert json.loads(phyla_at("export", "small", "--what", what))
+        rows = list(csv.DictReader(io.StringIO(phyla_at("export", "small", "--what", what, "--format", "csv"))))
+        assert rows
+        assert None not in rows[0]
+    rows = json.loads(phyla_at("export", "small"))
+    assert {"trial", "member", "generation", "decision", "params.lr", "params.batch"} <= set(rows[0])
+    reports = json.loads(phyla_at("export", "small", "--what", "reports", "--trial", 1))
+    assert [(row["trial"], row["step"], row["metrics.loss"]) for row in reports] == [(1, 5, "nan")]
+    schedule = json.loads(phyla_at("export", "small", "--what", "schedule", "--trial", 1))
+    assert len(schedule["segments"]) == 1
+
+
+def test_export_writes_a_file_at_once_and_replaces_none_unasked(phyla_at: Phyla, tmp_path: Path) -> None:
+    target = tmp_path / "trials.json"
+    assert phyla_at("export", "small", "--output", target) == ""
+    written = target.read_text()
+    assert len(json.loads(written)) == 17
+    assert "replace it with --force" in phyla_at("export", "small", "--format", "csv", "-o", target, code=2)
+    assert target.read_text() == written
+    phyla_at("export", "small", "--format", "csv", "-o", target, "--force")
+    assert target.read_text().startswith("trial,member,generation")
+    assert [path.name for path in tmp_path.iterdir()] == ["trials.json"]
+
+
+def test_report(phyla_at: Phyla, tmp_path: Path) -> None:
+    target = tmp_path / "page.html"
+    for _ in range(2):
+        assert phyla_at("report", "small", "-o", target) == f"{target}\n"
+        assert "small" in target.read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_gc(phyla_at: Phyla, small: "tuple[Path, str]") -> None:
+    planned = json.loads(phyla_at("gc", "small", "--dry-run", "--json"))
+    assert len(planned["kept"]) <= planned["bound"]
+    assert all(kept["why"] for kept in planned["kept"])
+    text = phyla_at("gc", "small", "--explain")
+    assert text.startswith(planned["formula"])
+    assert "in use: newest of its member" in text
+    kept = {row["checkpoint"] for row in planned["kept"]}
+    present = {path.name for path in (small[0] / ".phyla/checkpoints/small").iterdir() if path.name[0] != "."}
+    assert present == kept
+
+
+def test_doctor(phyla_at: Phyla, small: "tuple[Path, str]", tmp_path: Path) -> None:
+    found = json.loads(phyla_at("doctor", "--json"))
+    assert {one["verdict"] for one in found} <= {"ok", "warn"}
+    about = {one["about"] for one in found}
+    assert {"versions", "home", "home disk", "home flush", "store", "SQLite", "GPUs", "study small"} <= about
+    assert "fail " not in phyla_at("doctor")
+
+
+def test_doctor_finds_a_damaged_checkpoint(small: "tuple[Path, str]", cli: Phyla) -> None:
+    folder = small[0]
+    name = json.loads(cli("best", "small", "--home", folder / ".phyla", "--json"))["checkpoint"]["path"]
+    weights = Path(name) / "weights.txt"
+    weights.rename(folder / "aside")
+    try:
+        cli("doctor", "--home", folder / ".phyla", "--json", code=1)
+    finally:
+        (folder / "aside").rename(weights)
+
+
+def test_doctor_without_anything_makes_nothing(tmp_path: Path, cli: Phyla) -> None:
+    text = cli("doctor", "--home", tmp_path / "none")
+    assert "does not exist yet" in text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_doctor_finds_a_store_that_is_none(tmp_path: Path, cli: Phyla, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "phyla.db").write_bytes(b"this is no database, and never was" * 100)
+    cli("doctor", "--home", tmp_path, code=1)
+
+
+def test_reading_where_there_is_nothing(tmp_path: Path, cli: Phyla) -> None:
+    assert cli("status", "--home", tmp_path).startswith("no studies yet in sqlite:///")
+    assert json.loads(cli("status", "--home", tmp_path, "--json")) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_reading_a_study_without_trials(tmp_path: Path, cli: Phyla) -> None:
+    phyla.Study(
+        "empty",
+        {"lr": phyla.Float(0.1, 1.0)},
+        phyla.Minimize("loss"),
+        phyla.PBT(population_size=2, steps_per_trial=1, total_steps=2),
+        home=tmp_path,
+    ).results()
+    at = ("--home", tmp_path)
+    assert "0/4" in cli("status", *at)
+    assert "0/4 trials completed; 0/4 steps by 2 members" in cli("status", "empty", *at)
+    assert "no trials yet" in cli("lineage", "empty", *at)
+    assert "no trials yet" in cli("trials", "empty", *at)
+    assert "no completed trial" in cli("best", "empty", *at, code=2)
+    assert "no completed trial" in cli("export", "empty", "--what", "schedule", *at, code=2)
+    for words in (
+        ("status", "empty"),
+        ("best", "empty"),
+        ("trials", "empty"),
+        ("lineage", "empty"),
+        ("gc", "empty"),
+    ):
+        json.loads(cli(*words, "--json", *at))
+    for what in ("trials", "reports", "lineage"):
+        json.loads(cli("export", "empty", "--what", what, *at))
+        cli("export", "empty", "--what", what, "--format", "csv", *at)
+    cli("report", "empty", "-o", tmp_path / "empty.html", *at)
+
+
+def test_version_and_no_arguments(cli: Phyla) -> None:
+    assert cli("--version") == f"phyla {phyla.__version__}\n"
+    for name in (
+        "run",
+        "status",
+        "best",
+        "lineage",
+        "trials",
+        "export",
+        "report",
+        "gc",
+        "stop",
+        "resume",
+        "doctor",
+    ):
+        assert name in cli("--help")
+        assert cli(name, "--help")
+
+
+# While it runs
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> "Iterator[tuple[Path, Path]]":
+    """A folder with a study file whose trials hold until a file is removed."""
+    (tmp_path / "small.py").write_text(STUDY_FILE)
+    hold = tmp_path / "hold"
+    hold.touch()
+    yield tmp_path, hold
+    hold.unlink(missing_ok=True)
+
+
+def test_status_and_stop_while_a_study_runs(held: "tuple[Path, Path]", cli: Phyla) -> None:
+    folder, hold = held
+    at = ("--home", folder / ".phyla")
+    running = subprocess.Popen(
+        command("run", "small.py", "--workers", 1),
+        cwd=folder,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_for((folder / ".phyla" / "phyla.db").exists, "store")
+
+        def attempts() -> Any:
+            listed = json.loads(cli("status", "--json", *at))
+            return listed and json.loads(cli("status", "small", "--json", *at))["attempts"]
+
+        (attempt,) = wait_for(attempts, "running attempt")
+        assert attempt["member"] == 0
+        assert attempt["lease_left_s"] > 0
+        assert "renewed 0:0" in cli("status", "small", *at)
+        assert "running" in cli("lineage", "small", "--all", *at)
+        assert "is running already" in cli("resume", "small", *at)
+        assert cli("stop", "small", *at).startswith("stopped small: its workers finish their trial and end")
+        hold.unlink()
+        output, errors = running.communicate(timeout=TIMEOUT_S)
+    finally:
+        running.kill()
+        running.wait()
+    assert running.returncode == 1, errors
+    assert "small is stopped: stopped by a person. Let it go on with: phyla run small.py" in output
+    assert "may go on" in (resumed := cli("resume", "small", *at))
+    assert f"phyla run {folder / 'small.py'} --study small" in resumed
+    again = in_process(folder, "run", "small.py", "--workers", 1)
+    assert again.returncode == 0, again.stderr
+    assert json.loads(cli("status", "small", "--json", *at))["completed_trials"] == 16
+
+
+TAKE_TERMINAL = """
+import fcntl, os, sys, termios
+os.setsid()
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+"""Makes standard input the terminal that Ctrl-C speaks through, then becomes the command."""
+
+
+class Terminal:
+    """A command on a terminal of its own."""
+
+    def __init__(self, folder: Path, *words: object) -> None:
+        self.output = ""
+        self._terminal, inside = pty.openpty()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", TAKE_TERMINAL, *command(*words)],
+            cwd=folder,
+            env=environment() | {"TERM": "xterm", "LINES": "40"},
+            stdin=inside,
+            stdout=inside,
+            stderr=inside,
+        )
+        os.close(inside)
+
+    def read(self) -> bool:
+        """Read what there is; return False at the end."""
+        try:
+            chunk = os.read(self._terminal, 65536)
+        except OSError:
+            return False
+        self.output += chunk.decode(errors="replace")
+        return bool(chunk)
+
+    def read_until(self, text: str) -> None:
+        while text not in self.output:
+            assert self.read(), f"no {text!r} in {self.output}"
+
+    def press_ctrl_c(self) -> None:
+        os.write(self._terminal, b"\x03")
+
+    def end(self) -> int:
+        """Read to the end; return the exit status."""
+        while self.read():
+            pass
+        os.close(self._terminal)
+        return self._process.wait(TIMEOUT_S)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_terminal_shows_members_and_ctrl_c_stops_gracefully(held: "tuple[Path, Path]", workers: int) -> None:
+    folder, hold = held
+    terminal = Terminal(folder, "run", "small.py", "--workers", workers)
+    if workers:
+        terminal.read_until("started fresh")
+        terminal.read_until("running")
+        assert "hyperparameters" in terminal.output
+    else:
+        # In this process nothing is known before the first trial ends.
+        terminal.read_until("small: starting")
+        wait_for(lambda: is_training(folder / ".phyla"), "running trial")
+    terminal.press_ctrl_c()
+    terminal.read_until("press Ctrl-C again to stop at once")
+    assert terminal.end() == 130
+    assert f"Resume it with: phyla run small.py --workers {workers}" in terminal.output
+    assert "Traceback" not in terminal.output
+
+    before = terminal.output
+    hold.unlink()
+    terminal = Terminal(folder, "run", "small.py", "--workers", workers)
+    assert terminal.end() == 0
+    assert "16 trials completed, 1 failed" in terminal.output
+    assert (before + terminal.output).count("trial 2, attempt 1 failed: ValueError: broken") == 1
+
+
+def test_a_second_ctrl_c_stops_at_once(held: "tuple[Path, Path]") -> None:
+    folder, _ = held
+    text = STUDY_FILE.replace(" and not trial.should_stop", "")
+    (folder / "small.py").write_text(text)
+    terminal = Terminal(folder, "run", "small.py", "--workers", 1)
+    terminal.read_until("started fresh")
+    terminal.press_ctrl_c()
+    terminal.read_until("press Ctrl-C again")
+    terminal.press_ctrl_c()
+    assert terminal.end() == 130
+    assert "stopping at once" in terminal.output

@@ -1,0 +1,164 @@
+"""The report: one file that needs nothing else and shows what users wrote as they wrote it."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from phyla.records import StudyState
+from phyla.report import Section, StudyData, write_report
+from report_study import empty, large, simulated
+
+HOSTILE = "<script>alert('x')</script> \"quoted\" & </script>"
+
+
+class Page(HTMLParser):
+    """Collects tags, text outside of scripts and styles, and everything that could be loaded."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[str] = []
+        self.loads: list[str] = []
+        self.text = ""
+        self._inside: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.loads += [
+            f"{tag} {name}={value}" for name, value in attrs if name in ("src", "href", "srcset", "data")
+        ]
+        if tag in ("script", "style"):
+            self._inside.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("script", "style"):
+            self._inside.pop()
+
+    def handle_data(self, data: str) -> None:
+        if not self._inside:
+            self.text += data
+
+
+@pytest.fixture(scope="module")
+def study() -> StudyData:
+    return simulated(failing=0.1)
+
+
+@pytest.fixture(scope="module")
+def written(study: StudyData, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_report(study, tmp_path_factory.mktemp("report") / "report.html").read_text(encoding="utf-8")
+
+
+def without_plotly(text: str) -> str:
+    """Return a page without the longest of its scripts."""
+    scripts = re.findall(r"<script>.*?</script>", text, flags=re.DOTALL)
+    return text.replace(max(scripts, key=len), "")
+
+
+def test_it_loads_nothing_from_anywhere(written: str) -> None:
+    page = Page(written)
+    assert page.loads == []
+    assert "link" not in page.tags
+    assert "iframe" not in page.tags
+    assert "default-src 'none'" in written.replace("&#x27;", "'")
+    assert not re.findall(r"https?://", without_plotly(written))
+    assert "@import" not in without_plotly(written)
+
+
+def test_plotly_is_in_it_once(written: str) -> None:
+    assert len(re.findall(r"\* plotly\.js v", written)) == 1
+    assert written.count("data-figure=") == 4
+    assert written.count('type="application/json"') == 4
+
+
+def test_the_header_says_what_matters(study: StudyData, written: str) -> None:
+    text = " ".join(Page(written).text.split())
+    best = study.best
+    assert best is not None
+    assert "digits, small network completed" in text
+    assert "maximise accuracy" in text
+    assert f"by trial {best.id} of member {best.member} at step {best.reached_step:,}" in text
+    assert f"/data/runs/digits/checkpoints/{best.checkpoint}" in text
+    assert re.search(r"trials completed ?160 ?trials failed", text)
+    assert "40,000" in text
+
+
+def test_the_winners_schedule_is_a_table_of_changes(study: StudyData, written: str) -> None:
+    assert study.schedule is not None
+    section = written[written.index("<h2>The winner") :]
+    rows = section[: section.index("</table>")].count("<tr>") - 1
+    assert rows == len(study.schedule.changes()) < len(study.schedule.segments)
+    assert 'class="n changed"' in section
+
+
+def test_every_member_has_a_row_with_its_last_decision(written: str) -> None:
+    section = written[written.index("<h2>Members") :]
+    section = section[: section.index("</table>")]
+    assert section.count("<tr>") == 9
+    assert "took over member" in section
+
+
+def test_what_users_wrote_is_shown_as_they_wrote_it(study: StudyData, tmp_path: Path) -> None:
+    trials = [replace(t, params={HOSTILE: HOSTILE}, error=HOSTILE) for t in study.trials]
+    attempts = [replace(a, worker=HOSTILE, error=HOSTILE) for a in study.attempts]
+    hostile = replace(
+        study,
+        study=replace(study.study, name=HOSTILE, message=HOSTILE, state=StudyState.FAILED, config={}),
+        trials=trials,
+        attempts=attempts,
+        metric=HOSTILE,
+        checkpoint_paths=lambda name: HOSTILE,
+    )
+    path = write_report(hostile, tmp_path / "report.html", extra_sections=[Section(HOSTILE, "<p>own words</p>")])
+    text = path.read_text(encoding="utf-8")
+    assert "<script>alert" not in text
+    page = Page(text)
+    assert page.tags.count("script") == 2 + 4
+    assert page.text.count("<script>alert('x')</script>") > 8
+    assert "own words" in page.text
+
+
+def test_checkpoints_may_be_a_mapping_or_unknown(study: StudyData, tmp_path: Path) -> None:
+    best = study.best
+    assert best is not None
+    name = best.checkpoint or ""
+    study = replace(study, attempts=[])
+    for paths, shown in (({name: "s3://bucket/best"}, "s3://bucket/best"), ({}, name), (None, name)):
+        path = write_report(replace(study, checkpoint_paths=paths), tmp_path / "report.html")
+        assert f"<code>{shown}</code>" in path.read_text(encoding="utf-8")
+
+
+def test_title_and_sections_can_be_given(study: StudyData, tmp_path: Path) -> None:
+    path = write_report(
+        study, tmp_path / "new" / "r.html", title="Monday", extra_sections=[Section("Notes", "<p>n")]
+    )
+    text = path.read_text(encoding="utf-8")
+    assert "<title>Monday</title>" in text
+    assert text.index("<h2>Notes</h2>") > text.index("<h2>What every worker did</h2>")
+
+
+@pytest.mark.parametrize("data", [empty(), simulated(until=12)], ids=["empty", "unfinished"])
+def test_a_study_that_has_not_ended_has_a_report(data: StudyData, tmp_path: Path) -> None:
+    text = Page(write_report(data, tmp_path / "report.html").read_text(encoding="utf-8")).text
+    assert "running" in text
+    assert ("no finite fitness yet" in text) == (not data.trials)
+
+
+def test_it_appears_complete_or_not_at_all(study: StudyData, tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(OSError, match="taken"):
+        write_report(study, tmp_path / "taken")
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+    path = tmp_path / "report.html"
+    path.write_text("old")
+    assert write_report(study, path) == path
+    assert path.read_text(encoding="utf-8").endswith("</html>\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "taken"]
+
+
+def test_twenty_thousand_trials_stay_small(tmp_path: Path) -> None:
+    path = write_report(large(100, 200), tmp_path / "report.html")
+    assert path.stat().st_size < 12_000_000
