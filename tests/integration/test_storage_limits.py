@@ -1,0 +1,74 @@
+"""A full disk and a read-only one: the study stops with what to do, and goes on when there is room."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from durability import TOY, check_whole, load, run
+from phyla.records import StudyState
+from phyla.settings import child_environment
+
+MEMBERS, TRIALS = 4, 12
+
+
+def run_with_mount(mount: str, home: Path, **options: object) -> "subprocess.CompletedProcess[str]":
+    """Run the toy study where `mount` has been done, in a mount namespace of its own."""
+    toy = [sys.executable, str(TOY), json.dumps({"home": str(home), **options})]
+    isolate = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--mount"]
+    return subprocess.run(
+        [*isolate, "sh", "-c", f"{mount} && exec {shlex.join(toy)}"],
+        env=child_environment({"PYTHONPATH": str(TOY.parent)}),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_disk_that_fills_up(tmp_path: Path, workers: int) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    checkpoints.mkdir()
+    mount = f"mount -t tmpfs -o size=48k tmpfs {checkpoints}"
+    options: dict[str, Any] = {"members": MEMBERS, "trials": TRIALS}
+    done = run_with_mount(mount, tmp_path, workers=workers, **options)
+    assert done.returncode == 1, done.stderr
+    assert "StudyFailed" in done.stderr
+    assert "No space left on device" in done.stderr
+    assert "free" in done.stderr.lower()
+    results = load(tmp_path)
+    assert results.state is StudyState.FAILED
+    assert all(trial.failures == 0 for trial in results.trials())
+    # The small disk went with its namespace, so the study also has to get over the loss of every checkpoint.
+    run(tmp_path, **options)
+    assert load(tmp_path).counts()["completed"] == MEMBERS * TRIALS
+
+
+def test_a_read_only_place_for_checkpoints(tmp_path: Path) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    checkpoints.mkdir()
+    mount = f"mount -t tmpfs -o ro tmpfs {checkpoints}"
+    done = run_with_mount(mount, tmp_path, members=MEMBERS, trials=TRIALS, workers=2)
+    assert done.returncode == 1, done.stderr
+    assert "Read-only file system" in done.stderr
+    assert str(checkpoints) in done.stderr
+    run(tmp_path, members=MEMBERS, trials=TRIALS)
+    results = load(tmp_path)
+    check_whole(results, members=MEMBERS, trials=TRIALS)
+    assert all(trial.failures == 0 for trial in results.trials())
+
+
+def test_a_read_only_home_is_named(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "options.json").write_text("{}")
+    mount = f"mount --bind {home} {home} && mount -o remount,bind,ro {home}"
+    done = run_with_mount(mount, home / "inner", members=1, trials=1)
+    assert done.returncode == 1
+    assert "Read-only file system" in done.stderr
