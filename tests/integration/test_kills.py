@@ -1,7 +1,9 @@
 """Whatever is killed, whenever: nothing is lost, doubled or leaked."""
 
+import contextlib
 import os
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import psutil
 import pytest
 
 from durability import check_whole, load, run, start
+from phyla.errors import PhylaError
 from phyla.failpoints import EXIT_STATUS, NAMES
 from phyla.records import StudyState
 
@@ -71,7 +74,7 @@ def test_fifty_random_kills(tmp_path: Path) -> None:
     process = start(tmp_path, **options)
     kills, completed = 0, 0
     while kills < 50:
-        completed = _wait_for_progress(tmp_path, process.pid, completed)
+        completed = _wait_for_progress(tmp_path, process, completed)
         workers = _children(process.pid)
         victim = rng.choice(["worker", "all workers", "main"], p=[0.6, 0.2, 0.2])
         if victim == "main":
@@ -95,16 +98,15 @@ def test_fifty_random_kills(tmp_path: Path) -> None:
     check_whole(results, members=members, trials=trials)
 
 
-def _wait_for_progress(home: Path, pid: int, completed: int) -> int:
+def _wait_for_progress(home: Path, process: "subprocess.Popen[str]", completed: int) -> int:
     """Wait until the study is another completed trial further."""
     while True:
-        assert psutil.pid_exists(pid), "the study ended before all kills"
-        try:
+        if process.poll() is not None:
+            raise AssertionError(f"the study ended before all kills:\n{process.communicate()[0]}")
+        with contextlib.suppress(PhylaError):  # not created yet
             now = load(home).counts().get("completed", 0)
-        except Exception:  # noqa: BLE001  # not created yet
-            now = 0
-        if now > completed and _children(pid):
-            return now
+            if now > completed and _children(process.pid):
+                return now
 
 
 def _children(pid: int) -> list[psutil.Process]:

@@ -229,7 +229,9 @@ class LocalLauncher:
 def _close(process: _Process) -> None:
     """Close the pipe, and end whatever the worker left running in its process group."""
     if process.popen.stdin is not None:
-        process.popen.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            # It died before it read everything.
+            process.popen.stdin.close()
     try:
         os.killpg(process.popen.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
