@@ -1,6 +1,7 @@
 """SQLite: one file, one host, one writer at a time."""
 
 import contextlib
+import errno
 import os
 import sqlite3
 from collections import deque
@@ -101,7 +102,7 @@ class SqliteBackend:
                 'a server: storage="postgresql://user@host/database"'
             )
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            _make_folder(self._path.parent)
         except OSError as error:
             raise StoreUnavailable(
                 f"cannot make the folder {self._path.parent} for the database: {error.strerror}; name another "
@@ -249,6 +250,25 @@ def _parsed(url: str) -> tuple[Path, str]:
             f"storage {url!r}: unknown option {sorted(options)[0]}; the only one is synchronous=full|normal"
         )
     return Path(name).absolute(), synchronous
+
+
+def _make_folder(path: Path) -> None:
+    # SQLite flushes the folder that holds the file, and nothing above: a folder that is new would be lost in
+    # a power cut, and every commit with it.
+    if path.is_dir():
+        return
+    _make_folder(path.parent)
+    path.mkdir(exist_ok=True)
+    try:
+        parent = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(parent)
+        finally:
+            os.close(parent)
+    except OSError as error:
+        # Some systems cannot flush a folder, or not one that we may write to but not read, and say so.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EACCES):
+            raise
 
 
 def _on_close(connection: Any, record: Any) -> None:

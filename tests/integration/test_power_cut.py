@@ -1,0 +1,293 @@
+"""A power cut at any moment loses nothing that was promised.
+
+Killing a process cannot show this: what it wrote is in the system's memory and survives it. So runs of the toy
+study are recorded, call by call, and played into a model of a disk that forgets what was not flushed; what the
+disk would hold after a cut is written to a directory, opened, checked and sometimes resumed.
+"""
+
+import contextlib
+import functools
+import hashlib
+import json
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sqlalchemy.dialects import sqlite
+
+import phyla.store.sql.sqlite
+from durability import check_whole
+from file_trace import STRACE, Bytes, Call, Change, Disk, Keep, Names, Tree, parse, read, restore
+from phyla.errors import PhylaError, StudyNotFound
+from phyla.records import TrialState
+from phyla.settings import child_environment
+from phyla.store.sql.statements import Statements
+from traced_study import PREFIX
+
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux") or shutil.which("strace") is None,
+    reason="records system calls: needs Linux and strace (apt-get install strace)",
+)
+
+TESTS = Path(__file__).parents[1]
+SOURCE = Path(phyla.__file__).parents[1]
+MEMBERS, TRIALS = 3, 5
+INTERRUPTIONS = ("checkpoint.after_rename=kill:5", "gc.after_mark=kill:2", "")
+"""One run after the other: two are killed, so that there is something to recover while recording."""
+
+
+def storage(home: Path, options: str = "") -> str:
+    """Return the URL of the database: in a directory that phyla has to make."""
+    return f"sqlite:///{home}/deep/store/phyla.db{options}"
+
+
+def run(home: Path, *before: str, failpoint: str = "", careless: Sequence[str] = (), url: str = "") -> None:
+    """Run the toy study to its end, or until it is killed."""
+    options = {"home": str(home), "storage": url or storage(home), "members": MEMBERS, "trials": TRIALS}
+    done = subprocess.run(
+        [*before, sys.executable, str(TESTS / "traced_study.py"), json.dumps(options), *careless],
+        env=child_environment({"PHYLA_FAILPOINT": failpoint, "PYTHONPATH": f"{TESTS}:{SOURCE}"}),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode < 0) if failpoint else (done.returncode == 0), done.stderr[-5000:]
+
+
+# --- recording
+
+
+@dataclass
+class Promises:
+    """What workers were told so far, and therefore must never be lost."""
+
+    claimed: dict[int, int] = field(default_factory=dict)
+    completed: dict[int, float] = field(default_factory=dict)
+
+    def hear(self, said: bytes) -> None:
+        for words in said.decode().strip().split(","):
+            match words.split():
+                case ["claimed", trial, token]:
+                    self.claimed[int(trial)] = int(token)
+                case ["completed", trial, fitness]:
+                    self.completed[int(trial)] = float(fitness)
+
+
+@dataclass
+class Recording:
+    """The calls of some processes, one after the other, that worked on one home."""
+
+    home: Path
+    processes: list[list[Call]]
+
+    def play(self) -> Iterator[tuple[str, Disk, Promises]]:
+        """Stop before each call, and at the end; the promises are those given by then."""
+        disk, promises = Disk(self.home), Promises()
+        for calls in self.processes:
+            disk.restart()
+            for call in calls:
+                yield call.name, disk, promises
+                match call.name, call.arguments:
+                    case ("write", [2, bytes() as said, *_]) if said.startswith(PREFIX):
+                        promises.hear(said.removeprefix(PREFIX))
+                    case _:
+                        disk.apply(call)
+        yield "end", disk, promises
+        assert disk.mapped <= {"phyla.db-shm"}, "SQLite makes that file anew; others would be lost"
+        assert disk.tree() == read(self.home), "the model differs from what really happened"
+
+
+def record(
+    base: Path, *, failpoints: Sequence[str] = ("",), careless: Sequence[str] = (), options: str = ""
+) -> Recording:
+    home = (base / "home").resolve()
+    home.mkdir()
+    processes: list[list[Call]] = []
+    for number, failpoint in enumerate(failpoints):
+        trace = base / f"{number}.trace"
+        url = storage(home, options)
+        run(home, *STRACE, "-o", str(trace), failpoint=failpoint, careless=careless, url=url)
+        with trace.open() as lines:
+            first = processes[-1][-1].ended + 1 if processes else 0
+            processes.append(list(parse(lines, first)))
+    return Recording(home, processes)
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    return record(tmp_path_factory.mktemp("recording"), failpoints=INTERRUPTIONS)
+
+
+@pytest.fixture(autouse=True)
+def statements_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most of opening a study is compiling its statements, which are always the same."""
+    monkeypatch.setattr(phyla.store.sql.sqlite, "Statements", lambda dialect: _statements())
+
+
+@functools.cache
+def _statements() -> Statements:
+    return Statements(sqlite.dialect(paramstyle="named"))
+
+
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    """A directory in memory, if there is one: the disks after the cuts need not survive one."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(prefix="phyla-", dir=memory if memory.is_dir() else None) as path:
+        yield Path(path).resolve()
+
+
+# --- cuts
+
+
+def nothing(change: Change) -> float:
+    """A system that writes only when it is asked to."""
+    return 0.0
+
+
+def names_only(change: Change) -> float:
+    """A system that writes its journal at once and data late."""
+    return float(isinstance(change, Names))
+
+
+def content_only(change: Change) -> float:
+    """A system that writes data at once and its journal late."""
+    return float(not isinstance(change, Names))
+
+
+def everything(change: Change) -> float:
+    """A cut that comes when all is written; like a kill."""
+    return 1.0
+
+
+def some(rng: np.random.Generator) -> Keep:
+    """A system that writes as it likes, and was writing when the cut came."""
+    likely = rng.choice([0.1, 0.5, 0.9])
+    torn = rng.choice([0.0, 0.2])
+
+    def keep(change: Change) -> float:
+        if isinstance(change, Bytes) and rng.random() < torn:
+            return float(rng.random())
+        return float(rng.random() < likely)
+
+    return keep
+
+
+class Examiner:
+    """Writes what a cut left to a directory and checks it; the same tree and promises only once."""
+
+    def __init__(self, base: Path) -> None:
+        self.home = base / "after"
+        self.examined = 0
+        self._seen: set[bytes] = set()
+
+    def examine(self, tree: Tree, promises: Promises) -> None:
+        digest = hashlib.sha256(repr(promises).encode())
+        for path, content in tree.items():
+            digest.update(path.encode() + b"\0" + (b"/" if content is None else hashlib.sha256(content).digest()))
+        key = digest.digest()
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        self.examined += 1
+        shutil.rmtree(self.home, ignore_errors=True)
+        restore(tree, self.home)
+        check(self.home, promises)
+
+
+def check(home: Path, promises: Promises, *, finished: bool = False) -> None:
+    """Check that a home holds a whole study with everything that was promised."""
+    try:
+        results = phyla.load_study("toy", home=home, storage=storage(home))
+    except StudyNotFound:
+        assert not promises.claimed, "a study that was being worked on is gone"
+        return
+    try:
+        with contextlib.closing(sqlite3.connect(home / "deep/store/phyla.db")) as database:
+            assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+            assert database.execute("PRAGMA foreign_key_check").fetchall() == []
+        trials = {row.id: row for row in results.trials()}
+        for trial, token in promises.claimed.items():
+            assert trial in trials, f"trial {trial} was claimed and is lost"
+            assert trials[trial].token >= token, f"claim {token} of trial {trial} is lost"
+        for trial, fitness in promises.completed.items():
+            assert trials[trial].state is TrialState.COMPLETED, f"the completion of trial {trial} is lost"
+            assert trials[trial].fitness == fitness
+        check_whole(results, members=MEMBERS, trials=TRIALS, finished=finished)
+    finally:
+        results._store.close()
+
+
+FLUSHES = ("fsync", "fdatasync", "end")
+"""What lasts changes when one of these returns; promises only grow in between, so just before is the best time."""
+
+
+def _examine_all(recording: Recording, examiner: Examiner, keep: Keep = nothing) -> Promises:
+    """Cut the power wherever it may make a difference; return what was promised in the end."""
+    for upcoming, disk, promises in recording.play():
+        if upcoming in FLUSHES:
+            examiner.examine(disk.left(keep), promises)
+    return promises
+
+
+def test_all_that_was_not_flushed_is_gone(recording: Recording, scratch: Path) -> None:
+    examiner = Examiner(scratch)
+    promises = _examine_all(recording, examiner)
+    assert len(promises.completed) == MEMBERS * TRIALS
+    assert examiner.examined > 50
+
+
+@pytest.mark.parametrize("keep", [names_only, content_only, everything])
+def test_all_of_one_kind_was_written(recording: Recording, scratch: Path, keep: Keep) -> None:
+    examiner = Examiner(scratch)
+    _examine_all(recording, examiner, keep)
+    assert examiner.examined > 50
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_some_of_what_was_not_flushed_was_written(recording: Recording, scratch: Path, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    examiner = Examiner(scratch)
+    for upcoming, disk, promises in recording.play():
+        if upcoming in FLUSHES or rng.random() < 0.01:
+            examiner.examine(disk.left(some(rng)), promises)
+    assert examiner.examined > 100
+
+
+def test_what_is_left_can_be_resumed(recording: Recording, scratch: Path) -> None:
+    flushes = sum(upcoming in FLUSHES for upcoming, _, _ in recording.play())
+    chosen = np.linspace(3, flushes, 10, dtype=int).tolist()
+    rng = np.random.default_rng(2)
+    seen = 0
+    for upcoming, disk, promises in recording.play():
+        seen += upcoming in FLUSHES
+        if upcoming in FLUSHES and seen in chosen:
+            home = scratch / str(seen)
+            restore(disk.left(nothing if chosen.index(seen) % 2 else some(rng)), home)
+            run(home)
+            check(home, promises, finished=True)
+
+
+@pytest.mark.parametrize(
+    ("careless", "options", "found"),
+    [
+        (["fsync_file"], "", "is not what was committed|cannot be read"),
+        (["fsync_dir"], "", "a live checkpoint is gone"),
+        ([], "?synchronous=normal", "is lost|is gone"),
+    ],
+)
+def test_a_flush_that_is_left_out_is_found(
+    tmp_path: Path, scratch: Path, careless: Sequence[str], options: str, found: str
+) -> None:
+    careless_recording = record(tmp_path, careless=careless, options=options)
+    examiner = Examiner(scratch)
+    with pytest.raises((AssertionError, PhylaError), match=found):
+        _examine_all(careless_recording, examiner)
