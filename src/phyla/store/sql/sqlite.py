@@ -1,13 +1,12 @@
 """SQLite: one file, one host, one writer at a time."""
 
-import contextlib
 import errno
 import os
 import sqlite3
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast, final
+from typing import Any, final
 
 import sqlalchemy as sa
 
@@ -32,15 +31,49 @@ frequent that it shows in the 99th percentile of a claim."""
 
 
 @final
+class _Turn:
+    """The right to write next, by locks on two files beside the database.
+
+    Whoever holds the first one is next and waits for the second one. The one that has just written finds the
+    first one taken, and so cannot overtake everybody who waits.
+    """
+
+    __slots__ = ("_next", "_now")
+
+    def __init__(self, path: Path) -> None:
+        self._next = _lock_file(f"{path}.turn")
+        self._now = _lock_file(f"{path}.lock")
+
+    def wait(self) -> None:
+        fcntl.flock(self._next, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(self._now, fcntl.LOCK_EX)
+        finally:
+            fcntl.flock(self._next, fcntl.LOCK_UN)
+
+    def end(self) -> None:
+        fcntl.flock(self._now, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        os.close(self._next)
+        os.close(self._now)
+
+
+def _lock_file(path: str) -> int:
+    # Every connection has descriptors of its own, so that threads exclude each other as processes do.
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+
+
+@final
 class SqliteSession:
     """One open transaction; holds the turn to write if it writes."""
 
-    __slots__ = ("_connection", "_idle", "_lock", "cursor")
+    __slots__ = ("_connection", "_idle", "_turn", "cursor")
 
-    def __init__(self, connection: Any, cursor: Any, lock: int | None, idle: deque[Any]) -> None:
+    def __init__(self, connection: Any, cursor: Any, turn: "_Turn | None", idle: deque[Any]) -> None:
         self.cursor = cursor
         self._connection = connection
-        self._lock = lock
+        self._turn = turn
         self._idle = idle
 
     def commit(self) -> None:
@@ -54,15 +87,15 @@ class SqliteSession:
             if self._connection.in_transaction:
                 self.cursor.execute("ROLLBACK")
         except sqlite3.Error:
-            if self._lock is not None:
-                _unlock(self._lock)
+            if self._turn is not None:
+                self._turn.end()
             self._connection.invalidate()
         else:
             self._release()
 
     def _release(self) -> None:
-        if self._lock is not None:
-            _unlock(self._lock)
+        if self._turn is not None:
+            self._turn.end()
         self._idle.append(self._connection)
 
 
@@ -70,8 +103,8 @@ class SqliteSession:
 class SqliteBackend:
     """Opens a database file.
 
-    Writers take turns with a lock on a file beside the database: unlike SQLite's own waiting, which sleeps
-    and looks again, it hands over at once.
+    Writers take turns with locks on files beside the database: unlike SQLite's own waiting, which sleeps and
+    looks again, they hand over at once and overtake nobody for long.
 
     Args:
         url: `sqlite:///path`, with `?synchronous=normal` for commits that survive the end of a process but
@@ -142,7 +175,7 @@ class SqliteBackend:
         ):
             connection.execute(f"PRAGMA {pragma}")
         if fcntl is not None:
-            record.info["lock"] = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            record.info["turn"] = _Turn(self._path)
 
     def begin(self, *, write: bool) -> SqliteSession:
         """Open a transaction; one that writes first waits for its turn."""
@@ -150,18 +183,18 @@ class SqliteBackend:
             connection = self._idle.pop()
         except IndexError:
             connection = self.engine.raw_connection()
-        lock: int | None = connection.info.get("lock") if write else None
+        turn: _Turn | None = connection.info.get("turn") if write else None
         try:
-            if lock is not None:
-                _lock(lock)
+            if turn is not None:
+                turn.wait()
             cursor = connection.cursor()
             cursor.execute("BEGIN IMMEDIATE" if write else "BEGIN")
         except BaseException:
-            if lock is not None:
-                _unlock(lock)
+            if turn is not None:
+                turn.end()
             connection.close()
             raise
-        return SqliteSession(connection, cursor, lock, self._idle)
+        return SqliteSession(connection, cursor, turn, self._idle)
 
     def study(self, cursor: Cursor, study: int, *, exclusive: bool) -> tuple[StudyRecord | None, float]:
         """Return a study and the time; every writing transaction is exclusive anyway."""
@@ -208,7 +241,7 @@ class SqliteBackend:
         """Return what an error means and what to do."""
         if isinstance(error, OSError):
             return StoreUnavailable(
-                f"{self._path}.lock: {error.strerror}; it lies beside the database and must be writable"
+                f"{error.filename or self._path}: {error.strerror}; the folder of the database must be writable"
             )
         # An extended result code carries the primary one in its low byte.
         code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
@@ -272,15 +305,6 @@ def _make_folder(path: Path) -> None:
 
 
 def _on_close(connection: Any, record: Any) -> None:
-    lock = record.info.pop("lock", None)
-    if lock is not None:
-        with contextlib.suppress(OSError):
-            os.close(cast("int", lock))
-
-
-def _lock(descriptor: int) -> None:
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-
-
-def _unlock(descriptor: int) -> None:
-    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    turn = record.info.pop("turn", None)
+    if turn is not None:
+        turn.close()
