@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import final
 
 from phyla.errors import UsageError
-from phyla.lineage.schedule import Schedule, Segment
+from phyla.lineage.schedule import Schedule
 from phyla.lineage.strict import strict
 from phyla.records import Json, TrialKind, TrialRecord, TrialState
 
@@ -188,18 +188,7 @@ class Lineage:
         Raises:
             UsageError: there is no such trial, or its ancestry does not join.
         """
-        return Schedule(
-            tuple(
-                Segment(
-                    step.start_step,
-                    step.end_step if step.reached_step is None else step.reached_step,
-                    step.params,
-                    trial=step.id,
-                    member=step.member,
-                )
-                for step in self.ancestry(trial)
-            )
-        )
+        return Schedule.along(self.ancestry(trial))
 
     def to_json(self) -> dict[str, Json]:
         """Return the whole lineage as strict JSON: nodes are trials, edges are of kind parent or jump."""

@@ -1,13 +1,13 @@
 """Schedule: the piecewise constant hyperparameters along one lineage."""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
 from phyla.errors import UsageError
 from phyla.lineage.strict import strict
-from phyla.records import Json, JsonObject
+from phyla.records import Json, JsonObject, TrialRecord
 
 SCHEMA = 1
 
@@ -66,6 +66,28 @@ class Schedule:
                     f"before it, of trial {before.trial}, ends at step {before.end_step}"
                 )
             before = segment
+
+    @classmethod
+    def along(cls, ancestry: Iterable[TrialRecord]) -> "Schedule":
+        """Return the schedule of a trial, given its ancestry by `parent`, root first.
+
+        A trial that has not completed counts up to the step it is asked to reach.
+
+        Raises:
+            UsageError: no trials, or trials that do not join.
+        """
+        return cls(
+            tuple(
+                Segment(
+                    trial.start_step,
+                    trial.end_step if trial.reached_step is None else trial.reached_step,
+                    trial.params,
+                    trial=trial.id,
+                    member=trial.member,
+                )
+                for trial in ancestry
+            )
+        )
 
     @property
     def steps(self) -> int:

@@ -230,7 +230,18 @@ class Results:
             if best is None:
                 raise StudyNotFound(f"study {self.name!r} has no completed trial with a finite fitness yet")
             trial = best.trial
-        return self.lineage().schedule(trial)
+        from phyla.lineage import Schedule
+
+        ancestry: list[TrialRecord] = []
+        with self._reader() as reader:
+            current: int | None = trial
+            while current is not None:
+                try:
+                    ancestry.append(reader.trial(current))
+                except KeyError:
+                    raise StudyNotFound(f"study {self.name!r} has no trial {current}") from None
+                current = ancestry[-1].parent
+        return Schedule.along(reversed(ancestry))
 
     def data(self) -> "StudyData":
         """Return everything the figures and the report show."""
