@@ -25,7 +25,7 @@ CALLS = (
     "splice,copy_file_range,truncate,ftruncate,fallocate,mkdir,mkdirat,rmdir,unlink,unlinkat,rename,renameat,"
     "renameat2,link,linkat,symlink,symlinkat,fsync,fdatasync,sync_file_range,msync"
 )
-STRACE = ("strace", "-f", "-y", "-xx", "-s", str(2**24), "-e", f"trace={CALLS}", "-e", "signal=none")
+STRACE = ("strace", "-f", "-y", "-xx", "-s", str(2**20), "-e", f"trace={CALLS}", "-e", "signal=none")
 """Records a program so that `parse` can read it; `-o FILE` follows, and the program."""
 
 Argument: TypeAlias = "bytes | int | str"
