@@ -123,14 +123,17 @@ class LocalClient:
 
         Safe while other workers are alive: what a running attempt may still be writing is left alone.
         """
-        present = set(self._repository.names()) | set(self._repository.staged())
+        present = {*self._repository.names(), *self._repository.staged()}
         with self._store.reader(self._study.id) as reader:
-            known = {row.name: row.state for row in reader.checkpoints()}
             running = {f"{attempt.trial}.{attempt.token}" for attempt in reader.running()}
-        for name in present:
-            if name in known or ".".join(name.split(".")[:2]) in running:
-                continue
+            leftover = [
+                name
+                for name in present
+                if ".".join(name.split(".")[:2]) not in running and reader.checkpoint(name) is None
+            ]
+            deleting = [row.name for row in reader.deleting_checkpoints()]
+        for name in leftover:
             self._repository.discard(name)
-            self._repository.delete(name)
+        self._repository.delete(*leftover)
         self._repository.finish_deletions()
-        self._delete([name for name, state in known.items() if state is CheckpointState.DELETING])
+        self._delete(deleting)

@@ -38,6 +38,10 @@ class Reader(View, Protocol):
         """Return all checkpoints, in whatever state, by creation."""
         ...
 
+    def deleting_checkpoints(self) -> Sequence[Checkpoint]:
+        """Return the checkpoints whose deletion was begun, oldest first."""
+        ...
+
     def reports(self, trial: int, token: int | None = None) -> Sequence[Report]:
         """Return what a trial reported, in order; of its newest attempt that reported unless `token` says."""
         ...

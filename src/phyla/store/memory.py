@@ -282,6 +282,10 @@ class MemoryTransaction:
         """Return the checkpoints in state live, oldest first."""
         return [c for c in self.checkpoints() if c.state is CheckpointState.LIVE]
 
+    def deleting_checkpoints(self) -> Sequence[Checkpoint]:
+        """Return the checkpoints in state deleting, oldest first."""
+        return [c for c in self.checkpoints() if c.state is CheckpointState.DELETING]
+
     def held_checkpoints(self) -> frozenset[str]:
         """Return names that members and unfinished trials refer to."""
         held: set[str | None] = set()

@@ -15,6 +15,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from phyla.store.sql.rows import columns
 from phyla.store.sql.tables import (
     ACTIVE,
+    DELETING,
     ENDED,
     LIVE,
     PENDING,
@@ -290,6 +291,7 @@ class Statements:
         by_creation = sa.select(checkpoints).where(mine).order_by(c.created_at, c.trial, c.name)
         self.checkpoints = self._compile(by_creation)
         self.live_checkpoints = self._compile(by_creation.where(LIVE))
+        self.deleting_checkpoints = self._compile(by_creation.where(DELETING))
         dialect = sqlite if self._dialect.name == "sqlite" else postgresql
         insert: Any = dialect.insert(checkpoints)
         # A request that is sent again names the same checkpoint again.

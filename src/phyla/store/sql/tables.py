@@ -28,6 +28,7 @@ ACTIVE = sa.text("state <> 'done'")
 RUNNING = sa.text("state = 'running'")
 PENDING = sa.text("state = 'pending'")
 LIVE = sa.text("state = 'live'")
+DELETING = sa.text("state = 'deleting'")
 UNFINISHED = sa.text("ended_at IS NULL")
 ENDED = sa.text("ended_at IS NOT NULL")
 UNRANKED = sa.text("published_order IS NULL")
@@ -198,6 +199,7 @@ checkpoints = sa.Table(
     sa.CheckConstraint(_one_of("kind", CheckpointKind), name="checkpoints_kind"),
     sa.CheckConstraint(_one_of("state", CheckpointState), name="checkpoints_state"),
     _index("checkpoints_live", "study", "created_at", "trial", "name", where=LIVE),
+    _index("checkpoints_deleting", "study", "created_at", "trial", "name", where=DELETING),
     sqlite_with_rowid=False,
 )
 

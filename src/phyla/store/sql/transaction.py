@@ -255,6 +255,10 @@ class SqlTransaction:
         """Return the checkpoints in state live, oldest first."""
         return [checkpoint_record(row) for row in self._all(self._sql.live_checkpoints)]
 
+    def deleting_checkpoints(self) -> Sequence[Checkpoint]:
+        """Return the checkpoints in state deleting, oldest first."""
+        return [checkpoint_record(row) for row in self._all(self._sql.deleting_checkpoints)]
+
     def held_checkpoints(self) -> frozenset[str]:
         """Return names that members and unfinished trials refer to."""
         rows = self._all(self._sql.member_checkpoints) + self._all(self._sql.unfinished_checkpoints)

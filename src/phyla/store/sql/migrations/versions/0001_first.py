@@ -206,6 +206,12 @@ def _checkpoints() -> None:
     op.create_index(
         "checkpoints_live", "checkpoints", ["study", "created_at", "trial", "name"], **_where("state = 'live'")
     )
+    op.create_index(
+        "checkpoints_deleting",
+        "checkpoints",
+        ["study", "created_at", "trial", "name"],
+        **_where("state = 'deleting'"),
+    )
 
 
 def _reports() -> None:
