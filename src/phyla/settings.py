@@ -4,7 +4,7 @@ Every variable phyla looks at is listed here; the docs list the same (tested).
 
 Attributes:
     PHYLA_HOME: where studies live unless told otherwise (default `.phyla`).
-    PHYLA_STORAGE: store URL that overrides the SQLite file in the home.
+    PHYLA_STORAGE: store URL instead of the SQLite file in the home; not looked at when a home was named.
     PHYLA_FAILPOINT: `name=action[:hit]`, where action is `kill`, `raise` or `exit`; for tests of
         durability only.
     PHYLA_WORKER: set by the launcher in worker processes, which may not start workers themselves.
