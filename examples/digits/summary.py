@@ -1,6 +1,5 @@
 """Compare the two studies of `digits.py`; the test images are used here, once, and nowhere else."""
 
-from pathlib import Path
 
 from digits import Network, load_data
 
@@ -23,7 +22,7 @@ def main() -> None:
     results = phyla.load_study("digits")
     print("\nThe winner's hyperparameters along the way:")
     print(results.schedule())
-    report = results.write_report(Path("digits-report.html"))
+    report = results.write_report(results.places.home / "digits-report.html")
     print(f"\nBest checkpoint: {results.best.checkpoint.path if results.best else None}")
     print(f"Report: {report.resolve()}")
 

@@ -307,3 +307,57 @@ def test_tell_says_what_is_missing(tmp_path: Path) -> None:
     rows = {row.id: row for row in asking.results().trials()}
     assert rows[second.id].state is TrialState.PENDING
     assert rows[second.id].error == "my loop failed"
+
+
+class Stopper:
+    """Asks a trial to stop at a chosen moment, as SIGTERM does."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def once(self, trial: Trial) -> None:
+        if not self.asked:
+            self.asked = True
+            trial.stop()
+
+
+def test_progress_saved_after_the_loop_counts_the_steps_so_far(tmp_path: Path) -> None:
+    stopper = Stopper()
+    seen: list[tuple[int, int | None]] = []
+
+    def train(trial: Trial) -> None:
+        first = trial.source.step if trial.source else 0
+        for step in trial.steps():
+            assert step >= first
+            if step == 7:
+                stopper.once(trial)
+        (trial.checkpoint_dir / "a").write_text("a")
+        if trial.should_stop:
+            trial.save_progress()
+            return
+        trial.report(score=1.0)
+        seen.append((trial.id, trial.progress.step if trial.progress else None))
+
+    results = study(tmp_path, train, population=1, trials=3).run()
+    assert seen == [(1, None), (2, 8), (3, None)]
+    assert [trial.reached_step for trial in results.trials()] == [5, 10, 15]
+    assert [trial.failures for trial in results.trials()] == [0, 0, 0]
+
+
+def test_a_stop_after_the_last_step_is_no_failure(tmp_path: Path) -> None:
+    stopper = Stopper()
+
+    def train(trial: Trial) -> None:
+        for step in trial.steps():
+            if step == trial.end_step - 1:
+                stopper.once(trial)
+        if trial.should_stop:
+            return
+        (trial.checkpoint_dir / "a").write_text("a")
+        trial.report(score=1.0)
+
+    results = study(tmp_path, train, population=1, trials=2).run()
+    assert [(trial.state, trial.token, trial.failures) for trial in results.trials()] == [
+        (TrialState.COMPLETED, 2, 0),
+        (TrialState.COMPLETED, 1, 0),
+    ]

@@ -1,7 +1,7 @@
 """Decisions about a population: strategies, exploit and explore rules, fitness. Pure."""
 
 from phyla.population.decision import Decision, Measure, Start, Stop, Wait
-from phyla.population.exploit import Choice, Exploit, ExploitPipeline, Truncation
+from phyla.population.exploit import Exploit, Exploited, ExploitPipeline, Truncation
 from phyla.population.explore import Explore, Explored, ExplorePipeline, Perturb, Resample
 from phyla.population.fitness import BestOfLast, FitnessRule, Last, MeanOfLast
 from phyla.population.pbt import PBT
@@ -13,11 +13,11 @@ from phyla.population.strategy import Context, Strategy
 __all__ = [
     "PBT",
     "BestOfLast",
-    "Choice",
     "Context",
     "Decision",
     "Exploit",
     "ExploitPipeline",
+    "Exploited",
     "Explore",
     "ExplorePipeline",
     "Explored",

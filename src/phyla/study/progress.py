@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 NEWEST = 200
 """Trials that are looked at for the time of the last activity."""
 
+AT_ONCE = 1000
+"""Trials that one look loads at most, however long the history."""
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +123,7 @@ def _planned_trials(config: JsonObject, steps: int | None, population_size: int)
 
 def _last_activity(reader: "Reader", study: StudyRecord, members: Sequence[Member]) -> float:
     times = [study.created_at]
-    for trial in reader.trials(after=newest_trial(members) - NEWEST):
+    for trial in reader.trials(after=newest_trial(members) - NEWEST, limit=AT_ONCE):
         times += [time for time in (trial.started_at, trial.ended_at) if time is not None]
     return max(times)
 
@@ -155,7 +158,7 @@ class Failures:
             current = (member.current_trial for member in members)
             self._open = {trial: 0 for trial in current if trial is not None and trial <= (self._after or 0)}
         trials = [reader.trial(known) for known in sorted(self._open)]
-        trials += reader.trials(after=self._after)
+        trials += reader.trials(after=self._after, limit=AT_ONCE)
         told: list[Attempt] = []
         for trial in trials:
             last = self._open.pop(trial.id, 0)

@@ -91,7 +91,7 @@ class Trial:
         self._staged: Path | None = None
         self._saves = 0
         self._at: int | None = None
-        self._iterated = False
+        self._left = False
         self._stop = threading.Event()
         self._stop_seen = False
         self._lock = threading.Lock()
@@ -169,15 +169,16 @@ class Trial:
 
         After a retry it goes on from the saved progress. It ends early when the trial should stop.
         """
-        self._iterated = True
         self._at = self.progress.step if self.progress else self.start_step
+        self._left = False
         while self._at < self.end_step:
             if self._stop.is_set():
                 self._stop_seen = True
-                return
+                break
             self.beats += 1
             yield self._at
             self._at += 1
+        self._left = True
 
     def report(self, metrics: Mapping[str, Any] | None = None, /, *, step: int | None = None, **more: Any) -> None:
         """Report metrics, as often as wished.
@@ -227,7 +228,8 @@ class Trial:
         if step is None:
             if self._at is None:
                 raise StateError("save_progress(): say at which step, since steps() is not being used")
-            step = self._at if self._stop_seen else self._at + 1
+            # Inside the loop the step that it is at has just been trained; after it, none has.
+            step = self._at if self._left else self._at + 1
         self._saves += 1
         name = f"{self._name}.p{self._saves}"
         target = self._repository.stage(name)
@@ -255,8 +257,9 @@ class Trial:
 
     @property
     def stopped_early(self) -> bool:
-        """Whether training saw the request to stop and has not reached its end."""
-        return self._stop_seen and (self._at is None or self._at < self.end_step)
+        """Whether training saw the request to stop and returned before it was done."""
+        done = self._at is not None and self._at >= self.end_step and self.has_fitness
+        return self._stop_seen and not done
 
     @property
     def reached_step(self) -> int:
