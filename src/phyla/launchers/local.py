@@ -125,6 +125,8 @@ class LocalLauncher:
                 process.popen.send_signal(signal.SIGTERM if self._interrupts == 1 else signal.SIGKILL)
 
     def _start(self, spec: WorkerSpec) -> None:
+        if self._interrupts:
+            return
         Path(spec.beat_file).write_bytes(bytes(BEATS.size))
         log = self._logs / f"worker-{spec.index}.log"
         with log.open("a") as output:
@@ -150,6 +152,9 @@ class LocalLauncher:
             popen.stdin.write(spec.to_json() + "\n")
             popen.stdin.flush()
         self._processes[spec.index] = _Process(spec, popen, worker_name(spec.index, popen.pid), log)
+        if self._interrupts:
+            # The interrupt came before this process could be told of it.
+            popen.terminate()
 
     def _watch(self) -> None:
         renewed_at = time.monotonic()
@@ -173,7 +178,8 @@ class LocalLauncher:
             return
         del self._processes[process.spec.index]
         _close(process)
-        if status == 0:
+        how = f"worker process {process.popen.pid} {_how(status)}"
+        if status == 0 and not self._client.lose_worker(process.name, f"{how} within the trial", counts=True):
             return
         tail = process.log.read_text(errors="replace")[-LOG_TAIL:].strip()
         if status == EXIT_CANNOT_START:
@@ -181,7 +187,7 @@ class LocalLauncher:
         if self._interrupts:
             self._client.lose_worker(process.name, "its worker was ended by a person", counts=False)
             return
-        self._crashed(process, f"worker process {process.popen.pid} {_how(status)}", tail)
+        self._crashed(process, how, tail)
 
     def _crashed(self, process: _Process, error: str, tail: str) -> None:
         text = error + (f"; the end of its log:\n{tail}" if tail else "")

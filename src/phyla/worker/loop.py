@@ -180,7 +180,7 @@ class Worker:
             trial.discard()
         except (CheckpointStorageFailed, NoFitness, NoCheckpoint) as error:
             self._refused(trial, error)
-        except Exception as error:  # whatever training raises belongs to the trial
+        except (Exception, SystemExit) as error:  # whatever training raises belongs to the trial
             if isinstance(error, StoreError):
                 raise
             self._raised(trial, error)
@@ -231,7 +231,7 @@ class Worker:
             self._client.release(trial.id, trial.token)
             self._client.end_study(StudyState.FAILED, f"{message} Nothing is lost: then run the study again.")
 
-    def _raised(self, trial: Trial, error: Exception) -> None:
+    def _raised(self, trial: Trial, error: Exception | SystemExit) -> None:
         if isinstance(error, OSError) and error.errno in _STORAGE_ERRNOS:
             self._stop_study(trial, f"training could not write: {error}. Free space or choose another home.")
             return
