@@ -1,5 +1,6 @@
 """The worker's loop."""
 
+import contextlib
 import errno
 import threading
 import traceback
@@ -228,7 +229,8 @@ class Worker:
         try:
             trial.discard()
         finally:
-            self._client.release(trial.id, trial.token)
+            with contextlib.suppress(LeaseLost):
+                self._client.release(trial.id, trial.token)
             self._client.end_study(StudyState.FAILED, f"{message} Nothing is lost: then run the study again.")
 
     def _raised(self, trial: Trial, error: Exception | SystemExit) -> None:
