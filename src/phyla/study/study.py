@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, final, overload
 
 from phyla import plugins, settings
 from phyla.controller import check_extension, differences, to_config
-from phyla.errors import ConfigurationError, LeaseLost, StudyChanged, StudyFailed
+from phyla.errors import ConfigurationError, LeaseLost, StoreError, StudyChanged, StudyFailed
 from phyla.machine import Ended, Failure, Rules
 from phyla.population import Strategy
 from phyla.records import Objective, StudyRecord, StudyState
@@ -353,7 +353,7 @@ class Study:
             LeaseLost: a trial was given to somebody else meanwhile; the others count.
             NoCheckpoint: nothing was saved in a `checkpoint_dir`.
             NoFitness: the objective was never reported.
-            StoreError: the database failed.
+            StoreError: the database failed; nothing counts yet, tell it again.
         """
         from phyla.errors import NoFitness
 
@@ -365,9 +365,15 @@ class Study:
                 raise ConfigurationError(f"tell(): {len(many)} trials, but {len(each)} mappings of metrics")
         opened = self._open((None, None))
         if error is not None:
+            lost: LeaseLost | None = None
             for trial in many:
                 trial.discard()
-                opened.client.fail(Failure(trial=trial.id, token=trial.token, error=error))
+                try:
+                    opened.client.fail(Failure(trial=trial.id, token=trial.token, error=error))
+                except LeaseLost as gone:
+                    lost = gone
+            if lost is not None:
+                raise lost
             return
         for trial, values in zip(many, each, strict=False):
             trial.report(values)
@@ -384,7 +390,12 @@ class Study:
             trial.completion(shared, index) if shared is not None else trial.completion(trial.commit())
             for index, trial in enumerate(many)
         ]
-        answers, _, _ = opened.client.exchange(completions, opened.worker, 0)
+        try:
+            answers, _, _ = opened.client.exchange(completions, opened.worker, 0)
+        except StoreError:
+            for trial, completion in zip(many, completions, strict=True):
+                trial.give_back(completion.reports)
+            raise
         for answer in answers:
             if isinstance(answer, LeaseLost):
                 raise answer

@@ -89,6 +89,7 @@ class Trial:
         )
         self._name = f"{record.id}.{record.token}"
         self._staged: Path | None = None
+        self._committed: Checkpoint | None = None
         self._saves = 0
         self._at: int | None = None
         self._iterated = False
@@ -285,7 +286,7 @@ class Trial:
             self._unsent[:0] = reports
 
     def commit(self) -> Checkpoint | None:
-        """Commit the checkpoint; None for a measurement.
+        """Commit the checkpoint; None for a measurement. Called again, return what it committed.
 
         Raises:
             NoCheckpoint: nothing was saved in `checkpoint_dir`.
@@ -294,11 +295,13 @@ class Trial:
         if self.measuring:
             self.discard()
             return None
+        if self._committed is not None:
+            return self._committed
         if self._staged is None:
             _ = self.checkpoint_dir
         now = self._clock()
         committed = self._repository.commit(self._name, step=self.reached_step, now=now)
-        return Checkpoint(
+        self._committed = Checkpoint(
             name=self._name,
             study=self._record.study,
             trial=self.id,
@@ -307,6 +310,7 @@ class Trial:
             size_bytes=committed.size_bytes,
             created_at=now,
         )
+        return self._committed
 
     def completion(self, checkpoint: Checkpoint | None, index: int = 0) -> Completion:
         """Return what completes the trial."""
