@@ -175,10 +175,11 @@ class Study:
             finished = self._run_processes(opened, references, environments, tick, on_interrupt)
         opened.client.collect()
         opened.client.recover()
-        if not finished:
-            opened.store.set_state(opened.record.id, StudyState.STOPPED, "interrupted; run it again to resume")
-            raise KeyboardInterrupt
         study = results.study()
+        if not finished:
+            if study.state is StudyState.RUNNING:
+                opened.store.set_state(study.id, StudyState.STOPPED, "interrupted; run it again to resume")
+            raise KeyboardInterrupt
         if study.state is StudyState.FAILED:
             raise StudyFailed(f"study {self.name!r} stopped itself: {study.message}")
         return results
@@ -456,9 +457,10 @@ class Study:
         if changed:
             check_extension(changed)
         if config != record.config:
-            store.set_config(record.id, config)
             if changed and record.state is StudyState.COMPLETED:
+                # Before the change itself: who dies in between still has something to extend.
                 store.set_state(record.id, StudyState.RUNNING)
+            store.set_config(record.id, config)
             return replace(record, config=config)
         return record
 
