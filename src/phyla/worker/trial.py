@@ -93,7 +93,7 @@ class Trial:
         self._saves = 0
         self._at: int | None = None
         self._iterated = False
-        self._stop = threading.Event()
+        self._stop = False
         self._stop_seen = False
         self._lock = threading.Lock()
         self._unsent: list[Report] = []
@@ -173,7 +173,7 @@ class Trial:
         self._iterated = True
         self._at = self.progress.step if self.progress else self.start_step
         while self._at < self.end_step:
-            if self._stop.is_set():
+            if self._stop:
                 self._stop_seen = True
                 return
             self.beats += 1
@@ -208,7 +208,7 @@ class Trial:
 
         Save with `save_progress()` if that is quick, and return; the trial goes back to the queue.
         """
-        if self._stop.is_set():
+        if self._stop:
             self._stop_seen = True
         return self._stop_seen
 
@@ -251,8 +251,8 @@ class Trial:
     # For the worker
 
     def stop(self) -> None:
-        """Ask training to stop."""
-        self._stop.set()
+        """Ask training to stop. Takes no lock, so a signal handler may call it."""
+        self._stop = True
 
     @property
     def stopped_early(self) -> bool:
