@@ -1,7 +1,7 @@
 """The client that works in process: a controller on a store, and checkpoints on a file system."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import final
 
 from phyla.api import CollectResult
@@ -9,8 +9,8 @@ from phyla.checkpoints import CheckpointRepository
 from phyla.controller import Controller
 from phyla.errors import CheckpointError, LeaseLost, StudyNotFound
 from phyla.machine import Accepted, Claimed, Completion, Ended, Failure, Idle, Retention, Rules
-from phyla.records import Checkpoint, CheckpointState, Report, StudyRecord, StudyState
-from phyla.store import Store
+from phyla.records import Attempt, Checkpoint, CheckpointState, Report, StudyRecord, StudyState, TrialState
+from phyla.store import Reader, Store
 
 
 @final
@@ -121,16 +121,31 @@ class LocalClient:
     def recover(self) -> None:
         """Clean up after processes that died: half-done deletions, staging and unrecorded directories.
 
-        Safe while other workers are alive: what a running attempt may still be writing is left alone.
+        Safe while other workers are alive: what a running or late attempt may still be writing is left alone.
         """
         present = set(self._repository.names()) | set(self._repository.staged())
         with self._store.reader(self._study.id) as reader:
             known = {row.name: row.state for row in reader.checkpoints()}
-            running = {f"{attempt.trial}.{attempt.token}" for attempt in reader.running()}
+            kept = {f"{attempt.trial}.{attempt.token}" for attempt in reader.running()}
+            kept |= {f"{late.trial}.{late.token}" for late in _late(reader, present - set(known))}
         for name in present:
-            if name in known or ".".join(name.split(".")[:2]) in running:
+            if name in known or ".".join(name.split(".")[:2]) in kept:
                 continue
             self._repository.discard(name)
             self._repository.delete(name)
         self._repository.finish_deletions()
         self._delete([name for name, state in known.items() if state is CheckpointState.DELETING])
+
+
+def _late(reader: Reader, names: Collection[str]) -> Iterator[Attempt]:
+    """Return those of the attempts with these names that only let their lease run out, and may still complete."""
+    keys = {tuple(name.split(".")[:2]) for name in names}
+    for trial, token in (
+        (int(key[0]), int(key[1])) for key in keys if len(key) == 2 and all(map(str.isdecimal, key))
+    ):
+        attempt = reader.attempt(trial, token)
+        if attempt is None or attempt.ended_at is None or attempt.ended_at < attempt.expires_at:
+            continue
+        newest = reader.trial(trial)
+        if newest.state is TrialState.PENDING and newest.token == token:
+            yield attempt
