@@ -124,8 +124,12 @@ class LocalLauncher:
             if process.popen.poll() is None:
                 process.popen.send_signal(signal.SIGTERM if self._interrupts == 1 else signal.SIGKILL)
 
+    def _interrupted(self) -> bool:
+        """Return whether a person interrupted the run, which may happen between any two statements."""
+        return self._interrupts > 0
+
     def _start(self, spec: WorkerSpec) -> None:
-        if self._interrupts:
+        if self._interrupted():
             return
         Path(spec.beat_file).write_bytes(bytes(BEATS.size))
         log = self._logs / f"worker-{spec.index}.log"
@@ -152,7 +156,7 @@ class LocalLauncher:
             popen.stdin.write(spec.to_json() + "\n")
             popen.stdin.flush()
         self._processes[spec.index] = _Process(spec, popen, worker_name(spec.index, popen.pid), log)
-        if self._interrupts:
+        if self._interrupted():
             # The interrupt came before this process could be told of it.
             popen.terminate()
 
