@@ -1,6 +1,5 @@
 """Compare the two studies of `digits.py`; the test images are used here, once, and nowhere else."""
 
-
 from digits import Network, load_data
 
 import phyla

@@ -1,7 +1,7 @@
 """The client that works in process: a controller on a store, and checkpoints on a file system."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import final
 
 from phyla.api import CollectResult
@@ -9,8 +9,8 @@ from phyla.checkpoints import CheckpointRepository
 from phyla.controller import Controller
 from phyla.errors import CheckpointError, LeaseLost, StudyNotFound
 from phyla.machine import Accepted, Claimed, Completion, Ended, Failure, Idle, Retention, Rules
-from phyla.records import Checkpoint, CheckpointState, Report, StudyRecord, StudyState
-from phyla.store import Store
+from phyla.records import Attempt, Checkpoint, CheckpointState, Report, StudyRecord, StudyState, TrialState
+from phyla.store import Reader, Store
 
 
 @final
@@ -121,19 +121,31 @@ class LocalClient:
     def recover(self) -> None:
         """Clean up after processes that died: half-done deletions, staging and unrecorded directories.
 
-        Safe while other workers are alive: what a running attempt may still be writing is left alone.
+        Safe while other workers are alive: what a running or late attempt may still be writing is left alone.
         """
         present = {*self._repository.names(), *self._repository.staged()}
         with self._store.reader(self._study.id) as reader:
             running = {f"{attempt.trial}.{attempt.token}" for attempt in reader.running()}
-            leftover = [
-                name
-                for name in present
-                if ".".join(name.split(".")[:2]) not in running and reader.checkpoint(name) is None
-            ]
+            unknown = [name for name in present if reader.checkpoint(name) is None]
+            kept = running | {f"{late.trial}.{late.token}" for late in _late(reader, unknown)}
+            leftover = [name for name in unknown if ".".join(name.split(".")[:2]) not in kept]
             deleting = [row.name for row in reader.deleting_checkpoints()]
         for name in leftover:
             self._repository.discard(name)
         self._repository.delete(*leftover)
         self._repository.finish_deletions()
         self._delete(deleting)
+
+
+def _late(reader: Reader, names: Collection[str]) -> Iterator[Attempt]:
+    """Return those of the attempts with these names that only let their lease run out, and may still complete."""
+    keys = {tuple(name.split(".")[:2]) for name in names}
+    for trial, token in (
+        (int(key[0]), int(key[1])) for key in keys if len(key) == 2 and all(map(str.isdecimal, key))
+    ):
+        attempt = reader.attempt(trial, token)
+        if attempt is None or attempt.ended_at is None or attempt.ended_at < attempt.expires_at:
+            continue
+        newest = reader.trial(trial)
+        if newest.state is TrialState.PENDING and newest.token == token:
+            yield attempt

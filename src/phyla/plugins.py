@@ -127,6 +127,12 @@ def reference(target: Callable[..., Any]) -> str:
     module = getattr(target, "__module__", None)
     if not name or not module:
         raise NotImportable(f"{target!r} has no name that a worker process could import; use a function")
+    owner = getattr(target, "__self__", None)
+    if owner is not None and not isinstance(owner, (type, ModuleType)):
+        raise NotImportable(
+            f"{name} of {module} is a method of an object, which a worker process does not have; use a function, "
+            "or run with workers=0"
+        )
     if "<" in name:
         raise NotImportable(
             f"{name} of {module} is a lambda or is defined inside another function, so a worker process cannot "

@@ -226,3 +226,37 @@ def train(trial):
     few = {**os.environ, "CUDA_VISIBLE_DEVICES": "0"}
     done = subprocess.run(command, env=few, capture_output=True, text=True, timeout=60, check=False)
     assert "need 4 GPUs, but 1 are visible" in done.stderr
+
+
+def test_training_that_exits_with_status_0_is_no_finished_worker(tmp_path: Path) -> None:
+    train = """
+def train(trial):
+    if trial.generation == 1 and trial.token == 1:
+        sys.exit(0) if trial.member else os._exit(0)
+    save(trial)
+"""
+    command = write(tmp_path, "import sys\n" + train)
+    done = run(command)
+    assert done.returncode == 0, done.stderr
+    results = load(tmp_path / "home")
+    assert results.counts() == {"completed": 4}
+    ends = {attempt.state for attempt in results.attempts()}
+    assert ends == {AttemptState.COMPLETED, AttemptState.FAILED, AttemptState.LOST}
+
+
+def test_an_interrupted_run_starts_no_worker_in_place_of_a_stalled_one(tmp_path: Path) -> None:
+    train = """
+def train(trial):
+    (HOME / f"running-{os.getpid()}").write_text("x")
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if trial.generation == 0:
+        save(trial)
+    else:
+        os.kill(os.getppid(), signal.SIGTERM)
+        time.sleep(60)
+"""
+    done = run(write(tmp_path, train, options="stall_timeout_s=1.0", workers=1))
+    assert done.returncode != 0
+    assert "KeyboardInterrupt" in done.stderr
+    assert len(list((tmp_path / "home").glob("running-*"))) == 1
+    assert load(tmp_path / "home").study().state is StudyState.STOPPED

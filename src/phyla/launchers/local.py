@@ -124,7 +124,13 @@ class LocalLauncher:
             if process.popen.poll() is None:
                 process.popen.send_signal(signal.SIGTERM if self._interrupts == 1 else signal.SIGKILL)
 
+    def _interrupted(self) -> bool:
+        """Return whether a person interrupted the run, which may happen between any two statements."""
+        return self._interrupts > 0
+
     def _start(self, spec: WorkerSpec) -> None:
+        if self._interrupted():
+            return
         Path(spec.beat_file).write_bytes(bytes(BEATS.size))
         log = self._logs / f"worker-{spec.index}.log"
         with log.open("a") as output:
@@ -150,6 +156,9 @@ class LocalLauncher:
             popen.stdin.write(spec.to_json() + "\n")
             popen.stdin.flush()
         self._processes[spec.index] = _Process(spec, popen, worker_name(spec.index, popen.pid), log)
+        if self._interrupted():
+            # The interrupt came before this process could be told of it.
+            popen.terminate()
 
     def _watch(self) -> None:
         renewed_at = time.monotonic()
@@ -173,7 +182,8 @@ class LocalLauncher:
             return
         del self._processes[process.spec.index]
         _close(process)
-        if status == 0:
+        how = f"worker process {process.popen.pid} {_how(status)}"
+        if status == 0 and not self._client.lose_worker(process.name, f"{how} within the trial", counts=True):
             return
         tail = process.log.read_text(errors="replace")[-LOG_TAIL:].strip()
         if status == EXIT_CANNOT_START:
@@ -181,7 +191,7 @@ class LocalLauncher:
         if self._interrupts:
             self._client.lose_worker(process.name, "its worker was ended by a person", counts=False)
             return
-        self._crashed(process, f"worker process {process.popen.pid} {_how(status)}", tail)
+        self._crashed(process, how, tail)
 
     def _crashed(self, process: _Process, error: str, tail: str) -> None:
         text = error + (f"; the end of its log:\n{tail}" if tail else "")

@@ -56,6 +56,9 @@ def claim(view: View, rules: Rules, worker: str, gone: frozenset[str] = frozense
     member = view.next_ready(slot_of(worker))
     if member is None:
         return _nothing_ready(view)
+    if member.head is not None and member.head.checkpoint in gone:
+        # What cannot be loaded cannot be measured.
+        member = replace(member, measures_left=0)
     if member.measures_left > 0 and member.head is not None:
         return _measure(view, rules, worker, member, member.head, {"decision": "measure"})
     if rules.strategy.finished(member):
@@ -229,7 +232,7 @@ def _recover(
     if not isinstance(decision, Start):
         return decision
     reason: JsonObject = {"decision": "recover", "lost": head.checkpoint}
-    for rank in range(min(view.scored(), len(gone) + 2)):
+    for rank in range(view.scored()):
         donor = view.at_rank(rank).published
         if donor is not None and donor.can_donate and donor.checkpoint not in gone:
             return replace(

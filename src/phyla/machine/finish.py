@@ -82,7 +82,12 @@ def complete(view: View, rules: Rules, done: Completion) -> tuple[Accepted, list
     else:
         member = _trained(member, completed, scored, rules)
     commands: list[Command] = []
-    if done.checkpoint is not None and trial.kind is TrialKind.TRAIN and done.checkpoint_index == 0:
+    # Of trials that share a checkpoint, the first that counts brings it; it need not be the one that wrote it.
+    if (
+        done.checkpoint is not None
+        and trial.kind is TrialKind.TRAIN
+        and (done.checkpoint_index == 0 or view.checkpoint(done.checkpoint.name) is None)
+    ):
         commands.append(InsertCheckpoint(done.checkpoint))
     commands += [
         UpdateTrial(completed),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, final, overload
 
 from phyla import plugins, settings
 from phyla.controller import check_extension, differences, to_config
-from phyla.errors import ConfigurationError, LeaseLost, StudyChanged, StudyFailed
+from phyla.errors import ConfigurationError, LeaseLost, StoreError, StudyChanged, StudyFailed
 from phyla.machine import Ended, Failure, Rules
 from phyla.population import Strategy
 from phyla.records import Objective, StudyRecord, StudyState
@@ -175,10 +175,11 @@ class Study:
             finished = self._run_processes(opened, references, environments, tick, on_interrupt)
         opened.client.collect()
         opened.client.recover()
-        if not finished:
-            opened.store.set_state(opened.record.id, StudyState.STOPPED, "interrupted; run it again to resume")
-            raise KeyboardInterrupt
         study = results.study()
+        if not finished:
+            if study.state is StudyState.RUNNING:
+                opened.store.set_state(study.id, StudyState.STOPPED, "interrupted; run it again to resume")
+            raise KeyboardInterrupt
         if study.state is StudyState.FAILED:
             raise StudyFailed(f"study {self.name!r} stopped itself: {study.message}")
         return results
@@ -353,7 +354,7 @@ class Study:
             LeaseLost: a trial was given to somebody else meanwhile; the others count.
             NoCheckpoint: nothing was saved in a `checkpoint_dir`.
             NoFitness: the objective was never reported.
-            StoreError: the database failed.
+            StoreError: the database failed; nothing counts yet, tell it again.
         """
         from phyla.errors import NoFitness
 
@@ -365,9 +366,15 @@ class Study:
                 raise ConfigurationError(f"tell(): {len(many)} trials, but {len(each)} mappings of metrics")
         opened = self._open((None, None))
         if error is not None:
+            lost: LeaseLost | None = None
             for trial in many:
                 trial.discard()
-                opened.client.fail(Failure(trial=trial.id, token=trial.token, error=error))
+                try:
+                    opened.client.fail(Failure(trial=trial.id, token=trial.token, error=error))
+                except LeaseLost as gone:
+                    lost = gone
+            if lost is not None:
+                raise lost
             return
         for trial, values in zip(many, each, strict=False):
             trial.report(values)
@@ -384,7 +391,12 @@ class Study:
             trial.completion(shared, index) if shared is not None else trial.completion(trial.commit())
             for index, trial in enumerate(many)
         ]
-        answers, _, _ = opened.client.exchange(completions, opened.worker, 0)
+        try:
+            answers, _, _ = opened.client.exchange(completions, opened.worker, 0)
+        except StoreError:
+            for trial, completion in zip(many, completions, strict=True):
+                trial.give_back(completion.reports)
+            raise
         for answer in answers:
             if isinstance(answer, LeaseLost):
                 raise answer
@@ -445,9 +457,10 @@ class Study:
         if changed:
             check_extension(changed)
         if config != record.config:
-            store.set_config(record.id, config)
             if changed and record.state is StudyState.COMPLETED:
+                # Before the change itself: who dies in between still has something to extend.
                 store.set_state(record.id, StudyState.RUNNING)
+            store.set_config(record.id, config)
             return replace(record, config=config)
         return record
 

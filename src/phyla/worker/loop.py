@@ -1,7 +1,9 @@
 """The worker's loop."""
 
+import contextlib
 import errno
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -95,13 +97,14 @@ class Worker:
         self._handed_in = 0
         self._current: Trial | None = None
         self._cached: tuple[str | None, Any] = (None, None)
-        self._stopping = threading.Event()
-        self._wake = threading.Event()
+        self._stopping = False
 
     def stop(self) -> None:
-        """Finish soon: the running trial is asked to stop and goes back to the queue. Signal-safe."""
-        self._stopping.set()
-        self._wake.set()
+        """Finish soon: the running trial is asked to stop and goes back to the queue.
+
+        Safe in a signal handler: it takes no lock, which the interrupted code might hold.
+        """
+        self._stopping = True
         current = self._current
         if current is not None:
             current.stop()
@@ -128,7 +131,7 @@ class Worker:
         completions: list[Completion] = []
         pause_s = 0.005
         while True:
-            count = 0 if self._stopping.is_set() else 1
+            count = 0 if self._stopping else 1
             if not completions and not count:
                 return None
             _, claimed, rest = self._client.exchange(completions, self._name, count)
@@ -146,7 +149,7 @@ class Worker:
             elif isinstance(rest, Ended):
                 return rest
             elif isinstance(rest, Idle):
-                self._wake.wait(min(pause_s, rest.seconds) if rest.seconds is not None else pause_s)
+                time.sleep(min(pause_s, rest.seconds) if rest.seconds is not None else pause_s)
                 pause_s = min(pause_s * 1.5, 0.25)
 
     def _tick(self) -> None:
@@ -171,7 +174,7 @@ class Worker:
             self._fail(record, str(error), parent_gone=record.progress or record.parent_checkpoint)
             return None
         self._current = trial
-        if self._stopping.is_set():
+        if self._stopping:
             trial.stop()
         try:
             self._train(trial)
@@ -180,7 +183,7 @@ class Worker:
             trial.discard()
         except (CheckpointStorageFailed, NoFitness, NoCheckpoint) as error:
             self._refused(trial, error)
-        except Exception as error:  # whatever training raises belongs to the trial
+        except (Exception, SystemExit) as error:  # whatever training raises belongs to the trial
             if isinstance(error, StoreError):
                 raise
             self._raised(trial, error)
@@ -228,10 +231,11 @@ class Worker:
         try:
             trial.discard()
         finally:
-            self._client.release(trial.id, trial.token)
+            with contextlib.suppress(LeaseLost):
+                self._client.release(trial.id, trial.token)
             self._client.end_study(StudyState.FAILED, f"{message} Nothing is lost: then run the study again.")
 
-    def _raised(self, trial: Trial, error: Exception) -> None:
+    def _raised(self, trial: Trial, error: Exception | SystemExit) -> None:
         if isinstance(error, OSError) and error.errno in _STORAGE_ERRNOS:
             self._stop_study(trial, f"training could not write: {error}. Free space or choose another home.")
             return

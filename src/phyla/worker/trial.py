@@ -89,10 +89,11 @@ class Trial:
         )
         self._name = f"{record.id}.{record.token}"
         self._staged: Path | None = None
+        self._committed: Checkpoint | None = None
         self._saves = 0
         self._at: int | None = None
         self._left = False
-        self._stop = threading.Event()
+        self._stop = False
         self._stop_seen = False
         self._lock = threading.Lock()
         self._unsent: list[Report] = []
@@ -172,7 +173,7 @@ class Trial:
         self._at = self.progress.step if self.progress else self.start_step
         self._left = False
         while self._at < self.end_step:
-            if self._stop.is_set():
+            if self._stop:
                 self._stop_seen = True
                 break
             self.beats += 1
@@ -208,7 +209,7 @@ class Trial:
 
         Save with `save_progress()` if that is quick, and return; the trial goes back to the queue.
         """
-        if self._stop.is_set():
+        if self._stop:
             self._stop_seen = True
         return self._stop_seen
 
@@ -252,8 +253,8 @@ class Trial:
     # For the worker
 
     def stop(self) -> None:
-        """Ask training to stop."""
-        self._stop.set()
+        """Ask training to stop. Takes no lock, so a signal handler may call it."""
+        self._stop = True
 
     @property
     def stopped_early(self) -> bool:
@@ -288,7 +289,7 @@ class Trial:
             self._unsent[:0] = reports
 
     def commit(self) -> Checkpoint | None:
-        """Commit the checkpoint; None for a measurement.
+        """Commit the checkpoint; None for a measurement. Called again, return what it committed.
 
         Raises:
             NoCheckpoint: nothing was saved in `checkpoint_dir`.
@@ -297,11 +298,13 @@ class Trial:
         if self.measuring:
             self.discard()
             return None
+        if self._committed is not None:
+            return self._committed
         if self._staged is None:
             _ = self.checkpoint_dir
         now = self._clock()
         committed = self._repository.commit(self._name, step=self.reached_step, now=now)
-        return Checkpoint(
+        self._committed = Checkpoint(
             name=self._name,
             study=self._record.study,
             trial=self.id,
@@ -310,6 +313,7 @@ class Trial:
             size_bytes=committed.size_bytes,
             created_at=now,
         )
+        return self._committed
 
     def completion(self, checkpoint: Checkpoint | None, index: int = 0) -> Completion:
         """Return what completes the trial."""

@@ -1,0 +1,48 @@
+"""Telling what cannot be told at once."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import phyla
+from phyla.errors import LeaseLost, StoreError
+from phyla.store.memory import MemoryStore
+
+
+def study(home: Path) -> phyla.Study:
+    return phyla.Study(
+        "tell",
+        {"lr": phyla.Float(0.1, 1.0)},
+        phyla.Maximize("score"),
+        phyla.PBT(population_size=2, steps_per_trial=1, total_steps=2),
+        home=home,
+        storage="memory://",
+        max_attempts=1,
+    )
+
+
+def test_a_trial_can_be_told_again_when_the_store_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = study(tmp_path)
+    trial = made.ask()
+    assert trial is not None
+    (trial.checkpoint_dir / "weights").write_text("w")
+
+    def busy(*_: Any, **__: Any) -> Any:
+        raise StoreError("busy")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MemoryStore, "transaction", busy)
+        with pytest.raises(StoreError, match="busy"):
+            made.tell(trial, metrics={"score": 1.0})
+    made.tell(trial)
+    assert made.results().counts() == {"completed": 1}
+
+
+def test_a_lost_lease_does_not_keep_the_other_failures_from_being_told(tmp_path: Path) -> None:
+    made = study(tmp_path)
+    first, second = made.ask(2)
+    made.tell(first, error="one")
+    with pytest.raises(LeaseLost):
+        made.tell([first, second], error="both")
+    assert made.results().counts() == {"failed": 2}
