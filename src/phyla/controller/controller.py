@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 from phyla import machine
-from phyla.errors import LeaseLost
+from phyla.errors import LeaseLost, StoreBusy
 from phyla.failpoints import failpoint
 from phyla.machine import (
     Accepted,
@@ -22,11 +22,13 @@ from phyla.machine import (
     Retention,
     Rules,
     SetCheckpointState,
+    SetStudyState,
 )
-from phyla.records import AttemptState, Checkpoint, CheckpointState, Report, TrialState
+from phyla.records import AttemptState, Checkpoint, CheckpointState, Report, StudyState, TrialState
 from phyla.store import Store, Transaction
 
 EXPIRED_AT_ONCE = 100
+BUSY_RETRIES = 3
 
 
 @final
@@ -80,6 +82,7 @@ class Controller:
             StoreError: the database failed.
         """
         gone: frozenset[str] = frozenset()
+        busy = 0
         while True:
             try:
                 if completions:
@@ -92,6 +95,12 @@ class Controller:
                     failpoint("store.before_commit")
             except ParentGone as error:
                 gone |= {error.name}
+                continue
+            except StoreBusy:
+                # A deadlock that the database resolved, or a crowd: the same request can be made again.
+                busy += 1
+                if busy > BUSY_RETRIES:
+                    raise
                 continue
             failpoint("store.after_commit")
             if claimed:
@@ -114,6 +123,7 @@ class Controller:
     ) -> tuple[list[Claimed], Idle | Ended | None]:
         self._expire(tx)
         claimed: list[Claimed] = []
+        rounds = 0
         while len(claimed) < count:
             answer: ClaimAnswer | None
             answer, commands = machine.claim(tx, self.rules, worker, gone)
@@ -121,10 +131,22 @@ class Controller:
             if isinstance(answer, Claimed):
                 claimed.append(answer)
             elif answer is None:
+                rounds += 1
+                if rounds > 2 * tx.size + 10:
+                    return claimed, self._give_up(tx)
                 tx.apply(machine.settle(tx, self.rules, completed=False))
             else:
                 return claimed, answer
         return claimed, None
+
+    def _give_up(self, tx: Transaction) -> Ended:
+        """End a study whose strategy puts every member off and wakes it again, without end."""
+        message = (
+            "the strategy was asked again and again and started nothing: it waits for what is already so (a "
+            "generation already reached, or 0 seconds); this is a defect of the strategy"
+        )
+        tx.apply([SetStudyState(StudyState.FAILED, message)])
+        return Ended(state=StudyState.FAILED, message=message)
 
     def _expire(self, tx: Transaction) -> None:
         """Take leases back that ran out; looked at from time to time, by whoever claims."""

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,8 +14,8 @@ from pathlib import Path
 from typing import Any, final
 
 from phyla.api import Client
-from phyla.errors import StudyFailed
-from phyla.launchers.spec import BEATS, EXIT_CANNOT_START, WorkerSpec
+from phyla.errors import StoreBusy, StoreError, StudyFailed
+from phyla.launchers.spec import BEATS, EXIT_CANNOT_START, EXIT_STORE_FAILED, WorkerSpec
 from phyla.records import StudyState
 from phyla.settings import child_environment, thread_environment
 from phyla.worker import worker_name
@@ -95,12 +96,16 @@ class LocalLauncher:
         """
         self._logs.mkdir(parents=True, exist_ok=True)
         previous = self._catch_interrupts()
+        ended = threading.Event()
+        renewer = threading.Thread(target=self._renew, args=(ended,), name="phyla-leases", daemon=True)
         with tempfile.TemporaryDirectory(prefix="phyla-") as folder:
             try:
+                renewer.start()
                 for spec in self._specs:
                     self._start(replace(spec, beat_file=str(Path(folder) / f"{spec.index}.beat")))
                 self._watch()
             finally:
+                ended.set()
                 self._end_all()
                 for number, handler in previous.items():
                     signal.signal(number, handler)
@@ -161,19 +166,24 @@ class LocalLauncher:
             popen.terminate()
 
     def _watch(self) -> None:
-        renewed_at = time.monotonic()
         while self._processes:
             for process in list(self._processes.values()):
                 self._look_at(process)
-            if time.monotonic() - renewed_at >= self._renew_s:
-                for process in self._processes.values():
-                    self._client.renew(process.name)
-                renewed_at = time.monotonic()
             if self._uncollected >= self._client.collect_every:
                 self._uncollected = 0
-                self._client.collect()
+                with contextlib.suppress(StoreBusy):
+                    # What stays is collected the next time.
+                    self._client.collect()
             self._on_tick()
             time.sleep(POLL_S)
+
+    def _renew(self, ended: threading.Event) -> None:
+        """Renew leases in a thread of its own: deleting large checkpoints may take longer than a lease."""
+        while not ended.wait(self._renew_s):
+            for process in list(self._processes.values()):
+                with contextlib.suppress(StoreError):
+                    # A lease lasts for three of these; the next one may succeed.
+                    self._client.renew(process.name)
 
     def _look_at(self, process: _Process) -> None:
         status = process.popen.poll()
@@ -184,6 +194,9 @@ class LocalLauncher:
         _close(process)
         how = f"worker process {process.popen.pid} {_how(status)}"
         if status == 0 and not self._client.lose_worker(process.name, f"{how} within the trial", counts=True):
+            if not self._interrupted() and self._client.study().state is StudyState.RUNNING:
+                # Somebody asked this worker alone to stop; its trial went back to the queue.
+                self._start_again(process, f"{how} while the study was running")
             return
         tail = process.log.read_text(errors="replace")[-LOG_TAIL:].strip()
         if status == EXIT_CANNOT_START:
@@ -191,15 +204,18 @@ class LocalLauncher:
         if self._interrupts:
             self._client.lose_worker(process.name, "its worker was ended by a person", counts=False)
             return
-        self._crashed(process, how, tail)
+        self._crashed(process, how, tail, counts=status != EXIT_STORE_FAILED)
 
-    def _crashed(self, process: _Process, error: str, tail: str) -> None:
+    def _crashed(self, process: _Process, error: str, tail: str, *, counts: bool = True) -> None:
         text = error + (f"; the end of its log:\n{tail}" if tail else "")
-        self._client.lose_worker(process.name, text, counts=True)
+        self._client.lose_worker(process.name, text, counts=counts)
         self._client.recover()
+        self._start_again(process, text)
+
+    def _start_again(self, process: _Process, why: str) -> None:
         self._crashes += 1
         if self._crashes >= CRASHES_IN_A_ROW:
-            message = f"{self._crashes} workers in a row died without any progress, the last one: {text}"
+            message = f"{self._crashes} workers in a row ended without any progress, the last one: {why}"
             self._client.end_study(StudyState.FAILED, message)
             raise StudyFailed(message)
         self._start(process.spec)

@@ -10,8 +10,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from phyla.errors import PhylaError
-from phyla.launchers.spec import BEATS, EXIT_CANNOT_START, WorkerSpec
+from phyla.errors import PhylaError, StoreError
+from phyla.launchers.spec import BEATS, EXIT_CANNOT_START, EXIT_STORE_FAILED, WorkerSpec
 
 _PR_SET_PDEATHSIG = 1
 
@@ -28,7 +28,11 @@ def main() -> None:
         else:
             traceback.print_exc()
         sys.exit(EXIT_CANNOT_START)
-    worker()
+    try:
+        worker()
+    except StoreError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
+        sys.exit(EXIT_STORE_FAILED)
 
 
 def _die_with_parent() -> None:

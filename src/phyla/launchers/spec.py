@@ -12,6 +12,10 @@ EXIT_CANNOT_START = 3
 """Exit status of a worker whose training code cannot be loaded: trying again would not help."""
 
 
+EXIT_STORE_FAILED = 4
+"""Exit status of a worker that lost the database: its trial is not to blame."""
+
+
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec:

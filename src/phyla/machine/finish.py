@@ -240,7 +240,7 @@ def _quarantine(view: View, rules: Rules, trial: TrialRecord, failures: int, err
         ),
     ]
     in_a_row = view.broken_in_a_row() + 1
-    if in_a_row >= rules.max_broken:
+    if in_a_row >= rules.max_broken and view.study().state is StudyState.RUNNING:
         message = (
             f"{in_a_row} trials in a row failed, the last one (trial {trial.id} of member {trial.member}) with: "
             f"{error.strip().splitlines()[-1] if error.strip() else 'no message'}. "

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, final, overload
 from phyla import plugins, settings
 from phyla.controller import check_extension, differences, to_config
 from phyla.errors import ConfigurationError, LeaseLost, StoreError, StudyChanged, StudyFailed
-from phyla.machine import Ended, Failure, Rules
+from phyla.machine import Failure, Rules
 from phyla.population import Strategy
 from phyla.records import Objective, StudyRecord, StudyState
 from phyla.space import Space
@@ -408,10 +408,10 @@ class Study:
 
     @property
     def finished(self) -> bool:
-        """Whether the study takes no more work."""
+        """Whether the study takes no more work: it ended, or every member is done."""
         opened = self._open((None, None))
-        _, _, rest = opened.client.exchange((), opened.worker, 0)
-        return isinstance(rest, Ended) or opened.client.study().state is not StudyState.RUNNING
+        with opened.store.reader(opened.record.id) as reader:
+            return reader.study().state is not StudyState.RUNNING or reader.active_members() == 0
 
     def results(self) -> Results:
         """Return what the study has found so far."""
@@ -424,6 +424,8 @@ class Study:
         opened = self._opened
         if opened is None or (references[0] is not None and opened.references != references):
             # Opened to ask, or to run here: worker processes also need the names of the functions.
+            if opened is not None:
+                opened.store.close()
             self._opened = opened = self._make(references)
         return opened
 

@@ -171,7 +171,7 @@ class Worker:
                 cached_state=self._take_cached(record),
             )
         except CheckpointMissing as error:
-            self._fail(record, str(error), parent_gone=record.progress or record.parent_checkpoint)
+            self._fail(record, str(error), parent_gone=self._missing(record))
             return None
         self._current = trial
         if self._stopping:
@@ -190,6 +190,16 @@ class Worker:
         finally:
             self._beats += trial.beats
             self._current = None
+        return None
+
+    def _missing(self, record: TrialRecord) -> str | None:
+        """Return which of the checkpoints that a trial starts from is gone."""
+        for name in (record.parent_checkpoint, record.progress):
+            try:
+                if name is not None:
+                    self._repository.path(name)
+            except CheckpointMissing:
+                return name
         return None
 
     def _take_cached(self, record: TrialRecord) -> Any:

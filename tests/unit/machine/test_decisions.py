@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phyla.errors import LeaseLost
+from phyla.errors import LeaseLost, StoreBusy
 from phyla.machine import Claimed, Completion, Ended, Failure, Idle, Rules
 from phyla.population import PBT, Context, Decision, Last, Measure, Perturb, Start, Stop, Truncation, Wait
 from phyla.records import (
@@ -354,3 +354,33 @@ def test_perturbed_copies_stay_in_the_space() -> None:
     )
     simulation.run_serially()
     assert all(SPACE.contains(trial.params) for trial in trials(simulation).values())
+
+
+def test_a_strategy_that_waits_for_what_is_already_so_is_told_so() -> None:
+    class Impatient(Scripted):
+        def decide(self, member: Member, population: Any, context: Context) -> Decision:
+            return Wait(seconds=0, reason={"why": "nothing"})
+
+    simulation = make(Impatient())
+    _, rest = simulation.controller.claim("w")
+    assert isinstance(rest, Ended)
+    assert rest.state is StudyState.FAILED
+    assert "started nothing" in (rest.message or "")
+
+
+def test_a_request_that_met_a_crowd_is_made_again() -> None:
+    class Crowded(Scripted):
+        asked = 0
+
+        def decide(self, member: Member, population: Any, context: Context) -> Decision:
+            Crowded.asked += 1
+            if Crowded.asked < 3:
+                raise StoreBusy("deadlock detected")
+            return Scripted.decide(self, member, population, context)
+
+    simulation = make(Crowded())
+    assert claim(simulation).trial.token == 1
+    assert Crowded.asked == 3
+    Crowded.asked = -10
+    with pytest.raises(StoreBusy):
+        simulation.controller.claim("w")
