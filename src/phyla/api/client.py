@@ -83,11 +83,6 @@ class Client(Protocol):
         """Stop the study: no more trials are given out."""
         ...
 
-    @property
-    def collect_every(self) -> int:
-        """Completed trials after which a collection is worth its while."""
-        ...
-
     def collect(self) -> CollectResult:
         """Delete the checkpoints that nobody needs any more."""
         ...

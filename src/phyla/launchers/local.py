@@ -21,6 +21,9 @@ from phyla.settings import child_environment, thread_environment
 from phyla.worker import worker_name
 
 POLL_S = 0.02
+COLLECT_S = 1.0
+"""Seconds between two collections of checkpoints, while trials complete."""
+
 CRASHES_IN_A_ROW = 10
 """Workers that die without a completed trial in between before the run gives up."""
 
@@ -166,11 +169,12 @@ class LocalLauncher:
             popen.terminate()
 
     def _watch(self) -> None:
+        collected_at = time.monotonic()
         while self._processes:
             for process in list(self._processes.values()):
                 self._look_at(process)
-            if self._uncollected >= self._client.collect_every:
-                self._uncollected = 0
+            if self._uncollected and time.monotonic() - collected_at >= COLLECT_S:
+                self._uncollected, collected_at = 0, time.monotonic()
                 with contextlib.suppress(StoreBusy):
                     # What stays is collected the next time.
                     self._client.collect()
