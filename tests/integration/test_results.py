@@ -1,0 +1,77 @@
+"""What a user reads of a study, and how often a worker imports the study file."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import phyla
+from durability import load, run
+from phyla.errors import StudyNotFound
+
+STUDY = """
+import os
+from pathlib import Path
+import phyla
+
+HOME = Path({home!r})
+with (HOME / "imports").open("a") as file:
+    file.write(f"{{os.getpid()}}\\n")
+
+def train(trial):
+    (trial.checkpoint_dir / "a").write_text("a")
+    trial.report(score=1.0)
+
+study = phyla.Study(
+    name="toy",
+    space=phyla.Space(lr=phyla.Float(0.1, 1.0)),
+    objective=phyla.Maximize("score"),
+    strategy=phyla.PBT(population_size=4, steps_per_trial=1, total_steps=10),
+    train=train, home=HOME,
+)
+study.run(workers=2)
+"""
+
+
+def test_a_study_file_is_imported_once_per_worker(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    file = tmp_path / "file.py"
+    file.write_text(STUDY.format(home=str(home)))
+    subprocess.run([sys.executable, str(file)], check=True, timeout=60)
+    pids = (home / "imports").read_text().split()
+    assert len(pids) == len(set(pids)) == 3, "the main process and two workers"
+    assert load(home).counts() == {"completed": 40}
+
+
+def test_results_need_no_training_code(tmp_path: Path) -> None:
+    run(tmp_path, members=4, trials=6)
+    results = phyla.load_study("toy", home=tmp_path)
+    frame = results.trials_dataframe()
+    assert len(frame) == 24
+    assert set(frame["member"]) == {0, 1, 2, 3}
+    assert isinstance(frame["ended_at"].dtype, pd.DatetimeTZDtype)
+    best = results.best
+    assert best is not None
+    assert best.fitness == frame["fitness"].max() == frame["metrics.score"].max()
+    assert best.params["lr"] == frame.loc[frame["trial"] == best.trial, "params.lr"].item()
+    assert (best.checkpoint.path / "chain.json").exists()
+    schedule = results.schedule()
+    assert schedule(schedule.steps - 1) == best.params.flat()
+    chain = json.loads((best.checkpoint.path / "chain.json").read_text())
+    assert [segment.trial for segment in schedule.segments] == [trial for trial, _ in chain]
+    report = results.write_report(tmp_path / "report.html")
+    assert "<html" in report.read_text()
+
+
+def test_an_unknown_study_names_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(StudyNotFound, match="does not exist"):
+        phyla.load_study("toy", home=tmp_path)
+    run(tmp_path, members=1, trials=1)
+    with pytest.raises(StudyNotFound, match="there are: 'toy'"):
+        phyla.load_study("other", home=tmp_path)
+    with pytest.raises(StudyNotFound, match="no trial 99"):
+        load(tmp_path).schedule(99)
