@@ -1,11 +1,12 @@
 """What a committed checkpoint consists of: every file with its size and digest."""
 
-import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self, final
+
+from blake3 import blake3
 
 from phyla.errors import CheckpointCorrupt
 
@@ -60,10 +61,10 @@ class Manifest:
     def digest(self) -> str:
         r"""Identity of the content: equal for equal files, whatever their step and time.
 
-        SHA-256 over `path NUL size NUL digest LF` for every file in the order of the paths; the
+        BLAKE3 over `path NUL size NUL digest LF` for every file in the order of the paths; the
         path in UTF-8 (bytes that are no UTF-8 as they are), the size in decimal.
         """
-        whole = hashlib.sha256()
+        whole = blake3()
         for file in self.files:
             line = f"{file.path}\0{file.size_bytes}\0{file.digest}\n"
             whole.update(line.encode("utf-8", "surrogateescape"))
@@ -79,7 +80,7 @@ class Manifest:
             {"format": self.format, "step": self.step, "created_at": self.created_at, "digest": self.digest}
         )
         text = f'{head[:-1]}, "files": [\n{lines}\n]'
-        return f'{text}, "checksum": "{hashlib.sha256(text.encode()).hexdigest()}"}}\n'
+        return f'{text}, "checksum": "{blake3(text.encode()).hexdigest()}"}}\n'
 
     @classmethod
     def from_json(cls, text: str) -> Self:

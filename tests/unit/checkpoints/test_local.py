@@ -1,7 +1,6 @@
 """Checkpoints in a directory: staged, committed at once, read back, deleted."""
 
 import errno
-import hashlib
 import os
 import shutil
 import socket
@@ -11,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from blake3 import blake3
 
 from phyla.checkpoints import MANIFEST_NAME, CheckpointRepository, Committed, LocalCheckpoints
 from phyla.checkpoints import digests as digests_module
@@ -154,26 +154,37 @@ def test_a_file_that_is_still_being_written_is_refused(tmp_path: Path) -> None:
 # --- digests
 
 
-def test_a_small_file_has_the_digest_that_sha256sum_prints(checkpoints: LocalCheckpoints) -> None:
-    save(checkpoints)
-    digest = {file.path: file.digest for file in checkpoints.manifest("17.2").files}
-    assert digest["weights.bin"] == hashlib.sha256(WEIGHTS).hexdigest()
-    assert digest["optimizer/state"] == hashlib.sha256(b"").hexdigest()
+# Of the test vectors published with BLAKE3: the content is the byte values 0 to 250, over and over.
+PUBLISHED = {
+    0: "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262",
+    1: "2d3adedff11b61f14c886e35afa036736dcd87a74d27b5c1510225d0f592e213",
+    1024: "42214739f095a406f3fc83deb889744ac00df831c10daa55189b5d121c855af7",
+    102400: "bc3e3d41a1146b069abffad3c0d44860cf664390afce4d9661f7902e7943e085",
+}
 
 
-@pytest.mark.parametrize("excess", [-1, 0, 1, 150])
-def test_a_long_file_has_the_digest_of_its_pieces(
-    checkpoints: LocalCheckpoints, monkeypatch: pytest.MonkeyPatch, excess: int
+@pytest.mark.parametrize("inline_bytes", [2**20, -1], ids=["inline", "in threads"])
+@pytest.mark.parametrize("buffer_bytes", [2**18, 7])
+def test_a_file_has_the_digest_that_b3sum_prints(
+    checkpoints: LocalCheckpoints, monkeypatch: pytest.MonkeyPatch, inline_bytes: int, buffer_bytes: int
 ) -> None:
-    monkeypatch.setattr(digests_module, "PIECE_BYTES", 100)
-    monkeypatch.setattr(digests_module, "INLINE_BYTES", 50)
-    monkeypatch.setattr(digests_module, "BUFFER_BYTES", 7)
-    content = bytes(index % 251 for index in range(100 + excess))
-    (checkpoints.stage("1.1") / "long").write_bytes(content)
+    monkeypatch.setattr(digests_module, "INLINE_BYTES", inline_bytes)
+    monkeypatch.setattr(digests_module, "BUFFER_BYTES", buffer_bytes)
+    staged = checkpoints.stage("1.1")
+    for size in PUBLISHED:
+        (staged / f"{size}").write_bytes(bytes(index % 251 for index in range(size)))
     checkpoints.commit("1.1", step=1, now=0.0)
-    pieces = [hashlib.sha256(content[start : start + 100]).digest() for start in range(0, len(content), 100)]
-    expected = pieces[0] if len(pieces) == 1 else hashlib.sha256(b"".join(pieces)).digest()
-    assert checkpoints.verify("1.1").files[0].digest == expected.hex()
+    assert {int(file.path): file.digest for file in checkpoints.verify("1.1").files} == PUBLISHED
+
+
+def test_a_link_has_the_digest_of_its_target(checkpoints: LocalCheckpoints) -> None:
+    staged = checkpoints.stage("1.1")
+    (staged / "file").write_bytes(b"symlink\0file")
+    (staged / "link").symlink_to("file")
+    checkpoints.commit("1.1", step=1, now=0.0)
+    file, link = checkpoints.manifest("1.1").files
+    assert link.digest == file.digest == blake3(b"symlink\0file").hexdigest()
+    assert link.size_bytes != file.size_bytes
 
 
 def test_a_small_checkpoint_starts_no_thread(
@@ -291,7 +302,7 @@ def test_another_content_is_found_by_reading(checkpoints: LocalCheckpoints) -> N
     changed = WEIGHTS[:-1] + b"?"
     overwrite(save(checkpoints).path / "weights.bin", changed)
     checkpoints.check("17.2")
-    found, expected = hashlib.sha256(changed).hexdigest(), hashlib.sha256(WEIGHTS).hexdigest()
+    found, expected = blake3(changed).hexdigest(), blake3(WEIGHTS).hexdigest()
     with pytest.raises(CheckpointCorrupt, match=rf"weights\.bin.*found digest {found}.*says digest {expected}"):
         checkpoints.verify("17.2")
 
