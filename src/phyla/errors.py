@@ -8,6 +8,9 @@ A message says what happened, with the values, and what to do about it.
     |  |- ConfigurationError        a study, strategy or option that makes no sense
     |  |- StudyChanged              an existing study is opened with another configuration
     |  |- StudyNotFound             no study of that name in that store
+    |  |- RunNotFound               no run of that name in that store
+    |  |- RunChanged                an existing run is followed at another place
+    |  |- RunFollowed               another process follows the run
     |  `- NotImportable             a worker process could not import the function
     |- StateError                   the request does not fit the state of the record
     |  |- IllegalTransition         the table of transitions forbids the move
@@ -19,6 +22,8 @@ A message says what happened, with the values, and what to do about it.
     |- CheckpointError              the bytes of a checkpoint
     |  |- CheckpointMissing         the directory or one of its files is gone
     |  |- CheckpointCorrupt         sizes or digests differ from the manifest
+    |  |- CheckpointChanged         somebody else wrote to it while it was used
+    |  |- CheckpointGone            somebody else deleted it
     |  `- CheckpointStorageFailed   disk full, read-only directory, permission
     |- TrialError                   what went wrong inside one trial; stored on the trial
     |  |- TrainingFailed            the training function raised
@@ -26,6 +31,11 @@ A message says what happened, with the values, and what to do about it.
     |  |- NoFitness                 it returned and never reported the objective
     |  |- StallTimeout              it made no progress for too long and was ended
     |  `- WorkerLost                its worker died
+    |- EvaluationError              what was measured of a checkpoint
+    |  |- MetricInvalid             a recorded value or a stored metric makes no sense
+    |  |- MetricMismatch            two metrics of one name cannot be merged
+    |  |- MetricMissing             a task lacks the metric that is asked for
+    |  `- SamplesDiffer             another number of samples was counted than there are
     `- StudyFailed                  the study stopped itself; the message says what to do
 """
 
@@ -52,6 +62,18 @@ class StudyChanged(UsageError):
 
 class StudyNotFound(UsageError):
     """No study of that name in that store."""
+
+
+class RunNotFound(UsageError):
+    """No run of that name in that store."""
+
+
+class RunChanged(UsageError):
+    """An existing run is followed at another place, or is of another kind."""
+
+
+class RunFollowed(UsageError):
+    """Another process follows the run."""
 
 
 class NotImportable(UsageError):
@@ -98,6 +120,14 @@ class CheckpointCorrupt(CheckpointError):
     """Sizes or digests differ from the manifest."""
 
 
+class CheckpointChanged(CheckpointError):
+    """A checkpoint that somebody else writes is no longer what was found."""
+
+
+class CheckpointGone(CheckpointError):
+    """A checkpoint that somebody else writes was deleted, in whole or in part."""
+
+
 class CheckpointStorageFailed(CheckpointError):
     """The disk is full, the directory read-only, or permission is missing."""
 
@@ -124,6 +154,26 @@ class StallTimeout(TrialError):
 
 class WorkerLost(TrialError):
     """The worker of the trial died."""
+
+
+class EvaluationError(PhylaError):
+    """What was measured of a checkpoint cannot be used."""
+
+
+class MetricInvalid(EvaluationError):
+    """A recorded value or a stored metric makes no sense."""
+
+
+class MetricMismatch(EvaluationError):
+    """Two metrics of one name cannot be merged: another type, other edges, labels or names."""
+
+
+class MetricMissing(EvaluationError):
+    """A task lacks the metric that an aggregator or a comparison asks for."""
+
+
+class SamplesDiffer(EvaluationError):
+    """Another number of samples was counted than there are; the message has the counts of each shard."""
 
 
 class StudyFailed(PhylaError):

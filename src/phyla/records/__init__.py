@@ -7,7 +7,23 @@ own clock. Hyperparameters are flat mappings with slashed names.
 
 from phyla.records.attempt import Attempt, AttemptState, Report
 from phyla.records.checkpoint import Checkpoint, CheckpointKind, CheckpointState
-from phyla.records.json import Json, JsonObject
+from phyla.records.evaluation import (
+    EvalAttempt,
+    EvalEvent,
+    EvalResult,
+    EvalTaskKind,
+    EvalTaskRecord,
+    Group,
+    GroupState,
+    Priority,
+    RunKind,
+    RunRecord,
+    RunState,
+    Seen,
+    SeenState,
+    WorkKind,
+)
+from phyla.records.json import Json, JsonObject, json_number, read_list, read_number, read_object
 from phyla.records.member import Member, MemberState, Scored
 from phyla.records.objective import Maximize, Minimize, Objective
 from phyla.records.study import StudyRecord, StudyState
@@ -19,6 +35,13 @@ __all__ = [
     "Checkpoint",
     "CheckpointKind",
     "CheckpointState",
+    "EvalAttempt",
+    "EvalEvent",
+    "EvalResult",
+    "EvalTaskKind",
+    "EvalTaskRecord",
+    "Group",
+    "GroupState",
     "Json",
     "JsonObject",
     "Maximize",
@@ -26,11 +49,22 @@ __all__ = [
     "MemberState",
     "Minimize",
     "Objective",
+    "Priority",
     "Report",
+    "RunKind",
+    "RunRecord",
+    "RunState",
     "Scored",
+    "Seen",
+    "SeenState",
     "StudyRecord",
     "StudyState",
     "TrialKind",
     "TrialRecord",
     "TrialState",
+    "WorkKind",
+    "json_number",
+    "read_list",
+    "read_number",
+    "read_object",
 ]

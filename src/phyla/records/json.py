@@ -1,7 +1,48 @@
-"""Types of plain JSON values."""
+"""Plain JSON values, and numbers that strict JSON has no sign for."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 JsonObject: TypeAlias = Mapping[str, Json]
+
+
+def json_number(value: float | None) -> float | str | None:
+    """Return a number as strict JSON allows it: nan and infinities as text."""
+    return value if value is None or math.isfinite(value) else repr(float(value))
+
+
+def read_number(raw: Json) -> float:
+    """Return the number that `json_number` wrote.
+
+    Raises:
+        ValueError: it is neither a number nor the text of nan or an infinity.
+    """
+    if isinstance(raw, str) and raw in ("nan", "inf", "-inf"):
+        return float(raw)
+    if isinstance(raw, bool) or not isinstance(raw, int | float):
+        raise ValueError(f"{raw!r} is no number")
+    return float(raw)
+
+
+def read_list(raw: Json) -> Sequence[Json]:
+    """Return a JSON list.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not isinstance(raw, list | tuple):
+        raise ValueError(f"{raw!r} is no list")
+    return raw
+
+
+def read_object(raw: Json) -> JsonObject:
+    """Return a JSON object.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not isinstance(raw, Mapping):
+        raise ValueError(f"{raw!r} is no object")
+    return raw

@@ -31,6 +31,7 @@ class Scored:
         fitness: the number as measured; None while there is none.
         order: sort key, higher is better; -inf for nan and infinities; None while there is no fitness.
         measurements: how many times it was measured; `fitness` is their mean.
+        stderr: standard error of the fitness; None where it is not known.
     """
 
     trial: int
@@ -42,6 +43,7 @@ class Scored:
     fitness: float | None
     order: float | None
     measurements: int = 1
+    stderr: float | None = None
 
     @property
     def can_donate(self) -> bool:

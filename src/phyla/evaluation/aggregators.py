@@ -1,0 +1,257 @@
+"""From the results of the tasks of a suite to the numbers of the suite."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, final
+
+import numpy as np
+
+from phyla.errors import ConfigurationError, MetricMissing
+from phyla.evaluation.per_seed import is_per_seed
+from phyla.evaluation.result import Estimate, TaskResult
+
+
+class Aggregator(Protocol):
+    """Turns the results of tasks into numbers by name.
+
+    A plug-in is a frozen dataclass, or a function.
+    """
+
+    def __call__(self, results: Sequence[TaskResult], /) -> Mapping[str, float | Estimate]:
+        """Return the numbers; the results are in the order of the suite."""
+        ...
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """Mean of a metric over tasks, as `<metric>_mean`.
+
+    Args:
+        metric: its name, or that of another of the tasks' values.
+        tag: only over the tasks with this tag, as `<tag>/<metric>_mean`.
+    """
+
+    metric: str
+    tag: str | None = None
+
+    def __call__(self, results: Sequence[TaskResult], /) -> dict[str, Estimate]:
+        """Return the mean; its standard error is known if those of all tasks are."""
+        estimates = _estimates(self, results)
+        return {_name(self, "mean"): _mean(estimates, [1.0] * len(estimates))}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class WeightedMean:
+    """Mean of a metric over tasks by their weights, as `<metric>_weighted`.
+
+    Args:
+        metric: its name, or that of another of the tasks' values.
+        tag: only over the tasks with this tag, as `<tag>/<metric>_weighted`.
+    """
+
+    metric: str
+    tag: str | None = None
+
+    def __call__(self, results: Sequence[TaskResult], /) -> dict[str, Estimate]:
+        """Return the mean; its standard error is known if those of all tasks are."""
+        weights = [result.weight for result in _selected(self, results)]
+        if sum(weights) == 0:
+            raise ConfigurationError(f"{self!r}: all tasks have weight 0; give at least one a weight")
+        return {_name(self, "weighted"): _mean(_estimates(self, results), weights)}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Worst:
+    """The worst value of a metric among tasks, as `<metric>_min` or `<metric>_max`; nan if one is nan.
+
+    Args:
+        metric: its name, or that of another of the tasks' values.
+        of: "min" where higher values are better, "max" where lower ones are.
+        tag: only among the tasks with this tag, as `<tag>/<metric>_min`.
+
+    Raises:
+        ConfigurationError: `of` is something else.
+    """
+
+    metric: str
+    of: Literal["min", "max"] = "min"
+    tag: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.of not in ("min", "max"):
+            raise ConfigurationError(f"{self!r}: the worst is of='min' or of='max'")
+
+    def __call__(self, results: Sequence[TaskResult], /) -> dict[str, Estimate]:
+        """Return the worst value; that of one task would understate its standard error, so there is none."""
+        values = np.asarray([estimate.value for estimate in _estimates(self, results)])
+        # numpy's, unlike Python's, give nan wherever it stands.
+        return {_name(self, self.of): Estimate(float(values.min() if self.of == "min" else values.max()))}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """Percentiles of a metric over tasks, interpolated linearly, as `<metric>_p50`; nan if one task is nan.
+
+    Args:
+        metric: its name, or that of another of the tasks' values.
+        percentiles: which ones, each from 0 to 100.
+        tag: only over the tasks with this tag, as `<tag>/<metric>_p50`.
+
+    Raises:
+        ConfigurationError: there are none, one twice, or one is out of range.
+    """
+
+    metric: str
+    percentiles: Sequence[float] = (10, 50, 90)
+    tag: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "percentiles", tuple(self.percentiles))
+        given = self.percentiles
+        if not given or len(set(given)) != len(given) or any(not 0 <= percent <= 100 for percent in given):
+            raise ConfigurationError(
+                f"{self!r}: percentiles are different numbers from 0 to 100, as in (10, 50, 90)"
+            )
+
+    def __call__(self, results: Sequence[TaskResult], /) -> dict[str, Estimate]:
+        """Return the percentiles, without standard errors."""
+        values = np.asarray([estimate.value for estimate in _estimates(self, results)])
+        with np.errstate(all="ignore"):
+            found = np.percentile(values, self.percentiles)
+        names = (_name(self, f"p{percent:.12g}") for percent in self.percentiles)
+        return {name: Estimate(float(value)) for name, value in zip(names, found, strict=True)}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Normalised:
+    """Mean over tasks of (value - low) / (high - low), as `<metric>_normalised`.
+
+    So 0 is the level of the low baseline on every task (a random policy, say) and 1 that of the high one.
+
+    Args:
+        metric: its name, or that of another of the tasks' values.
+        baseline: task to its (low, high), which differ; for every task that is looked at.
+        tag: only over the tasks with this tag, as `<tag>/<metric>_normalised`.
+
+    Raises:
+        ConfigurationError: a baseline is no pair of different finite numbers.
+    """
+
+    metric: str
+    baseline: Mapping[str, tuple[float, float]]
+    tag: str | None = None
+
+    def __post_init__(self) -> None:
+        for task, pair in self.baseline.items():
+            if len(pair) != 2 or not all(map(math.isfinite, pair)) or pair[0] == pair[1]:
+                raise ConfigurationError(
+                    f"Normalised({self.metric!r}): the baseline of task {task!r} must be two different finite "
+                    f"numbers (low, high), got {pair!r}"
+                )
+        object.__setattr__(self, "baseline", {task: (low, high) for task, (low, high) in self.baseline.items()})
+
+    def __call__(self, results: Sequence[TaskResult], /) -> dict[str, Estimate]:
+        """Return the mean; its standard error is known if those of all tasks are."""
+        selected = _selected(self, results)
+        missing = [result.task for result in selected if result.task not in self.baseline]
+        if missing:
+            raise ConfigurationError(
+                f"Normalised({self.metric!r}) has no baseline for {_listed(missing)}; give each task a (low, high)"
+            )
+        scaled = []
+        for result, estimate in zip(selected, _estimates(self, results), strict=True):
+            low, high = self.baseline[result.task]
+            stderr = None if estimate.stderr is None else estimate.stderr / abs(high - low)
+            scaled.append(Estimate((estimate.value - low) / (high - low), stderr))
+        return {_name(self, "normalised"): _mean(scaled, [1.0] * len(scaled))}
+
+
+def aggregate(aggregators: Sequence[Aggregator], results: Sequence[TaskResult]) -> dict[str, Estimate]:
+    """Return the numbers of a suite.
+
+    Args:
+        aggregators: what to compute. If there are none: the mean of every metric over all tasks that have it,
+            and over those with each tag.
+        results: one per task.
+
+    Raises:
+        ConfigurationError: two aggregators give the same name, or one does not fit the tasks.
+        MetricMissing: a task lacks a metric that an aggregator needs.
+    """
+    numbers: dict[str, Estimate] = {}
+    origin: dict[str, Aggregator] = {}
+    for aggregator, seen in [(one, results) for one in aggregators] or _means(results):
+        for name, value in aggregator(seen).items():
+            if name in numbers:
+                raise ConfigurationError(
+                    f"{name!r} is given by both {origin[name]!r} and {aggregator!r}; leave one out, or write one "
+                    "that gives another name"
+                )
+            numbers[name] = value if isinstance(value, Estimate) else Estimate(float(value))
+            origin[name] = aggregator
+    return numbers
+
+
+class _OfTasks(Protocol):
+    @property
+    def metric(self) -> str: ...
+    @property
+    def tag(self) -> str | None: ...
+
+
+def _means(results: Sequence[TaskResult]) -> list[tuple[Aggregator, Sequence[TaskResult]]]:
+    names = dict.fromkeys(name for result in results for name in result.metrics if not is_per_seed(name))
+    means: list[tuple[Aggregator, Sequence[TaskResult]]] = []
+    for name in names:
+        having = [result for result in results if name in result.metrics]
+        tags = dict.fromkeys(tag for result in having for tag in result.tags)
+        means += [(Mean(name, tag), having) for tag in (None, *tags)]
+    return means
+
+
+def _name(aggregator: _OfTasks, suffix: str) -> str:
+    name = f"{aggregator.metric}_{suffix}"
+    return name if aggregator.tag is None else f"{aggregator.tag}/{name}"
+
+
+def _selected(aggregator: _OfTasks, results: Sequence[TaskResult]) -> list[TaskResult]:
+    tag = aggregator.tag
+    selected = [result for result in results if tag is None or tag in result.tags]
+    if not selected:
+        tags = dict.fromkeys(tag for result in results for tag in result.tags)
+        why = f"no task has the tag {tag!r}; the tags are {_listed(tags)}" if results else "there are no tasks"
+        raise ConfigurationError(f"{aggregator!r}: {why}")
+    return selected
+
+
+def _estimates(aggregator: _OfTasks, results: Sequence[TaskResult]) -> list[Estimate]:
+    selected = _selected(aggregator, results)
+    missing = [result.task for result in selected if not result.has(aggregator.metric)]
+    if missing:
+        others = dict.fromkeys(name for result in selected for name in result.values)
+        raise MetricMissing(
+            f"{aggregator!r} needs {aggregator.metric!r}, which {_listed(missing)} did not record; "
+            f"there are {_listed(others)}"
+        )
+    return [result.estimate(aggregator.metric) for result in selected]
+
+
+def _mean(estimates: Sequence[Estimate], weights: Sequence[float]) -> Estimate:
+    total = math.fsum(weights)
+    shares = [weight / total for weight in weights]
+    terms = [share * estimate.value for share, estimate in zip(shares, estimates, strict=True)]
+    # fsum refuses infinities of both signs, whose sum is nan.
+    value = math.fsum(terms) if all(map(math.isfinite, terms)) else sum(terms)
+    errors = [estimate.stderr for estimate in estimates]
+    known = [share * error for share, error in zip(shares, errors, strict=True) if error is not None]
+    return Estimate(value, math.hypot(*known) if len(known) == len(errors) else None)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names)) or "none"

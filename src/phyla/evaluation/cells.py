@@ -1,0 +1,342 @@
+"""The matrix of checkpoints and eval tasks: what became of each pair, from the records."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, final
+
+from phyla.errors import EvaluationError, PhylaError
+from phyla.evaluation.metric import Metric
+from phyla.evaluation.outline import SuiteOutline
+from phyla.evaluation.per_seed import is_per_seed
+from phyla.evaluation.result import Estimate
+from phyla.evaluation.shards import merged
+from phyla.evaluation.stored import decode
+from phyla.records import (
+    EvalResult,
+    EvalTaskKind,
+    EvalTaskRecord,
+    Group,
+    GroupState,
+    Json,
+    JsonObject,
+    Seen,
+    SeenState,
+    TrialState,
+    read_number,
+    read_object,
+)
+
+NUMBER = re.compile(r"\d+(\.\d+)?")
+
+
+class CellFate(StrEnum):
+    """What became of one eval task on one checkpoint."""
+
+    DONE = "done"
+    REUSED = "reused"
+    RUNNING = "running"
+    QUEUED = "queued"
+    SKIPPED = "skipped"
+    FAILED = "failed"
+    GONE = "gone"
+    QUARANTINED = "quarantined"
+    MISSING = "missing"
+
+    @property
+    def has_value(self) -> bool:
+        """Whether there is a result."""
+        return self in (CellFate.DONE, CellFate.REUSED)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One eval task on one checkpoint.
+
+    Attributes:
+        seen: the checkpoint.
+        suite: name of the suite.
+        task: name of the eval task.
+        group: the evaluation group; None if the suite was never run, or skipped, on this checkpoint.
+        tags: of the eval task.
+        fate: what became of it.
+        why: why it was skipped, failed, is gone, quarantined or missing; None otherwise.
+        values: every number that was measured, by name; with standard errors where they are known.
+        metrics: what they were read from, merged over shards; empty if it was not asked for.
+        metric: name of the value that stands for all of them; None without any.
+        n: samples behind that value; None if it does not count them.
+        shards: into how many parts it is split.
+        shards_done: how many of them are done.
+        duration_s: seconds that all shards took together; None before they are done.
+        attempts: claims of all shards together.
+        worker: who worked on it last.
+        evaluated_at: when its last shard was done, in seconds since the epoch.
+        files: saved arrays and files: name to one path per shard, below the outputs of all runs.
+    """
+
+    seen: Seen
+    suite: str
+    task: str
+    group: Group | None
+    tags: tuple[str, ...] = ()
+    fate: CellFate
+    why: str | None = None
+    values: Mapping[str, Estimate] = field(default_factory=dict)
+    metrics: Mapping[str, Metric] = field(default_factory=dict, repr=False)
+    metric: str | None = None
+    n: int | None = None
+    shards: int = 1
+    shards_done: int = 0
+    duration_s: float | None = None
+    attempts: int = 0
+    worker: str | None = None
+    evaluated_at: float | None = None
+    files: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @property
+    def partial(self) -> bool:
+        """Whether its group ended without all of its eval tasks."""
+        return self.group is not None and self.group.state is GroupState.PARTIAL
+
+    @property
+    def replicate(self) -> int:
+        """0; above for repeated evaluations of the same checkpoint with other seeds."""
+        return 0 if self.group is None else self.group.replicate
+
+    @property
+    def estimate(self) -> Estimate | None:
+        """The value that stands for all of them; None without a result."""
+        return None if self.metric is None else self.values[self.metric]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupValues:
+    """The aggregates of one suite on one checkpoint.
+
+    Attributes:
+        seen: the checkpoint.
+        group: the evaluation group, complete or partial.
+        values: aggregates by name, with standard errors where they are known.
+    """
+
+    seen: Seen
+    group: Group
+    values: Mapping[str, Estimate]
+
+    @property
+    def partial(self) -> bool:
+        """Whether some eval tasks failed for good: then it is over the others only, and never a fitness."""
+        return self.group.state is GroupState.PARTIAL
+
+    @property
+    def best(self) -> bool:
+        """Whether it is the best complete group of its suite so far."""
+        return self.group.best
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """Why some cells have no value.
+
+    Attributes:
+        fate: what became of them.
+        suite: name of the suite.
+        task: name of the eval task that failed; None if it happened to whole groups.
+        why: in words, of the newest of them; others may differ in numbers.
+        checkpoints: whose cells they are, in order.
+    """
+
+    fate: CellFate
+    suite: str
+    task: str | None
+    why: str
+    checkpoints: tuple[Seen, ...]
+
+
+URGENT = (CellFate.FAILED, CellFate.QUARANTINED, CellFate.GONE, CellFate.MISSING, CellFate.SKIPPED)
+"""Fates that have a reason, in the order in which a person wants to hear of them."""
+
+
+def causes(cells: Iterable[Cell]) -> list[Cause]:
+    """Say why values are missing, once for all cells of which it is the same but for numbers; failures first."""
+    found: dict[tuple[CellFate, str, str | None, str], tuple[str, dict[int, Seen]]] = {}
+    for one in cells:
+        if one.why is None:
+            continue
+        task = one.task if one.fate is CellFate.FAILED else None
+        why = last_line(one.why)
+        key = (one.fate, one.suite, task, NUMBER.sub("#", why))
+        seen = found.get(key, ("", {}))[1]
+        seen[one.seen.id] = one.seen
+        found[key] = (why, seen)
+    made = [
+        Cause(fate=fate, suite=suite, task=task, why=why, checkpoints=tuple(seen.values()))
+        for (fate, suite, task, _), (why, seen) in found.items()
+    ]
+    return sorted(made, key=lambda cause: URGENT.index(cause.fate))
+
+
+TypeOf = Callable[[str], type[Any]]
+"""Finds the type of a metric that is not built in, by its stored name."""
+
+
+def group_values(seen: Seen, group: Group) -> GroupValues:
+    """Read the aggregates that a group has stored."""
+    return GroupValues(seen=seen, group=group, values={name: _estimate(raw) for name, raw in group.values.items()})
+
+
+def _estimate(raw: Json) -> Estimate:
+    stored = read_object(raw)
+    stderr = stored.get("stderr")
+    return Estimate(read_number(stored["value"]), None if stderr is None else read_number(stderr))
+
+
+def current_tasks(tasks: Sequence[EvalTaskRecord]) -> dict[str, list[EvalTaskRecord]]:
+    """Return the shards of every eval task of a group by name; of one that changed, the newest version only."""
+    newest: dict[str, str] = {}
+    for task in sorted(tasks, key=lambda task: task.id):
+        if task.kind is EvalTaskKind.EVALUATE:
+            newest[task.task] = task.identity
+    return {
+        name: [task for task in tasks if (task.task, task.identity) == (name, identity)]
+        for name, identity in newest.items()
+    }
+
+
+def cell(
+    seen: Seen,
+    group: Group | None,
+    suite: SuiteOutline,
+    name: str,
+    tasks: Sequence[EvalTaskRecord],
+    results: Sequence[EvalResult] = (),
+    type_of: TypeOf | None = None,
+) -> Cell:
+    """Say what became of one eval task on one checkpoint.
+
+    Args:
+        seen: the checkpoint.
+        group: its group of the suite; None if there is none.
+        suite: the suite.
+        name: name of the eval task.
+        tasks: its shards; see `current_tasks`.
+        results: the ledger's entries of its shards.
+        type_of: finds metrics that are not built in; those that it cannot find are left out. None decodes nothing.
+    """
+    task = suite.task(name)
+    fate, why = _fate(seen, group, tasks)
+    metrics: Mapping[str, Metric] = {}
+    whole = bool(tasks) and len(results) == tasks[0].shards
+    if fate.has_value and type_of is not None:
+        if not whole:
+            fate, why = CellFate.FAILED, "its results are not in the ledger"
+        else:
+            try:
+                metrics = _merged(results, task.samples, type_of)
+            except EvaluationError as error:
+                fate, why = CellFate.FAILED, str(error)
+    values = numbers(metrics)
+    metric = suite.metric if suite.metric in values else next(iter(values), None)
+    files: dict[str, list[str]] = {}
+    for result in results if fate.has_value else ():
+        for saved, path in result.files.items():
+            files.setdefault(saved, []).append(str(path))
+    return Cell(
+        seen=seen,
+        suite=suite.name,
+        task=name,
+        group=group,
+        tags=task.tags,
+        fate=fate,
+        why=why,
+        values=values,
+        metrics=metrics,
+        metric=metric,
+        n=_count(metrics, metric),
+        shards=tasks[0].shards if tasks else 1,
+        shards_done=sum(one.state is TrialState.COMPLETED for one in tasks),
+        duration_s=sum(result.duration_s for result in results) if whole and fate.has_value else None,
+        attempts=sum(one.token for one in tasks),
+        worker=results[-1].worker if results else next((one.worker for one in tasks if one.worker), None),
+        evaluated_at=max(result.created_at for result in results) if whole else None,
+        files=files,
+    )
+
+
+def numbers(metrics: Mapping[str, Metric]) -> dict[str, Estimate]:
+    """Return every number that metrics say, by name: `loss`, `length_p50`; standard errors go with their value.
+
+    What is kept by seed, and the numbers of samples, are left out.
+    """
+    found: dict[str, Estimate] = {}
+    for name, metric in metrics.items():
+        if is_per_seed(name):
+            continue
+        summary = metric.summary()
+        for suffix, value in summary.items():
+            if not suffix:
+                found[name] = Estimate(value, summary.get("stderr"))
+            elif suffix not in ("stderr", "n"):
+                found.setdefault(f"{name}_{suffix}", Estimate(value))
+    return found
+
+
+def _fate(seen: Seen, group: Group | None, tasks: Sequence[EvalTaskRecord]) -> tuple[CellFate, str | None]:
+    if tasks and all(task.state is TrialState.COMPLETED for task in tasks):
+        return (CellFate.REUSED if all(task.reused for task in tasks) else CellFate.DONE), None
+    failed = [task for task in tasks if task.state is TrialState.FAILED]
+    if failed:
+        return CellFate.FAILED, last_line(failed[-1].error)
+    if seen.state is SeenState.QUARANTINED:
+        return CellFate.QUARANTINED, seen.error
+    if group is not None and group.state is GroupState.SKIPPED:
+        return CellFate.SKIPPED, group.why
+    if group is not None and group.state is GroupState.GONE:
+        return CellFate.GONE, group.why
+    if any(task.state is TrialState.RUNNING for task in tasks):
+        return CellFate.RUNNING, None
+    if any(task.state is TrialState.PENDING for task in tasks):
+        return CellFate.QUEUED, None
+    if tasks:
+        return CellFate.SKIPPED, last_line(tasks[-1].error)
+    if seen.state is SeenState.GONE:
+        return CellFate.GONE, seen.error
+    return CellFate.MISSING, "the suite got it after this checkpoint was seen, and it was not queued since"
+
+
+def last_line(text: str | None) -> str:
+    """Return the last line of an error, which says what happened."""
+    lines = (text or "").strip().splitlines()
+    return lines[-1] if lines else "no error was recorded"
+
+
+def _merged(results: Sequence[EvalResult], samples: int | None, type_of: TypeOf) -> dict[str, Metric]:
+    shards: list[dict[str, Metric]] = []
+    for result in results:
+        shard: dict[str, Metric] = {}
+        for name, raw in result.statistics.items():
+            found = _decoded(read_object(raw), type_of)
+            if found is not None:
+                shard[name] = found
+        shards.append(shard)
+    # Without some of the metrics, the others may still be read.
+    every = all(len(shard) == len(result.statistics) for shard, result in zip(shards, results, strict=True))
+    return merged(shards, expected=samples if every else None)
+
+
+def _decoded(raw: JsonObject, type_of: TypeOf) -> Metric | None:
+    try:
+        return decode(raw, type_of)
+    except EvaluationError:
+        raise
+    except PhylaError:
+        return None
+
+
+def _count(metrics: Mapping[str, Metric], name: str | None) -> int | None:
+    metric = metrics.get(name or "")
+    return None if metric is None else metric.count

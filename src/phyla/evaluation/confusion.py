@@ -1,0 +1,139 @@
+"""Confusion matrix of a classifier."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self, TypeAlias, final
+
+import numpy as np
+
+from phyla.errors import MetricInvalid, MetricMismatch
+from phyla.evaluation.metric import check_type
+from phyla.evaluation.samples import as_array, as_count
+from phyla.records import JsonObject, read_list
+
+Label: TypeAlias = str | int
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confusion:
+    """How often each class was taken for each: accuracy, precision, recall and F1.
+
+    Attributes:
+        labels: the classes, all different, at least one; text or integers.
+        matrix: one row per true class, one column per predicted class, in the order of the labels; all 0 if empty.
+
+    Raises:
+        MetricInvalid: a label twice or of another type, or a matrix of another shape.
+    """
+
+    labels: Sequence[Label]
+    matrix: Sequence[Sequence[int]] = ()
+
+    def __post_init__(self) -> None:
+        labels = tuple(_label(label) for label in self.labels)
+        if not labels or len(set(labels)) != len(labels):
+            raise MetricInvalid(f"Confusion(labels={labels!r}): name each class once, and at least one")
+        rows = [tuple(as_count(count, "Confusion: a count") for count in row) for row in self.matrix]
+        matrix = tuple(rows) or ((0,) * len(labels),) * len(labels)
+        if {len(matrix), *map(len, matrix)} != {len(labels)}:
+            raise MetricInvalid(f"Confusion: {len(labels)} labels need as many rows and columns, got {rows!r}")
+        object.__setattr__(self, "labels", labels)
+        object.__setattr__(self, "matrix", matrix)
+
+    @classmethod
+    def of(cls, truth: object, predicted: object, *, labels: Sequence[Label]) -> Self:
+        """Return the confusion of two array-likes of labels, of equal shape.
+
+        Raises:
+            MetricInvalid: the shapes differ, or a label is not among the labels.
+        """
+        empty = cls(labels=labels)
+        true, guessed = as_array(truth, "truth"), as_array(predicted, "predicted")
+        if true.shape != guessed.shape:
+            raise MetricInvalid(
+                f"the truth has the shape {true.shape} and what was predicted {guessed.shape}; "
+                "give one predicted label per true label"
+            )
+        index = {label: position for position, label in enumerate(empty.labels)}
+        rows, columns = (_positions(given.ravel().tolist(), index) for given in (true, guessed))
+        size = len(index)
+        matrix = np.bincount(np.asarray(rows, int) * size + np.asarray(columns, int), minlength=size * size)
+        return cls(labels=labels, matrix=matrix.reshape(size, size).tolist())
+
+    @property
+    def count(self) -> int:
+        """How many samples it has seen."""
+        return sum(map(sum, self.matrix))
+
+    def merge(self, other: Self) -> Self:
+        """Return the confusion of the samples of both.
+
+        Raises:
+            MetricMismatch: the other is of another type, or has other labels.
+        """
+        check_type(self, other)
+        if self.labels != other.labels:
+            raise MetricMismatch(
+                f"a Confusion of the labels {self.labels!r} cannot be merged with one of {other.labels!r}; "
+                "give all classes, in one order, whether they occur or not"
+            )
+        pairs = zip(self.matrix, other.matrix, strict=True)
+        matrix = [[a + b for a, b in zip(mine, others, strict=True)] for mine, others in pairs]
+        return type(self)(labels=self.labels, matrix=matrix)
+
+    def summary(self) -> dict[str, float]:
+        """Return the accuracy, "stderr", "n", and "precision", "recall" and "f1" of each class and on average.
+
+        Those of the class `cat` are "precision_cat" and so on; those without a class are macro averages. A class
+        that neither occurs nor is predicted has none of them (nan) and is left out of the averages. Of a class
+        that is never predicted the precision is 0, of one that never occurs the recall; F1 is
+        2 tp / (2 tp + fp + fn).
+        """
+        matrix = np.asarray(self.matrix, dtype=float)
+        hits, true, guessed = np.diag(matrix), matrix.sum(axis=1), matrix.sum(axis=0)
+        seen = true + guessed > 0
+        classes = {
+            "precision": hits / np.maximum(guessed, 1),
+            "recall": hits / np.maximum(true, 1),
+            "f1": 2 * hits / np.maximum(true + guessed, 1),
+        }
+        n = self.count
+        accuracy = float(hits.sum()) / n if n else math.nan
+        # As the Moments of a 1 per hit and a 0 per miss.
+        known = {"stderr": math.sqrt(accuracy * (1 - accuracy) / (n - 1))} if n > 1 else {}
+        macro = {name: float(values[seen].mean()) if seen.any() else math.nan for name, values in classes.items()}
+        each = {
+            f"{name}_{label}": float(value) if occurs else math.nan
+            for name, values in classes.items()
+            for label, value, occurs in zip(self.labels, values, seen, strict=True)
+        }
+        return {"": accuracy, **known, "n": float(n), **macro, **each}
+
+    def to_json(self) -> JsonObject:
+        """Return its state as strict JSON."""
+        return {"labels": list(self.labels), "matrix": [list(row) for row in self.matrix]}
+
+    @classmethod
+    def from_json(cls, raw: JsonObject) -> Self:
+        """Return the confusion that `to_json` wrote."""
+        return cls(
+            labels=[_label(label) for label in read_list(raw["labels"])],
+            matrix=[[as_count(count, "a count") for count in read_list(row)] for row in read_list(raw["matrix"])],
+        )
+
+
+def _label(label: object) -> Label:
+    # Numpy's integers and texts become plain ones.
+    plain = label.item() if isinstance(label, np.generic) else label
+    if isinstance(plain, bool) or not isinstance(plain, str | int):
+        raise MetricInvalid(f"Confusion: a label is a text or an integer, got {label!r}")
+    return plain
+
+
+def _positions(labels: list[object], index: dict[Label, int]) -> list[int]:
+    try:
+        return [index[label] for label in labels]  # type: ignore[index]  # what is no label is not found
+    except KeyError as error:
+        raise MetricInvalid(f"{error.args[0]!r} is not among the labels {list(index)!r}") from None

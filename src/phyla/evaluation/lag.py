@@ -1,0 +1,76 @@
+"""How far evaluation is behind training."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import final
+
+from phyla.records import Group, GroupState, Seen
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lag:
+    """How far one suite is behind. What was skipped, failed or is gone holds nothing up and does not count.
+
+    Attributes:
+        suite: name of the suite.
+        newest: step of the newest checkpoint that is evaluated or still can be; None without any.
+        complete: step of the newest checkpoint whose group is complete; None without any.
+        checkpoints: checkpoints newer than that one that wait for their evaluation or are being evaluated.
+        steps: how many steps the newest of them is ahead; 0 without any, None if a step is not known or training
+            was rewound in between.
+        oldest_s: seconds that the oldest of them has waited; 0 without any.
+        waiting: all groups that wait or are being evaluated, older checkpoints and repetitions too.
+    """
+
+    suite: str
+    newest: int | None
+    complete: int | None
+    checkpoints: int
+    steps: int | None
+    oldest_s: float
+    waiting: int
+
+
+def lag(suite: str, groups: Iterable[Group], seen: Callable[[int], Seen], now: float) -> Lag:
+    """Say how far a suite is behind.
+
+    Args:
+        suite: name of the suite.
+        groups: its groups, in any order.
+        seen: returns a checkpoint by id; asked about three of them.
+        now: seconds since the epoch.
+    """
+    complete = 0
+    waiting = 0
+    behind: set[int] = set()
+    for group in groups:
+        if group.state is GroupState.COMPLETE:
+            complete = max(complete, group.seen)
+        elif group.state is GroupState.QUEUED:
+            waiting += 1
+            if group.replicate == 0:
+                behind.add(group.seen)
+    # Ids of a run's checkpoints rise in the order in which they were seen.
+    behind = {one for one in behind if one > complete}
+    last = seen(complete) if complete else None
+    newest = seen(max(behind)) if behind else last
+    return Lag(
+        suite=suite,
+        newest=None if newest is None else newest.step,
+        complete=None if last is None else last.step,
+        checkpoints=len(behind),
+        steps=_ahead(newest, last) if behind else 0,
+        oldest_s=max(0.0, now - seen(min(behind)).seen_at) if behind else 0.0,
+        waiting=waiting,
+    )
+
+
+def _ahead(newest: Seen | None, last: Seen | None) -> int | None:
+    if newest is None or newest.step < 0:
+        return None
+    if last is None:
+        return newest.step
+    if last.step < 0 or last.branch != newest.branch:
+        return None
+    return max(0, newest.step - last.step)

@@ -1,0 +1,114 @@
+"""Which checkpoints a suite evaluates, and how soon."""
+
+from dataclasses import dataclass
+from typing import TypeAlias, final
+
+from phyla.errors import ConfigurationError
+from phyla.records import Priority
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Which checkpoints a suite is run on. The default is all of them, newest first.
+
+    Milestones, the final checkpoint and those that a population waits for are guaranteed: nothing here skips
+    them.
+
+    Args:
+        every: only every n-th checkpoint, counted from the first.
+        milestone_every: guarantee checkpoints whose step is a multiple of this many steps.
+        latest: when a newer checkpoint arrives, skip those whose evaluation has not begun.
+        skip_if_busy: skip a checkpoint that arrives while an earlier one is being evaluated.
+        throttle_s: skip checkpoints that arrive within so many seconds after the last one that was queued.
+        start_delay_s: evaluate no checkpoint before it is this many seconds old.
+        backfill: also evaluate checkpoints that were there before the suite or one of its eval tasks, when
+            nothing newer waits.
+
+    Raises:
+        ConfigurationError: a number is out of range.
+    """
+
+    every: int = 1
+    milestone_every: int | None = None
+    latest: bool = False
+    skip_if_busy: bool = False
+    throttle_s: float = 0.0
+    start_delay_s: float = 0.0
+    backfill: bool = True
+
+    def __post_init__(self) -> None:
+        for name, least in (("every", 1), ("milestone_every", 1), ("throttle_s", 0), ("start_delay_s", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigurationError(f"Policy({name}={value!r}): must be at least {least}")
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """Evaluate it.
+
+    Attributes:
+        priority: class of urgency.
+        guaranteed: why nothing may skip it later; None when something may.
+    """
+
+    priority: int
+    guaranteed: str | None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Do not evaluate it.
+
+    Attributes:
+        why: in words, for the matrix of fates.
+    """
+
+    why: str
+
+
+Fate: TypeAlias = Queue | Skip
+
+
+def fate(
+    policy: Policy,
+    *,
+    number: int,
+    step: int,
+    existed: bool = False,
+    busy: bool = False,
+    since_last_s: float | None = None,
+    fitness: bool = False,
+) -> Fate:
+    """Decide about one checkpoint.
+
+    Args:
+        policy: what the suite wants.
+        number: how many checkpoints of the run were seen before it.
+        step: age of its weights.
+        existed: whether it was there before the suite was.
+        busy: whether an earlier checkpoint is being evaluated.
+        since_last_s: seconds since the suite last queued a checkpoint; None if it never did.
+        fitness: whether a population waits for it.
+    """
+    if fitness:
+        return Queue(priority=Priority.FRESH, guaranteed="fitness")
+    every = policy.milestone_every
+    milestone = "milestone" if every is not None and step >= 0 and step % every == 0 else None
+    if existed:
+        if milestone or policy.backfill:
+            return Queue(priority=Priority.BACKFILL, guaranteed=milestone)
+        return Skip("it was there before the suite, and backfill is off")
+    queue = Queue(priority=Priority.FRESH, guaranteed=milestone)
+    if milestone:
+        return queue
+    if number % policy.every:
+        return Skip(f"the suite takes every {policy.every}. checkpoint, this is number {number + 1}")
+    if policy.skip_if_busy and busy:
+        return Skip("an earlier checkpoint was being evaluated (skip_if_busy)")
+    if since_last_s is not None and since_last_s < policy.throttle_s:
+        return Skip(f"{since_last_s:.1f} s after the last one, with throttle_s={policy.throttle_s:g}")
+    return queue

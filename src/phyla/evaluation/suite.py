@@ -1,0 +1,221 @@
+"""Eval tasks and suites, as a user declares them."""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, final, overload
+
+from phyla.errors import ConfigurationError
+from phyla.evaluation.policy import Policy
+from phyla.records import JsonObject, Objective
+
+NAME = re.compile(r"\w[\w.-]{0,99}")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class EvalTask:
+    """One evaluation: a function, or a command, and its configuration.
+
+    It can be called like its function.
+
+    Args:
+        name: unique in its suite; letters, digits, `_`, `-` and `.`.
+        evaluate: `evaluate(evaluation)`; or None when `command` is given.
+        command: a command template in any language, as one string for the shell; see the guide for its fields.
+        config: what the function reads as `evaluation.config`; JSON.
+        gin: gin bindings, applied after those of the run and of the worker.
+        tags: such as `in` and `out` of distribution; aggregates are also made per tag.
+        shards: into how many parts it may be split over workers.
+        version: part of what identifies its results: change it when the function computes something else.
+        seed: root of `evaluation.seed`; the same for every checkpoint, so that comparisons are paired.
+        weight: in weighted aggregates.
+        samples: how many samples all shards count together; checked when given.
+        timeout_s: seconds one attempt may take; None for no limit.
+        max_attempts: attempts that may fail before it is given up.
+
+    Raises:
+        ConfigurationError: an argument makes no sense.
+    """
+
+    name: str
+    evaluate: Callable[[Any], object] | None = None
+    command: str | None = None
+    config: JsonObject = field(default_factory=dict)
+    gin: Sequence[str] = ()
+    tags: Sequence[str] = ()
+    shards: int = 1
+    version: str = "1"
+    seed: int = 0
+    weight: float = 1.0
+    samples: int | None = None
+    timeout_s: float | None = None
+    max_attempts: int = 3
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
+            raise ConfigurationError(
+                f"EvalTask name {self.name!r}: use up to 100 letters, digits, '_', '-' and '.', as in 'clean'"
+            )
+        if isinstance(self.evaluate, EvalTask):
+            # A decorated function is an eval task under its own name.
+            object.__setattr__(self, "evaluate", self.evaluate.evaluate)
+        if (self.evaluate is None) == (self.command is None):
+            raise ConfigurationError(f"EvalTask({self.name!r}): give either evaluate= or command=")
+        if self.evaluate is not None and not callable(self.evaluate):
+            raise ConfigurationError(f"EvalTask({self.name!r}, evaluate={self.evaluate!r}): must be a function")
+        for name, least in (("shards", 1), ("max_attempts", 1), ("samples", 0), ("timeout_s", 0), ("weight", 0)):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or value < least):
+                raise ConfigurationError(f"EvalTask({self.name!r}, {name}={value!r}): must be at least {least}")
+        if self.timeout_s == 0:
+            raise ConfigurationError(f"EvalTask({self.name!r}, timeout_s=0): must be above 0, or None")
+        for name in ("gin", "tags"):
+            value = getattr(self, name)
+            object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
+        try:
+            json.dumps(self.config, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"EvalTask({self.name!r}, config=...): must be JSON: {error}") from error
+
+    def __call__(self, evaluation: Any) -> object:
+        """Call the function."""
+        if self.evaluate is None:
+            raise ConfigurationError(f"eval task {self.name!r} is a command and cannot be called")
+        return self.evaluate(evaluation)
+
+    @property
+    def identity(self) -> str:
+        """How it evaluates: name, function or command, version, configuration, bindings and seed.
+
+        Its results are filed under this; tags, weight, shards, limits and the source of the function are no
+        part of it (the ledger's key has the layout of shards beside it).
+        """
+        how = {
+            "task": self.name,
+            "function": getattr(self.evaluate, "__qualname__", type(self.evaluate).__qualname__),
+            "command": self.command,
+            "version": self.version,
+            "config": self.config,
+            "gin": self.gin,
+            "seed": self.seed,
+        }
+        return hashlib.sha256(json.dumps(how, sort_keys=True).encode()).hexdigest()[:32]
+
+
+@overload
+def eval_task(function: Callable[[Any], object], /) -> EvalTask: ...
+
+
+@overload
+def eval_task(**settings: Any) -> Callable[[Callable[[Any], object]], EvalTask]: ...
+
+
+def eval_task(
+    function: Callable[[Any], object] | None = None, /, **settings: Any
+) -> EvalTask | Callable[[Callable[[Any], object]], EvalTask]:
+    """Make an eval task of a function, as a decorator, with or without settings of `EvalTask`.
+
+    The name is the function's unless `name=` says otherwise.
+
+    Raises:
+        ConfigurationError: a setting makes no sense.
+    """
+
+    def decorate(evaluate: Callable[[Any], object]) -> EvalTask:
+        try:
+            return EvalTask(**{"name": evaluate.__name__, **settings}, evaluate=evaluate)
+        except TypeError as error:
+            raise ConfigurationError(f"eval_task(...) on {evaluate.__name__}: {error}") from error
+
+    return decorate if function is None else decorate(function)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """A named set of eval tasks that is run on checkpoints.
+
+    Args:
+        name: unique in its run; letters, digits, `_`, `-` and `.`.
+        tasks: the eval tasks.
+        objective: the aggregate that says how good a checkpoint is, as `Maximize("accuracy_mean")`: for the
+            best checkpoint and for regressions; None for none.
+        aggregates: functions from the results of all eval tasks to named numbers; none means the mean of each
+            metric, over all eval tasks and per tag.
+        policy: which checkpoints, and how soon.
+        load: `load(checkpoint)`, called once per worker and checkpoint; what it returns is
+            `evaluation.loaded` in all eval tasks.
+        gin_files: files of gin bindings, relative to the run's directory, applied before all others.
+
+    Raises:
+        ConfigurationError: an argument makes no sense.
+    """
+
+    name: str
+    tasks: Sequence[EvalTask] = ()
+    objective: Objective | None = None
+    aggregates: Sequence[Callable[..., Mapping[str, Any]]] = ()
+    policy: Policy = field(default_factory=Policy)
+    load: Callable[[Any], object] | None = None
+    gin_files: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
+            raise ConfigurationError(
+                f"Suite name {self.name!r}: use up to 100 letters, digits, '_', '-' and '.', as in 'heldout'"
+            )
+        object.__setattr__(self, "tasks", tuple(self.tasks))
+        object.__setattr__(self, "aggregates", tuple(self.aggregates))
+        object.__setattr__(self, "gin_files", tuple(self.gin_files))
+        if not self.tasks:
+            raise ConfigurationError(f"Suite({self.name!r}): needs at least one eval task")
+        names = [task.name for task in self.tasks]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ConfigurationError(f"Suite({self.name!r}): several eval tasks are called {', '.join(twice)}")
+
+    @property
+    def compared_metric(self) -> str | None:
+        """The metric of single eval tasks that the objective is made of, for regressions; None without one."""
+        if self.objective is None:
+            return None
+        return compared_metric(self.objective.metric, {tag for task in self.tasks for tag in task.tags})
+
+    def task(self, name: str) -> EvalTask:
+        """Return an eval task by name.
+
+        Raises:
+            ConfigurationError: there is none of that name.
+        """
+        for task in self.tasks:
+            if task.name == name:
+                return task
+        known = ", ".join(task.name for task in self.tasks)
+        raise ConfigurationError(f"suite {self.name!r} has no eval task {name!r}; it has {known}")
+
+
+def compared_metric(aggregate: str, tags: Collection[str]) -> str:
+    """Return the metric of single eval tasks that an aggregate of a suite is made of."""
+    name = aggregate
+    for tag in tags:
+        name = name.removeprefix(f"{tag}/")
+    for suffix in ("_mean", "_weighted", "_min", "_max", "_normalised"):
+        name = name.removesuffix(suffix)
+    return name
+
+
+def suite_named(suites: Sequence[Suite], name: str) -> Suite:
+    """Return a suite by name.
+
+    Raises:
+        ConfigurationError: there is none of that name.
+    """
+    for suite in suites:
+        if suite.name == name:
+            return suite
+    raise ConfigurationError(
+        f"there is no suite {name!r}; there are: {', '.join(s.name for s in suites) or 'none'}"
+    )

@@ -1,0 +1,187 @@
+"""From tasks to a suite: what each aggregator says, and that no name is given twice."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phyla.errors import ConfigurationError, MetricInvalid, MetricMissing
+from phyla.evaluation import (
+    Aggregator,
+    Confusion,
+    Estimate,
+    Mean,
+    Metric,
+    Moments,
+    Normalised,
+    Percentiles,
+    Perplexity,
+    Recorder,
+    TaskResult,
+    WeightedMean,
+    Worst,
+    aggregate,
+)
+
+
+def task(name: str, *samples: float, tags: Sequence[str] = (), weight: float = 1.0, **more: Metric) -> TaskResult:
+    return TaskResult(task=name, tags=tags, weight=weight, metrics={"score": Moments.of(samples), **more})
+
+
+TASKS = [
+    task("a", 1, 3, tags=["easy"], weight=3),
+    task("b", 4, 6, tags=["easy", "new"]),
+    task("c", 10, 14, tags=["new"], weight=0),
+]
+"""Means 2, 5, 12 with standard errors 1, 1, 2."""
+
+
+def about(value: float, stderr: float) -> Any:
+    return Estimate(pytest.approx(value), pytest.approx(stderr))  # type: ignore[arg-type]
+
+
+def only(aggregator: Aggregator, results: Sequence[TaskResult] = TASKS) -> tuple[str, Estimate]:
+    ((name, estimate),) = aggregate([aggregator], results).items()
+    return name, estimate
+
+
+def test_mean() -> None:
+    assert only(Mean("score")) == ("score_mean", about(19 / 3, math.sqrt(6) / 3))
+    assert only(Mean("score", "new")) == ("new/score_mean", about(8.5, math.sqrt(5) / 2))
+    assert only(Mean("score_n")) == ("score_n_mean", Estimate(2.0))
+
+
+def test_weighted_mean() -> None:
+    expected = about(11 / 4, math.sqrt(10) / 4)
+    assert only(WeightedMean("score")) == ("score_weighted", expected)
+    assert only(WeightedMean("score", "new")) == ("new/score_weighted", Estimate(5.0, 1.0))
+    with pytest.raises(ConfigurationError, match="all tasks have weight 0"):
+        only(WeightedMean("score"), TASKS[2:])
+
+
+def test_worst() -> None:
+    assert only(Worst("score")) == ("score_min", Estimate(2.0))
+    assert only(Worst("score", "max", tag="easy")) == ("easy/score_max", Estimate(5.0))
+    with pytest.raises(ConfigurationError, match="of='min' or of='max'"):
+        Worst("score", "low")  # type: ignore[arg-type]
+
+
+def test_percentiles() -> None:
+    values = [2.0, 5.0, 12.0]
+    found = aggregate([Percentiles("score", (10, 50, 97.5))], TASKS)
+    assert list(found) == ["score_p10", "score_p50", "score_p97.5"]
+    assert [estimate.value for estimate in found.values()] == pytest.approx(np.percentile(values, [10, 50, 97.5]))
+    assert found["score_p50"].stderr is None
+    assert list(aggregate([Percentiles("score", tag="new")], TASKS)) == [
+        "new/score_p10",
+        "new/score_p50",
+        "new/score_p90",
+    ]
+
+
+@pytest.mark.parametrize("percentiles", [[], [101], [-1], [50, 50]])
+def test_percentiles_are_in_range(percentiles: list[float]) -> None:
+    with pytest.raises(ConfigurationError, match="from 0 to 100"):
+        Percentiles("score", percentiles)
+
+
+def test_normalised() -> None:
+    baseline = {"a": (0, 4), "b": (10, 5), "c": (2, 22)}
+    name, estimate = only(Normalised("score", baseline))
+    assert name == "score_normalised"
+    assert estimate.value == pytest.approx((0.5 + 1 + 0.5) / 3)
+    assert estimate.stderr == pytest.approx(math.sqrt(0.25**2 + 0.2**2 + 0.1**2) / 3)
+    assert Normalised("score", {"a": [0, 4]}) == Normalised("score", {"a": (0, 4)})  # type: ignore[dict-item]
+    with pytest.raises(ConfigurationError, match="no baseline for 'b', 'c'"):
+        only(Normalised("score", {"a": (0, 1)}))
+    assert only(Normalised("score", {"a": (0, 4), "b": (0, 10)}, tag="easy"))[1].value == 0.5
+
+
+@pytest.mark.parametrize("pair", [(1, 1), (0, math.nan), (1,), (0, 1, 2)])
+def test_a_baseline_is_two_different_numbers(pair: Any) -> None:
+    with pytest.raises(ConfigurationError, match="two different finite"):
+        Normalised("score", {"a": pair})
+
+
+@pytest.mark.parametrize(
+    "aggregator",
+    [
+        Mean("score"),
+        WeightedMean("score"),
+        Worst("score"),
+        Worst("score", "max"),
+        Percentiles("score", (0,)),
+        Normalised("score", {"a": (0, 1), "b": (0, 1), "c": (0, 1), "d": (0, 1)}),
+    ],
+)
+@pytest.mark.parametrize("place", range(4))
+def test_a_task_that_is_nan_is_not_dropped(aggregator: Aggregator, place: int) -> None:
+    results = [*TASKS[:place], task("d", math.nan, 1), *TASKS[place:]]
+    assert math.isnan(only(aggregator, results)[1].value)
+
+
+def test_infinities_of_both_signs_are_nan() -> None:
+    results = [task("a", math.inf), task("b", -math.inf)]
+    assert math.isnan(only(Mean("score"), results)[1].value)
+    assert only(Mean("score"), results[:1])[1].value == math.inf
+
+
+def test_an_unknown_error_makes_that_of_the_mean_unknown() -> None:
+    assert only(Mean("score"), [TASKS[0], task("d", 4)]) == ("score_mean", Estimate(3.0, None))
+
+
+def test_without_aggregators_everything_has_its_mean() -> None:
+    recorder = Recorder()
+    recorder.record({"score": [1, 3]}, seed=1)
+    seeded = TaskResult(task="d", metrics=recorder.statistics())
+    results = [*TASKS, task("e", 1, 1, ppl=Perplexity.of([0.0])), seeded]
+    found = aggregate([], results)
+    assert list(found) == ["score_mean", "easy/score_mean", "new/score_mean", "ppl_mean"]
+    assert found["score_mean"].value == pytest.approx((2 + 5 + 12 + 1 + 2) / 5)
+    assert found["easy/score_mean"] == about(3.5, math.sqrt(2) / 2)
+    assert found["ppl_mean"] == Estimate(1.0)
+    assert aggregate([], []) == {}
+
+
+def test_one_name_from_two_aggregators_names_both() -> None:
+    with pytest.raises(ConfigurationError, match=r"'score_mean' is given by both Mean\(.*'score'.* and <function"):
+        aggregate([Mean("score"), best], TASKS)
+    with pytest.raises(ConfigurationError, match="given by both"):
+        aggregate([Percentiles("score", (1,)), Percentiles("score", (1 + 1e-13,))], TASKS)
+
+
+def best(results: Sequence[TaskResult]) -> dict[str, float]:
+    return {"score_mean": max(result.values["score"] for result in results)}
+
+
+def test_a_function_is_an_aggregator() -> None:
+    assert aggregate([best], TASKS) == {"score_mean": Estimate(12.0)}
+
+
+def test_what_a_task_lacks_is_named() -> None:
+    with pytest.raises(
+        MetricMissing, match=r"needs 'loss', which 'a', 'b' did not record.*'score', 'score_stderr'"
+    ):
+        aggregate([Mean("loss")], [*TASKS[:2], task("d", 1, loss=Moments.of([1]))])
+    with pytest.raises(MetricMissing, match="task 'a' has no metric 'loss'; it has 'score'"):
+        TASKS[0].estimate("loss")
+
+
+def test_a_tag_that_no_task_has_is_named() -> None:
+    with pytest.raises(ConfigurationError, match=r"no task has the tag 'hard'; the tags are 'easy', 'new'"):
+        aggregate([Worst("score", tag="hard")], TASKS)
+    with pytest.raises(ConfigurationError, match="there are no tasks"):
+        aggregate([Mean("score")], [])
+
+
+def test_the_values_of_a_task_are_flat() -> None:
+    values = task("a", 1, 3, top=Confusion.of(["x"], ["x"], labels=["x", "y"])).values
+    assert values["score"] == 2
+    assert values["score_stderr"] == 1
+    assert (values["top"], values["top_f1"], values["top_recall_x"]) == (1, 1, 1)
+    with pytest.raises(MetricInvalid, match="'score_n' is a value of both the metrics 'score' and 'score_n'"):
+        assert task("a", 1, score_n=Moments()).values
+    with pytest.raises(ConfigurationError, match="task 'a': the weight"):
+        task("a", weight=-1)

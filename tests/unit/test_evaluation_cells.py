@@ -1,0 +1,164 @@
+"""What became of an eval task, from its records."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phyla import plugins
+from phyla.evaluation import (
+    CellFate,
+    EvalTask,
+    Lag,
+    Suite,
+    SuiteOutline,
+    TaskOutline,
+    causes,
+    cell,
+    lag,
+    outlines,
+)
+from phyla.evaluation.points import array_bins
+from phyla.records import (
+    EvalTaskRecord,
+    Group,
+    GroupState,
+    Maximize,
+    Minimize,
+    Seen,
+    SeenState,
+    TrialState,
+)
+
+SUITE = SuiteOutline(name="s", tasks=(TaskOutline(name="t"),))
+
+
+def seen(number: int = 0, **more: object) -> Seen:
+    fields = {"id": number + 1, "run": 1, "number": number, "name": f"c{number}", "step": 10 * number}
+    return Seen(**{**fields, "identity": "i", "seen_at": 1.0, "written_at": 0.0, **more})  # type: ignore[arg-type]
+
+
+def group(of: int = 0, state: GroupState = GroupState.QUEUED, **more: object) -> Group:
+    return Group(run=1, suite="s", seen=of + 1, state=state, created_at=1.0, **more)  # type: ignore[arg-type]
+
+
+def shard(state: TrialState, *, reused: bool = False, error: str | None = None) -> EvalTaskRecord:
+    return EvalTaskRecord(run=1, task="t", identity="x", state=state, reused=reused, error=error, created_at=1.0)
+
+
+P, R, C, F, X = (
+    TrialState.PENDING,
+    TrialState.RUNNING,
+    TrialState.COMPLETED,
+    TrialState.FAILED,
+    TrialState.CANCELLED,
+)
+
+
+@pytest.mark.parametrize(
+    ("state", "shards", "fate"),
+    [
+        (GroupState.QUEUED, [P, P], CellFate.QUEUED),
+        (GroupState.QUEUED, [C, P], CellFate.QUEUED),
+        (GroupState.QUEUED, [C, R, P], CellFate.RUNNING),
+        (GroupState.COMPLETE, [C, C], CellFate.DONE),
+        (GroupState.QUEUED, [F, P], CellFate.FAILED),
+        (GroupState.PARTIAL, [F, C], CellFate.FAILED),
+        (GroupState.GONE, [C, X], CellFate.GONE),
+        (GroupState.GONE, [C, C], CellFate.DONE),
+        (GroupState.SKIPPED, [], CellFate.SKIPPED),
+        (GroupState.SKIPPED, [X], CellFate.SKIPPED),
+        (GroupState.COMPLETE, [], CellFate.MISSING),
+    ],
+)
+def test_the_fate_of_all_shards_together(state: GroupState, shards: list[TrialState], fate: CellFate) -> None:
+    made = cell(seen(), group(state=state, why="because"), SUITE, "t", [shard(one) for one in shards])
+    assert made.fate is fate
+    if fate in (CellFate.SKIPPED, CellFate.GONE):
+        assert made.why == "because"
+
+
+def test_reused_is_only_what_was_never_computed() -> None:
+    both = [shard(C, reused=True), shard(C, reused=True)]
+    assert cell(seen(), group(), SUITE, "t", both).fate is CellFate.REUSED
+    assert cell(seen(), group(), SUITE, "t", [both[0], shard(C)]).fate is CellFate.DONE
+
+
+@pytest.mark.parametrize(
+    ("state", "fate"),
+    [
+        (SeenState.READY, CellFate.MISSING),
+        (SeenState.QUARANTINED, CellFate.QUARANTINED),
+        (SeenState.GONE, CellFate.GONE),
+    ],
+)
+def test_a_checkpoint_without_a_group(state: SeenState, fate: CellFate) -> None:
+    assert cell(seen(state=state, error="e"), None, SUITE, "t", []).fate is fate
+
+
+def test_results_that_are_not_there_are_a_failure() -> None:
+    made = cell(seen(), group(state=GroupState.COMPLETE), SUITE, "t", [shard(C)], [], plugins.resolve_class)
+    assert (made.fate, made.why) == (CellFate.FAILED, "its results are not in the ledger")
+
+
+def test_reasons_that_differ_in_numbers_are_told_once_failures_first() -> None:
+    cells = [
+        cell(seen(n), group(n, GroupState.SKIPPED, why=f"throttled for {n}.5 s"), SUITE, "t", []) for n in range(3)
+    ]
+    cells.append(cell(seen(9), group(9), SUITE, "t", [shard(F, error="Traceback\nValueError: bad")]))
+    failed, skipped = causes(cells)
+    assert (failed.fate, failed.task, failed.why) == (CellFate.FAILED, "t", "ValueError: bad")
+    assert (skipped.why, [one.number for one in skipped.checkpoints]) == ("throttled for 2.5 s", [0, 1, 2])
+
+
+def test_an_outline_is_read_without_the_functions() -> None:
+    suite = Suite("s", (EvalTask("a", print, tags=("in",), samples=5),), objective=Minimize("in/loss_mean"))
+    raw = {"suites": [plugins.encode(suite, lambda function: f"nowhere:{function.__name__}")]}
+    (outline,) = outlines(raw)
+    assert outline == SuiteOutline(
+        name="s",
+        tasks=(TaskOutline(name="a", tags=("in",), samples=5),),
+        objective="in/loss_mean",
+        maximize=False,
+    )
+    assert outline.metric == suite.compared_metric == "loss"
+    up = Suite("s", (EvalTask("a", print),), objective=Maximize("acc_mean"))
+    (other,) = outlines({"suites": [plugins.encode(up, lambda function: "nowhere:f")]})
+    assert other.maximize
+    assert outlines({}) == ()
+
+
+@given(st.lists(st.sampled_from(list(GroupState)), max_size=12))
+def test_lag_counts_what_waits_above_the_newest_complete(states: list[GroupState]) -> None:
+    groups = [group(number, state) for number, state in enumerate(states)]
+    found = lag("s", reversed(groups), lambda one: seen(one - 1), now=100.0)
+    complete = max((n for n, state in enumerate(states) if state is GroupState.COMPLETE), default=-1)
+    behind = [n for n, state in enumerate(states) if state is GroupState.QUEUED and n > complete]
+    assert found.checkpoints == len(behind)
+    assert found.waiting == states.count(GroupState.QUEUED)
+    if behind:
+        assert found.newest == 10 * behind[-1]
+        assert found.steps == 10 * (behind[-1] - max(complete, 0))
+        assert found.oldest_s == 99.0
+    else:
+        assert (found.steps, found.oldest_s) == (0, 0.0)
+
+
+def test_lag_over_a_rewind_or_unknown_steps_has_no_steps() -> None:
+    groups = [group(0, GroupState.COMPLETE), group(1)]
+
+    def found(newest: Seen) -> Lag:
+        return lag("s", groups, lambda one: seen() if one == 1 else newest, now=1.0)
+
+    assert found(seen(1)).steps == 10
+    assert found(seen(1, branch=1)).steps is None
+    assert found(seen(1, step=-1)).steps is None
+
+
+def test_histograms_of_arrays_hold_finite_numbers_only() -> None:
+    import numpy as np
+
+    assert array_bins(np.array(["text"])) is None
+    assert array_bins(np.array([np.nan])) is None
+    bins = array_bins(np.array([1, 2, np.inf, 3.0]))
+    assert bins is not None
+    assert (bins.n, bins.low, bins.high, bins.total, bins.squares) == (3, 1.0, 3.0, 6.0, 14.0)

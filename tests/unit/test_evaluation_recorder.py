@@ -1,0 +1,258 @@
+"""Recording samples and merging shards: every sample counts once, however they were split."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phyla.errors import MetricInvalid, MetricMismatch, SamplesDiffer
+from phyla.evaluation import Histogram, Metric, Minimum, Moments, Perplexity, PerSeed, Recorder, Sum, merged
+
+
+class Tensor:
+    """What a tensor of another library looks like: it has `item`, and numpy can read it if it has no gradient."""
+
+    def __init__(self, values: Any, *, gradient: bool = False) -> None:
+        self._values = np.asarray(values)
+        self._gradient = gradient
+
+    @property
+    def ndim(self) -> int:
+        return self._values.ndim
+
+    def item(self) -> Any:
+        return self._values.item()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        if self._gradient:
+            raise RuntimeError("this tensor requires a gradient")
+        return self._values
+
+
+class OnlyItem:
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def item(self) -> object:
+        return self._value
+
+
+def recorded(*args: Any, **kwargs: Any) -> dict[str, Metric]:
+    recorder = Recorder()
+    recorder.record(*args, **kwargs)
+    return recorder.statistics()
+
+
+def moments(recorder: Recorder, name: str = "x") -> Moments:
+    metric = recorder.statistics()[name]
+    assert isinstance(metric, Moments)
+    return metric
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        2,
+        2.0,
+        np.float32(2),
+        np.int8(2),
+        np.array(2),
+        np.array([2.0]),
+        [2],
+        Tensor(2.0),
+        Tensor([2]),
+        OnlyItem(2.0),
+    ],
+)
+def test_one_number_is_one_sample(one: object) -> None:
+    assert recorded({"x": one}) == {"x": Moments(n=1, mean=2.0)}
+
+
+@pytest.mark.parametrize("one", [True, np.bool_(True), np.array(True)])
+def test_a_hit_is_one(one: object) -> None:
+    assert recorded({"x": one}) == {"x": Moments(n=1, mean=1.0)}
+
+
+def test_names_are_nested_or_slashed() -> None:
+    assert list(recorded({"a": 1, "g": {"b": 2, "h/c": 3}, "g/d": 4})) == ["a", "g/b", "g/h/c", "g/d"]
+    with pytest.raises(MetricInvalid, match="'g/b' is given twice"):
+        recorded({"g": {"b": 1}, "g/b": 2})
+
+
+@pytest.mark.parametrize("name", ["", 3, "return@seed"])
+def test_ill_formed_names_are_refused(name: Any) -> None:
+    with pytest.raises(MetricInvalid, match="no name of a metric"):
+        recorded({name: 1})
+
+
+def test_a_mean_of_n_counts_n() -> None:
+    recorder = Recorder()
+    recorder.record({"x": 1.0}, n=30)
+    recorder.record({"x": 4.0}, n=10)
+    recorder.record({"x": math.nan}, n=0)
+    assert moments(recorder) == Moments(n=40, mean=1.75, m2=None)
+
+
+def test_arrays_are_samples() -> None:
+    assert recorded({"x": np.arange(6).reshape(2, 3)})["x"] == Moments.of([0, 1, 2, 3, 4, 5])
+    assert recorded({"x": []})["x"] == Moments()
+    assert recorded({"x": Tensor([1, 2])}, n=2)["x"] == Moments.of([1, 2])
+    with pytest.raises(MetricInvalid, match="3 samples, but n=4"):
+        recorded({"x": [1, 2, 3]}, n=4)
+
+
+def test_a_mask_drops_padding() -> None:
+    mask = [[True, True], [True, False]]
+    statistics = recorded({"x": np.array([[1, 2], [3, math.nan]]), "mean": 7.0}, mask=mask, n=3)
+    assert statistics == {"x": Moments.of([1, 2, 3]), "mean": Moments(n=3, mean=7.0, m2=None)}
+    assert recorded({"x": [5, 6]}, mask=np.array([0.0, 1.0]))["x"] == Moments.of([6])
+    with pytest.raises(MetricInvalid, match=r"shape \(3,\) and the mask \(2,\)"):
+        recorded({"x": [1, 2, 3]}, mask=[1, 0])
+    with pytest.raises(MetricInvalid, match=r"shape \(\) and the mask \(2,\)"):
+        recorded({"x": 1.0}, mask=[1, 0])
+    with pytest.raises(MetricInvalid, match="the mask keeps 1 samples, but n=2"):
+        recorded({"x": 1.0}, mask=[1, 0], n=2)
+    with pytest.raises(MetricInvalid, match="a mask is True where"):
+        recorded({"x": [1, 2]}, mask=[0.5, 1])
+
+
+def test_a_metric_is_merged_as_it_is() -> None:
+    recorder = Recorder()
+    for nll in ([1.0, 2.0], [3.0]):
+        recorder.record({"ppl": Perplexity.of(nll), "loss": np.mean(nll)}, n=len(nll))
+    assert recorder.statistics()["ppl"] == Perplexity.of([1.0, 2.0, 3.0])
+    assert moments(recorder, "loss").mean == 2.0
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        ("0.5", "is '0.5', a str"),
+        (None, "is None, a NoneType"),
+        (1j, "a complex"),
+        ([1j], "a list"),
+        (["a"], "give a number, an array"),
+        ([[1], [1, 2]], "of equal shape"),
+        (10**400, "must fit in a float"),
+        (OnlyItem("x"), "is no number"),
+        (Tensor([1.0], gradient=True), r"tensor\.detach\(\)"),
+        (np.array([1], dtype="datetime64[s]"), "a ndarray"),
+    ],
+)
+def test_what_is_no_number_is_refused(bad: object, why: str) -> None:
+    with pytest.raises(MetricInvalid, match=rf"'loss'.*{why}"):
+        recorded({"loss": bad})
+
+
+@pytest.mark.parametrize("bad", [{"n": -1}, {"n": 1.0}, {"n": True}, {"seed": -1}, {"seed": "a"}])
+def test_ill_formed_counts_and_seeds_are_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(MetricInvalid, match="must be an integer of at least 0"):
+        recorded({"x": 1}, **bad)
+
+
+def test_a_refused_record_changes_nothing() -> None:
+    recorder = Recorder()
+    recorder.record({"x": 1, "h": Histogram.of([1], edges=[0, 1])}, seed=1)
+    before = recorder.statistics()
+    with pytest.raises(MetricMismatch, match="'h': a Histogram cannot be merged with a Moments"):
+        recorder.record({"x": 2, "h": 3}, seed=2)
+    with pytest.raises(MetricMismatch, match="'h': a Histogram with the edges"):
+        recorder.record({"x": 2, "h": Histogram.of([1], edges=[0, 2])})
+    with pytest.raises(MetricInvalid):
+        recorder.record({"x": 2, "y": "no number"}, seed=2)
+    assert recorder.statistics() == before
+
+
+def test_seeds_are_kept_beside_the_whole() -> None:
+    recorder = Recorder()
+    recorder.record({"return": [1, 3]}, seed=5)
+    recorder.record({"return": 4, "least": Minimum.of([2])}, seed=6)
+    recorder.record({"return": 7}, seed=5)
+    recorder.record({"return": 0}, seed=9, n=0)
+    statistics = recorder.statistics()
+    assert list(statistics) == ["return", "least", "return@seed"]
+    assert statistics["return"].count == 4
+    assert statistics["return@seed"].summary()[""] == pytest.approx((11 / 3 + 4) / 2)
+    seeds = statistics["return@seed"]
+    assert isinstance(seeds, PerSeed)
+    assert seeds.seeds[6] == Moments(n=1, mean=4.0)
+    assert set(seeds.seeds) == {5, 6}
+
+
+def values_of(statistics: dict[str, Metric]) -> dict[str, float]:
+    return {
+        f"{name} {key}": value for name, metric in statistics.items() for key, value in metric.summary().items()
+    }
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    n=st.integers(1, 60),
+    shards=st.sampled_from([1, 2, 7]),
+    offset=st.sampled_from([0.0, 1e6]),
+    data=st.data(),
+)
+def test_statistics_do_not_depend_on_shards_and_batches(
+    seed: int, n: int, shards: int, offset: float, data: Any
+) -> None:
+    samples = np.random.default_rng(seed).normal(offset, 1, n)
+    edges = [offset - 1, offset, offset + 1]
+
+    def record(recorder: Recorder, part: Any, number: int) -> None:
+        metrics = {
+            "x": part,
+            "total": Sum.of(part),
+            "nll": Perplexity.of(abs(part - offset)),
+            "h": Histogram.of(part, edges=edges),
+        }
+        recorder.record(metrics, seed=number % 3)
+
+    parts: list[dict[str, Metric]] = []
+    for indices in np.array_split(np.arange(n), shards):
+        recorder = Recorder()
+        at = 0
+        while at < len(indices):
+            size = data.draw(st.integers(1, len(indices) - at))
+            # What has one seed goes into one call.
+            batch = indices[at : at + size]
+            for number in range(3):
+                record(recorder, samples[batch[batch % 3 == number]], number)
+            at += size
+        parts.append(recorder.statistics())
+    whole = Recorder()
+    for number in range(3):
+        record(whole, samples[np.arange(n) % 3 == number], number)
+    expected, found = values_of(whole.statistics()), values_of(merged(parts, expected=n))
+    assert found.keys() == expected.keys()
+    # Of samples about 0 the mean may be tiny; the error is then 1e-12 of their spread.
+    assert found == pytest.approx(expected, rel=1e-12, abs=0 if offset else 1e-12, nan_ok=True)
+
+
+def test_shards_must_have_the_same_names() -> None:
+    full, lacking = recorded({"a": 1, "b": 2}), recorded({"a": 1})
+    with pytest.raises(MetricMismatch, match="shard 1 of 2 has no 'b', which other shards have, but has 'a'"):
+        merged([full, lacking], expected=None)
+    assert merged([{}, full, recorded({"a": 0}, n=0)], expected=1) == full
+    assert merged([], expected=None) == merged([{}, {}], expected=0) == {}
+
+
+def test_shards_must_have_the_same_types() -> None:
+    with pytest.raises(MetricMismatch, match="'a': a Moments cannot be merged with a Sum"):
+        merged([recorded({"a": 1}), recorded({"a": Sum.of([1])})], expected=2)
+
+
+def test_every_sample_must_have_been_counted() -> None:
+    shards = [recorded({"a": [1, 2], "ppl": Perplexity.of([1])}), {}, recorded({"a": 1, "ppl": Perplexity.of([])})]
+    assert merged(shards, expected=3)["a"].count == 3
+    assert merged(shards, expected=None)["a"].count == 3
+    with pytest.raises(
+        SamplesDiffer, match=r"'a' has counted 3 samples of 4 \(by shard 0: 2, 1: none, 2: 1\): some were left out"
+    ):
+        merged(shards, expected=4)
+    with pytest.raises(SamplesDiffer, match="counted twice"):
+        merged(shards, expected=2)
+    with pytest.raises(SamplesDiffer, match="nothing was recorded in 2 shards"):
+        merged([{}, {}], expected=10)
