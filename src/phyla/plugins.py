@@ -4,11 +4,17 @@ A plug-in is a frozen dataclass named under one of these entry point groups:
 
 | group               | contract                        | built in                                      |
 |---------------------|---------------------------------|-----------------------------------------------|
-| `phyla.strategies`  | `phyla.population.Strategy`     | `pbt`                                         |
-| `phyla.exploit`     | `phyla.population.Exploit`      | `truncation`, `exploit-pipeline`              |
-| `phyla.explore`     | `phyla.population.Explore`      | `perturb`, `resample`, `explore-pipeline`     |
+| `phyla.strategies`  | `phyla.population.Strategy`     | `pbt`, `initiator-pbt`, `random-search`,      |
+|                     |                                 | `grid-search`, `single-worker-explore`,       |
+|                     |                                 | `fixed-schedule`                              |
+| `phyla.exploit`     | `phyla.population.Exploit`      | `truncation`, `t-test`, `binary-tournament`,  |
+|                     |                                 | `winner-takes-all`, `backtrack`,              |
+|                     |                                 | `exploit-pipeline`                            |
+| `phyla.explore`     | `phyla.population.Explore`      | `perturb`, `resample`, `crossover`,           |
+|                     |                                 | `explore-with`, `explore-pipeline`            |
 | `phyla.fitness`     | `phyla.population.FitnessRule`  | `last`, `mean-of-last`, `best-of-last`        |
 | `phyla.objectives`  | `phyla.records.Objective`       | `maximize`, `minimize`                        |
+| `phyla.aggregators` | `phyla.evaluation.Aggregator`   | `mean`, `weighted-mean`, `worst`, and others  |
 
 Its fields are its settings: plain JSON values, functions, and other plug-ins. `encode` writes them as JSON,
 so that a worker or a later run can make the same strategy again; nothing is pickled. A dataclass or function
@@ -17,6 +23,7 @@ in the file that was run.
 """
 
 import dataclasses
+import hashlib
 import importlib
 import importlib.util
 import sys
@@ -30,9 +37,16 @@ from typing import Any
 from phyla.errors import ConfigurationError, NotImportable
 from phyla.records import Json
 
-GROUPS = ("phyla.strategies", "phyla.exploit", "phyla.explore", "phyla.fitness", "phyla.objectives")
+GROUPS = (
+    "phyla.strategies",
+    "phyla.exploit",
+    "phyla.explore",
+    "phyla.fitness",
+    "phyla.objectives",
+    "phyla.aggregators",
+)
 STUDY_MODULE = "__phyla_study__"
-"""Name under which a worker runs the study file again."""
+"""Name under which a worker runs the study file again; further files get it with a digest of their path."""
 
 _READING = "__phyla_reading__"
 
@@ -117,6 +131,19 @@ def _class(name: str) -> Callable[..., Any]:
     return resolve(name)
 
 
+def resolve_class(name: str) -> type[Any]:
+    """Return the class that a reference names.
+
+    Raises:
+        NotImportable: there is no such module or name.
+        ConfigurationError: it is no class.
+    """
+    found = resolve(name)
+    if not isinstance(found, type):
+        raise ConfigurationError(f"{name} is no class but {found!r}")
+    return found
+
+
 def reference(target: Callable[..., Any]) -> str:
     """Return the name under which another process finds a module-level function or class.
 
@@ -138,7 +165,7 @@ def reference(target: Callable[..., Any]) -> str:
             f"{name} of {module} is a lambda or is defined inside another function, so a worker process cannot "
             "find it; define it at the top level of a file, or run with workers=0"
         )
-    if module in ("__main__", STUDY_MODULE):
+    if module == "__main__" or module.startswith(STUDY_MODULE):
         file = getattr(sys.modules.get(module), "__file__", None)
         if file is None:
             raise NotImportable(
@@ -192,14 +219,19 @@ def study_module(path: Path) -> ModuleType:
     main = sys.modules.get("__main__")
     if main is not None and getattr(main, "__file__", None) and Path(str(main.__file__)).resolve() == path:
         return main
-    loaded = sys.modules.get(STUDY_MODULE)
-    if loaded is not None and getattr(loaded, "__file__", None) == str(path):
+    name = STUDY_MODULE
+    loaded = sys.modules.get(name)
+    if loaded is not None and getattr(loaded, "__file__", None) != str(path):
+        # A second file: what the first one defines must keep the name under which it is found again.
+        name += hashlib.sha256(str(path).encode()).hexdigest()[:16]
+        loaded = sys.modules.get(name)
+    if loaded is not None:
         return loaded
-    spec = importlib.util.spec_from_file_location(STUDY_MODULE, path)
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.exists():
         raise NotImportable(f"there is no study file {path}")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[STUDY_MODULE] = module
+    sys.modules[name] = module
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
     setattr(module, _READING, True)
@@ -208,7 +240,7 @@ def study_module(path: Path) -> ModuleType:
     except StudyFileRead:
         pass
     except BaseException:
-        del sys.modules[STUDY_MODULE]
+        del sys.modules[name]
         raise
     setattr(module, _READING, False)
     return module
@@ -216,4 +248,8 @@ def study_module(path: Path) -> ModuleType:
 
 def reading_study_file() -> bool:
     """Return whether a study file is being run only to define its names."""
-    return getattr(sys.modules.get(STUDY_MODULE), _READING, False)
+    return any(
+        getattr(module, _READING, False)
+        for name, module in list(sys.modules.items())
+        if name.startswith(STUDY_MODULE)
+    )

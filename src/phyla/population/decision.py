@@ -51,16 +51,22 @@ class Wait:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """Measure the member's checkpoint again; its fitness becomes the mean of all measurements.
+    """Measure a checkpoint again; its fitness becomes the mean of all measurements.
+
+    Where fitness comes from a suite, the suite is run on it again, with other seeds, and the member waits for
+    that. Else the member's own checkpoint is given to the training function as a trial without steps.
 
     Attributes:
         times: how many times, at least 1.
+        subject: the completed trial whose checkpoint it is; None for the member's own. Others than the
+            member's own need a suite.
         reason: why, as data.
         state: new state of the strategy; None leaves it as it is.
     """
 
     times: int
     reason: JsonObject
+    subject: Scored | None = None
     state: Json = None
 
 

@@ -7,6 +7,7 @@ from typing import Protocol, cast, final
 import numpy as np
 
 from phyla.errors import ConfigurationError
+from phyla.population.protocol import Population
 from phyla.records import JsonObject
 from phyla.space import Space
 
@@ -19,16 +20,20 @@ class Explored:
     Attributes:
         params: flat, valid in the space.
         changes: parameter name to `{"from", "to", "by"}`, for the ones that changed.
+        facts: what else the reason should tell.
     """
 
     params: JsonObject
     changes: Mapping[str, JsonObject] = field(default_factory=dict)
+    facts: JsonObject = field(default_factory=dict)
 
 
 class Explore(Protocol):
     """Derives hyperparameters from others."""
 
-    def propose(self, params: JsonObject, space: Space, rng: np.random.Generator) -> Explored | None:
+    def propose(
+        self, params: JsonObject, space: Space, rng: np.random.Generator, population: Population
+    ) -> Explored | None:
         """Return new hyperparameters, or None to leave it to the next rule of a pipeline."""
         ...
 
@@ -61,7 +66,9 @@ class Perturb:
             )
         _check_probability(self.resample, "Perturb", "resample")
 
-    def propose(self, params: JsonObject, space: Space, rng: np.random.Generator) -> Explored | None:
+    def propose(
+        self, params: JsonObject, space: Space, rng: np.random.Generator, population: Population
+    ) -> Explored | None:
         """Perturb every active parameter."""
         new, changes = space.perturb(params, rng, factors=self.factors, resample=self.resample)
         return Explored(params=new, changes=cast("Mapping[str, JsonObject]", changes))
@@ -86,7 +93,9 @@ class Resample:
     def __post_init__(self) -> None:
         _check_probability(self.probability, "Resample", "probability")
 
-    def propose(self, params: JsonObject, space: Space, rng: np.random.Generator) -> Explored | None:
+    def propose(
+        self, params: JsonObject, space: Space, rng: np.random.Generator, population: Population
+    ) -> Explored | None:
         """Draw from the prior, or decline."""
         if rng.random() >= self.probability:
             return None
@@ -110,10 +119,12 @@ class ExplorePipeline:
         if not self.rules:
             raise ConfigurationError("ExplorePipeline([]): give at least one rule, or explore=None")
 
-    def propose(self, params: JsonObject, space: Space, rng: np.random.Generator) -> Explored | None:
+    def propose(
+        self, params: JsonObject, space: Space, rng: np.random.Generator, population: Population
+    ) -> Explored | None:
         """Ask each rule in turn."""
         for rule in self.rules:
-            explored = rule.propose(params, space, rng)
+            explored = rule.propose(params, space, rng, population)
             if explored is not None:
                 return explored
         return None

@@ -4,11 +4,15 @@ from dataclasses import dataclass
 from typing import Literal, final
 
 from phyla.errors import ConfigurationError
-from phyla.population.decision import Decision, Start
+from phyla.population.checks import check_integer, check_steps
+from phyla.population.decision import Decision, Measure, Start
 from phyla.population.exploit import Exploit, Truncation
 from phyla.population.explore import Explore, Perturb
 from phyla.population.fitness import FitnessRule, Last
+from phyla.population.from_suite import FromSuite
+from phyla.population.keeps import NOTHING, Keeps
 from phyla.population.protocol import Population
+from phyla.population.starts import replaces
 from phyla.population.strategy import Context
 from phyla.records import JsonObject, Member, Scored
 
@@ -30,7 +34,7 @@ class PBT:
         exploit: who abandons its state for whose; None never does, and then hyperparameters are explored at
             every ready interval.
         explore: how hyperparameters change after an exploit; None copies them unchanged.
-        fitness: how the reports of one trial become its fitness.
+        fitness: how the reports of one trial become its fitness, or the suite that gives it (`FromSuite`).
         ready_interval: steps a member must spend after taking over a state before it may do so again; the
             default is `steps_per_trial`.
         burn_in: no exploit before a member has spent this many steps.
@@ -47,7 +51,7 @@ class PBT:
     total_steps: int
     exploit: Exploit | None = _TRUNCATION
     explore: Explore | None = _PERTURB
-    fitness: FitnessRule = _LAST
+    fitness: FitnessRule | FromSuite = _LAST
     ready_interval: int | None = None
     burn_in: int = 0
     synchronous: bool = False
@@ -60,14 +64,8 @@ class PBT:
             ("total_steps", 1),
             ("burn_in", 0),
         ):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ConfigurationError(f"PBT({name}={value!r}): must be an integer of at least {least}")
-        if self.steps_per_trial > self.total_steps:
-            raise ConfigurationError(
-                f"PBT(steps_per_trial={self.steps_per_trial}, total_steps={self.total_steps}): a trial may "
-                "not be longer than the whole training of a member; lower steps_per_trial or raise total_steps"
-            )
+            check_integer("PBT", name, getattr(self, name), least)
+        check_steps("PBT", self.steps_per_trial, self.total_steps)
         if self.ready_interval is not None and self.ready_interval < 1:
             raise ConfigurationError(f"PBT(ready_interval={self.ready_interval!r}): must be at least 1 step")
         if self.copy not in ("both", "weights", "hyperparameters"):
@@ -75,13 +73,18 @@ class PBT:
 
     @property
     def exclusive(self) -> bool:
-        """Only barriers need decisions one after the other."""
-        return self.synchronous
+        """Only barriers, and waiting for evaluations, need decisions one after the other."""
+        return self.synchronous or isinstance(self.fitness, FromSuite)
 
     @property
     def member_steps(self) -> int:
         """Steps each member spends in all."""
         return self.total_steps
+
+    @property
+    def keeps(self) -> Keeps:
+        """What the exploit rule may choose."""
+        return NOTHING if self.exploit is None else self.exploit.keeps
 
     def finished(self, member: Member) -> bool:
         """Return whether the member has spent its steps."""
@@ -98,19 +101,26 @@ class PBT:
                 params=params,
                 params_from=None,
                 steps=steps,
-                reason={"decision": "start" if first else "replace", **_replaces(member)},
+                reason={"decision": "start" if first else "replace", **replaces(member)},
             )
         head = member.head
         compared: JsonObject = {"why": "not ready"}
         if self._ready(member):
             if self.exploit is None:
-                return self._explored(member, head, None, steps, context, {"rule": "none"})
+                return self._explored(member, population, None, steps, context, {"rule": "none"})
             choice = self.exploit.choose(member, population, context.rng)
             if choice.donor is not None and choice.donor.trial != head.trial:
-                return self._explored(member, head, choice.donor, steps, context, choice.reason)
+                wanted = self.fitness.remeasure + 1 if isinstance(self.fitness, FromSuite) else 1
+                if choice.donor.measurements < wanted:
+                    return Measure(
+                        times=wanted - choice.donor.measurements,
+                        subject=choice.donor,
+                        reason={"decision": "measure", "compared": choice.reason},
+                    )
+                return self._explored(member, population, choice.donor, steps, context, choice.reason)
             compared = choice.reason
         if member.broken_trial is not None:
-            return self._explored(member, head, None, steps, context, {"why": "the same work broke before"})
+            return self._explored(member, population, None, steps, context, {"why": "the same work broke before"})
         return Start(
             weights=head,
             params=head.params,
@@ -127,21 +137,26 @@ class PBT:
     def _explored(
         self,
         member: Member,
-        head: Scored,
+        population: Population,
         donor: Scored | None,
         steps: int,
         context: Context,
         compared: JsonObject,
     ) -> Start:
+        head = member.head
+        assert head is not None
         weights = donor if donor and self.copy != "hyperparameters" else head
         source = donor if donor and self.copy != "weights" else head
-        explored = self.explore.propose(source.params, context.space, context.rng) if self.explore else None
+        explored = (
+            self.explore.propose(source.params, context.space, context.rng, population) if self.explore else None
+        )
         reason: JsonObject = {
             "decision": "exploit" if donor else "explore",
             **({"copied": self.copy} if donor else {}),
             "compared": compared,
             "changes": explored.changes if explored else {},
-            **_replaces(member),
+            **(explored.facts if explored else {}),
+            **replaces(member),
         }
         return Start(
             weights=weights,
@@ -151,7 +166,3 @@ class PBT:
             reason=reason,
             exploited=True,
         )
-
-
-def _replaces(member: Member) -> JsonObject:
-    return {} if member.broken_trial is None else {"replaces": member.broken_trial}

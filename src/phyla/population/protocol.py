@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from phyla.records import Member, TrialRecord
+from phyla.records import Member, Scored, TrialRecord
 
 
 class Population(Protocol):
@@ -35,6 +35,17 @@ class Population(Protocol):
 
     def lowest_generation(self) -> int | None:
         """Return the lowest generation of members that are not done; None if all are done."""
+        ...
+
+    def elites(self) -> int:
+        """Return how many members have an elite: the best finite score that they published, with its state.
+
+        Always 0 unless the strategy `keeps` elites.
+        """
+        ...
+
+    def elite_at_rank(self, rank: int) -> Scored:
+        """Return the elite at a rank in `0 .. elites() - 1`; 0 is the best. Ties as for members."""
         ...
 
     def trial(self, trial_id: int) -> TrialRecord:

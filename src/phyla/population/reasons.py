@@ -14,12 +14,24 @@ def describe(reason: JsonObject) -> str:
         words = f"took {_what(reason)} member {_mapping(compared.get('donor')).get('member')}"
         donor, own = _mapping(compared.get("donor")), _mapping(compared.get("own"))
         if donor and own:
-            words += f" ({_number(donor.get('fitness'))} against {_number(own.get('fitness'))})"
+            against = f"{_number(donor.get('fitness'))} against {_number(own.get('fitness'))}"
+            p = compared.get("p")
+            words += f" ({against})" if p is None else f" ({against}, p {_number(p)})"
+    opponent = _mapping(compared.get("opponent"))
+    if decision == "explore" and opponent:
+        own = _mapping(compared.get("own"))
+        against = f"{_number(own.get('fitness'))} against {_number(opponent.get('fitness'))}"
+        words = f"won against member {opponent.get('member')} ({against})"
+    if decision == "branch":
+        words = f"tried {reason.get('way')}" if reason.get("way") != "best of three" else "went on with the best"
     if decision == "recover":
         donor = _mapping(reason.get("donor"))
         words = f"checkpoint {reason.get('lost')} was lost: " + (
             f"took over member {donor.get('member')}" if donor else "started fresh"
         )
+    mate = _mapping(reason.get("mate"))
+    if mate:
+        words += f", crossed with member {mate.get('member')}"
     changes = _mapping(reason.get("changes"))
     if changes:
         words += ", " + ", ".join(_change(name, _mapping(change)) for name, change in changes.items())
@@ -33,6 +45,7 @@ _WORDS = {
     "replace": "started fresh",
     "continue": "continued",
     "explore": "explored",
+    "schedule": "continued",
     "measure": "measured again",
 }
 

@@ -7,6 +7,8 @@ import numpy as np
 
 from phyla.population.decision import Decision
 from phyla.population.fitness import FitnessRule
+from phyla.population.from_suite import FromSuite
+from phyla.population.keeps import Keeps
 from phyla.population.protocol import Population
 from phyla.records import Json, Member, Objective
 from phyla.space import Space
@@ -59,13 +61,18 @@ class Strategy(Protocol):
         ...
 
     @property
-    def fitness(self) -> FitnessRule:
-        """How the reports of one trial become its fitness."""
+    def fitness(self) -> FitnessRule | FromSuite:
+        """How the reports of one trial become its fitness, or which suite gives it."""
         ...
 
     @property
     def member_steps(self) -> int | None:
         """Steps that each member is to spend in all, for progress and time left; None if unknown."""
+        ...
+
+    @property
+    def keeps(self) -> Keeps:
+        """Which checkpoints must not be collected because decisions may still choose them; mostly `NOTHING`."""
         ...
 
     def finished(self, member: Member) -> bool:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Change = TypedDict("Change", {"from": Scalar, "to": Scalar, "by": str})
 """What happened to one parameter. `by` is "x1.2" (the factor), "step" (where the factor alone moves nothing),
-"neighbour", "resampled", "activated" (`from` is None) or "dropped" (`to` is None)."""
+"neighbour", "resampled", "crossed", "activated" (`from` is None) or "dropped" (`to` is None)."""
 
 SAMPLE_TRIES = 1000
 PERTURB_TRIES = 100
@@ -183,6 +183,53 @@ class Space:
                 raised.
         """
         return self._explored(params, rng, (), 1.0, names, SAMPLE_TRIES)
+
+    def cross(
+        self,
+        first: Mapping[str, Any],
+        second: Mapping[str, Any],
+        rng: "np.random.Generator",
+        *,
+        share: float = 0.5,
+    ) -> tuple[dict[str, Scalar], dict[str, Change]]:
+        """Values from two parents, and what changed from the first.
+
+        Every parameter that both have comes from the second with the given probability. One that is active
+        in the result comes from the parent that has it, and is drawn if neither has.
+
+        Args:
+            first: Values as `validate` takes them; only the constraints may be violated.
+            second: The same.
+            rng: Where randomness comes from.
+            share: The probability, per parameter, that it comes from the second.
+
+        Returns:
+            The flat values, and for each parameter whose value differs from the first's how it came. `by` is
+            "crossed", "activated" or "dropped".
+
+        Raises:
+            SpaceError: an argument makes no sense, no allowed values were found, or a constraint raised.
+        """
+        if not 0.0 <= share <= 1.0:
+            raise SpaceError(f"share is a probability between 0 and 1, got {share!r}")
+        old, other = self._checked(first), self._checked(second)
+        rejected, values = None, dict[str, Scalar]()
+        for _ in range(PERTURB_TRIES):
+            values, ways = {}, dict[str, str]()
+            for name, parameter, needed in self._plan:
+                if needed and not hold(needed, values):
+                    continue
+                if name not in old and name not in other:
+                    values[name], ways[name] = parameter.draw(rng), "activated"
+                elif name not in old or (name in other and rng.random() < share):
+                    values[name], ways[name] = other[name], "crossed"
+                else:
+                    values[name] = old[name]
+            values = self._sorted(values)
+            rejected = violated(self._constraints, values)
+            if rejected is None:
+                return values, self._changes(old, values, ways)
+        raise exhausted(rejected, values, PERTURB_TRIES, f"loosen the constraint; from {old!r} and {other!r}")
 
     def validate(self, params: Mapping[str, Any]) -> dict[str, Scalar]:
         """`params` as this space holds them: flat, in order, plain Python values of the right type.

@@ -1,0 +1,32 @@
+"""Checks of a strategy's settings."""
+
+from phyla.errors import ConfigurationError
+
+
+def check_integer(strategy: str, name: str, value: object, least: int) -> None:
+    """Refuse what is no integer, or too small.
+
+    Raises:
+        ConfigurationError: names the strategy, the setting and the value.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigurationError(f"{strategy}({name}={value!r}): must be an integer of at least {least}")
+
+
+def check_steps(strategy: str, steps_per_trial: object, total_steps: object) -> None:
+    """Refuse trials longer than the whole training of a member, and lengths that are none.
+
+    Raises:
+        ConfigurationError: names the strategy, the setting and the value.
+    """
+    check_integer(strategy, "total_steps", total_steps, 1)
+    if steps_per_trial is None:
+        return
+    check_integer(strategy, "steps_per_trial", steps_per_trial, 1)
+    assert isinstance(steps_per_trial, int)
+    assert isinstance(total_steps, int)
+    if steps_per_trial > total_steps:
+        raise ConfigurationError(
+            f"{strategy}(steps_per_trial={steps_per_trial}, total_steps={total_steps}): a trial may not be "
+            "longer than the whole training of a member; lower steps_per_trial or raise total_steps"
+        )

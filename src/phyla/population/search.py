@@ -1,0 +1,191 @@
+"""Baselines without evolution: random search and grid search."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, final
+
+from phyla.errors import ConfigurationError
+from phyla.population.checks import check_integer, check_steps
+from phyla.population.decision import Decision
+from phyla.population.fitness import FitnessRule, Last
+from phyla.population.from_suite import FromSuite
+from phyla.population.keeps import NOTHING, Keeps
+from phyla.population.protocol import Population
+from phyla.population.starts import fresh, proceed
+from phyla.population.strategy import Context
+from phyla.records import JsonObject, Member
+from phyla.space import Scalar, Space
+
+_LAST = Last()
+
+Grid: TypeAlias = Mapping[str, Sequence[Scalar]]
+"""Values by full name of the parameter."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RandomSearch:
+    """Every member trains from the first step to the last with hyperparameters drawn from the priors.
+
+    The baseline to compare with, at the same number of steps. A trial that breaks is tried again from where
+    its member was: with a fresh draw at the start, later with the same hyperparameters and another seed.
+
+    Source: Bergstra and Bengio 2012, Random search for hyper-parameter optimization, section 2.
+
+    Args:
+        members: number of members, each with hyperparameters of its own.
+        total_steps: steps each member spends in all.
+        steps_per_trial: steps of one trial, after which there are a checkpoint and a score; None makes one
+            trial of the whole training.
+        fitness: how the reports of one trial become its fitness, or the suite that gives it (`FromSuite`).
+
+    Raises:
+        ConfigurationError: a number is out of range.
+    """
+
+    members: int
+    total_steps: int
+    steps_per_trial: int | None = None
+    fitness: FitnessRule | FromSuite = _LAST
+
+    def __post_init__(self) -> None:
+        check_integer("RandomSearch", "members", self.members, 1)
+        check_steps("RandomSearch", self.steps_per_trial, self.total_steps)
+
+    @property
+    def population_size(self) -> int:
+        """Number of members."""
+        return self.members
+
+    @property
+    def synchronous(self) -> bool:
+        """Nobody waits."""
+        return False
+
+    @property
+    def exclusive(self) -> bool:
+        """Only waiting for evaluations needs decisions one after the other."""
+        return isinstance(self.fitness, FromSuite)
+
+    @property
+    def member_steps(self) -> int:
+        """Steps each member spends in all."""
+        return self.total_steps
+
+    @property
+    def keeps(self) -> Keeps:
+        """Nothing besides what members are at and what they published."""
+        return NOTHING
+
+    def finished(self, member: Member) -> bool:
+        """Return whether the member has spent its steps."""
+        return member.spent_steps >= self.total_steps
+
+    def decide(self, member: Member, population: Population, context: Context) -> Decision:
+        """Draw hyperparameters, or go on with them."""
+        steps = _steps(member, self.steps_per_trial, self.total_steps)
+        if member.head is not None:
+            return proceed(member, steps)
+        first = member.broken_trial is None
+        params = context.space.sample(context.rng, member=member.index if first else None)
+        return fresh(member, params, steps, {"decision": "start" if first else "replace"})
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class GridSearch:
+    """Every combination of the given values is trained by one member, from the first step to the last.
+
+    Parameters that the grid does not name start as the space says: at their `initial`, else drawn. A grid may
+    also be a list of grids, which come one after the other; so a conditional parameter can have values only
+    where it is active: `[{"kind": ["sgd"], "momentum": [0.0, 0.9]}, {"kind": ["adam"]}]`.
+
+    A trial that breaks is tried again with the same values and another seed.
+
+    Args:
+        grid: values by full name of the parameter, or several such mappings.
+        total_steps: steps each member spends in all.
+        steps_per_trial: steps of one trial, after which there are a checkpoint and a score; None makes one
+            trial of the whole training.
+        fitness: how the reports of one trial become its fitness, or the suite that gives it (`FromSuite`).
+
+    Raises:
+        ConfigurationError: a number is out of range, or a parameter has no values.
+    """
+
+    grid: Grid | Sequence[Grid]
+    total_steps: int
+    steps_per_trial: int | None = None
+    fitness: FitnessRule | FromSuite = _LAST
+
+    def __post_init__(self) -> None:
+        check_steps("GridSearch", self.steps_per_trial, self.total_steps)
+        grids = [self.grid] if isinstance(self.grid, Mapping) else list(self.grid)
+        if not grids:
+            raise ConfigurationError("GridSearch([]): give at least one grid, as in {'lr': [0.1, 0.01]}")
+        for grid in grids:
+            for name, values in grid.items():
+                if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+                    raise ConfigurationError(
+                        f"GridSearch({name}={values!r}): give a list of at least one value, as in [0.1, 0.01]"
+                    )
+        object.__setattr__(self, "grid", tuple({k: tuple(v) for k, v in grid.items()} for grid in grids))
+
+    @property
+    def points(self) -> tuple[JsonObject, ...]:
+        """The combinations, in the order of the members; the last parameter varies fastest."""
+        grids = (self.grid,) if isinstance(self.grid, Mapping) else self.grid
+        return tuple(
+            dict(zip(grid, values, strict=True)) for grid in grids for values in itertools.product(*grid.values())
+        )
+
+    @property
+    def population_size(self) -> int:
+        """Number of combinations."""
+        return len(self.points)
+
+    @property
+    def synchronous(self) -> bool:
+        """Nobody waits."""
+        return False
+
+    @property
+    def exclusive(self) -> bool:
+        """Only waiting for evaluations needs decisions one after the other."""
+        return isinstance(self.fitness, FromSuite)
+
+    @property
+    def member_steps(self) -> int:
+        """Steps each member spends in all."""
+        return self.total_steps
+
+    @property
+    def keeps(self) -> Keeps:
+        """Nothing besides what members are at and what they published."""
+        return NOTHING
+
+    def finished(self, member: Member) -> bool:
+        """Return whether the member has spent its steps."""
+        return member.spent_steps >= self.total_steps
+
+    def decide(self, member: Member, population: Population, context: Context) -> Decision:
+        """Start at the member's point of the grid, or go on.
+
+        Raises:
+            SpaceError: the space does not allow the point.
+        """
+        steps = _steps(member, self.steps_per_trial, self.total_steps)
+        if member.head is not None:
+            return proceed(member, steps)
+        point = self.points[member.index]
+        space = context.space
+        placed = Space(space.parameters, constraints=space.constraints, initial=[point])
+        params = placed.sample(context.rng, member=0)
+        decision = "start" if member.broken_trial is None else "replace"
+        return fresh(member, params, steps, {"decision": decision, "point": point})
+
+
+def _steps(member: Member, steps_per_trial: int | None, total_steps: int) -> int:
+    left = total_steps - member.spent_steps
+    return left if steps_per_trial is None else min(steps_per_trial, left)

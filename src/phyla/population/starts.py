@@ -1,0 +1,50 @@
+"""What strategies start trials from: nothing, the member's own state, or an earlier trial."""
+
+from phyla.population.decision import Start
+from phyla.population.protocol import Population
+from phyla.records import JsonObject, Member, Scored, TrialRecord, TrialState
+
+
+def fresh(member: Member, params: JsonObject, steps: int, reason: JsonObject) -> Start:
+    """Start from nothing, with these hyperparameters."""
+    return Start(weights=None, params=params, params_from=None, steps=steps, reason={**reason, **replaces(member)})
+
+
+def proceed(member: Member, steps: int) -> Start:
+    """Go on with the member's own weights and hyperparameters."""
+    assert member.head is not None
+    return Start(
+        weights=member.head,
+        params=member.head.params,
+        params_from=member.head.trial,
+        steps=steps,
+        reason={"decision": "continue", **replaces(member)},
+    )
+
+
+def replaces(member: Member) -> JsonObject:
+    """Return which broken trial the next one replaces, for its reason."""
+    return {} if member.broken_trial is None else {"replaces": member.broken_trial}
+
+
+def before(trial: TrialRecord, population: Population) -> TrialRecord:
+    """Return the true ancestor of a trial that has one: what its member had completed before."""
+    ancestor = trial.parent if trial.jump_from is None else trial.jump_from
+    assert ancestor is not None
+    return population.trial(ancestor)
+
+
+def scored_trial(trial: TrialRecord) -> Scored | None:
+    """Return a completed trial as a decision may start from it; None if it has not completed."""
+    if trial.state is not TrialState.COMPLETED or trial.checkpoint is None or trial.reached_step is None:
+        return None
+    return Scored(
+        trial=trial.id,
+        member=trial.member,
+        checkpoint=trial.checkpoint,
+        index=trial.checkpoint_index,
+        step=trial.reached_step,
+        params=trial.params,
+        fitness=trial.fitness,
+        order=trial.order,
+    )
