@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, cast
 
 from hypothesis import strategies as st
@@ -13,7 +13,9 @@ from phyla.controller import Controller
 from phyla.errors import PhylaError
 from phyla.machine import Claimed, Completion, Failure, Rules
 from phyla.population import (
+    NOTHING,
     PBT,
+    Backtrack,
     Context,
     Decision,
     FitnessRule,
@@ -54,6 +56,7 @@ class Capricious:
     total_steps: int = 6 * STEPS
     synchronous: bool = False
     exclusive: bool = True
+    keeps = NOTHING
     fitness: FitnessRule = field(default_factory=Last)
     member_steps: int | None = None
 
@@ -194,6 +197,8 @@ def _answers(view: Reader) -> dict[str, Any]:
         "unfinished": view.has_unfinished_trials(),
         "waiting": [view.has_waiting(), view.waiting_generation(), view.next_wait_until()],
         "active": [view.active_members(), view.lowest_generation()],
+        "elites": [view.elite_at_rank(rank) for rank in range(view.elites())],
+        "elite": [view.elite(member) for member in range(view.size)],
         "running": [view.running(), *(view.running(worker) for worker in WORKERS)],
         "expired": view.expired(2),
     }
@@ -216,12 +221,16 @@ class Alike(RuleBasedStateMachine):
         self.claims: list[Claimed] = []
 
     @initialize(
-        size=st.integers(1, 4), kind=st.sampled_from(("async", "sync", "capricious")), minimize=st.booleans()
+        size=st.integers(1, 4),
+        kind=st.sampled_from(("async", "sync", "capricious", "back", "back, sync")),
+        minimize=st.booleans(),
     )
     def create(self, size: int, kind: str, minimize: bool) -> None:
         strategy: Strategy = Capricious(population_size=size)
         if kind != "capricious":
-            strategy = pbt(size, synchronous=kind == "sync")
+            evolving = pbt(size, synchronous=kind in ("sync", "back, sync"))
+            returning = replace(evolving, exploit=Backtrack(quantile=0.3, pool=0.6))
+            strategy = returning if kind.startswith("back") else evolving
         agreed = rules(strategy, minimize=minimize)
         name = f"study {len(self.oracle.studies())}"
         config: JsonObject = {"schema": 1, "nan": math.nan, "$float": "mine"}

@@ -18,20 +18,34 @@ from phyla.errors import SchemaMismatch, StoreError
 from phyla.machine import UpdateMember
 from phyla.records import MemberState
 from phyla.store import open_store
+from phyla.store.sql import schema
 from phyla.store.sql.backend import Backend
 from phyla.store.sql.postgres import PostgresBackend
-from phyla.store.sql.schema import HEAD, REVISION_TABLE, bring_up_to_date
+from phyla.store.sql.schema import HEAD, REVISION_TABLE, bring_up_to_date, migrate
 from phyla.store.sql.sqlite import SqliteBackend
 from phyla.store.sql.tables import metadata
 from storing import VirtualClock
 
-MAY_SCAN = {"all_studies"}
-MAY_SORT = {"count_unfinished", "running", "checkpoints"}
+MAY_SCAN = {"all_studies", "evaluation.all_runs"}
+MAY_SORT = {"count_unfinished", "checkpoints", "evaluation.running", "evaluation.groups_of"}
+
+
+def _backend(url: str) -> Backend:
+    return SqliteBackend(url, VirtualClock()) if url.startswith("sqlite") else PostgresBackend(url)
+
+
+def _made(url: str) -> Backend:
+    backend = _backend(url)
+    bring_up_to_date(backend)
+    return backend
 
 
 def _migrated(url: str) -> Backend:
-    backend: Backend = SqliteBackend(url, VirtualClock()) if url.startswith("sqlite") else PostgresBackend(url)
-    bring_up_to_date(backend)
+    backend = _backend(url)
+    with backend.engine.connect() as connection:
+        backend.lock_schema(connection)
+        migrate(connection, None, url)
+        connection.commit()
     return backend
 
 
@@ -42,7 +56,6 @@ def _sqlite_schema(backend: Backend) -> Any:
         # Constraints of a table have no order that counts.
         name: sorted(line.strip().strip(",") for line in sql.replace('"', "").splitlines())
         for name, sql in rows
-        if REVISION_TABLE not in sql
     }
 
 
@@ -62,7 +75,7 @@ def _postgres_schema(backend: Backend) -> Any:
     with backend.engine.connect() as connection:
         schema = connection.exec_driver_sql("SELECT current_schema()").scalar_one()
         found = [tuple(row) for query in queries for row in connection.exec_driver_sql(query)]
-    return sorted(str(row).replace(f"{schema}.", "") for row in found if row[0] != REVISION_TABLE)
+    return sorted(str(row).replace(f"{schema}.", "") for row in found)
 
 
 @pytest.fixture
@@ -72,20 +85,25 @@ def sqlite_urls(tmp_path: Path) -> tuple[str, str]:
 
 def test_migrations_make_the_schema_on_sqlite(sqlite_urls: tuple[str, str]) -> None:
     migrated = _migrated(sqlite_urls[0])
-    made = SqliteBackend(sqlite_urls[1], VirtualClock())
-    metadata.create_all(made.engine)
+    made = _made(sqlite_urls[1])
     assert _sqlite_schema(migrated) == _sqlite_schema(made)
     assert _differences(migrated) == []
+    assert _revision(migrated) == _revision(made) == HEAD
 
 
 def test_migrations_make_the_schema_on_postgres(make_postgres_url: Callable[[], str]) -> None:
     migrated = _migrated(make_postgres_url())
-    made = PostgresBackend(make_postgres_url())
-    metadata.create_all(made.engine)
+    made = _made(make_postgres_url())
     assert _postgres_schema(migrated) == _postgres_schema(made)
     assert _differences(migrated) == []
+    assert _revision(migrated) == _revision(made) == HEAD
     for backend in (migrated, made):
         backend.engine.dispose()
+
+
+def _revision(backend: Backend) -> str | None:
+    with backend.engine.connect() as connection:
+        return backend.revision(connection)
 
 
 def _differences(backend: Backend) -> list[Any]:
@@ -103,7 +121,7 @@ def url(request: pytest.FixtureRequest, sqlite_urls: tuple[str, str]) -> str:
 
 
 def test_a_database_of_a_newer_version_is_refused(url: str) -> None:
-    backend = _migrated(url)
+    backend = _made(url)
     with backend.engine.begin() as connection:
         connection.exec_driver_sql(f"UPDATE {REVISION_TABLE} SET version_num = '9999'")
     with pytest.raises(SchemaMismatch, match=rf"revision 9999.*up to {HEAD}.*pip install --upgrade phyla"):
@@ -118,18 +136,41 @@ def test_several_processes_may_create_it_at_once(url: str) -> None:
     running = [subprocess.Popen([sys.executable, "-c", code, url]) for _ in range(3)]
     assert [process.wait(60) for process in running] == [0, 0, 0]
     store = open_store(url)
-    assert [study.id for study in store.studies()] == [1]
+    assert [study.name for study in store.studies()] == ["s"]
     store.close()
 
 
-def test_opening_an_existing_database_imports_no_heavy_module(url: str) -> None:
-    open_store(url).close()
+def test_a_database_of_an_older_version_is_migrated(
+    sqlite_urls: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = _made(sqlite_urls[0])
+    with backend.engine.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE {REVISION_TABLE} SET version_num = 'older'")
+    asked: list[str | None] = []
+    monkeypatch.setattr(schema, "migrate", lambda connection, found, url: asked.append(found))
+    bring_up_to_date(backend)
+    assert asked == ["older"]
+    backend.engine.dispose()
+
+
+def test_tables_of_somebody_else_are_left_alone(sqlite_urls: tuple[str, str]) -> None:
+    backend = _backend(sqlite_urls[0])
+    with backend.engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE trials (theirs)")
+    with pytest.raises(StoreError, match="table trials already exists"):
+        open_store(sqlite_urls[0])
+    assert list(_sqlite_schema(backend)) == ["trials"]
+    backend.engine.dispose()
+
+
+def test_opening_a_database_imports_no_heavy_module(url: str) -> None:
     code = (
         "import sys; from phyla.store import open_store; assert 'sqlalchemy' not in sys.modules; "
         "open_store(sys.argv[1]).find_study('s'); "
         "assert not {'alembic', 'scipy', 'mako', 'sqlalchemy.orm'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code, url], check=True, timeout=60)
+    for _ in ("new", "existing"):
+        subprocess.run([sys.executable, "-c", code, url], check=True, timeout=60)
 
 
 def test_a_member_has_one_unfinished_trial(url: str) -> None:
@@ -140,7 +181,7 @@ def test_a_member_has_one_unfinished_trial(url: str) -> None:
         "end_step, seed, token, failures, exploited, metrics, checkpoint_index, reason, created_at) VALUES "
         "(:id, 1, 0, 0, 'train', :state, 0, '{}', 0, 1, 0, 1, 0, false, '{}', 0, '{}', 0)"
     )
-    backend = _migrated(url)
+    backend = _made(url)
     with backend.engine.begin() as connection:
         connection.execute(sa.text(insert), {"id": 1, "state": "pending"})
     with pytest.raises(sa.exc.IntegrityError), backend.engine.begin() as connection:
@@ -163,9 +204,13 @@ def test_an_invariant_that_is_violated_is_explained(url: str) -> None:
 
 
 def test_no_statement_scans_a_table(sqlite_urls: tuple[str, str]) -> None:
-    backend = _migrated(sqlite_urls[0])
+    backend = _made(sqlite_urls[0])
+    evaluation = vars(backend.statements.evaluation).items()
     statements = {
         **{name: value for name, value in vars(backend.statements).items() if isinstance(value, str)},
+        **{f"evaluation.{name}": value for name, value in evaluation if isinstance(value, str)},
+        "update_group": backend.statements.evaluation.update_group(("state", "values")),
+        "update_task": backend.statements.evaluation.update_task(("state", "token")),
         "update_member": backend.statements.update_member(("state", "head")),
         "update_trial": backend.statements.update_trial(("state", "order")),
     }

@@ -15,7 +15,7 @@ from phyla import machine
 from phyla.controller import Controller
 from phyla.errors import LeaseLost, StudyNotFound
 from phyla.machine import Accepted, Failure
-from phyla.records import CheckpointState, MemberState, Report, StudyState, TrialState
+from phyla.records import CheckpointState, MemberState, Report, Scored, StudyState, TrialState
 from phyla.store import MemoryStore, Store, pages
 from phyla.store.sql import SqlStore
 from phyla.store.sql.postgres import PostgresBackend
@@ -80,12 +80,13 @@ def subject(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> Iterat
         store.close()
 
 
+@pytest.mark.timeout(900)  # thousands of flushes, which a busy disk makes slow
 def test_it_answers_as_the_store_in_memory_does(subject: Subject, kind: str) -> None:
     run_state_machine_as_test(
         # Anything that makes a state machine will do.
         cast("type[Alike]", partial(Alike, subject.store, MemoryStore(subject.clock), subject.clock)),
         settings=settings(
-            max_examples={"memory": 10, "sqlite": 80, "postgres": 30}[kind],
+            max_examples={"memory": 10, "sqlite": 50, "postgres": 30}[kind],
             stateful_step_count=30,
             deadline=None,
             derandomize=True,
@@ -242,6 +243,50 @@ def test_a_parent_that_is_not_live_cannot_be_taken(subject: Subject) -> None:
     for gone in (name, "unknown"):
         with pytest.raises(machine.ParentGone), subject.store.transaction(1, exclusive=True) as tx:
             tx.apply([machine.TakeCheckpoint(gone)])
+
+
+def test_elites_rise_by_what_members_publish_and_are_ranked(subject: Subject) -> None:
+    subject.controller(size=4)
+
+    def scored(member: int, trial: int, order: float) -> Scored:
+        return Scored(
+            trial=trial,
+            member=member,
+            checkpoint=f"{trial}.1",
+            index=0,
+            step=1,
+            params={},
+            fitness=-order,
+            order=order,
+        )
+
+    def publish(member: int, trial: int, order: float, *, everyone: bool = False) -> list[int]:
+        with subject.store.transaction(1, exclusive=True) as tx:
+            row = replace(tx.locked_member(member), published=scored(member, trial, order))
+            tx.apply([machine.UpdateMember(row), machine.RaiseElites(None if everyone else member)])
+        return ranked()
+
+    def ranked() -> list[int]:
+        with subject.store.reader(1) as reader:
+            elites = [reader.elite_at_rank(rank) for rank in range(reader.elites())]
+            assert {elite.checkpoint for elite in elites} <= reader.held_checkpoints()
+            assert all(reader.elite(elite.member) == elite for elite in elites)
+            return [elite.trial for elite in elites]
+
+    assert ranked() == []
+    assert publish(0, 1, 5.0) == [1]
+    assert publish(1, 2, -math.inf) == [1]
+    assert publish(1, 3, 5.0, everyone=True) == [3, 1]
+    assert publish(0, 4, 4.0, everyone=True) == [3, 1]
+    assert publish(0, 5, 6.0) == [5, 3]
+    assert publish(0, 5, 2.0) == [3, 5]  # measured again
+    assert publish(2, 6, 9.0) == [6, 3, 5]
+    with subject.store.transaction(1, exclusive=True) as tx:
+        tx.apply([machine.SetElite(2, None), machine.SetElite(3, scored(3, 7, 3.0))])
+        tx.apply([machine.SetElite(0, scored(0, 1, 1.0))])
+    assert ranked() == [3, 7, 1]
+    with subject.store.reader(1) as reader:
+        assert reader.elite(2) is None
 
 
 def test_a_member_goes_on_when_its_parent_is_gone(subject: Subject) -> None:

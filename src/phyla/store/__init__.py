@@ -1,7 +1,18 @@
 """Where studies are remembered: one contract, in memory, on SQLite and on PostgreSQL."""
 
 from phyla.store.contract import Reader, Store, Transaction, pages
+from phyla.store.evaluation import EvalReader, EvalTransaction
 from phyla.store.memory import MemoryStore
 from phyla.store.opening import open_store, schema_revisions
 
-__all__ = ["MemoryStore", "Reader", "Store", "Transaction", "open_store", "pages", "schema_revisions"]
+__all__ = [
+    "EvalReader",
+    "EvalTransaction",
+    "MemoryStore",
+    "Reader",
+    "Store",
+    "Transaction",
+    "open_store",
+    "pages",
+    "schema_revisions",
+]

@@ -4,17 +4,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from phyla.machine import Command, View
+from phyla.machine import AnyCommand, View
 from phyla.records import (
     Attempt,
     Checkpoint,
     JsonObject,
     Member,
     Report,
+    RunKind,
+    RunRecord,
     StudyRecord,
     StudyState,
     TrialRecord,
 )
+from phyla.store.evaluation import EvalReader, EvalTransaction
 
 
 class Reader(View, Protocol):
@@ -54,7 +57,11 @@ class Reader(View, Protocol):
 class Transaction(View, Protocol):
     """A view that can be written; everything is committed at the end, or nothing."""
 
-    def apply(self, commands: Sequence[Command]) -> list[str]:
+    def evaluation(self) -> EvalTransaction | None:
+        """Return the evaluation of this study's checkpoints, in the same transaction; None without suites."""
+        ...
+
+    def apply(self, commands: Sequence[AnyCommand]) -> list[str]:
         """Apply commands in order.
 
         Returns:
@@ -111,6 +118,37 @@ class Store(Protocol):
 
     def reader(self, study: int) -> AbstractContextManager[Reader]:
         """Open a consistent look at one study."""
+        ...
+
+    def create_run(
+        self, name: str, kind: RunKind, config: JsonObject, *, study: int | None = None, location: str = ""
+    ) -> RunRecord:
+        """Create a run, or return the one that exists under that name."""
+        ...
+
+    def find_run(self, name: str) -> RunRecord | None:
+        """Return a run by name, or None."""
+        ...
+
+    def runs(self) -> Sequence[RunRecord]:
+        """Return all runs by id."""
+        ...
+
+    def set_run_config(self, run: int, config: JsonObject) -> None:
+        """Replace the configuration of a run, and follow it again if it had ended."""
+        ...
+
+    def evaluating(self, run: RunRecord, *, exclusive: bool = True) -> AbstractContextManager[EvalTransaction]:
+        """Open a writing transaction on one run, and on its study if it has one; see `transaction`.
+
+        Args:
+            run: the run.
+            exclusive: no other exclusive transaction on this run, or its study, runs at the same time.
+        """
+        ...
+
+    def evaluations(self, run: RunRecord) -> AbstractContextManager[EvalReader]:
+        """Open a consistent look at the evaluation of one run."""
         ...
 
     def close(self) -> None:

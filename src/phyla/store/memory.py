@@ -6,19 +6,23 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar, final
 
-from phyla.errors import StudyNotFound
+from phyla.errors import StoreError, StudyNotFound
 from phyla.machine import (
     AddReports,
+    AnyCommand,
     Command,
     EndAttempt,
+    EvalCommand,
     InsertAttempt,
     InsertCheckpoint,
     InsertTrial,
     MarkDeleting,
     ParentGone,
     PublishAll,
+    RaiseElites,
     RenewAttempts,
     SetCheckpointState,
+    SetElite,
     SetStrategyState,
     SetStudyState,
     TakeCheckpoint,
@@ -31,10 +35,16 @@ from phyla.records import (
     AttemptState,
     Checkpoint,
     CheckpointState,
+    Group,
+    GroupState,
     JsonObject,
     Member,
     MemberState,
     Report,
+    RunKind,
+    RunRecord,
+    RunState,
+    Scored,
     StudyRecord,
     StudyState,
     TrialKind,
@@ -42,6 +52,7 @@ from phyla.records import (
     TrialState,
 )
 from phyla.settings import Clock, system_clock
+from phyla.store.memory_evaluation import Ledger, MemoryEvaluation
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -62,6 +73,7 @@ class MemoryStore:
         self._studies: dict[int, StudyRecord] = {}
         self._tables: dict[int, _Tables] = {}
         self._next_trial = 1
+        self._ledger = Ledger()
 
     @property
     def url(self) -> str:
@@ -128,6 +140,60 @@ class MemoryStore:
         with self.transaction(study, exclusive=False) as transaction:
             yield transaction
 
+    def create_run(
+        self, name: str, kind: RunKind, config: JsonObject, *, study: int | None = None, location: str = ""
+    ) -> RunRecord:
+        """Create a run, or return the one that exists under that name."""
+        with self._lock:
+            found = self.find_run(name)
+            if found is not None:
+                return found
+            run = RunRecord(
+                id=len(self._ledger.runs) + 1,
+                name=name,
+                kind=kind,
+                study=study,
+                location=location,
+                config=config,
+                created_at=self._clock(),
+            )
+            self._ledger.runs[run.id] = run
+            return run
+
+    def find_run(self, name: str) -> RunRecord | None:
+        """Return a run by name, or None."""
+        return next((run for run in self._ledger.runs.values() if run.name == name), None)
+
+    def runs(self) -> Sequence[RunRecord]:
+        """Return all runs by id."""
+        return list(self._ledger.runs.values())
+
+    def set_run_config(self, run: int, config: JsonObject) -> None:
+        """Replace the configuration of a run, and follow it again if it had ended."""
+        with self._lock:
+            old = self._ledger.runs[run]
+            self._ledger.runs[run] = replace(old, config=config, state=RunState.FOLLOWING, message=None)
+
+    @contextmanager
+    def evaluating(self, run: RunRecord, *, exclusive: bool = True) -> Iterator[MemoryEvaluation]:
+        """Open a writing transaction on one run, and on its study if it has one."""
+        with self._lock:
+            if run.id not in self._ledger.runs:
+                raise StoreError(f"there is no run with id {run.id} in {self.url}")
+            population = None if run.study is None else MemoryTransaction(self, run.study)
+            evaluation = MemoryEvaluation(self._ledger, run.id, self._clock(), population)
+            try:
+                yield evaluation
+            except BaseException:
+                evaluation.undo()
+                raise
+
+    @contextmanager
+    def evaluations(self, run: RunRecord) -> Iterator[MemoryEvaluation]:
+        """Open a consistent look at the evaluation of one run."""
+        with self.evaluating(run) as evaluation:
+            yield evaluation
+
     def close(self) -> None:
         """Nothing is open."""
 
@@ -140,6 +206,7 @@ class _Tables:
         self.trials: dict[int, TrialRecord] = {}
         self.attempts: dict[tuple[int, int], Attempt] = {}
         self.checkpoints: dict[str, Checkpoint] = {}
+        self.elites: dict[int, Scored | None] = {}
         self.reports: dict[tuple[int, int], list[Report]] = {}
 
 
@@ -200,6 +267,19 @@ class MemoryTransaction:
     def at_rank(self, rank: int) -> Member:
         """Return the member at a rank."""
         return self._ranked()[rank]
+
+    def elite(self, index: int) -> Scored | None:
+        """Return the elite of a member, or None."""
+        return self._t.elites.get(index)
+
+    def elites(self) -> int:
+        """Return how many members have an elite."""
+        return sum(elite is not None for elite in self._t.elites.values())
+
+    def elite_at_rank(self, rank: int) -> Scored:
+        """Return the elite at a rank."""
+        elites = [elite for elite in self._t.elites.values() if elite is not None]
+        return sorted(elites, key=lambda elite: (elite.order or 0.0, elite.member), reverse=True)[rank]
 
     def lowest_generation(self) -> int | None:
         """Return the lowest generation of members that are not done."""
@@ -290,10 +370,17 @@ class MemoryTransaction:
         """Return names that members and unfinished trials refer to."""
         held: set[str | None] = set()
         for member in self._t.members.values():
-            held.update(s.checkpoint for s in (member.head, member.published) if s)
+            elite = self._t.elites.get(member.index)
+            held.update(s.checkpoint for s in (member.head, member.published, elite) if s)
         for trial in self._t.trials.values():
             if trial.state in _UNFINISHED:
                 held.update((trial.parent_checkpoint, trial.progress))
+        ledger = self._store._ledger
+        runs = {run.id for run in ledger.runs.values() if run.study == self._id}
+        for group in ledger.groups.values():
+            waits = group.state is GroupState.QUEUED and (group.started or group.guaranteed is not None)
+            if group.run in runs and (group.best or waits):
+                held.add(ledger.seen[group.seen].name)
         return frozenset(name for name in held if name is not None)
 
     def best_trials(self, count: int) -> Sequence[TrialRecord]:
@@ -321,6 +408,26 @@ class MemoryTransaction:
         """Return whether any trial is running or pending."""
         return any(trial.state in _UNFINISHED for trial in self._t.trials.values())
 
+    def evaluation(self) -> MemoryEvaluation | None:
+        """Return the evaluation of this study's checkpoints, in the same transaction."""
+        ledger = self._store._ledger
+        name = self.study().name
+        # Others may watch the study, too, as runs under other names.
+        own = next((run.id for run in ledger.runs.values() if run.study == self._id and run.name == name), None)
+        return None if own is None else MemoryEvaluation(ledger, own, self._now, self)
+
+    def _awaited(self) -> list[Group]:
+        groups = self._store._ledger.groups.values()
+        return [group for group in groups if group.study == self._id and group.state is GroupState.QUEUED]
+
+    def unscored(self, member: int) -> int:
+        """Return how many checkpoints of a member wait for their fitness."""
+        return sum(g.member == member and g.replicate == 0 for g in self._awaited())
+
+    def awaited_groups(self, *, fitness: bool) -> int:
+        """Return how many of the study's own groups are queued."""
+        return sum(not fitness or group.trial is not None for group in self._awaited())
+
     def has_waiting(self) -> bool:
         """Return whether any member waits."""
         return any(m.state is MemberState.WAITING for m in self._t.members.values())
@@ -347,11 +454,17 @@ class MemoryTransaction:
 
     # What can be changed
 
-    def apply(self, commands: Sequence[Command]) -> list[str]:
+    def apply(self, commands: Sequence[AnyCommand]) -> list[str]:
         """Apply commands in order; return the checkpoints that were marked for deletion."""
         marked: list[str] = []
         for command in commands:
-            marked += self._apply(command)
+            if isinstance(command, EvalCommand):
+                evaluation = self.evaluation()
+                if evaluation is None:
+                    raise TypeError(f"{command!r} needs a run, and study {self.study().name!r} has none")
+                evaluation.apply_one(command)
+            else:
+                marked += self._apply(command)
         return marked
 
     def undo(self) -> None:
@@ -387,7 +500,14 @@ class MemoryTransaction:
                 self._wake(command)
             case PublishAll():
                 for member in self.members():
+                    if member.head is not None and member.head.order is None:
+                        continue
                     self._set(t.members, member.index, replace(member, published=member.head))
+            case RaiseElites(index):
+                for member in self.members() if index is None else [self.member(index)]:
+                    self._raise_elite(member)
+            case SetElite(index, elite):
+                self._set(t.elites, index, elite)
             case InsertCheckpoint(checkpoint):
                 self._set(t.checkpoints, checkpoint.name, checkpoint)
             case TakeCheckpoint(name):
@@ -412,6 +532,14 @@ class MemoryTransaction:
                 changed = replace(study, strategy_state=state, state_version=study.state_version + 1)
                 self._set(self._store._studies, self._id, changed)
         return []
+
+    def _raise_elite(self, member: Member) -> None:
+        published, elite = member.published, self.elite(member.index)
+        if published is None or not published.can_donate:
+            return
+        same = elite is not None and elite.checkpoint == published.checkpoint
+        if elite is None or same or (published.order or 0.0) > (elite.order or 0.0):
+            self._set(self._t.elites, member.index, published)
 
     def _wake(self, command: WakeMembers) -> None:
         for member in self.members():

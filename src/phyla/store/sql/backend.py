@@ -6,7 +6,8 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 
 from phyla.errors import StoreError
-from phyla.records import StudyRecord
+from phyla.records import RunRecord, StudyRecord
+from phyla.store.sql.evaluation_rows import Runs
 from phyla.store.sql.statements import Statements
 
 
@@ -76,6 +77,16 @@ class Backend(Protocol):
         ...
 
     @property
+    def one_writer(self) -> bool:
+        """Whether a transaction that writes excludes every other one."""
+        ...
+
+    @property
+    def runs(self) -> Runs:
+        """Makes records of runs."""
+        ...
+
+    @property
     def driver_errors(self) -> tuple[type[Exception], ...]:
         """What the driver and the pool raise."""
         ...
@@ -90,6 +101,10 @@ class Backend(Protocol):
 
     def study(self, cursor: Cursor, study: int, *, exclusive: bool) -> tuple[StudyRecord | None, float]:
         """Return a study, locked if the transaction is exclusive, and the time."""
+        ...
+
+    def run(self, cursor: Cursor, run: int, *, exclusive: bool) -> tuple[RunRecord | None, float]:
+        """Return a run, locked if the transaction is exclusive, and the time."""
         ...
 
     def now(self, cursor: Cursor) -> float:

@@ -5,9 +5,10 @@ from typing import Any, final
 import sqlalchemy as sa
 
 from phyla.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavailable
-from phyla.records import StudyRecord
+from phyla.records import RunRecord, StudyRecord
 from phyla.settings import Clock
 from phyla.store.sql.backend import Cursor
+from phyla.store.sql.evaluation_rows import Runs
 from phyla.store.sql.rows import Studies
 from phyla.store.sql.statements import Statements
 
@@ -89,6 +90,8 @@ class PostgresBackend:
         self.url = shown.render_as_string()
         self._clock = clock
         self._studies = Studies()
+        self.runs = Runs()
+        self.one_writer = False
         self.engine = sa.create_engine(
             parsed.set(drivername="postgresql+psycopg"),
             pool_pre_ping=True,
@@ -121,6 +124,15 @@ class PostgresBackend:
             return None, 0.0
         return self._studies.record(row[:10]), float(row[10]) if self._clock is None else self._clock()
 
+    def run(self, cursor: Cursor, run: int, *, exclusive: bool) -> tuple[RunRecord | None, float]:
+        """Return a run, locked if the transaction is exclusive, and the server's time."""
+        sql = self.statements.evaluation
+        cursor.execute(sql.locked_run_and_clock if exclusive else sql.run_and_clock, {"k_run": run})
+        row = cursor.fetchone()
+        if row is None:
+            return None, 0.0
+        return self.runs.record(row[:9]), float(row[9]) if self._clock is None else self._clock()
+
     def now(self, cursor: Cursor) -> float:
         """Return the server's time."""
         if self._clock is not None:
@@ -135,8 +147,13 @@ class PostgresBackend:
 
     def revision(self, connection: sa.Connection) -> str | None:
         """Return the revision of the schema."""
-        exists = "SELECT to_regclass('phyla_revision')"
-        if connection.exec_driver_sql(exists).scalar() is None:
+        # Not by to_regclass: it trusts what the connection remembers, and after waiting for `lock_schema` that
+        # may be that the table which somebody has just made does not exist.
+        exists = (
+            "SELECT 1 FROM pg_catalog.pg_class "
+            "WHERE relname = 'phyla_revision' AND pg_catalog.pg_table_is_visible(oid)"
+        )
+        if connection.exec_driver_sql(exists).first() is None:
             return None
         row = connection.exec_driver_sql("SELECT version_num FROM phyla_revision").first()
         return None if row is None else str(row[0])

@@ -155,8 +155,14 @@ def scored_json(scored: Scored) -> str:
             "fitness": scored.fitness,
             "order": scored.order,
             "measurements": scored.measurements,
+            **({} if scored.stderr is None else {"stderr": scored.stderr}),
         }
     )
+
+
+def scored_record(text: str) -> Scored:
+    """Return the score, weights and hyperparameters of what `scored_json` wrote."""
+    return Scored(**decode(text))
 
 
 def member_record(row: Row) -> Member:

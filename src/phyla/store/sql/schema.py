@@ -1,6 +1,7 @@
 """Creates and migrates the schema.
 
-Alembic is imported only when there is something to do: opening an up-to-date database costs one query.
+A new database gets the tables as `phyla.store.sql.tables` declares them, an older one the migrations it lacks;
+that both end with the same schema is tested. Alembic is imported for migrations only, for it is slow to start.
 
 Migrations expand first and contract in a later release: a revision may add tables, nullable columns and
 indexes, which processes of the release before do not mind; what they still use goes one release later.
@@ -12,12 +13,21 @@ import sqlalchemy as sa
 
 from phyla.errors import SchemaMismatch
 from phyla.store.sql.backend import Backend
+from phyla.store.sql.tables import metadata
 
-HEAD = "0001"
+HEAD = "0003"
 """Revision this version of phyla reads and writes."""
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 REVISION_TABLE = "phyla_revision"
+
+_revisions = sa.Table(
+    REVISION_TABLE,
+    sa.MetaData(),
+    sa.Column("version_num", sa.String(32), nullable=False),
+    sa.PrimaryKeyConstraint("version_num", name=f"{REVISION_TABLE}_pkc"),
+)
+"""As Alembic makes it."""
 
 
 def bring_up_to_date(backend: Backend) -> None:
@@ -32,12 +42,27 @@ def bring_up_to_date(backend: Backend) -> None:
         connection.rollback()
         backend.lock_schema(connection)
         found = backend.revision(connection)
-        if found != HEAD:
-            _migrate(connection, found, backend.url)
+        if found is None:
+            create(connection)
+        elif found != HEAD:
+            migrate(connection, found, backend.url)
         connection.commit()
 
 
-def _migrate(connection: sa.Connection, found: str | None, url: str) -> None:
+def create(connection: sa.Connection) -> None:
+    """Create the schema in a database that has none, inside the transaction that is open."""
+    # What is in the way is not phyla's own: it shall be an error.
+    metadata.create_all(connection, checkfirst=False)
+    _revisions.create(connection, checkfirst=False)
+    connection.execute(_revisions.insert().values(version_num=HEAD))
+
+
+def migrate(connection: sa.Connection, found: str | None, url: str) -> None:
+    """Run the migrations that come after a revision, all of them after None, inside the open transaction.
+
+    Raises:
+        SchemaMismatch: the revision is unknown.
+    """
     from alembic import command
     from alembic.config import Config
     from alembic.script import ScriptDirectory

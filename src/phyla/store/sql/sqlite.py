@@ -11,9 +11,10 @@ from typing import Any, final
 import sqlalchemy as sa
 
 from phyla.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavailable
-from phyla.records import StudyRecord
+from phyla.records import RunRecord, StudyRecord
 from phyla.settings import Clock
 from phyla.store.sql.backend import Cursor
+from phyla.store.sql.evaluation_rows import Runs
 from phyla.store.sql.file_systems import network_file_system
 from phyla.store.sql.rows import Studies
 from phyla.store.sql.statements import Statements
@@ -127,6 +128,8 @@ class SqliteBackend:
         self._parents: list[deque[Any]] = []
         self._busy_timeout_s = busy_timeout_s
         self._studies = Studies()
+        self.runs = Runs()
+        self.one_writer = True
         network = network_file_system(self._path)
         if network is not None:
             raise ConfigurationError(
@@ -201,6 +204,11 @@ class SqliteBackend:
         cursor.execute(self.statements.study, {"k_study": study})
         row = cursor.fetchone()
         return self._studies.record(row), self._clock()
+
+    def run(self, cursor: Cursor, run: int, *, exclusive: bool) -> tuple[RunRecord | None, float]:
+        """Return a run and the time; every writing transaction is exclusive anyway."""
+        cursor.execute(self.statements.evaluation.run, {"k_run": run})
+        return self.runs.record(cursor.fetchone()), self._clock()
 
     def now(self, cursor: Cursor) -> float:
         """Return the time."""

@@ -7,11 +7,13 @@ Parameters of conditions start with `k_`; parameters of values are named like th
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, TypeVarTuple, final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
+from phyla.store.sql.evaluation_statements import EvalStatements
 from phyla.store.sql.rows import columns
 from phyla.store.sql.tables import (
     ACTIVE,
@@ -27,6 +29,7 @@ from phyla.store.sql.tables import (
     WAITING,
     attempts,
     checkpoints,
+    elites,
     members,
     reports,
     studies,
@@ -77,10 +80,16 @@ class Statements:
         self._trial_updates: dict[tuple[str, ...], str] = {}
         self._studies()
         self._members()
+        self._elites()
         self._trials()
         self._attempts()
         self._checkpoints()
         self._reports()
+
+    @cached_property
+    def evaluation(self) -> EvalStatements:
+        """The statements about evaluation, which many never need."""
+        return EvalStatements(self._dialect, locks=self._locks)
 
     def _compile(self, statement: sa.ClauseElement, values: Sequence[str] | None = None) -> str:
         return str(statement.compile(dialect=self._dialect, column_keys=values))
@@ -168,6 +177,8 @@ class Statements:
         self.publish_all = self._compile(
             members.update()
             .where(mine, m.published.is_distinct_from(m.head))
+            # What is not scored yet stays unseen.
+            .where(sa.or_(m.head.is_(None), m.head_order.is_not(None)))
             .values(published=m.head, published_order=m.head_order, published_checkpoint=m.head_checkpoint),
             [],
         )
@@ -176,6 +187,43 @@ class Statements:
         )
         self.member_checkpoints = self._compile(sa.select(m.head_checkpoint, m.published_checkpoint).where(mine))
         self.spent_generations = self._compile(sa.select(sa.func.sum(m.generation)).where(mine))
+
+    def _elites(self) -> None:
+        e, m = elites.c, members.c
+        mine = e.study == STUDY
+        self.elite = self._compile(sa.select(e.scored).where(mine, e.member == MEMBER))
+        self.count_elites = self._compile(sa.select(sa.func.count()).select_from(elites).where(mine))
+        ranked = sa.select(e.scored).where(mine).order_by(e.scored_order.desc(), e.member.desc())
+        self.elite_at_rank = self._compile(ranked.limit(ONE).offset(OFFSET))
+        self.elite_checkpoints = self._compile(sa.select(e.checkpoint).where(mine))
+        names = [column.name for column in e]
+        dialect = sqlite if self._dialect.name == "sqlite" else postgresql
+        published = sa.select(m.study, m.member, m.published, m.published_order, m.published_checkpoint).where(
+            m.study == STUDY, RANKED, m.published_order > ORDER
+        )
+        for one in (False, True):
+            chosen = published.where(m.member == MEMBER) if one else published
+            insert: Any = dialect.insert(elites).from_select(names, chosen)
+            new = insert.excluded
+            text = self._compile(
+                insert.on_conflict_do_update(
+                    index_elements=["study", "member"],
+                    set_={name: new[name] for name in names[2:]},
+                    where=sa.or_(new.scored_order > e.scored_order, new.checkpoint == e.checkpoint),
+                )
+            )
+            if one:
+                self.raise_elite = text
+            else:
+                self.raise_elites = text
+        whole: Any = dialect.insert(elites)
+        self.set_elite = self._compile(
+            whole.on_conflict_do_update(
+                index_elements=["study", "member"], set_={name: whole.excluded[name] for name in names[2:]}
+            ),
+            names,
+        )
+        self.drop_elite = self._compile(elites.delete().where(mine, e.member == MEMBER))
 
     def update_member(self, fields: tuple[str, ...]) -> str:
         """Return the statement that writes these fields of a member."""

@@ -6,9 +6,11 @@ from types import TracebackType
 from typing import final
 
 from phyla.errors import StoreError, StudyNotFound
-from phyla.records import JsonObject, MemberState, StudyRecord, StudyState
-from phyla.store.sql.backend import Backend, Session
+from phyla.records import JsonObject, MemberState, RunKind, RunRecord, RunState, StudyRecord, StudyState
+from phyla.store.sql.backend import Backend, Cursor, Session
 from phyla.store.sql.codec import encode
+from phyla.store.sql.evaluation import SqlEvaluation
+from phyla.store.sql.evaluation_rows import run_record
 from phyla.store.sql.rows import study_record, text
 from phyla.store.sql.schema import bring_up_to_date
 from phyla.store.sql.transaction import SqlTransaction
@@ -103,6 +105,57 @@ class SqlStore:
         """Open a consistent look at one study."""
         return _Opened(self, study, write=False, exclusive=False)
 
+    def create_run(
+        self, name: str, kind: RunKind, config: JsonObject, *, study: int | None = None, location: str = ""
+    ) -> RunRecord:
+        """Create a run, or return the one that exists under that name."""
+        sql = self._backend.statements.evaluation
+        with _Block(self, write=True) as session:
+            cursor = session.cursor
+            cursor.execute(sql.run_by_name, {"k_name": name})
+            found = cursor.fetchone()
+            if found is None:
+                values = {
+                    "name": name,
+                    "kind": kind.value,
+                    "study": study,
+                    "location": location,
+                    "state": RunState.FOLLOWING.value,
+                    "config": encode(config),
+                    "created_at": self._backend.now(cursor),
+                }
+                cursor.execute(sql.insert_run, values)
+                cursor.execute(sql.run_by_name, {"k_name": name})
+                found = cursor.fetchone()
+            return run_record(found)
+
+    def find_run(self, name: str) -> RunRecord | None:
+        """Return a run by name, or None."""
+        with _Block(self, write=False) as session:
+            session.cursor.execute(self._backend.statements.evaluation.run_by_name, {"k_name": name})
+            row = session.cursor.fetchone()
+            return None if row is None else run_record(row)
+
+    def runs(self) -> Sequence[RunRecord]:
+        """Return all runs by id."""
+        with _Block(self, write=False) as session:
+            session.cursor.execute(self._backend.statements.evaluation.all_runs, {})
+            return [run_record(row) for row in session.cursor.fetchall()]
+
+    def set_run_config(self, run: int, config: JsonObject) -> None:
+        """Replace the configuration of a run, and follow it again if it had ended."""
+        with _Block(self, write=True) as session:
+            values = {"k_run": run, "config": encode(config), "state": RunState.FOLLOWING.value, "message": None}
+            session.cursor.execute(self._backend.statements.evaluation.set_run_config, values)
+
+    def evaluating(self, run: RunRecord, *, exclusive: bool = True) -> "_OpenedRun":
+        """Open a writing transaction on one run, and on its study if it has one; see `phyla.store.Store`."""
+        return _OpenedRun(self, run, write=True, exclusive=exclusive)
+
+    def evaluations(self, run: RunRecord) -> "_OpenedRun":
+        """Open a consistent look at the evaluation of one run."""
+        return _OpenedRun(self, run, write=False, exclusive=False)
+
     def close(self) -> None:
         """Release every connection."""
         self._backend.close()
@@ -196,6 +249,46 @@ class _Opened:
         except BaseException as error:
             self._store._end(session, error)
             raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._block.__exit__(kind, error, trace)
+
+
+@final
+class _OpenedRun:
+    """A transaction on one run as a `with` block."""
+
+    __slots__ = ("_block", "_exclusive", "_run", "_store")
+
+    def __init__(self, store: SqlStore, run: RunRecord, *, write: bool, exclusive: bool) -> None:
+        self._store = store
+        self._run = run
+        self._exclusive = exclusive
+        self._block = _Block(store, write=write)
+
+    def __enter__(self) -> SqlEvaluation:
+        session = self._block.__enter__()
+        try:
+            return self._open(session.cursor)
+        except BaseException as error:
+            self._store._end(session, error)
+            raise
+
+    def _open(self, cursor: Cursor) -> SqlEvaluation:
+        backend, write, study = self._store._backend, self._block.write, None
+        # The study is locked before the run, and time is told once both are.
+        if self._run.study is not None:
+            study, _ = backend.study(cursor, self._run.study, exclusive=self._exclusive)
+        run, now = backend.run(cursor, self._run.id, exclusive=self._exclusive)
+        if run is None:
+            raise StoreError(f"there is no run with id {self._run.id} in {self._store.url}")
+        population = None if study is None else SqlTransaction(backend, cursor, study, now, write=write)
+        evaluation = SqlEvaluation(backend, cursor, run, now, population, write=write)
+        if population is not None:
+            population.evaluated_by(evaluation)
+        return evaluation
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

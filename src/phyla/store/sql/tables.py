@@ -2,7 +2,8 @@
 
 Times are seconds since the epoch. Columns that hold JSON are text on every database, written and read
 by `phyla.store.sql.codec`. What a partial index is conditioned on appears word for word in the
-statements that use it, because SQLite proves nothing else.
+statements that use it, because SQLite proves nothing else. Its columns are also in an index that is counted,
+because SQLite would else look at every row.
 """
 
 from collections.abc import Iterable
@@ -14,7 +15,12 @@ from phyla.records import (
     AttemptState,
     CheckpointKind,
     CheckpointState,
+    EvalTaskKind,
+    GroupState,
     MemberState,
+    RunKind,
+    RunState,
+    SeenState,
     StudyState,
     TrialKind,
     TrialState,
@@ -34,6 +40,15 @@ ENDED = sa.text("ended_at IS NOT NULL")
 UNRANKED = sa.text("published_order IS NULL")
 RANKED = sa.text("published_order IS NOT NULL")
 RESULT = sa.text("state = 'completed' AND kind = 'train'")
+QUEUED = sa.text("state = 'queued'")
+FRESH = sa.text("state = 'queued' AND priority = 1 AND coalesce(guaranteed, '') <> 'fitness'")
+STARTED = sa.text("state = 'queued' AND started")
+GUARANTEED = sa.text("state = 'queued' AND guaranteed IS NOT NULL")
+AWAITED = sa.text("state = 'queued' AND study IS NOT NULL")
+TAKEN_ON = sa.text("state <> 'skipped'")
+BEST = sa.text("best")
+EVALUATION = sa.text("kind = 'evaluate'")
+AGGREGATION = sa.text("kind = 'aggregate' AND ended_at IS NULL")
 
 
 def _one_of(column: str, values: Iterable[StrEnum]) -> str:
@@ -103,6 +118,18 @@ members = sa.Table(
     _index("members_active", "study", "generation", where=ACTIVE),
     _index("members_wait_generation", "study", "wait_generation", "wait_until", where=WAITING),
     _index("members_wait_until", "study", "wait_until", where=WAITING),
+)
+
+elites = sa.Table(
+    "elites",
+    metadata,
+    sa.Column("study", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("member", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("scored", sa.Text, nullable=False),
+    sa.Column("scored_order", sa.Double, nullable=False),
+    sa.Column("checkpoint", sa.Text, nullable=False),
+    _index("elites_rank", "study", "scored_order", "member"),
+    sqlite_with_rowid=False,
 )
 
 trials = sa.Table(
@@ -177,8 +204,8 @@ attempts = sa.Table(
     sa.Column("error", sa.Text),
     sa.CheckConstraint(_one_of("state", AttemptState), name="attempts_state"),
     sa.CheckConstraint("(ended_at IS NULL) = (state = 'running')", name="attempts_ended"),
-    _index("attempts_one_running", "trial", where=RUNNING, unique=True),
-    _index("attempts_by_worker", "study", "worker", "trial", "token", where=RUNNING),
+    # Also serves those who look for a worker's: as many rows as there are workers, at most.
+    _index("attempts_one_running", "study", "trial", where=RUNNING, unique=True),
     _index("attempts_expiry", "study", "expires_at", "trial", where=RUNNING),
     sqlite_with_rowid=False,
 )
@@ -211,4 +238,190 @@ reports = sa.Table(
     sa.Column("token", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("seq", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("batch", sa.Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+runs = sa.Table(
+    "runs",
+    metadata,
+    _key("id"),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("study", sa.ForeignKey("studies.id", name="runs_study")),
+    sa.Column("location", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("config", sa.Text, nullable=False),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Column("message", sa.Text),
+    sa.UniqueConstraint("name", name="runs_name"),
+    sa.CheckConstraint(_one_of("kind", RunKind), name="runs_kind"),
+    sa.CheckConstraint(_one_of("state", RunState), name="runs_state"),
+    sa.CheckConstraint("(kind = 'study') = (study IS NOT NULL)", name="runs_has_study"),
+    _index("runs_by_study", "study"),
+)
+
+seen_checkpoints = sa.Table(
+    "seen_checkpoints",
+    metadata,
+    _key("id"),
+    sa.Column("run", sa.ForeignKey("runs.id", name="seen_checkpoints_run"), nullable=False),
+    sa.Column("number", sa.BigInteger, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("place", sa.Integer, nullable=False),
+    sa.Column("step", sa.BigInteger, nullable=False),
+    sa.Column("branch", sa.Integer, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("identity", sa.Text, nullable=False),
+    sa.Column("weak", sa.Boolean(create_constraint=False), nullable=False),
+    sa.Column("fingerprint", sa.Text, nullable=False),
+    sa.Column("path", sa.Text, nullable=False),
+    sa.Column("paths", sa.Text, nullable=False),
+    sa.Column("snapshot", sa.Boolean(create_constraint=False), nullable=False),
+    sa.Column("size_bytes", sa.BigInteger, nullable=False),
+    sa.Column("trial", sa.BigInteger),
+    sa.Column("error", sa.Text),
+    sa.Column("seen_at", sa.Double, nullable=False),
+    sa.Column("written_at", sa.Double, nullable=False),
+    sa.CheckConstraint(_one_of("state", SeenState), name="seen_checkpoints_state"),
+    _index("seen_checkpoints_by_run", "run", "id"),
+    _index("seen_checkpoints_by_name", "run", "name", "place", "id"),
+    _index("seen_checkpoints_number", "run", "number", unique=True),
+    _index("seen_checkpoints_ready", "run", "number", where=READY),
+)
+
+eval_groups = sa.Table(
+    "eval_groups",
+    metadata,
+    _key("id"),
+    sa.Column("run", sa.ForeignKey("runs.id", name="eval_groups_run"), nullable=False),
+    sa.Column("suite", sa.Text, nullable=False),
+    sa.Column("seen", sa.ForeignKey("seen_checkpoints.id", name="eval_groups_seen"), nullable=False),
+    sa.Column("replicate", sa.Integer, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("priority", sa.Integer, nullable=False),
+    sa.Column("rank", sa.Double, nullable=False),
+    sa.Column("guaranteed", sa.Text),
+    sa.Column("started", sa.Boolean(create_constraint=False), nullable=False),
+    sa.Column("best", sa.Boolean(create_constraint=False), nullable=False),
+    sa.Column("study", sa.BigInteger),
+    sa.Column("trial", sa.BigInteger),
+    sa.Column("member", sa.Integer),
+    sa.Column("why", sa.Text),
+    sa.Column("aggregates", sa.Text, nullable=False),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Column("not_before", sa.Double, nullable=False),
+    sa.Column("ended_at", sa.Double),
+    sa.CheckConstraint(_one_of("state", GroupState), name="eval_groups_state"),
+    sa.CheckConstraint("(ended_at IS NULL) = (state = 'queued')", name="eval_groups_ended"),
+    sa.CheckConstraint("NOT best OR state = 'complete'", name="eval_groups_best_is_complete"),
+    _index("eval_groups_key", "seen", "suite", "replicate", unique=True),
+    _index("eval_groups_by_run", "run", "id"),
+    _index("eval_groups_by_suite", "run", "suite", "id"),
+    _index("eval_groups_queued", "run", "seen", "state", where=QUEUED),
+    _index("eval_groups_fresh", "run", "suite", "id", where=FRESH),
+    _index("eval_groups_started", "run", "suite", "seen", where=STARTED),
+    _index("eval_groups_guaranteed", "run", "guaranteed", "seen", where=GUARANTEED),
+    _index("eval_groups_awaited", "study", "member", "trial", "replicate", "state", where=AWAITED),
+    _index("eval_groups_taken_on", "run", "suite", "created_at", where=TAKEN_ON),
+    _index("eval_groups_ended_at", "run", "suite", "state", "ended_at", where=ENDED),
+    _index("eval_groups_one_best", "run", "suite", where=BEST, unique=True),
+)
+
+eval_tasks = sa.Table(
+    "eval_tasks",
+    metadata,
+    _key("id"),
+    sa.Column("run", sa.BigInteger, nullable=False),
+    sa.Column("group_id", sa.ForeignKey("eval_groups.id", name="eval_tasks_group"), nullable=False),
+    sa.Column("seen", sa.BigInteger, nullable=False),
+    sa.Column("task", sa.Text, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("identity", sa.Text, nullable=False),
+    sa.Column("replicate", sa.Integer, nullable=False),
+    sa.Column("shard", sa.Integer, nullable=False),
+    sa.Column("shards", sa.Integer, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("priority", sa.Integer, nullable=False),
+    sa.Column("rank", sa.Double, nullable=False),
+    sa.Column("not_before", sa.Double, nullable=False),
+    sa.Column("token", sa.Integer, nullable=False),
+    sa.Column("failures", sa.Integer, nullable=False),
+    sa.Column("max_attempts", sa.Integer, nullable=False),
+    sa.Column("timeout_s", sa.Double),
+    sa.Column("reused", sa.Boolean(create_constraint=False), nullable=False),
+    sa.Column("worker", sa.Text),
+    sa.Column("error", sa.Text),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Column("started_at", sa.Double),
+    sa.Column("ended_at", sa.Double),
+    sa.CheckConstraint(_one_of("kind", EvalTaskKind), name="eval_tasks_kind"),
+    sa.CheckConstraint(_one_of("state", TrialState), name="eval_tasks_state"),
+    sa.CheckConstraint(
+        "(ended_at IS NULL) = (" + _one_of("state", (TrialState.PENDING, TrialState.RUNNING)) + ")",
+        name="eval_tasks_ended",
+    ),
+    _index("eval_tasks_by_run", "run", "id"),
+    _index("eval_tasks_by_group", "group_id", "id"),
+    _index("eval_tasks_key", "group_id", "task", "shard", "identity", where=EVALUATION, unique=True),
+    _index("eval_tasks_one_aggregation", "group_id", where=AGGREGATION, unique=True),
+    _index("eval_tasks_unfinished", "group_id", "ended_at", where=UNFINISHED),
+    _index("eval_tasks_pending", "run", "priority", "rank", "group_id", "id", "not_before", where=PENDING),
+    _index("eval_tasks_held", "run", "seen", "priority", "rank", "group_id", "id", "not_before", where=PENDING),
+    _index("eval_tasks_not_before", "run", "not_before", where=PENDING),
+)
+
+eval_attempts = sa.Table(
+    "eval_attempts",
+    metadata,
+    sa.Column(
+        "task", sa.ForeignKey("eval_tasks.id", name="eval_attempts_task"), primary_key=True, autoincrement=False
+    ),
+    sa.Column("token", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("run", sa.BigInteger, nullable=False),
+    sa.Column("worker", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("claimed_at", sa.Double, nullable=False),
+    sa.Column("expires_at", sa.Double, nullable=False),
+    sa.Column("ended_at", sa.Double),
+    sa.Column("error", sa.Text),
+    sa.CheckConstraint(_one_of("state", AttemptState), name="eval_attempts_state"),
+    sa.CheckConstraint("(ended_at IS NULL) = (state = 'running')", name="eval_attempts_ended"),
+    _index("eval_attempts_one_running", "task", where=RUNNING, unique=True),
+    _index("eval_attempts_by_worker", "run", "worker", "task", "token", where=RUNNING),
+    _index("eval_attempts_expiry", "run", "expires_at", "task", where=RUNNING),
+    sqlite_with_rowid=False,
+)
+
+# Its key has no run: what was found on a checkpoint is known to every run that meets the same one.
+eval_results = sa.Table(
+    "eval_results",
+    metadata,
+    sa.Column("identity", sa.Text, primary_key=True),
+    sa.Column("task_identity", sa.Text, primary_key=True),
+    sa.Column("replicate", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("shards", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("shard", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("run", sa.BigInteger, nullable=False),
+    sa.Column("statistics", sa.Text, nullable=False),
+    sa.Column("files", sa.Text, nullable=False),
+    sa.Column("source", sa.Text, nullable=False),
+    sa.Column("duration_s", sa.Double, nullable=False),
+    sa.Column("load_s", sa.Double, nullable=False),
+    sa.Column("worker", sa.Text, nullable=False),
+    sa.Column("created_at", sa.Double, nullable=False),
+    _index("eval_results_durations", "task_identity", "created_at", "duration_s"),
+)
+
+eval_events = sa.Table(
+    "eval_events",
+    metadata,
+    _key("id"),
+    sa.Column("run", sa.ForeignKey("runs.id", name="eval_events_run"), nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("seen", sa.BigInteger),
+    sa.Column("suite", sa.Text),
+    sa.Column("message", sa.Text, nullable=False),
+    sa.Column("data", sa.Text, nullable=False),
+    sa.Column("created_at", sa.Double, nullable=False),
+    _index("eval_events_by_run", "run", "id"),
 )

@@ -3,16 +3,18 @@
 from collections.abc import Sequence
 from typing import final
 
-from phyla.machine import Command
+from phyla.machine import AnyCommand, EvalCommand
 from phyla.records import (
     Attempt,
     Checkpoint,
     Member,
     Report,
+    Scored,
     StudyRecord,
     TrialRecord,
 )
 from phyla.store.sql.backend import Backend, Cursor
+from phyla.store.sql.evaluation import SqlEvaluation
 from phyla.store.sql.rows import (
     Row,
     Values,
@@ -20,6 +22,7 @@ from phyla.store.sql.rows import (
     batch_records,
     checkpoint_record,
     member_record,
+    scored_record,
     trial_record,
 )
 from phyla.store.sql.writing import Held, Writer
@@ -47,6 +50,9 @@ class SqlTransaction:
         self._now = now
         self._held = Held(study)
         self._writer = Writer(self._sql, cursor, self._held)
+        self._write = write
+        self._evaluation: SqlEvaluation | None = None
+        self._asked_evaluation = False
 
     def _one(self, statement: str, **key: object) -> Row | None:
         key["k_study"] = self._id
@@ -119,6 +125,22 @@ class SqlTransaction:
         if row is None:
             raise IndexError(f"study {self._id} has no member at rank {rank}")
         return member_record(row)
+
+    def elite(self, index: int) -> Scored | None:
+        """Return the elite of a member, or None."""
+        row = self._one(self._sql.elite, k_member=index)
+        return None if row is None else scored_record(row[0])
+
+    def elites(self) -> int:
+        """Return how many members have an elite."""
+        return self._count(self._sql.count_elites)
+
+    def elite_at_rank(self, rank: int) -> Scored:
+        """Return the elite at a rank."""
+        row = self._one(self._sql.elite_at_rank, k_offset=rank)
+        if row is None:
+            raise IndexError(f"study {self._id} has no elite at rank {rank}")
+        return scored_record(row[0])
 
     def lowest_generation(self) -> int | None:
         """Return the lowest generation of members that are not done."""
@@ -260,10 +282,48 @@ class SqlTransaction:
         return [checkpoint_record(row) for row in self._all(self._sql.deleting_checkpoints)]
 
     def held_checkpoints(self) -> frozenset[str]:
-        """Return names that members and unfinished trials refer to."""
+        """Return names that members, unfinished trials and evaluation refer to."""
         rows = self._all(self._sql.member_checkpoints) + self._all(self._sql.unfinished_checkpoints)
+        rows += self._all(self._sql.elite_checkpoints)
+        rows += self._all(self._sql.evaluation.held_checkpoints)
         return frozenset(name for row in rows for name in row if name is not None)
 
-    def apply(self, commands: Sequence[Command]) -> list[str]:
+    # Evaluation
+
+    def evaluation(self) -> SqlEvaluation | None:
+        """Return the evaluation of this study's checkpoints, in the same transaction."""
+        if not self._asked_evaluation:
+            # Others may watch the study, too, as runs under other names.
+            row = self._one(self._sql.evaluation.run_of_study, k_name=self.study().name)
+            run = self._backend.runs.record(row)
+            if run is not None:
+                self.evaluated_by(
+                    SqlEvaluation(self._backend, self._cursor, run, self._now, self, write=self._write)
+                )
+            self._asked_evaluation = True
+        return self._evaluation
+
+    def evaluated_by(self, evaluation: SqlEvaluation) -> None:
+        """Take the evaluation that is open already, if it is that of the study's own run."""
+        if evaluation.run().name == self.study().name:
+            self._evaluation = evaluation
+            self._asked_evaluation = True
+
+    def unscored(self, member: int) -> int:
+        """Return how many checkpoints of a member wait for their fitness."""
+        return self._count(self._sql.evaluation.unscored, k_member=member)
+
+    def awaited_groups(self, *, fitness: bool) -> int:
+        """Return how many of the study's own groups are queued."""
+        sql = self._sql.evaluation
+        return self._count(sql.awaited_fitness if fitness else sql.awaited_groups)
+
+    def apply(self, commands: Sequence[AnyCommand]) -> list[str]:
         """Apply commands in order; return the checkpoints that were marked for deletion."""
-        return self._writer.apply(commands)
+        return self._writer.apply(commands, self._apply_one_of_evaluation)
+
+    def _apply_one_of_evaluation(self, command: EvalCommand) -> None:
+        evaluation = self.evaluation()
+        if evaluation is None:
+            raise TypeError(f"{command!r} needs a run, and study {self.study().name!r} has none")
+        evaluation.apply_one(command)

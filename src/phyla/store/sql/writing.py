@@ -2,20 +2,23 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, final
+from typing import Any, cast, final
 
 from phyla.machine import (
     AddReports,
-    Command,
+    AnyCommand,
     EndAttempt,
+    EvalCommand,
     InsertAttempt,
     InsertCheckpoint,
     InsertTrial,
     MarkDeleting,
     ParentGone,
     PublishAll,
+    RaiseElites,
     RenewAttempts,
     SetCheckpointState,
+    SetElite,
     SetStrategyState,
     SetStudyState,
     TakeCheckpoint,
@@ -36,6 +39,7 @@ from phyla.store.sql.rows import (
     changed_trial,
     checkpoint_values,
     member_values,
+    scored_json,
     text,
     trial_changes,
     trial_values,
@@ -82,15 +86,25 @@ class Writer:
         self._held = held
         self._id = held.study.id
 
-    def apply(self, commands: Sequence[Command]) -> list[str]:
-        """Apply commands in order; return the checkpoints that were marked for deletion."""
+    def apply(
+        self, commands: Sequence[AnyCommand], apply_to_evaluation: Callable[[EvalCommand], None]
+    ) -> list[str]:
+        """Apply commands in order; return the checkpoints that were marked for deletion.
+
+        Args:
+            commands: what to apply.
+            apply_to_evaluation: applies what is about the evaluation of the study's checkpoints.
+        """
         marked: list[str] = []
         for command in commands:
-            if isinstance(command, MarkDeleting):
+            way = _WAYS.get(type(command))
+            if way is not None:
+                way(self, command)
+            elif isinstance(command, MarkDeleting):
                 if self._mark_deleting(command):
                     marked.append(command.name)
             else:
-                _WAYS[type(command)](self, command)
+                apply_to_evaluation(cast("EvalCommand", command))
         return marked
 
     def _update_member(self, command: UpdateMember) -> None:
@@ -177,6 +191,27 @@ class Writer:
         self._cursor.execute(self._sql.publish_all, {"k_study": self._id})
         self._held.members.clear()
 
+    def _raise_elites(self, command: RaiseElites) -> None:
+        key: Values = {"k_study": self._id, "k_order": float("-inf")}
+        if command.member is None:
+            self._cursor.execute(self._sql.raise_elites, key)
+        else:
+            self._cursor.execute(self._sql.raise_elite, {**key, "k_member": command.member})
+
+    def _set_elite(self, command: SetElite) -> None:
+        elite = command.elite
+        if elite is None:
+            self._cursor.execute(self._sql.drop_elite, {"k_study": self._id, "k_member": command.member})
+            return
+        values = {
+            "study": self._id,
+            "member": command.member,
+            "scored": scored_json(elite),
+            "scored_order": elite.order,
+            "checkpoint": elite.checkpoint,
+        }
+        self._cursor.execute(self._sql.set_elite, values)
+
     def _set_study_state(self, command: SetStudyState) -> None:
         values = {"state": command.state.value, "message": text(command.message), "k_study": self._id}
         self._cursor.execute(self._sql.set_study_state, values)
@@ -198,6 +233,8 @@ _WAYS: dict[type, Callable[[Writer, Any], None]] = {
     UpdateMember: Writer._update_member,
     WakeMembers: Writer._wake_members,
     PublishAll: Writer._publish_all,
+    RaiseElites: Writer._raise_elites,
+    SetElite: Writer._set_elite,
     InsertCheckpoint: Writer._insert_checkpoint,
     TakeCheckpoint: Writer._take_checkpoint,
     SetCheckpointState: Writer._set_checkpoint_state,

@@ -177,11 +177,10 @@ def _attempts() -> None:
         sa.PrimaryKeyConstraint("trial", "token"),
         sqlite_with_rowid=False,
     )
-    op.create_index(
-        "attempts_by_worker", "attempts", ["study", "worker", "trial", "token"], **_where("state = 'running'")
-    )
     op.create_index("attempts_expiry", "attempts", ["study", "expires_at", "trial"], **_where("state = 'running'"))
-    op.create_index("attempts_one_running", "attempts", ["trial"], unique=True, **_where("state = 'running'"))
+    op.create_index(
+        "attempts_one_running", "attempts", ["study", "trial"], unique=True, **_where("state = 'running'")
+    )
 
 
 def _checkpoints() -> None:
@@ -224,4 +223,5 @@ def _reports() -> None:
         sa.Column("batch", sa.Text(), nullable=False),
         sa.ForeignKeyConstraint(["trial"], ["trials.id"], name="reports_trial"),
         sa.PrimaryKeyConstraint("study", "trial", "token", "seq"),
+        sqlite_with_rowid=False,
     )
