@@ -75,7 +75,9 @@ class Simulation:
             if not claimed:
                 assert isinstance(rest, Ended), rest
                 return rest
-            done = [self.completion(claimed[0].trial)]
+            (work,) = claimed
+            assert isinstance(work, Claimed)
+            done = [self.completion(work.trial)]
 
     def run(self, workers: int, rng: np.random.Generator, *, failure_rate: float = 0.0) -> Ended:
         """Several workers that take turns at random, to the end."""
@@ -94,7 +96,9 @@ class Simulation:
                 continue
             claimed, rest = self.controller.claim(name)
             if claimed:
-                busy[name] = claimed[0]
+                work = claimed[0]
+                assert isinstance(work, Claimed)
+                busy[name] = work
             elif isinstance(rest, Ended):
                 if not busy:
                     return rest

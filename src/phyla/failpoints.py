@@ -28,11 +28,22 @@ MEANINGS = {
     "checkpoint.during_delete": "the checkpoint lost its final name, its bytes are still there",
     "claim.after_commit": "a claim is in the store, the worker does not know it yet",
     "claim.before_commit": "a claim is decided, nothing of it is in the store",
+    "evaluation.after_commit": "eval tasks are handed in and claimed in the store, the worker does not know it",
+    "evaluation.before_commit": "eval tasks are handed in and claimed, nothing of it is in the store",
+    "evaluation.before_complete": "an eval task is about to be handed in, what it saved is on disk",
+    "evaluation.before_result": "an eval task has run, what it saved is on disk, the store does not know it yet",
     "gc.after_mark": "checkpoints are marked as deleting, their bytes are untouched",
     "reply.before": "a request took effect, its answer is not sent",
+    "snapshot.after_link": "every file of a snapshot is linked or copied, under its private name",
+    "snapshot.after_rename": "a snapshot has its final name",
+    "snapshot.before_link": "the private directory of a snapshot is made, nothing is in it",
+    "snapshot.before_rename": "a snapshot is complete and compared with what was found, under its private name",
     "store.after_commit": "any writing transaction was committed",
     "store.before_commit": "any writing transaction is about to be committed",
     "trial.before_complete": "the checkpoint of a trial is committed, the store does not know it yet",
+    "watch.after_drain": "a run is draining, its final checkpoint is guaranteed",
+    "watch.after_observe": "checkpoints that were found are in the store",
+    "watch.before_observe": "checkpoints were found, nothing of it is in the store",
 }
 NAMES = tuple(sorted(MEANINGS))
 

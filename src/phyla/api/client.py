@@ -1,12 +1,35 @@
-"""The client Protocol."""
+"""The client Protocols."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, final
+from typing import Protocol, TypeAlias, final
 
 from phyla.errors import LeaseLost
-from phyla.machine import Accepted, Claimed, Completion, Ended, Failure, Idle
-from phyla.records import Checkpoint, Report, StudyRecord, StudyState
+from phyla.machine import (
+    Accepted,
+    Claimed,
+    ClaimedEvaluation,
+    Completion,
+    Ended,
+    Evaluated,
+    EvaluationAccepted,
+    EvaluationFailed,
+    Failure,
+    Idle,
+)
+from phyla.records import (
+    Checkpoint,
+    EvalResult,
+    EvalTaskRecord,
+    Group,
+    Report,
+    StudyRecord,
+    StudyState,
+    WorkKind,
+)
+
+Answer: TypeAlias = Accepted | EvaluationAccepted | LeaseLost
+Given: TypeAlias = Claimed | ClaimedEvaluation
 
 
 @final
@@ -23,28 +46,109 @@ class CollectResult:
     freed_bytes: int
 
 
-class Client(Protocol):
-    """One study, as a worker speaks with it. Every method may raise `StoreError`.
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupResults:
+    """What the ledger has of one group.
 
-    A worker is named `host:slot:pid:start`; a trial's lease is named by (trial, token).
+    Attributes:
+        group: the group.
+        tasks: its eval tasks, one entry per shard.
+        results: the entries by identity of the eval task, by shard; one that failed has fewer than shards.
     """
+
+    group: Group
+    tasks: Sequence[EvalTaskRecord]
+    results: Mapping[str, Sequence[EvalResult]]
+
+
+class WorkClient(Protocol):
+    """Where work comes from, as a worker and its supervisor see it. Every method may raise `StoreError`.
+
+    A worker is named `host:slot:pid:start`; a lease is named by (trial or eval task, token).
+    """
+
+    def exchange(
+        self,
+        completions: Sequence[Completion | Evaluated],
+        worker: str,
+        count: int,
+        *,
+        kinds: Collection[WorkKind] = ...,
+        holding: int | None = None,
+    ) -> tuple[list[Answer], list[Given], Idle | Ended | None]:
+        """Hand in finished work and claim up to `count` new trials and eval tasks, atomically.
+
+        Args:
+            completions: what was finished.
+            worker: who asks.
+            count: how much is wanted.
+            kinds: what is wanted; eval tasks come first.
+            holding: id of the checkpoint, as it was seen, that the worker has loaded.
+
+        Returns:
+            An answer per completion; the work; and, when this is less than `count`, why.
+        """
+        ...
+
+    def fail_evaluation(self, failure: EvaluationFailed) -> None:
+        """Record that an attempt at an eval task failed.
+
+        Raises:
+            LeaseLost: the lease is gone.
+        """
+        ...
+
+    def release_evaluation(self, task: int, token: int) -> None:
+        """Return an eval task to the queue; it is no failure.
+
+        Raises:
+            LeaseLost: the lease is gone.
+        """
+        ...
+
+    def group_results(self, group: int) -> GroupResults:
+        """Return what the ledger has of a group."""
+        ...
+
+    def best_group(self, suite: str, *, run: int) -> Group | None:
+        """Return the best complete group of a suite of a run so far."""
+        ...
+
+    def renew(self, worker: str) -> None:
+        """Renew all leases of a worker that is known to be alive."""
+        ...
+
+    def lose_worker(self, worker: str, error: str, *, counts: bool) -> int:
+        """Take back all that a dead worker held; return how many attempts that were."""
+        ...
+
+    def is_active(self) -> bool:
+        """Return whether there may be more work."""
+        ...
+
+    def give_up(self, message: str) -> None:
+        """Say that this launcher ends because its workers do, again and again."""
+        ...
+
+    def recover(self) -> None:
+        """Clean up what processes that died left half done; safe while others are alive."""
+        ...
+
+    def collect(self) -> CollectResult:
+        """Delete the checkpoints that nobody needs any more."""
+        ...
+
+
+class Client(WorkClient, Protocol):
+    """One study, as a worker that trains speaks with it."""
 
     def study(self) -> StudyRecord:
         """Return the study."""
         ...
 
-    def exchange(
-        self, completions: Sequence[Completion], worker: str, count: int
-    ) -> tuple[list[Accepted | LeaseLost], list[Claimed], Idle | Ended | None]:
-        """Complete trials and claim up to `count` new ones, atomically.
-
-        Returns:
-            An answer per completion; the claimed trials; and, when these are fewer than `count`, why.
-        """
-        ...
-
     def fail(self, failure: Failure) -> None:
-        """Record that an attempt failed.
+        """Record that an attempt at a trial failed.
 
         Raises:
             LeaseLost: the lease is gone.
@@ -63,10 +167,6 @@ class Client(Protocol):
         """Store what training reported so far; return whether the lease still stands."""
         ...
 
-    def renew(self, worker: str) -> None:
-        """Renew all leases of a worker that is known to be alive."""
-        ...
-
     def save_progress(self, trial: int, token: int, checkpoint: Checkpoint) -> None:
         """Remember where a retry of the trial resumes.
 
@@ -75,18 +175,6 @@ class Client(Protocol):
         """
         ...
 
-    def lose_worker(self, worker: str, error: str, *, counts: bool) -> int:
-        """Take back all that a dead worker held; return how many attempts that were."""
-        ...
-
     def end_study(self, state: StudyState, message: str | None) -> None:
         """Stop the study: no more trials are given out."""
-        ...
-
-    def collect(self) -> CollectResult:
-        """Delete the checkpoints that nobody needs any more."""
-        ...
-
-    def recover(self) -> None:
-        """Clean up what processes that died left half done; safe while others are alive."""
         ...

@@ -1,6 +1,16 @@
 """The stateless decision maker: load, decide, commit, one transaction each."""
 
-from phyla.controller.configuration import check_extension, differences, from_config, to_config
-from phyla.controller.controller import Controller
+from phyla.controller.configuration import check_extension, differences, from_config, suites_from, to_config
+from phyla.controller.controller import TRAIN_ONLY, Controller
+from phyla.controller.evaluations import RunController
 
-__all__ = ["Controller", "check_extension", "differences", "from_config", "to_config"]
+__all__ = [
+    "TRAIN_ONLY",
+    "Controller",
+    "RunController",
+    "check_extension",
+    "differences",
+    "from_config",
+    "suites_from",
+    "to_config",
+]

@@ -5,6 +5,7 @@ from typing import Any
 
 from phyla import plugins
 from phyla.errors import ConfigurationError, SchemaMismatch
+from phyla.evaluation import Suite
 from phyla.machine import Rules
 from phyla.records import Json, JsonObject
 from phyla.space import Space
@@ -13,8 +14,14 @@ SCHEMA = 1
 OPERATING = ("lease_s", "max_attempts", "max_claims", "max_broken", "keep_best", "keep_every_steps")
 """Options that change nothing about which decisions are made; they may differ from run to run."""
 
-FIXED = ("strategy.plugin", "strategy.population_size", "strategy.synchronous")
-"""Settings of a strategy that an existing study cannot change."""
+FIXED = (
+    "strategy.plugin",
+    "strategy.population_size",
+    "strategy.members",
+    "strategy.grid",
+    "strategy.synchronous",
+)
+"""Settings of a strategy that an existing study cannot change, with all that is in them."""
 
 
 def to_config(
@@ -45,6 +52,7 @@ def to_config(
         "objective": plugins.encode(rules.objective, name_of),
         "strategy": plugins.encode(rules.strategy, name_of),
         "options": {name: getattr(rules, name) for name in OPERATING},
+        "suites": [plugins.encode(suite, name_of) for suite in rules.suites],
         "train": train,
         "setup": setup,
     }
@@ -70,8 +78,20 @@ def from_config(config: JsonObject) -> Rules:
         space=Space.from_config(space, plugins.resolve),
         objective=plugins.decode(config["objective"]),
         strategy=plugins.decode(config["strategy"]),
+        suites=suites_from(config),
         **options,
     )
+
+
+def suites_from(config: JsonObject) -> tuple[Suite, ...]:
+    """Make the suites of a study, or of a run, from its configuration.
+
+    Raises:
+        ConfigurationError: a plug-in is missing.
+        NotImportable: a function cannot be found by its name.
+    """
+    encoded: Any = config.get("suites", [])
+    return tuple(plugins.decode(suite) for suite in encoded)
 
 
 def differences(old: JsonObject, new: JsonObject) -> dict[str, tuple[Json, Json]]:
@@ -91,7 +111,9 @@ def check_extension(changed: Mapping[str, tuple[Json, Json]]) -> None:
         ConfigurationError: names them, with the stored and the given value.
     """
     refused = {
-        name: values for name, values in changed.items() if not name.startswith("strategy.") or name in FIXED
+        name: values
+        for name, values in changed.items()
+        if not name.startswith("strategy.") or any(f"{name}.".startswith(f"{fixed}.") for fixed in FIXED)
     }
     if refused:
         raise ConfigurationError(

@@ -1,19 +1,24 @@
 """The controller. It may die between any two calls; another one answers the same."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import final
+from typing import TypeAlias, final
 
 from phyla import machine
+from phyla.controller import evaluations
 from phyla.errors import LeaseLost, StoreBusy
 from phyla.failpoints import failpoint
 from phyla.machine import (
     Accepted,
     ClaimAnswer,
     Claimed,
+    ClaimedEvaluation,
     Completion,
     Ended,
+    Evaluated,
+    EvaluationAccepted,
+    EvaluationFailed,
     Failure,
     Idle,
     MarkDeleting,
@@ -24,9 +29,11 @@ from phyla.machine import (
     SetCheckpointState,
     SetStudyState,
 )
-from phyla.records import AttemptState, Checkpoint, CheckpointState, Report, StudyState, TrialState
+from phyla.records import AttemptState, Checkpoint, CheckpointState, Report, StudyState, TrialState, WorkKind
 from phyla.store import Store, Transaction
 
+Answer: TypeAlias = Accepted | EvaluationAccepted | LeaseLost
+TRAIN_ONLY = frozenset({WorkKind.TRAIN})
 EXPIRED_AT_ONCE = 100
 BUSY_RETRIES = 3
 
@@ -69,14 +76,22 @@ class Controller:
         Raises:
             StoreError: the database failed.
         """
-        return self.complete((), worker, count)[1:]
+        _, claimed, rest = self.complete((), worker, count)
+        return [work for work in claimed if isinstance(work, Claimed)], rest
 
     def complete(
-        self, completions: Sequence[Completion], worker: str | None = None, count: int = 0
-    ) -> tuple[list[Accepted | LeaseLost], list[Claimed], Idle | Ended | None]:
-        """Accept completed trials and, in the same transaction, give the worker its next ones.
+        self,
+        completions: Sequence[Completion | Evaluated],
+        worker: str | None = None,
+        count: int = 0,
+        *,
+        kinds: Collection[WorkKind] = TRAIN_ONLY,
+        holding: int | None = None,
+    ) -> tuple[list[Answer], list[Claimed | ClaimedEvaluation], Idle | Ended | None]:
+        """Accept finished work and, in the same transaction, give the worker its next.
 
-        A completion whose lease is gone is answered with the error and does not hold up the others.
+        A completion whose lease is gone is answered with the error and does not hold up the others. Eval tasks
+        are given out before trials, so that scores come while they matter.
 
         Raises:
             StoreError: the database failed.
@@ -89,7 +104,10 @@ class Controller:
                     failpoint("trial.before_complete")
                 with self._transaction() as tx:
                     accepted = [self._accept(tx, done) for done in completions]
-                    claimed, rest = self._claim(tx, worker, count, gone) if worker and count else ([], None)
+                    claimed: list[Claimed | ClaimedEvaluation] = []
+                    rest: Idle | Ended | None = None
+                    if worker and count:
+                        claimed, rest = self._claim(tx, worker, count, gone, kinds, holding)
                     if claimed:
                         failpoint("claim.before_commit")
                     failpoint("store.before_commit")
@@ -108,7 +126,12 @@ class Controller:
             failpoint("reply.before")
             return accepted, claimed, rest
 
-    def _accept(self, tx: Transaction, done: Completion) -> Accepted | LeaseLost:
+    def _accept(self, tx: Transaction, done: Completion | Evaluated) -> Answer:
+        if isinstance(done, Evaluated):
+            evaluation = tx.evaluation()
+            if evaluation is None:
+                return LeaseLost(f"this study has no suites, so there is no eval task {done.task}")
+            return evaluations.accept(evaluation, self.rules, done)
         try:
             answer, commands = machine.complete(tx, self.rules, done)
         except LeaseLost as error:
@@ -119,12 +142,26 @@ class Controller:
         return answer
 
     def _claim(
-        self, tx: Transaction, worker: str, count: int, gone: frozenset[str]
-    ) -> tuple[list[Claimed], Idle | Ended | None]:
+        self,
+        tx: Transaction,
+        worker: str,
+        count: int,
+        gone: frozenset[str],
+        kinds: Collection[WorkKind],
+        holding: int | None,
+    ) -> tuple[list[Claimed | ClaimedEvaluation], Idle | Ended | None]:
         self._expire(tx)
-        claimed: list[Claimed] = []
+        claimed: list[Claimed | ClaimedEvaluation] = []
         rounds = 0
+        evaluation = tx.evaluation() if WorkKind.EVALUATE in kinds and self.rules.suites else None
         while len(claimed) < count:
+            if evaluation is not None and tx.study().state is StudyState.RUNNING:
+                work = evaluations.claim(evaluation, self.rules, worker, self.rules.lease_s, holding, gone)
+                if work is not None:
+                    claimed.append(work)
+                    continue
+            if WorkKind.TRAIN not in kinds:
+                return claimed, self._nothing_to_evaluate(tx)
             answer: ClaimAnswer | None
             answer, commands = machine.claim(tx, self.rules, worker, gone)
             tx.apply(commands)
@@ -138,6 +175,12 @@ class Controller:
             else:
                 return claimed, answer
         return claimed, None
+
+    def _nothing_to_evaluate(self, tx: Transaction) -> Idle | Ended:
+        study = tx.study()
+        if study.state is StudyState.RUNNING:
+            return Idle(seconds=None, why="no checkpoint waits for evaluation")
+        return Ended(state=study.state, message=study.message)
 
     def _give_up(self, tx: Transaction) -> Ended:
         """End a study whose strategy puts every member off and wakes it again, without end."""
@@ -158,6 +201,9 @@ class Controller:
                 f"the lease of worker {attempt.worker} ran out: it did not renew it for {self.rules.lease_s:g} s"
             )
             tx.apply(machine.lose(tx, self.rules, attempt.trial, attempt.token, error, counts=False))
+        evaluation = tx.evaluation() if self.rules.suites else None
+        if evaluation is not None:
+            evaluations.expire(evaluation, self.rules, self.rules.lease_s)
         self._looked_at = now
 
     def fail(self, failure: Failure) -> None:
@@ -169,6 +215,32 @@ class Controller:
         """
         with self._transaction() as tx:
             tx.apply(machine.fail(tx, self.rules, failure))
+
+    def fail_evaluation(self, failure: EvaluationFailed) -> None:
+        """Record that an attempt at an eval task failed.
+
+        Raises:
+            LeaseLost: a newer claim or a cancellation took the lease away.
+            StoreError: the database failed.
+        """
+        with self._transaction() as tx:
+            evaluation = tx.evaluation()
+            if evaluation is None:
+                raise LeaseLost(f"this study has no suites, so there is no eval task {failure.task}")
+            tx.apply(machine.fail_evaluation(evaluation, failure))
+            evaluations.settle(evaluation, self.rules, [failure.group])
+
+    def release_evaluation(self, task: int, token: int) -> None:
+        """Return an eval task to the queue; it is no failure.
+
+        Raises:
+            LeaseLost: a newer claim or a cancellation took the lease away.
+            StoreError: the database failed.
+        """
+        with self._transaction() as tx:
+            evaluation = tx.evaluation()
+            if evaluation is not None:
+                tx.apply(machine.release_evaluation(evaluation, task, token))
 
     def release(self, trial: int, token: int) -> None:
         """Return a trial to the queue; it is no failure.
@@ -195,7 +267,11 @@ class Controller:
             held = tx.running(worker)
             for attempt in held:
                 tx.apply(machine.lose(tx, self.rules, attempt.trial, attempt.token, error, counts=counts))
-            return len(held)
+            evaluation = tx.evaluation() if self.rules.suites else None
+            evaluating = evaluation.running_evaluations(worker) if evaluation is not None else ()
+            if evaluation is not None:
+                evaluations.lose(evaluation, self.rules, evaluating, error, counts=counts)
+            return len(held) + len(evaluating)
 
     def renew(self, worker: str) -> None:
         """Renew the leases of a worker that is known to be alive.
@@ -204,7 +280,10 @@ class Controller:
             StoreError: the database failed.
         """
         with self._transaction() as tx:
-            tx.apply([RenewAttempts(worker, tx.now() + self.rules.lease_s)])
+            expires_at = tx.now() + self.rules.lease_s
+            tx.apply([RenewAttempts(worker, expires_at)])
+            if self.rules.suites and tx.evaluation() is not None:
+                tx.apply([machine.RenewEvalAttempts(worker, expires_at)])
 
     def report(self, trial: int, token: int, reports: Sequence[Report]) -> Standing:
         """Store what training reported so far and say how its attempt stands.

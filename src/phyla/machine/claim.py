@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from phyla.leases import check_transition
 from phyla.machine.commands import (
-    Command,
     InsertAttempt,
     InsertTrial,
     SetStrategyState,
@@ -14,6 +13,7 @@ from phyla.machine.commands import (
     UpdateTrial,
     WakeMembers,
 )
+from phyla.machine.evaluate import AnyCommand, replicate
 from phyla.machine.events import ClaimAnswer, Claimed, Ended, Idle
 from phyla.machine.rules import Rules
 from phyla.machine.view import View
@@ -25,13 +25,14 @@ from phyla.records import (
     Member,
     MemberState,
     Scored,
+    SeenState,
     StudyState,
     TrialKind,
     TrialRecord,
     TrialState,
 )
 
-Step = tuple[ClaimAnswer | None, list[Command]]
+Step = tuple[ClaimAnswer | None, list[AnyCommand]]
 """An answer and commands; with no answer the caller applies the commands and asks again."""
 
 
@@ -61,6 +62,10 @@ def claim(view: View, rules: Rules, worker: str, gone: frozenset[str] = frozense
         member = replace(member, measures_left=0)
     if member.measures_left > 0 and member.head is not None:
         return _measure(view, rules, worker, member, member.head, {"decision": "measure"})
+    fitness = rules.suite_fitness
+    if fitness is not None and view.unscored(member.index) > fitness.max_lag:
+        why = f"more than {fitness.max_lag} of its checkpoints wait for suite {fitness.suite!r}"
+        return None, [UpdateMember(replace(member, state=MemberState.WAITING, wait_reason=why))]
     if rules.strategy.finished(member):
         return None, [UpdateMember(replace(member, state=MemberState.DONE))]
     rng = decision_rng(study.seed, member.index, member.generation, member.replacements)
@@ -83,10 +88,12 @@ def slot_of(worker: str) -> str:
 def _apply(
     view: View, rules: Rules, worker: str, member: Member, decision: Decision, seed: int, gone: frozenset[str]
 ) -> Step:
-    state: list[Command] = [] if decision.state is None else [SetStrategyState(decision.state)]
+    state: list[AnyCommand] = [] if decision.state is None else [SetStrategyState(decision.state)]
     if isinstance(decision, Start):
         answer, commands = _start_trial(view, rules, worker, member, decision, seed, gone)
         return answer, state + commands
+    if isinstance(decision, Measure) and rules.suite_fitness is not None:
+        return None, [*state, *_evaluate_again(view, rules, member, decision)]
     if isinstance(decision, Measure):
         if member.head is None:
             raise ValueError(f"{rules.strategy!r} measures member {member.index}, which has no checkpoint yet")
@@ -102,7 +109,7 @@ def _apply(
             wait_reason=str(decision.reason.get("why", "")) or None,
         )
         return None, [*state, UpdateMember(waiting)]
-    stopped: list[Command] = [UpdateMember(replace(member, state=MemberState.DONE))]
+    stopped: list[AnyCommand] = [UpdateMember(replace(member, state=MemberState.DONE))]
     if decision.study:
         why = str(decision.reason.get("why", "the strategy ended the study"))
         stopped.append(SetStudyState(StudyState.COMPLETED, why))
@@ -149,7 +156,9 @@ def _start_trial(
 
 def _running(rules: Rules, worker: str, member: Member, trial: TrialRecord, now: float) -> Step:
     attempt = _attempt(trial, worker, now, rules)
-    commands: list[Command] = []
+    # The score of abandoned weights says nothing of the new ones, whose own comes only with their evaluation.
+    unproven = rules.suite_fitness is not None and trial.jump_from is not None and not rules.strategy.synchronous
+    commands: list[AnyCommand] = []
     if trial.parent_checkpoint is not None:
         commands.append(TakeCheckpoint(trial.parent_checkpoint))
     commands += [
@@ -161,6 +170,8 @@ def _running(rules: Rules, worker: str, member: Member, trial: TrialRecord, now:
                 state=MemberState.RUNNING,
                 current_trial=trial.id,
                 broken_trial=None,
+                published=None if unproven else member.published,
+                recent=() if unproven else member.recent,
                 slot=slot_of(worker),
                 wait_generation=None,
                 wait_until=None,
@@ -196,6 +207,24 @@ def _measure(view: View, rules: Rules, worker: str, member: Member, head: Scored
         started_at=now,
     )
     return _running(rules, worker, member, trial, now)
+
+
+def _evaluate_again(view: View, rules: Rules, member: Member, decision: Measure) -> list[AnyCommand]:
+    """Run the suite on a checkpoint again; the member waits for that."""
+    subject = decision.subject or member.head
+    evaluation = view.evaluation()
+    assert rules.suite_fitness is not None
+    if subject is None or evaluation is None:
+        raise ValueError(f"{rules.strategy!r} measures member {member.index}, which has no checkpoint yet")
+    seen = evaluation.find_seen(subject.checkpoint, subject.index)
+    if seen is None or seen.state is not SeenState.READY:
+        # What cannot be confirmed nobody may take over; the member is asked again, and sees that.
+        owner = member if subject.member == member.index else view.locked_member(subject.member)
+        shown = owner.published is not None and owner.published.trial == subject.trial
+        return [UpdateMember(replace(owner, published=None))] if shown else []
+    why = f"trial {subject.trial} of member {subject.member} is evaluated again"
+    waiting = UpdateMember(replace(member, state=MemberState.WAITING, wait_reason=why))
+    return [waiting, *replicate(evaluation, rules, subject, max(1, decision.times))]
 
 
 def _start_attempt(view: View, rules: Rules, worker: str, trial: TrialRecord) -> Step:
@@ -255,6 +284,8 @@ def _nothing_ready(view: View) -> Step:
         return Idle(seconds=None if until is None else until - now, why="every member is being trained"), []
     if until is not None:
         return Idle(seconds=until - now, why="every member waits"), []
+    if view.awaited_groups(fitness=False):
+        return Idle(seconds=None, why="training waits for evaluations"), []
     if view.has_waiting():
         message = (
             "every member waits for another and nothing is running, so nothing can ever go on; this is a defect "

@@ -13,6 +13,7 @@ from phyla.records import (
     JsonObject,
     Member,
     Report,
+    Scored,
     StudyState,
     TrialRecord,
 )
@@ -94,6 +95,26 @@ class PublishAll:
 
 @final
 @dataclass(frozen=True, slots=True)
+class RaiseElites:
+    """Make what a member, or with None each member, published its elite, if it is finite and better.
+
+    If it is the elite already, measured again, it is replaced in any case.
+    """
+
+    member: int | None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SetElite:
+    """Replace a member's elite; None removes it."""
+
+    member: int
+    elite: Scored | None
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class InsertCheckpoint:
     """Add a checkpoint."""
 
@@ -168,6 +189,8 @@ Command: TypeAlias = (
     | UpdateMember
     | WakeMembers
     | PublishAll
+    | RaiseElites
+    | SetElite
     | InsertCheckpoint
     | TakeCheckpoint
     | MarkDeleting

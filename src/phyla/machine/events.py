@@ -4,7 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, final
 
-from phyla.records import Checkpoint, JsonObject, Report, StudyState, TrialRecord
+from phyla.records import (
+    Checkpoint,
+    EvalEvent,
+    EvalResult,
+    EvalTaskRecord,
+    Group,
+    JsonObject,
+    Report,
+    Seen,
+    StudyState,
+    TrialRecord,
+)
 
 
 @final
@@ -94,6 +105,117 @@ class Accepted:
     trial: int
     fitness: float | None
     repeated: bool = field(default=False, compare=False)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """A checkpoint was found, or found changed.
+
+    Attributes:
+        name: a study's checkpoint name, or the path below the watched directory.
+        index: place within the checkpoint.
+        step: age of the weights; -1 when it is not known.
+        identity: what would be evaluated.
+        weak: whether the identity is only a hash of names, sizes and times.
+        fingerprint: changes whenever anything about its files changes.
+        path: where it is to be read; empty for a study's.
+        paths: files and directories that belong to it, below the watched directory; empty for a study's.
+        snapshot: whether `path` is a snapshot of ours, which outlives the original.
+        size_bytes: sum of its files.
+        trial: the trial that wrote it.
+        member: that trial's member.
+        written_at: time of its newest file, or of its commit.
+        existed: whether it was there before the run was followed.
+        error: what is wrong with it; None when it is ready.
+    """
+
+    name: str
+    index: int = 0
+    step: int
+    identity: str
+    weak: bool = False
+    fingerprint: str = ""
+    path: str = ""
+    paths: tuple[str, ...] = ()
+    snapshot: bool = False
+    size_bytes: int = 0
+    trial: int | None = None
+    member: int | None = None
+    written_at: float
+    existed: bool = False
+    error: str | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimedEvaluation:
+    """Work: a running eval task under a new lease, and what it is about."""
+
+    task: EvalTaskRecord
+    group: Group
+    seen: Seen
+    expires_at: float
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """An eval task was run to its end, or a group was aggregated.
+
+    Attributes:
+        task: id of the eval task.
+        group: id of its group.
+        token: the lease under which the work was done.
+        result: for the ledger; None for an aggregation.
+        values: the group's aggregates; None unless it is an aggregation.
+        best: whether they are the best of the suite so far.
+        events: what a person should know.
+    """
+
+    task: int
+    group: int
+    token: int
+    result: EvalResult | None = None
+    values: JsonObject | None = None
+    best: bool = False
+    events: Sequence[EvalEvent] = ()
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationAccepted:
+    """A finished eval task counts.
+
+    Attributes:
+        task: its id.
+        repeated: True when it had been accepted before.
+    """
+
+    task: int
+    repeated: bool = field(default=False, compare=False)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationFailed:
+    """An attempt at an eval task failed.
+
+    Attributes:
+        task: id of the eval task.
+        group: id of its group.
+        token: the lease under which it failed.
+        error: what happened, for a person.
+        retryable: False for errors that another attempt cannot cure.
+        gone: whether the checkpoint vanished or was changed, so that nothing of its groups can go on.
+    """
+
+    task: int
+    group: int
+    token: int
+    error: str
+    retryable: bool = True
+    gone: bool = False
 
 
 ClaimAnswer: TypeAlias = Claimed | Idle | Ended

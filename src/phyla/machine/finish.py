@@ -1,6 +1,5 @@
 """How attempts end: completed, failed, released, lost, cancelled."""
 
-import math
 from dataclasses import replace
 from typing import cast
 
@@ -12,15 +11,19 @@ from phyla.machine.commands import (
     EndAttempt,
     InsertCheckpoint,
     PublishAll,
+    RaiseElites,
     SetCheckpointState,
+    SetElite,
     SetStudyState,
     UpdateMember,
     UpdateTrial,
     WakeMembers,
 )
-from phyla.machine.events import Accepted, Completion, Failure
-from phyla.machine.rules import Rules
+from phyla.machine.evaluate import AnyCommand, observe_trial
+from phyla.machine.events import Accepted, Completion, Failure, Observed
+from phyla.machine.rules import RECENT, Rules
 from phyla.machine.view import View
+from phyla.population import FromSuite
 from phyla.records import (
     AttemptState,
     Checkpoint,
@@ -33,13 +36,11 @@ from phyla.records import (
     TrialKind,
     TrialRecord,
     TrialState,
+    json_number,
 )
 
-RECENT = 10
-"""Fitness values a member carries along; the t-test of Jaderberg et al. 2017 uses the last 10."""
 
-
-def complete(view: View, rules: Rules, done: Completion) -> tuple[Accepted, list[Command]]:
+def complete(view: View, rules: Rules, done: Completion) -> tuple[Accepted, list[AnyCommand]]:
     """Accept a completion while its token is the newest, even when it is late.
 
     Raises:
@@ -49,8 +50,9 @@ def complete(view: View, rules: Rules, done: Completion) -> tuple[Accepted, list
     if trial is None:
         return _first_answer(view, done.trial, done.token), []
     check_transition(trial, TrialState.COMPLETED)
-    fitness = rules.strategy.fitness(done.values, rules.objective)
-    order = rules.objective.order(fitness)
+    rule = rules.strategy.fitness
+    fitness = None if isinstance(rule, FromSuite) else rule(done.values, rules.objective)
+    order = None if fitness is None else rules.objective.order(fitness)
     now = view.now()
     checkpoint, index = _result(trial, done)
     completed = replace(
@@ -81,7 +83,7 @@ def complete(view: View, rules: Rules, done: Completion) -> tuple[Accepted, list
         member = _measured(member, scored, rules)
     else:
         member = _trained(member, completed, scored, rules)
-    commands: list[Command] = []
+    commands: list[AnyCommand] = []
     # Of trials that share a checkpoint, the first that counts brings it; it need not be the one that wrote it.
     if (
         done.checkpoint is not None
@@ -96,13 +98,35 @@ def complete(view: View, rules: Rules, done: Completion) -> tuple[Accepted, list
             token=done.token,
             state=AttemptState.COMPLETED,
             ended_at=now,
-            outcome={"fitness": fitness if math.isfinite(fitness) else repr(fitness)},
+            outcome={"fitness": json_number(fitness)},
         ),
         UpdateMember(member),
     ]
+    if rules.strategy.keeps.elites and not rules.strategy.synchronous:
+        commands.append(RaiseElites(trial.member))
     if done.reports:
         commands.append(AddReports(trial.id, done.token, done.reports))
+    evaluation = view.evaluation() if rules.suites and trial.kind is TrialKind.TRAIN else None
+    if evaluation is not None:
+        commands += observe_trial(evaluation, rules, _observed(completed, done, view))
     return Accepted(trial=trial.id, fitness=fitness), commands
+
+
+def _observed(trial: TrialRecord, done: Completion, view: View) -> Observed:
+    name, index = _result(trial, done)
+    # Of trials that share a checkpoint, only one brings its row along.
+    row = done.checkpoint or view.checkpoint(name)
+    assert row is not None
+    return Observed(
+        name=name,
+        index=index,
+        step=done.reached_step,
+        identity=row.digest if not index else f"{row.digest}#{index}",
+        size_bytes=row.size_bytes,
+        trial=trial.id,
+        member=trial.member,
+        written_at=row.created_at,
+    )
 
 
 def _result(trial: TrialRecord, done: Completion) -> tuple[str, int]:
@@ -116,15 +140,17 @@ def _result(trial: TrialRecord, done: Completion) -> tuple[str, int]:
 def _trained(member: Member, trial: TrialRecord, scored: Scored, rules: Rules) -> Member:
     jumped = trial.jump_from is not None
     steps = max(0, scored.step - trial.start_step)
-    fitness = cast("float", scored.fitness)
+    fitness = scored.fitness
+    behind = rules.strategy.synchronous or fitness is None
+    recent = () if jumped else member.recent
     changed = replace(
         member,
         spent_steps=member.spent_steps + steps,
         generation=member.generation + 1,
         decided_steps=member.spent_steps if trial.exploited else member.decided_steps,
         head=scored,
-        published=member.published if rules.strategy.synchronous else scored,
-        recent=((() if jumped else member.recent) + (fitness,))[-RECENT:],
+        published=member.published if behind else scored,
+        recent=recent if fitness is None else (*recent, fitness)[-RECENT:],
         current_trial=None,
         replacements=0,
         state=MemberState.READY,
@@ -173,8 +199,12 @@ def settle(view: View, rules: Rules, *, completed: bool) -> list[Command]:
     if not strategy.synchronous:
         return [WakeMembers(lowest, completed=completed)] if view.has_waiting() else []
     waiting = view.waiting_generation()
+    if rules.suite_fitness is not None and view.awaited_groups(fitness=True):
+        # The barrier opens when the whole generation is scored.
+        return [WakeMembers(None, completed=True)] if completed else []
     if lowest is None or (waiting is not None and waiting <= lowest):
-        return [PublishAll(), WakeMembers(lowest, completed=completed)]
+        elites: list[Command] = [RaiseElites(None)] if strategy.keeps.elites else []
+        return [PublishAll(), *elites, WakeMembers(lowest, completed=completed)]
     return [WakeMembers(None, completed=True)] if completed else []
 
 
@@ -200,7 +230,7 @@ def fail(view: View, rules: Rules, failure: Failure) -> list[Command]:
         lost = replace(trial, state=TrialState.PENDING, progress=None, progress_step=None, worker=None)
         return [*commands, SetCheckpointState(failure.parent_gone, CheckpointState.LOST), UpdateTrial(lost)]
     if failure.parent_gone is not None:
-        commands += _lose(view, failure.parent_gone, trial.member)
+        commands += _lose(view, rules, failure.parent_gone, trial.member)
         return commands + _quarantine(view, rules, trial, trial.failures + 1, failure.error)
     after = after_failure(trial.failures, max_attempts=rules.max_attempts, retryable=failure.retryable)
     if isinstance(after, Quarantine) or trial.token >= rules.max_claims:
@@ -250,13 +280,16 @@ def _quarantine(view: View, rules: Rules, trial: TrialRecord, failures: int, err
     return commands
 
 
-def _lose(view: View, name: str, taker: int) -> list[Command]:
+def _lose(view: View, rules: Rules, name: str, taker: int) -> list[Command]:
     """Mark a checkpoint whose bytes vanished, so that it is neither donor nor parent any more."""
     row = view.checkpoint(name)
     if row is None or row.state is not CheckpointState.LIVE:
         return []
     commands: list[Command] = [SetCheckpointState(name, CheckpointState.LOST)]
     owner = view.trial(row.trial).member
+    elite = view.elite(owner) if rules.strategy.keeps.elites else None
+    if elite is not None and elite.checkpoint == name:
+        commands.append(SetElite(owner, None))
     if owner != taker:
         # The taker's own row is written by the quarantine that follows; its head tells by itself.
         member = view.locked_member(owner)

@@ -29,11 +29,15 @@ def retention(view: View, rules: Rules) -> Retention:
     held = view.held_checkpoints()
     best = {trial.checkpoint for trial in view.best_trials(rules.keep_best)}
     every = rules.keep_every_steps
+    since = _kept_since(view, rules)
     kept: list[tuple[Checkpoint, str]] = []
     collectable: list[Checkpoint] = []
     for checkpoint in view.live_checkpoints():
         if checkpoint.name in held:
-            kept.append((checkpoint, "in use: newest of its member, published, or parent of running work"))
+            why = "in use: newest of its member, published, elite, parent of running work, or being evaluated"
+            kept.append((checkpoint, why))
+        elif since is not None and view.trial(checkpoint.trial).generation >= since:
+            kept.append((checkpoint, f"generation {since} or later, whose trials may still be chosen"))
         elif checkpoint.name in best:
             kept.append((checkpoint, f"one of the best {rules.keep_best}"))
         elif every is not None and checkpoint.step % every == 0:
@@ -43,19 +47,42 @@ def retention(view: View, rules: Rules) -> Retention:
     return Retention(kept=tuple(kept), collectable=tuple(collectable), bound=bound(view.size, rules))
 
 
+def _kept_since(view: View, rules: Rules) -> int | None:
+    """Return the first generation whose trials the strategy may still choose; None if it chooses no such trial."""
+    generations = rules.strategy.keeps.generations
+    lowest = view.lowest_generation() if generations else None
+    return None if lowest is None else max(0, lowest - generations)
+
+
 def bound(population_size: int, rules: Rules) -> int:
     """Return how many checkpoints of a study can be in use or best at most.
 
     Newest of each member; what it published, where that lags; the parent and the progress of each running
-    trial; the best ones.
+    trial; the best ones; those that wait for the suite that gives fitness, and the best of each suite. Milestones
+    of other suites, and what they are at, come on top.
     """
-    published = population_size if rules.strategy.synchronous else 0
-    return 3 * population_size + published + rules.keep_best
+    fitness = rules.suite_fitness
+    published = population_size if rules.strategy.synchronous or fitness is not None else 0
+    unscored = (fitness.max_lag + 1) * population_size if fitness is not None else 0
+    keeps = rules.strategy.keeps
+    elites = population_size if keeps.elites else 0
+    # Progress saved in a generation counts as a trial of it, and the head is counted already.
+    chosen = 2 * population_size * (keeps.generations + keeps.lead - 1) if keeps.generations else 0
+    return 3 * population_size + published + unscored + chosen + elites + rules.keep_best + len(rules.suites)
 
 
 def explain(population_size: int, rules: Rules) -> str:
     """Return the formula and its value in words."""
-    published = " + what each published" if rules.strategy.synchronous else ""
+    fitness = rules.suite_fitness
+    published = " + what each published" if rules.strategy.synchronous or fitness is not None else ""
+    if fitness is not None:
+        published += f" + up to {fitness.max_lag + 1} of each that wait for suite {fitness.suite!r}"
+    if rules.strategy.keeps.generations:
+        published += f" + the last {rules.strategy.keeps.generations} generations"
+    if rules.strategy.keeps.elites:
+        published += " + the best that each published"
+    if rules.suites:
+        published += " + the best of each suite"
     milestones = f" + every {rules.keep_every_steps} steps" if rules.keep_every_steps else ""
     return (
         f"kept = newest of each member{published} + parent and progress of each running trial + best "

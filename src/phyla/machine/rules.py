@@ -4,9 +4,13 @@ from dataclasses import dataclass
 from typing import final
 
 from phyla.errors import ConfigurationError
-from phyla.population import Strategy
+from phyla.evaluation import Suite, suite_named
+from phyla.population import FromSuite, Strategy
 from phyla.records import Objective
 from phyla.space import Space
+
+RECENT = 10
+"""Fitness values a member carries along; the t-test of Jaderberg et al. 2017 uses the last 10."""
 
 
 @final
@@ -24,9 +28,10 @@ class Rules:
         max_broken: quarantined trials in a row, with no completed one between, that stop the study.
         keep_best: best checkpoints that are kept besides those in use.
         keep_every_steps: also keep checkpoints whose step is a multiple of this; None keeps no milestones.
+        suites: what is evaluated on every checkpoint that a trial leaves.
 
     Raises:
-        ConfigurationError: a number is out of range.
+        ConfigurationError: a number is out of range, or the strategy's fitness names a suite that is not there.
     """
 
     space: Space
@@ -38,6 +43,7 @@ class Rules:
     max_broken: int = 10
     keep_best: int = 1
     keep_every_steps: int | None = None
+    suites: tuple[Suite, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("lease_s", "max_attempts", "max_claims", "max_broken", "keep_best"):
@@ -46,3 +52,20 @@ class Rules:
                 raise ConfigurationError(f"{name}={value!r}: must be above 0")
         if self.keep_every_steps is not None and self.keep_every_steps < 1:
             raise ConfigurationError(f"keep_every_steps={self.keep_every_steps!r}: must be at least 1 step")
+        object.__setattr__(self, "suites", tuple(self.suites))
+        names = [suite.name for suite in self.suites]
+        if len(set(names)) < len(names):
+            raise ConfigurationError(f"suites: each needs a name of its own, there are {', '.join(names)}")
+        if self.suite_fitness is not None:
+            suite_named(self.suites, self.suite_fitness.suite)
+
+    @property
+    def suite_fitness(self) -> FromSuite | None:
+        """Where fitness comes from when it comes from a suite; None when training reports it."""
+        rule = self.strategy.fitness
+        return rule if isinstance(rule, FromSuite) else None
+
+    @property
+    def reported_metric(self) -> str | None:
+        """The metric that training has to report; None when fitness comes from a suite."""
+        return None if self.suite_fitness is not None else self.objective.metric

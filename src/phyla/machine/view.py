@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from phyla.machine.evaluation_view import EvalView
 from phyla.population import Population
-from phyla.records import Attempt, Checkpoint, Member, StudyRecord, TrialRecord
+from phyla.records import Attempt, Checkpoint, Member, Scored, StudyRecord, TrialRecord
 
 
 class View(Population, Protocol):
@@ -23,6 +24,10 @@ class View(Population, Protocol):
 
     def new_trial_id(self) -> int:
         """Return an id that no other trial of this store has or gets."""
+        ...
+
+    def elite(self, index: int) -> Scored | None:
+        """Return the elite of a member, or None."""
         ...
 
     def next_ready(self, slot: str) -> Member | None:
@@ -69,7 +74,7 @@ class View(Population, Protocol):
         ...
 
     def held_checkpoints(self) -> frozenset[str]:
-        """Return names of: each member's head and published one; parents and progress of unfinished trials."""
+        """Return names of: each member's head, published one, elite; parents, progress of unfinished trials."""
         ...
 
     def best_trials(self, count: int) -> Sequence[TrialRecord]:
@@ -85,6 +90,18 @@ class View(Population, Protocol):
 
     def has_unfinished_trials(self) -> bool:
         """Return whether any trial is running or pending."""
+        ...
+
+    def evaluation(self) -> "EvalView | None":
+        """Return the evaluation of this study's checkpoints, in the same transaction; None without suites."""
+        ...
+
+    def unscored(self, member: int) -> int:
+        """Return how many checkpoints of a member wait for the suite that gives their fitness."""
+        ...
+
+    def awaited_groups(self, *, fitness: bool) -> int:
+        """Return how many of the study's own evaluation groups are queued; those for a fitness, or all."""
         ...
 
     def has_waiting(self) -> bool:

@@ -1,18 +1,39 @@
 """Every study of m members and n trials each runs exactly m x n completed trials."""
 
+import json
 import math
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phyla.machine import Rules
-from phyla.population import PBT, Truncation
+from phyla import plugins
+from phyla.machine import Ended, Failure, Rules
+from phyla.population import (
+    PBT,
+    Backtrack,
+    BinaryTournament,
+    Crossover,
+    Exploit,
+    ExploitPipeline,
+    ExploreWith,
+    FixedSchedule,
+    GridSearch,
+    InitiatorPBT,
+    RandomSearch,
+    SingleWorkerExplore,
+    Strategy,
+    Truncation,
+    TTest,
+    WinnerTakesAll,
+)
 from phyla.records import Maximize, Minimize, StudyState, TrialRecord, TrialState
-from phyla.space import Float, Space
+from phyla.space import Float, Int, Params, Space
 from simulation import Simulation
 
 FITNESSES: dict[str, Callable[[TrialRecord], float]] = {
@@ -99,11 +120,120 @@ def test_synchronous_studies_are_the_same_with_any_number_of_workers() -> None:
     assert decisions(1) == decisions(3) == decisions(7)
 
 
-def test_serial_runs_repeat_also_with_a_controller_that_dies_between_any_two_calls() -> None:
+def pbt(exploit: Exploit, *, synchronous: bool = False) -> PBT:
+    return PBT(
+        population_size=MEMBERS,
+        steps_per_trial=10,
+        total_steps=10 * TRIALS,
+        exploit=exploit,
+        synchronous=synchronous,
+    )
+
+
+def halved(params: Params, rng: np.random.Generator) -> dict[str, Any]:
+    return {**params, "lr": max(0.1, params["lr"] / 2)}
+
+
+def initiators(**settings: Any) -> InitiatorPBT:
+    sizes = {"population_size": MEMBERS, "steps_per_trial": 10, "total_steps": 10 * TRIALS}
+    return InitiatorPBT(**{**sizes, **settings})
+
+
+MEMBERS, TRIALS = 6, 5
+STRATEGIES: dict[str, Strategy] = {
+    "truncation": pbt(Truncation(0.34)),
+    "t-test": pbt(TTest(window=3, alpha=0.5)),
+    "t-test, synchronous": pbt(TTest(window=3, alpha=0.5), synchronous=True),
+    "binary tournament": pbt(BinaryTournament()),
+    "binary tournament, synchronous": pbt(BinaryTournament(), synchronous=True),
+    "backtrack": pbt(Backtrack(quantile=0.5, pool=0.4)),
+    "backtrack, synchronous": pbt(ExploitPipeline([Backtrack(quantile=0.3)]), synchronous=True),
+    "winner takes all": pbt(WinnerTakesAll(), synchronous=True),
+    "crossover": replace(pbt(Truncation(0.34)), explore=Crossover(quantile=0.5)),
+    "a function explores, synchronous": replace(
+        pbt(Truncation(0.34), synchronous=True), explore=ExploreWith(halved)
+    ),
+    "initiators with crossover": initiators(explore=Crossover(then=None)),
+    "initiators": initiators(),
+    "initiators, without gate": initiators(gate=False),
+    "initiators, one generation": initiators(generations=1),
+    "initiators, one generation, without gate": initiators(generations=1, gate=False),
+    "initiators, one member": initiators(population_size=1),
+    "single worker": SingleWorkerExplore(explore_steps=3, exploit_steps=10, total_steps=49),
+    "random search": RandomSearch(4, 20),
+    "random search, in pieces": RandomSearch(4, 25, steps_per_trial=6),
+    "grid search": GridSearch({"lr": [0.1, 0.3], "width": [1, 2, 3]}, 25, steps_per_trial=5),
+    "fixed schedule": FixedSchedule(
+        [(0, {"lr": 0.1, "width": 1}), (7, {"lr": 0.5, "width": 2}), (9, {"lr": 0.2, "width": 2})],
+        total_steps=20,
+        members=3,
+        steps_per_trial=4,
+    ),
+}
+TRIALS_OF_A_MEMBER: dict[str, int] = {"random search": 1, "single worker": 12, "fixed schedule": 6}
+REPEATABLE = [name for name, strategy in STRATEGIES.items() if strategy.synchronous]
+
+
+def made(name: str, fitness: str, seed: int = 0) -> Simulation:
+    rules = Rules(
+        space=Space(lr=Float(0.1, 1.0), width=Int(1, 9)),
+        objective=Maximize("Q"),
+        strategy=STRATEGIES[name],
+        max_attempts=2,
+        max_broken=100,
+    )
+    return Simulation(rules, lambda parent, trial: (None, FITNESSES[fitness](trial)), seed=seed)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("fitness", FITNESSES)
+@pytest.mark.parametrize("workers", [1, 3, 9])
+@pytest.mark.parametrize("failure_rate", [0.0, 0.3])
+def test_every_strategy_spends_exactly_its_budget(
+    name: str, fitness: str, workers: int, failure_rate: float
+) -> None:
+    simulation = made(name, fitness, seed=workers)
+    ended = simulation.run(workers, np.random.default_rng(workers), failure_rate=failure_rate)
+    assert ended.state is StudyState.COMPLETED
+    strategy = STRATEGIES[name]
+    with simulation.store.reader(simulation.study.id) as reader:
+        done = [trial for trial in reader.trials() if trial.state is TrialState.COMPLETED]
+        spent = [member.spent_steps for member in reader.members()]
+        assert not reader.has_unfinished_trials()
+    assert spent == [strategy.member_steps] * strategy.population_size
+    of_a_member = TRIALS_OF_A_MEMBER.get(name, TRIALS)
+    assert Counter(t.member for t in done) == dict.fromkeys(range(strategy.population_size), of_a_member)
+    assert all(simulation.rules.space.contains(trial.params) for trial in done)
+
+
+def decisions(simulation: Simulation) -> list[tuple[object, ...]]:
+    with simulation.store.reader(simulation.study.id) as reader:
+        rows = {row.id: row for row in reader.trials()}
+
+    def place(trial: int | None) -> tuple[int, int] | None:
+        return None if trial is None else (rows[trial].member, rows[trial].generation)
+
+    def decided(row: TrialRecord) -> tuple[object, ...]:
+        origin = place(row.parent), place(row.jump_from), place(row.params_from)
+        return row.member, row.generation, *origin, str(row.params), row.seed
+
+    return sorted(map(decided, rows.values()), key=lambda facts: (facts[0], facts[1]))
+
+
+@pytest.mark.parametrize("name", REPEATABLE)
+def test_waiting_for_whole_generations_makes_studies_the_same_with_any_number_of_workers(name: str) -> None:
+    def run(workers: int) -> list[tuple[object, ...]]:
+        simulation = made(name, "noisy")
+        simulation.run(workers, np.random.default_rng(workers))
+        return decisions(simulation)
+
+    assert run(1) == run(2) == run(9)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_serial_runs_repeat_also_with_a_controller_that_dies_between_any_two_calls(name: str) -> None:
     def rows(fresh_each_time: bool) -> list[tuple[object, ...]]:
-        strategy = PBT(population_size=4, steps_per_trial=1, total_steps=10)
-        rules = Rules(space=Space(lr=Float(0.1, 1.0)), objective=Maximize("Q"), strategy=strategy)
-        simulation = Simulation(rules, lambda parent, trial: (None, FITNESSES["noisy"](trial)))
+        simulation = made(name, "noisy")
         while True:
             controller = simulation.new_controller() if fresh_each_time else simulation.controller
             claimed, _ = controller.claim("w")
@@ -111,9 +241,43 @@ def test_serial_runs_repeat_also_with_a_controller_that_dies_between_any_two_cal
                 break
             controller = simulation.new_controller() if fresh_each_time else simulation.controller
             controller.complete([simulation.completion(claimed[0].trial)])
-        with simulation.store.reader(simulation.study.id) as reader:
-            return [
-                (t.member, t.generation, t.parent, t.jump_from, str(t.params), t.seed) for t in reader.trials()
-            ]
+        return decisions(simulation)
 
     assert rows(False) == rows(True)
+    assert len(rows(True)) > 1
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_is_stored_as_json_under_its_registered_name(name: str) -> None:
+    stored = json.loads(json.dumps(plugins.encode(STRATEGIES[name])))
+    assert stored["plugin"].startswith("phyla.strategies/")
+    assert plugins.decode(stored) == STRATEGIES[name]
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("workers", [1, 3, 9])
+def test_collection_never_takes_what_a_strategy_may_still_choose(name: str, workers: int) -> None:
+    simulation = made(name, "noisy", seed=workers)
+    controller, rng = simulation.controller, np.random.default_rng(workers)
+    busy: dict[str, TrialRecord] = {}
+    ended = False
+    while busy or not ended:
+        worker = f"w{rng.integers(workers)}"
+        if worker not in busy:
+            claimed, rest = controller.claim(worker)
+            if claimed:
+                busy[worker] = claimed[0].trial
+            ended = ended or isinstance(rest, Ended)
+        elif rng.random() < 0.1:
+            trial = busy.pop(worker)
+            controller.fail(Failure(trial=trial.id, token=trial.token, error="simulated"))
+        else:
+            controller.complete([simulation.completion(busy.pop(worker))])
+        look = controller.retention()
+        assert len(look.kept) <= look.bound
+        for gone in controller.mark_deleting(look.collectable):
+            del simulation.weights[gone]
+    with simulation.store.reader(simulation.study.id) as reader:
+        assert reader.study().state is StudyState.COMPLETED
+        reasons = [str(trial.reason) for trial in reader.trials()]
+    assert not [reason for reason in reasons if "gone" in reason or "recover" in reason]

@@ -9,7 +9,7 @@ import pytest
 
 from phyla.errors import LeaseLost, StoreBusy
 from phyla.machine import Claimed, Completion, Ended, Failure, Idle, Rules
-from phyla.population import PBT, Context, Decision, Last, Measure, Perturb, Start, Stop, Truncation, Wait
+from phyla.population import NOTHING, PBT, Context, Decision, Last, Measure, Perturb, Start, Stop, Truncation, Wait
 from phyla.records import (
     CheckpointState,
     Maximize,
@@ -270,6 +270,7 @@ class Scripted:
     population_size = 3
     synchronous = False
     exclusive = True
+    keeps = NOTHING
     fitness = Last()
     member_steps = None
 

@@ -1,0 +1,201 @@
+"""The client that works in process: a controller on a store, and checkpoints on a file system."""
+
+import contextlib
+from collections.abc import Collection, Iterator, Sequence
+from typing import final
+
+from phyla.api import Answer, CollectResult, Given, GroupResults
+from phyla.checkpoints import CheckpointRepository
+from phyla.controller import TRAIN_ONLY, Controller
+from phyla.errors import CheckpointError, StudyNotFound
+from phyla.local_client.run_client import group_results
+from phyla.machine import Completion, Ended, Evaluated, EvaluationFailed, Failure, Idle, Retention, Rules
+from phyla.records import (
+    Attempt,
+    Checkpoint,
+    CheckpointState,
+    Group,
+    Report,
+    RunRecord,
+    StudyRecord,
+    StudyState,
+    TrialState,
+    WorkKind,
+)
+from phyla.store import Reader, Store
+
+
+@final
+class LocalClient:
+    """Speaks with one study through its store.
+
+    Args:
+        store: where the study is remembered.
+        study: its id.
+        rules: what its decisions go by.
+        repository: where its checkpoints are.
+        collects: whether it collects checkpoints from time to time; False where somebody else does.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        study: StudyRecord,
+        rules: Rules,
+        repository: CheckpointRepository,
+        *,
+        collects: bool = True,
+    ) -> None:
+        self._store = store
+        self._study = study
+        self._controller = Controller(store, study.id, rules)
+        self._repository = repository
+        self._collects = collects
+        self._completed_since_collection = 0
+
+    def study(self) -> StudyRecord:
+        """Return the study as it stands."""
+        found = self._store.find_study(self._study.name)
+        if found is None:
+            raise StudyNotFound(f"study {self._study.name!r} is gone from {self._store.url}")
+        return found
+
+    def exchange(
+        self,
+        completions: Sequence[Completion | Evaluated],
+        worker: str,
+        count: int,
+        *,
+        kinds: Collection[WorkKind] = TRAIN_ONLY,
+        holding: int | None = None,
+    ) -> tuple[list[Answer], list[Given], Idle | Ended | None]:
+        """Hand in finished work and claim up to `count` new trials and eval tasks, atomically."""
+        answer = self._controller.complete(completions, worker, count, kinds=kinds, holding=holding)
+        self._completed_since_collection += len(completions)
+        if self._collects and self._completed_since_collection >= self.collect_every:
+            self.collect()
+        return answer
+
+    @property
+    def collect_every(self) -> int:
+        """Completed trials after which a collection is worth its while."""
+        return max(16, self._study.population_size // 2)
+
+    def fail(self, failure: Failure) -> None:
+        """Record that an attempt failed."""
+        self._controller.fail(failure)
+
+    def fail_evaluation(self, failure: EvaluationFailed) -> None:
+        """Record that an attempt at an eval task failed."""
+        self._controller.fail_evaluation(failure)
+
+    def release_evaluation(self, task: int, token: int) -> None:
+        """Return an eval task to the queue."""
+        self._controller.release_evaluation(task, token)
+
+    def group_results(self, group: int) -> GroupResults:
+        """Return what the ledger has of a group."""
+        with self._store.evaluations(self._run()) as reader:
+            return group_results(reader, group)
+
+    def best_group(self, suite: str, *, run: int) -> Group | None:
+        """Return the best complete group of a suite so far; the study has one run of its own."""
+        with self._store.evaluations(self._run()) as reader:
+            return reader.best_group(suite)
+
+    def _run(self) -> RunRecord:
+        found = self._store.find_run(self._study.name)
+        if found is None:
+            raise StudyNotFound(f"study {self._study.name!r} in {self._store.url} has no suites")
+        return found
+
+    def is_active(self) -> bool:
+        """Return whether there may be more work."""
+        return self.study().state is StudyState.RUNNING
+
+    def release(self, trial: int, token: int) -> None:
+        """Return a trial to the queue."""
+        self._controller.release(trial, token)
+
+    def report(self, trial: int, token: int, reports: Sequence[Report]) -> bool:
+        """Store what training reported so far; return whether the lease still stands."""
+        return not self._controller.report(trial, token, reports).cancelled
+
+    def renew(self, worker: str) -> None:
+        """Renew all leases of a worker."""
+        self._controller.renew(worker)
+
+    def save_progress(self, trial: int, token: int, checkpoint: Checkpoint) -> None:
+        """Remember where a retry of the trial resumes."""
+        self._controller.save_progress(trial, token, checkpoint)
+
+    def lose_worker(self, worker: str, error: str, *, counts: bool) -> int:
+        """Take back all that a dead worker held."""
+        return self._controller.lose_worker(worker, error, counts=counts)
+
+    def end_study(self, state: StudyState, message: str | None) -> None:
+        """Stop the study."""
+        self._store.set_state(self._study.id, state, message)
+
+    def give_up(self, message: str) -> None:
+        """Say that this launcher ends because its workers do."""
+        self.end_study(StudyState.FAILED, message)
+
+    def retention(self) -> Retention:
+        """Return which checkpoints are kept and which may go; changes nothing."""
+        return self._controller.retention()
+
+    def collect(self) -> CollectResult:
+        """Delete the checkpoints that nobody needs any more.
+
+        A checkpoint that cannot be deleted stays marked and is tried again by `recover`.
+        """
+        self._completed_since_collection = 0
+        return self._delete(self._controller.mark_deleting(self._controller.retention().collectable))
+
+    def _delete(self, names: Sequence[str]) -> CollectResult:
+        freed = 0
+        deleted: list[str] = []
+        try:
+            freed = self._repository.delete(*names)
+            deleted = list(names)
+        except CheckpointError:
+            # One of them cannot be deleted now; the others can.
+            for name in names:
+                with contextlib.suppress(CheckpointError):
+                    freed += self._repository.delete(name)
+                    deleted.append(name)
+        self._controller.set_checkpoints(deleted, CheckpointState.DELETED)
+        return CollectResult(deleted=tuple(deleted), freed_bytes=freed)
+
+    def recover(self) -> None:
+        """Clean up after processes that died: half-done deletions, staging and unrecorded directories.
+
+        Safe while other workers are alive: what a running or late attempt may still be writing is left alone.
+        """
+        present = {*self._repository.names(), *self._repository.staged()}
+        with self._store.reader(self._study.id) as reader:
+            running = {f"{attempt.trial}.{attempt.token}" for attempt in reader.running()}
+            unknown = [name for name in present if reader.checkpoint(name) is None]
+            kept = running | {f"{late.trial}.{late.token}" for late in _late(reader, unknown)}
+            leftover = [name for name in unknown if ".".join(name.split(".")[:2]) not in kept]
+            deleting = [row.name for row in reader.deleting_checkpoints()]
+        for name in leftover:
+            self._repository.discard(name)
+        self._repository.delete(*leftover)
+        self._repository.finish_deletions()
+        self._delete(deleting)
+
+
+def _late(reader: Reader, names: Collection[str]) -> Iterator[Attempt]:
+    """Return those of the attempts with these names that only let their lease run out, and may still complete."""
+    keys = {tuple(name.split(".")[:2]) for name in names}
+    for trial, token in (
+        (int(key[0]), int(key[1])) for key in keys if len(key) == 2 and all(map(str.isdecimal, key))
+    ):
+        attempt = reader.attempt(trial, token)
+        if attempt is None or attempt.ended_at is None or attempt.ended_at < attempt.expires_at:
+            continue
+        newest = reader.trial(trial)
+        if newest.state is TrialState.PENDING and newest.token == token:
+            yield attempt

@@ -1,0 +1,238 @@
+"""Drive evaluation on a store with simulated workers: no processes, no files, no clock."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from phyla.controller import Controller, RunController
+from phyla.evaluation import EvalTask, Moments, Suite, encode
+from phyla.machine import (
+    Claimed,
+    ClaimedEvaluation,
+    Completion,
+    Ended,
+    Evaluated,
+    EvaluationFailed,
+    Observed,
+    Rules,
+)
+from phyla.records import (
+    Checkpoint,
+    EvalResult,
+    EvalTaskKind,
+    Group,
+    GroupState,
+    JsonObject,
+    RunKind,
+    RunRecord,
+    TrialRecord,
+    TrialState,
+    WorkKind,
+)
+from phyla.store import EvalReader, MemoryStore
+from simulation import VirtualClock
+
+Values = Callable[[ClaimedEvaluation], float]
+
+
+def nothing(_evaluation: object) -> None:
+    """Stand in for an evaluation function that the simulation never calls."""
+
+
+def suite_of(*names: str, shards: int = 1, **settings: object) -> Suite:
+    """Return a suite of eval tasks with these names."""
+    return replace(Suite("s", tuple(EvalTask(name, nothing, shards=shards) for name in names)), **settings)  # type: ignore[arg-type]
+
+
+def evaluated(
+    work: ClaimedEvaluation,
+    value: float = 0.0,
+    *,
+    values: Mapping[str, float] | None = None,
+    best: bool = False,
+    worker: str = "w",
+) -> Evaluated:
+    """Return what a worker hands in for its work."""
+    if work.task.kind is EvalTaskKind.AGGREGATE:
+        named: JsonObject = {name: {"value": number, "stderr": 0.1} for name, number in (values or {}).items()}
+        return Evaluated(task=work.task.id, group=work.task.group, token=work.task.token, values=named, best=best)
+    result = EvalResult(
+        identity=work.seen.identity,
+        task_identity=work.task.identity,
+        replicate=work.task.replicate,
+        shard=work.task.shard,
+        shards=work.task.shards,
+        run=work.task.run,
+        statistics={"x": encode(Moments.of([value]), lambda kind: kind.__name__)},
+        worker=worker,
+        created_at=0.0,
+    )
+    return Evaluated(task=work.task.id, group=work.task.group, token=work.task.token, result=result)
+
+
+def failed(work: ClaimedEvaluation, error: str = "boom", **how: bool) -> EvaluationFailed:
+    """Return the report of a failed attempt."""
+    return EvaluationFailed(task=work.task.id, group=work.task.group, token=work.task.token, error=error, **how)
+
+
+@dataclass
+class WatchedRun:
+    """A directory's run in memory."""
+
+    suites: Sequence[Suite]
+    clock: VirtualClock = field(default_factory=VirtualClock)
+    lease_s: float = 60.0
+    store: MemoryStore = field(init=False)
+    run: RunRecord = field(init=False)
+    controller: RunController = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.store = MemoryStore(self.clock)
+        self.run = self.store.create_run("run", RunKind.DIRECTORY, {}, location="/data")
+        self.restart()
+
+    def restart(self) -> None:
+        self.controller = RunController(self.store, self.run, self.suites, lease_s=self.lease_s)
+
+    def observe(self, *steps: int, existed: bool = False, **changes: object) -> None:
+        found = [
+            Observed(
+                name=f"step-{step}",
+                step=step,
+                identity=f"id-{step}",
+                fingerprint=f"f-{step}",
+                path=f"/data/step-{step}",
+                written_at=self.clock.now,
+                existed=existed,
+            )
+            for step in steps
+        ]
+        self.controller.observe([replace(each, **changes) for each in found])  # type: ignore[arg-type]
+
+    def claim(self, worker: str = "w", holding: int | None = None) -> ClaimedEvaluation | None:
+        _, claimed, _ = self.controller.exchange((), worker, 1, holding)
+        return claimed[0] if claimed else None
+
+    def hand_in(self, *done: Evaluated) -> list[object]:
+        answers, _, _ = self.controller.exchange(done, "w", 0)
+        return list(answers)
+
+    def work(self, count: int | None = None) -> list[str]:
+        """Do all that can be done; return `step/task` in the order of the claims."""
+        order: list[str] = []
+        while count is None or len(order) < count:
+            work = self.claim()
+            if work is None:
+                break
+            order.append(f"{work.seen.step}/{work.task.task or 'aggregate'}")
+            self.hand_in(evaluated(work, 1.0))
+        return order
+
+    def reader(self) -> EvalReader:
+        with self.store.evaluations(self.run) as reader:
+            return reader
+
+    def groups(self, step: int | None = None) -> list[Group]:
+        reader = self.reader()
+        return [group for group in reader.groups() if step is None or reader.seen(group.seen).step == step]
+
+    def fate(self, step: int) -> tuple[GroupState, str | None]:
+        group = self.groups(step)[-1]
+        return group.state, group.why
+
+
+@dataclass
+class EvaluatedStudy:
+    """A study in memory whose fitness comes from a suite; weights are numbers, kept by checkpoint name."""
+
+    rules: Rules
+    train: Callable[[float, TrialRecord], float]
+    measure: Callable[[float, ClaimedEvaluation], float]
+    seed: int = 0
+    clock: VirtualClock = field(default_factory=VirtualClock)
+    weights: dict[str, float] = field(default_factory=dict)
+    fails: Callable[[ClaimedEvaluation], bool] = lambda work: False
+
+    def __post_init__(self) -> None:
+        self.store = MemoryStore(self.clock)
+        size = self.rules.strategy.population_size
+        self.study = self.store.create_study("simulated", {}, self.seed, size)
+        self.run = self.store.create_run("simulated", RunKind.STUDY, {}, study=self.study.id)
+        self.controller = Controller(self.store, self.study.id, self.rules)
+        self.measured: dict[int, float] = {}
+
+    def claim(self, *kinds: WorkKind, worker: str = "h:0:1:1") -> Claimed | ClaimedEvaluation | Ended | None:
+        wanted = kinds or (WorkKind.TRAIN, WorkKind.EVALUATE)
+        _, claimed, rest = self.controller.complete((), worker, 1, kinds=wanted)
+        if claimed:
+            return claimed[0]
+        return rest if isinstance(rest, Ended) else None
+
+    def do(self, work: Claimed | ClaimedEvaluation) -> None:
+        if isinstance(work, Claimed):
+            self.controller.complete([self.trained(work.trial)])
+        elif self.fails(work):
+            self.controller.fail_evaluation(failed(work))
+        else:
+            self.controller.complete([self.scored(work)])
+
+    def trained(self, trial: TrialRecord) -> Completion:
+        weights = self.train(self.weights.get(trial.parent_checkpoint or "", 0.0), trial)
+        name = f"{trial.id}.{trial.token}"
+        self.weights[name] = weights
+        checkpoint = Checkpoint(
+            name=name,
+            study=trial.study,
+            trial=trial.id,
+            step=trial.end_step,
+            digest=f"d{trial.id}",
+            size_bytes=1,
+            created_at=self.clock.now,
+        )
+        return Completion(
+            trial=trial.id,
+            token=trial.token,
+            reached_step=trial.end_step,
+            values=(),
+            metrics={},
+            checkpoint=checkpoint,
+        )
+
+    def scored(self, work: ClaimedEvaluation) -> Evaluated:
+        if work.task.kind is EvalTaskKind.AGGREGATE:
+            return evaluated(work, values={"x_mean": self.measured[work.group.id]})
+        self.measured[work.group.id] = self.measure(self.weights[work.seen.name], work)
+        return evaluated(work, self.measured[work.group.id])
+
+    def run_serially(self, limit: int = 100_000) -> Ended:
+        for _ in range(limit):
+            work = self.claim()
+            if isinstance(work, Ended):
+                return work
+            assert work is not None, "nothing to do, and not ended"
+            self.do(work)
+        raise AssertionError("the study does not end")
+
+    def run_at_random(self, workers: int, rng: np.random.Generator, kinds: Sequence[frozenset[WorkKind]]) -> Ended:
+        """Several workers at once, whose work ends in random order; `kinds` per worker."""
+        held: dict[int, Claimed | ClaimedEvaluation] = {}
+        for _ in range(100_000):
+            for worker in range(workers):
+                if worker not in held:
+                    work = self.claim(*kinds[worker], worker=f"h:{worker}:1:1")
+                    if isinstance(work, Ended):
+                        return work
+                    if work is not None:
+                        held[worker] = work
+            assert held, "nobody has anything to do, and the study has not ended"
+            self.do(held.pop(int(rng.choice(list(held)))))
+        raise AssertionError("the study does not end")
+
+    def trials(self) -> list[TrialRecord]:
+        with self.store.reader(self.study.id) as reader:
+            return [trial for trial in reader.trials() if trial.state is TrialState.COMPLETED]
+
+    def groups(self) -> list[Group]:
+        with self.store.evaluations(self.run) as reader:
+            return list(reader.groups())

@@ -1,0 +1,341 @@
+"""Which checkpoints of a watched run are evaluated, in which order, and what becomes of each."""
+
+import pytest
+
+from evaluation_simulation import WatchedRun, evaluated, failed, suite_of
+from phyla.errors import LeaseLost
+from phyla.evaluation import Policy, Suite
+from phyla.machine import EvaluationAccepted
+from phyla.records import EvalTaskKind, GroupState, RunState, SeenState, TrialState
+
+
+def test_a_group_is_complete_when_all_its_eval_tasks_are_and_never_before() -> None:
+    run = WatchedRun([suite_of("a", "b", shards=2)])
+    run.observe(100)
+    for _ in range(4):
+        work = run.claim()
+        assert work is not None
+        assert work.task.kind is EvalTaskKind.EVALUATE
+        assert run.fate(100) == (GroupState.QUEUED, None)
+        run.hand_in(evaluated(work))
+    last = run.claim()
+    assert last is not None
+    assert last.task.kind is EvalTaskKind.AGGREGATE
+    run.hand_in(evaluated(last, values={"x_mean": 3.0}, best=True))
+    assert run.fate(100) == (GroupState.COMPLETE, None)
+    assert run.groups()[0].values == {"x_mean": {"value": 3.0, "stderr": 0.1}}
+    assert run.groups()[0].best
+
+
+def test_the_newest_checkpoint_comes_first_and_those_behind_it_by_age() -> None:
+    run = WatchedRun([suite_of("a")])
+    run.observe(100, 200, 300)
+    assert run.work(3) == ["300/a", "300/aggregate", "200/a"]
+    run.observe(400)
+    assert run.work() == ["200/aggregate", "400/a", "400/aggregate", "100/a", "100/aggregate"]
+
+
+def test_milestones_come_before_backfill_and_are_never_skipped() -> None:
+    run = WatchedRun([suite_of("a", policy=Policy(every=3, milestone_every=200, latest=True))])
+    run.observe(100, 200, 300, 400, 450, 460, 470)
+    fates = {step: run.fate(step)[0] for step in (100, 200, 300, 400, 450, 460, 470)}
+    assert fates == {
+        100: GroupState.SKIPPED,  # superseded (latest)
+        200: GroupState.QUEUED,
+        300: GroupState.SKIPPED,  # every third
+        400: GroupState.QUEUED,
+        450: GroupState.SKIPPED,
+        460: GroupState.SKIPPED,
+        470: GroupState.QUEUED,
+    }
+    assert [step for step in run.work() if step.endswith("/a")] == ["470/a", "400/a", "200/a"]
+    assert "every 3." in (run.fate(300)[1] or "")
+
+
+def test_latest_leaves_what_has_begun_alone() -> None:
+    run = WatchedRun([suite_of("a", "b", policy=Policy(latest=True))])
+    run.observe(100)
+    begun = run.claim()
+    assert begun is not None
+    run.observe(200)
+    run.observe(300)
+    assert run.fate(200)[0] is GroupState.SKIPPED
+    assert "newer checkpoint" in (run.fate(200)[1] or "")
+    run.hand_in(evaluated(begun))
+    run.work()
+    assert run.fate(100)[0] is GroupState.COMPLETE
+    assert run.fate(300)[0] is GroupState.COMPLETE
+
+
+def test_skip_if_busy_and_throttle() -> None:
+    busy = WatchedRun([suite_of("a", policy=Policy(skip_if_busy=True))])
+    busy.observe(100)
+    work = busy.claim()
+    busy.observe(200)
+    assert busy.fate(200)[0] is GroupState.SKIPPED
+    assert work is not None
+    busy.hand_in(evaluated(work))
+    busy.work()
+    busy.observe(300)
+    assert busy.fate(300)[0] is GroupState.QUEUED
+
+    throttled = WatchedRun([suite_of("a", policy=Policy(throttle_s=60))])
+    throttled.observe(100)
+    throttled.clock.now += 59
+    throttled.observe(200)
+    throttled.clock.now += 2
+    throttled.observe(300)
+    assert [throttled.fate(step)[0] for step in (100, 200, 300)] == [
+        GroupState.QUEUED,
+        GroupState.SKIPPED,
+        GroupState.QUEUED,
+    ]
+
+
+def test_a_start_delay_is_kept() -> None:
+    run = WatchedRun([suite_of("a", policy=Policy(start_delay_s=30))])
+    run.observe(100)
+    _, claimed, rest = run.controller.exchange((), "w", 1)
+    assert not claimed
+    assert rest is not None
+    assert getattr(rest, "seconds", None) == pytest.approx(30)
+    run.clock.now += 30
+    assert run.claim() is not None
+
+
+def test_a_checkpoint_that_does_not_change_is_seen_once() -> None:
+    run = WatchedRun([suite_of("a")])
+    run.observe(100)
+    run.observe(100)
+    assert len(run.groups()) == 1
+
+
+def test_what_is_overwritten_in_place_is_evaluated_as_it_is_now() -> None:
+    run = WatchedRun([suite_of("a")])
+    run.observe(100)
+    run.observe(100, identity="other", fingerprint="g")
+    first, second = run.groups()
+    assert first.state is GroupState.GONE
+    assert "overwritten" in (first.why or "")
+    assert second.state is GroupState.QUEUED
+    assert run.work() == ["100/a", "100/aggregate"]
+
+
+def test_a_snapshot_outlives_that_the_original_is_overwritten() -> None:
+    run = WatchedRun([suite_of("a")])
+    run.observe(100, snapshot=True)
+    run.observe(100, identity="other", fingerprint="g", snapshot=True)
+    assert [group.state for group in run.groups()] == [GroupState.QUEUED, GroupState.QUEUED]
+
+
+def test_a_rewound_run_is_a_branch() -> None:
+    run = WatchedRun([suite_of("a")])
+    run.observe(100, 200, 300)
+    run.clock.now += 1
+    run.observe(250)
+    run.observe(350)
+    assert [(seen.step, seen.branch) for seen in run.reader().all_seen()] == [
+        (100, 0),
+        (200, 0),
+        (300, 0),
+        (250, 1),
+        (350, 1),
+    ]
+    assert [event.kind for event in run.reader().events()] == ["rewound"]
+
+
+def test_a_late_find_of_an_older_checkpoint_is_no_rewinding() -> None:
+    run = WatchedRun([suite_of("a")])
+    run.observe(300)
+    run.observe(200, written_at=run.clock.now - 100)
+    assert [seen.branch for seen in run.reader().all_seen()] == [0, 0]
+
+
+def test_a_bad_checkpoint_is_quarantined_until_it_changes() -> None:
+    run = WatchedRun([suite_of("a")])
+    run.observe(100, error="truncated")
+    run.observe(100, error="truncated")
+    seen = run.reader().all_seen()
+    assert [(each.state, each.error) for each in seen] == [(SeenState.QUARANTINED, "truncated")]
+    assert run.claim() is None
+    run.observe(100, fingerprint="mended")
+    assert run.work() == ["100/a", "100/aggregate"]
+    assert [event.kind for event in run.reader().events()] == ["quarantined"]
+
+
+def test_the_ledger_answers_what_was_computed_before() -> None:
+    run = WatchedRun([suite_of("a", shards=2)])
+    run.observe(100)
+    run.work()
+    run.clock.now += 1
+    run.observe(110, identity="id-100", name="a-copy")
+    assert run.work() == ["110/aggregate"]
+    tasks = run.reader().eval_tasks()
+    assert [task.reused for task in tasks] == [False, False, False, True, True, False]
+
+
+def test_an_eval_task_that_is_added_is_computed_for_what_still_exists() -> None:
+    run = WatchedRun([suite_of("a")])
+    run.observe(100, 200)
+    run.work()
+    run.controller.gone({run.reader().all_seen()[0].id: "deleted"})
+    run.suites = [suite_of("a", "b")]
+    run.restart()
+    run.controller.backfill()
+    assert run.work() == ["200/b", "200/aggregate"]
+    assert run.fate(200)[0] is GroupState.COMPLETE
+    assert run.fate(100)[0] is GroupState.COMPLETE  # as it was computed then
+
+
+def test_a_suite_that_is_added_is_backfilled_unless_its_policy_says_no() -> None:
+    run = WatchedRun([suite_of("a")])
+    run.observe(100)
+    run.work()
+    more = Suite("more", suite_of("c").tasks)
+    late = Suite("late", suite_of("d").tasks, policy=Policy(backfill=False))
+    run.suites = [*run.suites, more, late]
+    run.restart()
+    run.controller.backfill()
+    run.observe(200)
+    order = [done for done in run.work() if not done.endswith("aggregate")]
+    assert order == ["200/a", "200/c", "200/d", "100/c"]
+    states = {group.suite: group.state for group in run.groups(100)}
+    assert states["late"] is GroupState.SKIPPED
+
+
+def test_what_keeps_failing_is_given_up_and_its_group_is_partial() -> None:
+    run = WatchedRun([suite_of("good", "bad")])
+    run.observe(100)
+    attempts = 0
+    while (work := run.claim()) is not None:
+        if work.task.task == "bad":
+            attempts += 1
+            run.controller.fail(failed(work, "Traceback\nValueError: no"))
+        else:
+            run.hand_in(evaluated(work))
+    assert attempts == 3
+    state, why = run.fate(100)
+    assert state is GroupState.PARTIAL
+    assert why == "failed for good: bad (ValueError: no)"
+
+
+def test_a_poisoned_eval_task_delays_nothing_else() -> None:
+    run = WatchedRun([suite_of("good", "bad")])
+    run.observe(100)
+    first = run.claim("one")
+    second = run.claim("two")
+    assert {first.task.task, second.task.task} == {"good", "bad"} if first and second else False
+    run.observe(200)
+    third = run.claim("three")
+    assert third is not None
+    assert third.seen.step == 200
+
+
+def test_an_error_that_no_attempt_cures_is_not_tried_again() -> None:
+    run = WatchedRun([suite_of("a")])
+    run.observe(100)
+    work = run.claim()
+    assert work is not None
+    run.controller.fail(failed(work, retryable=False))
+    assert run.claim() is None
+    assert run.fate(100)[0] is GroupState.PARTIAL
+
+
+def test_a_checkpoint_that_vanishes_in_its_turn_ends_its_groups() -> None:
+    run = WatchedRun([suite_of("a", "b")])
+    run.observe(100)
+    work = run.claim()
+    assert work is not None
+    run.controller.fail(failed(work, "deleted during evaluation", gone=True))
+    assert run.fate(100) == (GroupState.GONE, "deleted during evaluation")
+    assert run.claim() is None
+    assert {task.state for task in run.reader().eval_tasks()} == {TrialState.CANCELLED}
+
+
+def test_a_lease_that_ran_out_is_given_to_somebody_else_and_the_first_answer_counts() -> None:
+    run = WatchedRun([suite_of("a")])
+    run.observe(100)
+    late = run.claim("slow")
+    run.clock.now += 61
+    other = run.claim("quick")
+    assert late is not None
+    assert other is not None
+    assert other.task.id == late.task.id
+    assert isinstance(run.hand_in(evaluated(late))[0], LeaseLost)
+    assert run.hand_in(evaluated(other)) == [EvaluationAccepted(task=other.task.id)]
+    # The same request again, as after a lost answer:
+    assert run.hand_in(evaluated(other)) == [EvaluationAccepted(task=other.task.id, repeated=True)]
+    assert len(run.reader().results("id-100", other.task.identity, 0, 1)) == 1
+
+
+def test_a_late_answer_counts_while_nobody_else_has_claimed() -> None:
+    run = WatchedRun([suite_of("a")])
+    run.observe(100)
+    late = run.claim("slow")
+    assert late is not None
+    run.controller.lose_worker("slow", "gone", counts=False)
+    assert run.hand_in(evaluated(late)) == [EvaluationAccepted(task=late.task.id)]
+
+
+def test_a_worker_that_dies_again_and_again_gives_an_eval_task_up() -> None:
+    run = WatchedRun([suite_of("a", "b")])
+    run.observe(100)
+    for turn in range(3):
+        work = run.claim(f"w{turn}")
+        assert work is not None
+        assert work.task.task == "a"
+        assert run.controller.lose_worker(f"w{turn}", "killed", counts=True) == 1
+    run.work()
+    assert run.fate(100)[0] is GroupState.PARTIAL
+
+
+def test_a_worker_stays_with_the_checkpoint_it_has_loaded_within_a_class() -> None:
+    run = WatchedRun([suite_of("a", "b", "c")])
+    run.observe(100)
+    run.observe(200)
+    first = run.claim()
+    assert first is not None
+    assert first.seen.step == 200
+    run.observe(300)
+    again = run.claim(holding=first.seen.id)
+    assert again is not None
+    assert again.seen.step == 300, "a newer one is more urgent than not to load again"
+    backlog = run.reader().find_seen("step-100")
+    assert backlog is not None
+    for _ in range(2):
+        run.claim()
+    kept = run.claim(holding=backlog.id)
+    assert kept is not None
+    assert kept.seen.step == 100
+
+
+def test_draining_guarantees_the_final_checkpoint_and_ends_the_run() -> None:
+    run = WatchedRun([suite_of("a", policy=Policy(every=5))])
+    run.observe(100, 200, 300)
+    assert run.fate(300)[0] is GroupState.SKIPPED
+    run.controller.drain("training is done")
+    assert run.reader().run().state is RunState.DRAINING
+    assert run.work() == ["300/a", "300/aggregate", "100/a", "100/aggregate"]
+    run.claim()
+    assert run.reader().run().state is RunState.ENDED
+    assert run.groups(300)[0].guaranteed == "final"
+    assert run.fate(200)[0] is GroupState.SKIPPED
+
+
+def test_draining_revives_what_latest_had_skipped() -> None:
+    run = WatchedRun([suite_of("a", policy=Policy(latest=True))])
+    run.observe(100)
+    run.observe(200)
+    run.controller.gone({run.reader().all_seen()[1].id: "deleted"})
+    run.controller.drain("training is done")
+    assert run.work() == ["100/a", "100/aggregate"]
+    assert run.fate(100)[0] is GroupState.COMPLETE
+
+
+def test_draining_twice_changes_nothing_more() -> None:
+    run = WatchedRun([suite_of("a")])
+    run.observe(100)
+    run.controller.drain("one")
+    before = run.reader().eval_tasks()
+    run.controller.drain("two")
+    assert run.reader().eval_tasks() == before

@@ -1,0 +1,338 @@
+"""Fitness from a suite: lag, exploits, repeated measurements, barriers, partial groups."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from evaluation_simulation import EvaluatedStudy, failed, nothing
+from phyla.errors import ConfigurationError
+from phyla.evaluation import EvalTask, Policy, Suite
+from phyla.machine import Claimed, ClaimedEvaluation, Ended, Rules, bound, retention
+from phyla.population import PBT, Backtrack, Exploit, FromSuite, Perturb, Truncation
+from phyla.records import (
+    GroupState,
+    Maximize,
+    MemberState,
+    Minimize,
+    StudyState,
+    TrialRecord,
+    WorkKind,
+)
+from phyla.space import Float, Space
+
+BOTH = frozenset({WorkKind.TRAIN, WorkKind.EVALUATE})
+TRAIN = frozenset({WorkKind.TRAIN})
+EVALUATE = frozenset({WorkKind.EVALUATE})
+SUITE = Suite("s", (EvalTask("a", nothing),))
+
+
+def rules(
+    fitness: FromSuite | None = None,
+    *,
+    size: int = 4,
+    trials: int = 6,
+    synchronous: bool = False,
+    suite: Suite = SUITE,
+    exploit: Exploit | None = None,
+    objective: Maximize | Minimize | None = None,
+) -> Rules:
+    strategy = PBT(
+        population_size=size,
+        steps_per_trial=1,
+        total_steps=trials,
+        exploit=exploit or Truncation(0.25),
+        explore=Perturb(),
+        fitness=fitness or FromSuite("s", "x_mean"),
+        synchronous=synchronous,
+    )
+    return Rules(
+        space=Space(h=Float(0.1, 1.0)),
+        objective=objective or Maximize("x"),
+        strategy=strategy,
+        suites=(suite,),
+    )
+
+
+def grow(weights: float, trial: TrialRecord) -> float:
+    return weights + float(trial.params["h"])  # type: ignore[arg-type]
+
+
+def true(weights: float, _work: ClaimedEvaluation) -> float:
+    return weights
+
+
+def study(wanted: Rules, measure: Callable[[float, ClaimedEvaluation], float] = true) -> EvaluatedStudy:
+    return EvaluatedStudy(wanted, grow, measure)
+
+
+@pytest.mark.parametrize("synchronous", [False, True])
+@pytest.mark.parametrize(
+    "kinds",
+    [[BOTH], [BOTH] * 3, [TRAIN, EVALUATE], [TRAIN] * 3 + [EVALUATE], [BOTH] * 6 + [EVALUATE] * 2],
+    ids=lambda kinds: f"{len(kinds)}",
+)
+@pytest.mark.parametrize("max_lag", [0, 2])
+def test_every_budget_is_spent_exactly_and_every_trial_is_scored(
+    synchronous: bool, kinds: list[frozenset[WorkKind]], max_lag: int
+) -> None:
+    for seed in range(3):
+        one = study(rules(FromSuite("s", "x_mean", max_lag=max_lag), synchronous=synchronous))
+        ended = one.run_at_random(len(kinds), np.random.default_rng(seed), kinds)
+        assert ended.state is StudyState.COMPLETED
+        trials = one.trials()
+        assert len(trials) == 4 * 6
+        assert all(trial.fitness == one.weights[str(trial.checkpoint)] for trial in trials)
+        assert {group.state for group in one.groups()} == {GroupState.COMPLETE}
+
+
+def test_a_fitness_belongs_to_the_checkpoint_it_was_measured_on_and_so_does_what_an_exploit_takes() -> None:
+    one = study(rules(FromSuite("s", "x_mean", max_lag=1), size=6, trials=12))
+    kinds = [TRAIN, TRAIN, TRAIN, EVALUATE]
+    one.run_at_random(4, np.random.default_rng(0), kinds)
+    trials = {trial.id: trial for trial in one.trials()}
+    exploits = [trial for trial in trials.values() if trial.jump_from is not None]
+    assert exploits
+    for trial in exploits:
+        donor = trials[trial.parent or 0]
+        facts = trial.reason["compared"]["donor"]  # type: ignore[index,call-overload]
+        assert facts["trial"] == donor.id  # type: ignore[index,call-overload]
+        assert facts["fitness"] == one.weights[str(donor.checkpoint)]  # type: ignore[index,call-overload]
+        assert trial.parent_checkpoint == donor.checkpoint
+        assert trial.params_from == donor.id
+
+
+def test_members_train_on_while_evaluation_lags_and_wait_at_the_limit() -> None:
+    one = study(rules(FromSuite("s", "x_mean", max_lag=2), size=1, trials=10))
+    for _ in range(3):
+        work = one.claim(WorkKind.TRAIN)
+        assert isinstance(work, Claimed)
+        one.do(work)
+    assert one.claim(WorkKind.TRAIN) is None
+    with one.store.reader(one.study.id) as reader:
+        member = reader.member(0)
+    assert member.state is MemberState.WAITING
+    assert "wait for suite 's'" in (member.wait_reason or "")
+    for _ in range(2):
+        scored = one.claim(WorkKind.EVALUATE)
+        assert isinstance(scored, ClaimedEvaluation)
+        one.do(scored)
+    assert isinstance(one.claim(WorkKind.TRAIN), Claimed)
+
+
+def test_evaluation_is_given_out_before_training() -> None:
+    one = study(rules(size=2))
+    work = one.claim()
+    assert isinstance(work, Claimed)
+    one.do(work)
+    assert isinstance(one.claim(), ClaimedEvaluation)
+
+
+def test_who_just_took_over_is_judged_by_nothing_until_it_is_evaluated_itself() -> None:
+    one = study(rules(size=4, trials=20))
+    for _ in range(200):
+        work = one.claim()
+        assert not isinstance(work, Ended)
+        assert work is not None
+        if isinstance(work, Claimed) and work.trial.jump_from is not None:
+            with one.store.reader(one.study.id) as reader:
+                assert reader.member(work.trial.member).published is None
+            return
+        one.do(work)
+    raise AssertionError("nobody took over")
+
+
+def test_a_partial_group_is_never_a_fitness() -> None:
+    one = study(rules(FromSuite("s", "x_mean", max_partial=100), size=2, trials=4))
+    one.fails = lambda work: work.group.trial in (1, 2)
+    assert one.run_serially().state is StudyState.COMPLETED
+    fitness = {trial.id: trial.fitness for trial in one.trials()}
+    assert len(fitness) == 8
+    assert [trial for trial, value in fitness.items() if value is None] == [1, 2]
+    assert [group.state for group in one.groups()][:2] == [GroupState.PARTIAL] * 2
+
+
+def test_many_partial_groups_in_a_row_stop_the_study_and_resuming_goes_on() -> None:
+    one = study(rules(FromSuite("s", "x_mean", max_partial=3)))
+    one.fails = lambda work: True
+    ended = one.run_serially()
+    assert ended.state is StudyState.FAILED
+    assert "3 groups of suite 's' in a row ended partial" in (ended.message or "")
+    assert "boom" in (ended.message or "")
+    one.fails = lambda work: False
+    one.store.set_state(one.study.id, StudyState.RUNNING)
+    assert one.run_serially().state is StudyState.COMPLETED
+    assert len(one.trials()) == 24
+
+
+@pytest.mark.parametrize("synchronous", [False, True])
+def test_a_donor_is_measured_again_before_it_is_copied(synchronous: bool) -> None:
+    def measure(weights: float, work: ClaimedEvaluation) -> float:
+        return weights + (0.3 if work.task.replicate % 2 else -0.3)
+
+    wanted = rules(FromSuite("s", "x_mean", remeasure=1), size=6, trials=12, synchronous=synchronous)
+    one = study(wanted, measure)
+    assert one.run_serially().state is StudyState.COMPLETED
+    trials = {trial.id: trial for trial in one.trials()}
+    assert len(trials) == 72
+    donors = {trial.parent for trial in trials.values() if trial.jump_from is not None}
+    assert donors
+    for donor in donors:
+        scored = trials[donor or 0]
+        assert scored.metrics["s/x_mean/measurements"] == 2
+        assert scored.fitness == pytest.approx(one.weights[str(scored.checkpoint)], abs=1e-9)
+        assert scored.metrics["s/x_mean/stderr"] == pytest.approx(0.1 / 2**0.5)
+    again = [group for group in one.groups() if group.replicate]
+    assert {group.trial for group in again} >= donors
+    assert max(group.replicate for group in again) == 1
+
+
+def test_a_donor_that_cannot_be_confirmed_is_taken_by_nobody() -> None:
+    one = study(rules(FromSuite("s", "x_mean", remeasure=1, max_partial=1000), size=4, trials=8))
+    one.fails = lambda work: work.task.replicate > 0
+    assert one.run_serially().state is StudyState.COMPLETED
+    assert len(one.trials()) == 32
+    assert not [trial for trial in one.trials() if trial.jump_from is not None]
+
+
+def test_an_aggregate_that_does_not_exist_stops_the_study_and_names_those_that_do() -> None:
+    one = study(rules(FromSuite("s", "y_mean")))
+    ended = one.run_serially()
+    assert ended.state is StudyState.FAILED
+    assert "no aggregate 'y_mean'" in (ended.message or "")
+    assert "x_mean" in (ended.message or "")
+
+
+def test_a_suite_that_is_not_there_is_refused_when_the_rules_are_made() -> None:
+    with pytest.raises(ConfigurationError, match=r"no suite 't'.*there are: s"):
+        rules(FromSuite("t", "x_mean"))
+
+
+def test_minimising_takes_the_lowest() -> None:
+    one = study(rules(size=6, trials=10, objective=Minimize("x")))
+    one.run_serially()
+    with one.store.reader(one.study.id) as reader:
+        best = reader.best_trials(1)[0]
+    assert best.fitness == min(trial.fitness or 0.0 for trial in one.trials())
+
+
+def test_serial_studies_repeat() -> None:
+    def story() -> list[tuple[object, ...]]:
+        one = study(rules(FromSuite("s", "x_mean", remeasure=1), size=6, trials=10))
+        one.run_serially()
+        return [(trial.id, trial.parent, trial.params["h"], trial.fitness) for trial in one.trials()]
+
+    assert story() == story()
+
+
+def test_checkpoints_that_wait_for_their_evaluation_are_kept() -> None:
+    wanted = rules(FromSuite("s", "x_mean", max_lag=2), size=1, trials=10)
+    one = study(wanted)
+    for _ in range(3):
+        work = one.claim(WorkKind.TRAIN)
+        assert isinstance(work, Claimed)
+        one.do(work)
+    with one.store.reader(one.study.id) as reader:
+        looked = retention(reader, wanted)
+    assert not looked.collectable
+    while isinstance(work := one.claim(WorkKind.EVALUATE), ClaimedEvaluation):
+        one.do(work)
+    with one.store.reader(one.study.id) as reader:
+        looked = retention(reader, wanted)
+    assert [row.name for row in looked.collectable] == ["1.1", "2.1"]
+
+
+def test_the_number_of_checkpoints_stays_within_its_bound() -> None:
+    wanted = rules(FromSuite("s", "x_mean", max_lag=2), size=4, trials=12)
+    one = study(wanted)
+    rng = np.random.default_rng(0)
+    kinds = [TRAIN, TRAIN, TRAIN, EVALUATE]
+    held: dict[int, Claimed | ClaimedEvaluation] = {}
+    while True:
+        for worker in range(4):
+            if worker not in held:
+                work = one.claim(*kinds[worker], worker=f"h:{worker}:1:1")
+                if isinstance(work, Ended):
+                    return
+                if work is not None:
+                    held[worker] = work
+        looked = one.controller.retention()
+        assert len(looked.kept) <= bound(4, wanted)
+        one.controller.mark_deleting(looked.collectable)
+        one.do(held.pop(int(rng.choice(list(held)))))
+
+
+def test_other_suites_are_run_to_their_end_too_and_are_no_fitness() -> None:
+    other = Suite("other", (EvalTask("b", nothing),), policy=Policy(every=2))
+    wanted = replace(rules(size=2, trials=4), suites=(SUITE, other))
+    one = study(wanted)
+    assert one.run_serially().state is StudyState.COMPLETED
+    groups = [group for group in one.groups() if group.suite == "other"]
+    assert [group.state for group in groups] == [GroupState.COMPLETE, GroupState.SKIPPED] * 4
+    assert all(trial.fitness == one.weights[str(trial.checkpoint)] for trial in one.trials())
+
+
+def test_a_checkpoint_that_was_collected_before_its_turn_is_gone_and_the_study_goes_on() -> None:
+    other = Suite("other", (EvalTask("b", nothing),))
+    wanted = replace(rules(size=1, trials=6), suites=(SUITE, other))
+    one = study(wanted)
+    for _ in range(4):
+        # Train and score; the other suite falls behind.
+        work = one.claim(WorkKind.TRAIN)
+        assert isinstance(work, Claimed)
+        one.do(work)
+        for _ in range(2):
+            scored = one.claim(WorkKind.EVALUATE)
+            assert isinstance(scored, ClaimedEvaluation)
+            one.do(scored)
+    looked = one.controller.retention()
+    one.controller.mark_deleting(looked.collectable)
+    assert one.run_serially().state is StudyState.COMPLETED
+    fates = [group.state for group in one.groups() if group.suite == "other"]
+    assert GroupState.GONE in fates or not looked.collectable
+    assert set(fates) <= {GroupState.GONE, GroupState.COMPLETE}
+
+
+def test_a_failed_attempt_is_tried_again() -> None:
+    one = study(rules(size=1, trials=1))
+    work = one.claim()
+    assert isinstance(work, Claimed)
+    one.do(work)
+    for _ in range(2):
+        tried = one.claim()
+        assert isinstance(tried, ClaimedEvaluation)
+        one.controller.fail_evaluation(failed(tried))
+    assert one.run_serially().state is StudyState.COMPLETED
+    assert one.trials()[0].fitness is not None
+
+
+@pytest.mark.parametrize("synchronous", [False, True])
+@pytest.mark.parametrize("remeasure", [0, 2])
+def test_members_go_back_to_elites_that_a_suite_has_scored(synchronous: bool, remeasure: int) -> None:
+    fitness = FromSuite("s", "x_mean", max_lag=2, remeasure=remeasure)
+    exploit = Backtrack(quantile=0.4, pool=0.5)
+    wanted = rules(fitness, size=5, trials=14, exploit=exploit, synchronous=synchronous)
+    noise = np.random.default_rng(0)
+    one = study(wanted, lambda weights, work: weights + float(noise.normal()))
+    rng = np.random.default_rng(1)
+    held: dict[int, Claimed | ClaimedEvaluation] = {}
+    while not isinstance(work := one.claim(*BOTH, worker="h:0:1:1"), Ended):
+        if work is not None:
+            held[len(held)] = work
+        looked = one.controller.retention()
+        assert len(looked.kept) <= bound(5, wanted)
+        one.controller.mark_deleting(looked.collectable)
+        if held and (work is None or len(held) > 2):
+            one.do(held.pop(int(rng.choice(list(held)))))
+            held = dict(enumerate(held.values()))
+    trials = {trial.id: trial for trial in one.trials()}
+    assert len(trials) == 5 * 14
+    back = [trial for trial in trials.values() if trial.jump_from is not None]
+    assert back
+    assert not [trial for trial in trials.values() if "gone" in str(trial.reason)]
+    for trial in back:
+        donor = trial.reason["compared"]["donor"]  # type: ignore[index,call-overload]
+        assert donor["trial"] == trial.parent  # type: ignore[index,call-overload]
+        measured = trials[trial.parent or 0].metrics.get("s/x_mean/measurements", 1)
+        assert int(measured) >= remeasure + 1  # type: ignore[arg-type]
