@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
-from phyla.api import Client
+from phyla.api import WorkClient
 from phyla.errors import StoreBusy, StoreError, StudyFailed
 from phyla.launchers.spec import BEATS, EXIT_CANNOT_START, EXIT_STORE_FAILED, WorkerSpec
-from phyla.records import StudyState
-from phyla.settings import child_environment, thread_environment
+from phyla.records import WorkKind
+from phyla.settings import Clock, child_environment, system_clock, thread_environment
 from phyla.worker import worker_name
 
 POLL_S = 0.02
@@ -61,11 +61,12 @@ class LocalLauncher:
             from its first request on; None never ends one.
         on_tick: called many times a second, for live displays.
         on_interrupt: called for each interrupt inside the signal handler, so it must be brief.
+        clock: tells the time by which workers count their eval tasks' time-outs.
     """
 
     def __init__(
         self,
-        client: Client,
+        client: WorkClient,
         specs: Sequence[WorkerSpec],
         *,
         environments: Sequence[Mapping[str, str]],
@@ -74,7 +75,9 @@ class LocalLauncher:
         stall_timeout_s: float | None,
         on_tick: Callable[[], None] = lambda: None,
         on_interrupt: Callable[[], None] = lambda: None,
+        clock: Clock = system_clock,
     ) -> None:
+        self._clock = clock
         self._client = client
         self._specs = specs
         self._environments = environments
@@ -198,7 +201,7 @@ class LocalLauncher:
         _close(process)
         how = f"worker process {process.popen.pid} {_how(status)}"
         if status == 0 and not self._client.lose_worker(process.name, f"{how} within the trial", counts=True):
-            if not self._interrupted() and self._client.study().state is StudyState.RUNNING:
+            if not self._interrupted() and self._client.is_active():
                 # Somebody asked this worker alone to stop; its trial went back to the queue.
                 self._start_again(process, f"{how} while the study was running")
             return
@@ -212,38 +215,56 @@ class LocalLauncher:
 
     def _crashed(self, process: _Process, error: str, tail: str, *, counts: bool = True) -> None:
         text = error + (f"; the end of its log:\n{tail}" if tail else "")
-        self._client.lose_worker(process.name, text, counts=counts)
+        held = self._client.lose_worker(process.name, text, counts=counts)
         self._client.recover()
+        if held and WorkKind.TRAIN not in process.spec.kinds:
+            # An eval task that ends its worker is given up after some attempts; the others go on.
+            self._crashes = 0
         self._start_again(process, text)
 
     def _start_again(self, process: _Process, why: str) -> None:
         self._crashes += 1
         if self._crashes >= CRASHES_IN_A_ROW:
             message = f"{self._crashes} workers in a row ended without any progress, the last one: {why}"
-            self._client.end_study(StudyState.FAILED, message)
+            self._client.give_up(message)
             raise StudyFailed(message)
         self._start(process.spec)
 
     def _check_progress(self, process: _Process) -> None:
-        beats, trials = BEATS.unpack(Path(process.spec.beat_file).read_bytes())
+        beats, trials, deadline = BEATS.unpack(Path(process.spec.beat_file).read_bytes())
         now = time.monotonic()
         if trials != process.trials:
             self._crashes = 0
             self._uncollected += trials - process.trials
             process.trials = trials
-        if beats != process.beats:
+        was = process.beats
+        if beats != was:
             process.beats, process.progressed_at = beats, now
-        elif beats and self._stall_timeout_s is not None and now - process.progressed_at > self._stall_timeout_s:
-            process.popen.kill()
-            process.popen.wait()
-            del self._processes[process.spec.index]
-            _close(process)
+        if deadline and self._clock() > deadline:
+            error = (
+                "its eval task took longer than its timeout_s, so worker process "
+                f"{process.popen.pid} was ended; raise timeout_s if that is not enough"
+            )
+            self._end(process, error)
+        elif (
+            beats
+            and beats == was
+            and self._stall_timeout_s is not None
+            and now - process.progressed_at > self._stall_timeout_s
+        ):
             error = (
                 f"StallTimeout: no step, no report and no finished trial for {self._stall_timeout_s:g} s, so "
                 f"worker process {process.popen.pid} was ended; raise stall_timeout_s if training may be silent "
                 "for longer"
             )
-            self._crashed(process, error, "")
+            self._end(process, error)
+
+    def _end(self, process: _Process, error: str) -> None:
+        process.popen.kill()
+        process.popen.wait()
+        del self._processes[process.spec.index]
+        _close(process)
+        self._crashed(process, error, "")
 
     def _end_all(self) -> None:
         for process in self._processes.values():

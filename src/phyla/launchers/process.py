@@ -6,12 +6,19 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from phyla.errors import PhylaError, StoreError
 from phyla.launchers.spec import BEATS, EXIT_CANNOT_START, EXIT_STORE_FAILED, WorkerSpec
+from phyla.records import WorkKind
+
+if TYPE_CHECKING:
+    from phyla.store import Store
+    from phyla.worker import Worker
 
 _PR_SET_PDEATHSIG = 1
 
@@ -49,16 +56,58 @@ def _die_with_parent() -> None:
 
 
 def _make(spec: WorkerSpec) -> Callable[[], None]:
+    sys.path[:] = [*spec.python_path, *(entry for entry in sys.path if entry not in spec.python_path)]
+    return _make_evaluator(spec) if spec.runs else _make_trainer(spec)
+
+
+def _make_evaluator(spec: WorkerSpec) -> Callable[[], None]:
+    """Make a worker of runs that are watched: it only evaluates."""
+    from phyla.launchers.runs import open_runs
+    from phyla.settings import system_clock
+    from phyla.store import open_store
+    from phyla.worker import Evaluator, Worker, worker_name
+
+    store = open_store(spec.storage)
+    opened = open_runs(store, spec.runs, gin_bindings=spec.gin_bindings)
+    name = worker_name(spec.index)
+    evaluator = Evaluator(
+        opened.client,
+        opened.run_of,
+        work_root=Path(spec.work_root),
+        name=name,
+        clock=system_clock,
+        timer=time.perf_counter,
+    )
+    worker = Worker(
+        opened.client,
+        name=name,
+        clock=system_clock,
+        evaluator=evaluator,
+        beat=_beats(Path(spec.beat_file)),
+    )
+    return _work(worker, store)
+
+
+def _make_trainer(spec: WorkerSpec) -> Callable[[], None]:
+    """Make a worker of a study: it trains, evaluates, or does both."""
     from phyla import plugins
     from phyla.checkpoints import LocalCheckpoints
     from phyla.controller import from_config
     from phyla.local_client import LocalClient
     from phyla.settings import system_clock
     from phyla.store import open_store
-    from phyla.worker import Worker, WorkerContext, worker_name
+    from phyla.worker import (
+        Bindings,
+        EvaluatedRun,
+        Evaluator,
+        StudySources,
+        Trainer,
+        Worker,
+        WorkerContext,
+        worker_name,
+    )
 
-    sys.path[:] = [*spec.python_path, *(entry for entry in sys.path if entry not in spec.python_path)]
-    train = plugins.resolve(spec.train)
+    train = None if spec.train is None else plugins.resolve(spec.train)
     store = open_store(spec.storage)
     study = store.find_study(spec.study)
     if study is None:
@@ -73,17 +122,48 @@ def _make(spec: WorkerSpec) -> Callable[[], None]:
         directory.mkdir(parents=True, exist_ok=True)
         context = WorkerContext(name=name, index=spec.index, study=spec.study, working_dir=directory)
         state = plugins.resolve(spec.setup)(context)
+    client = LocalClient(store, study, rules, repository, collects=False)
+    evaluator = None
+    if rules.suites and WorkKind.EVALUATE in spec.kinds:
+        own = EvaluatedRun(
+            suites=rules.suites,
+            sources=StudySources(repository),
+            outputs=Path(spec.outputs),
+            bindings=Bindings(worker=spec.gin_bindings),
+        )
+        evaluator = Evaluator(
+            client,
+            lambda run: own,
+            work_root=work_root,
+            name=name,
+            clock=system_clock,
+            timer=time.perf_counter,
+            state=state,
+        )
+    trainer = None
+    if train is not None and WorkKind.TRAIN in spec.kinds:
+        trainer = Trainer(
+            client,
+            repository,
+            train,
+            metric=rules.reported_metric,
+            work_root=work_root,
+            clock=system_clock,
+            state=state,
+        )
     worker = Worker(
-        LocalClient(store, study, rules, repository, collects=False),
-        repository,
-        train,
-        metric=rules.objective.metric,
-        work_root=work_root,
+        client,
         name=name,
         clock=system_clock,
-        state=state,
+        trainer=trainer,
+        evaluator=evaluator,
         beat=_beats(Path(spec.beat_file)),
+        yields=spec.yields,
     )
+    return _work(worker, store)
+
+
+def _work(worker: "Worker", store: "Store") -> Callable[[], None]:
     signal.signal(signal.SIGTERM, lambda number, frame: worker.stop())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -94,12 +174,12 @@ def _make(spec: WorkerSpec) -> Callable[[], None]:
     return work
 
 
-def _beats(path: Path) -> Callable[[int, int], None]:
+def _beats(path: Path) -> Callable[[int, int, float], None]:
     with path.open("r+b") as file:
         page = mmap.mmap(file.fileno(), BEATS.size)
 
-    def beat(progress: int, trials: int) -> None:
-        BEATS.pack_into(page, 0, progress, trials)
+    def beat(progress: int, done: int, deadline: float) -> None:
+        BEATS.pack_into(page, 0, progress, done, deadline)
 
     return beat
 

@@ -5,8 +5,9 @@ import struct
 from dataclasses import asdict, dataclass
 from typing import final
 
-BEATS = struct.Struct("<qq")
-"""What a worker writes where its supervisor can see it: signs of progress, and trials it handed in."""
+BEATS = struct.Struct("<qqd")
+"""What a worker writes where its supervisor can see it: signs of progress, work it handed in, and the time in
+seconds since the epoch when its running eval task takes too long, 0 for never."""
 
 EXIT_CANNOT_START = 3
 """Exit status of a worker whose training code cannot be loaded: trying again would not help."""
@@ -19,29 +20,39 @@ EXIT_STORE_FAILED = 4
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec:
-    """One worker process of one study.
+    """One worker process of one study, or of runs that are watched.
 
     Attributes:
-        study: name of the study.
+        study: name of the study; empty where `runs` are given.
+        runs: names of the runs that are watched; none for a study's own workers.
         storage: URL of its store.
         checkpoints: directory of its checkpoints.
         work_root: directory for working directories.
-        train: reference of the training function.
+        train: reference of the training function; None where nothing is trained.
         setup: reference of the setup function, or None.
         index: 0 .. workers - 1.
         beat_file: where the worker counts its progress, as `BEATS`.
         python_path: entries for `sys.path`.
+        outputs: directory of arrays and files that evaluations save.
+        kinds: what to ask for: train, evaluate, or both.
+        yields: whether `trial.report()` runs an eval task that waits.
+        gin_bindings: gin bindings of this worker.
     """
 
     study: str
     storage: str
     checkpoints: str
     work_root: str
-    train: str
+    train: str | None
     setup: str | None
     index: int
     beat_file: str
     python_path: tuple[str, ...]
+    runs: tuple[str, ...] = ()
+    outputs: str = ""
+    kinds: tuple[str, ...] = ("train",)
+    yields: bool = False
+    gin_bindings: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """Write it as one line of JSON."""
@@ -51,4 +62,5 @@ class WorkerSpec:
     def from_json(text: str) -> "WorkerSpec":
         """Read what `to_json` wrote."""
         fields = json.loads(text)
-        return WorkerSpec(**{**fields, "python_path": tuple(fields["python_path"])})
+        tuples = {name: tuple(fields[name]) for name in ("python_path", "runs", "kinds", "gin_bindings")}
+        return WorkerSpec(**{**fields, **tuples})

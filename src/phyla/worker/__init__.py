@@ -1,7 +1,29 @@
-"""Workers: claim a trial, call the training function, commit what it left, again."""
+"""Workers: claim a trial or an eval task, call the user's function, commit what it left, again."""
 
+from phyla.worker.bindings import Bindings
+from phyla.worker.evaluation import Evaluation, EvaluationCheckpoint, Shard
+from phyla.worker.evaluator import EvaluatedRun, Evaluator, Sources, task_results
 from phyla.worker.identity import is_alive_here, worker_name
 from phyla.worker.loop import Worker, WorkerContext
+from phyla.worker.sources import StudySources
+from phyla.worker.trainer import Trainer
 from phyla.worker.trial import Parent, Trial
 
-__all__ = ["Parent", "Trial", "Worker", "WorkerContext", "is_alive_here", "worker_name"]
+__all__ = [
+    "Bindings",
+    "EvaluatedRun",
+    "Evaluation",
+    "EvaluationCheckpoint",
+    "Evaluator",
+    "Parent",
+    "Shard",
+    "Sources",
+    "StudySources",
+    "Trainer",
+    "Trial",
+    "Worker",
+    "WorkerContext",
+    "is_alive_here",
+    "task_results",
+    "worker_name",
+]

@@ -1,7 +1,7 @@
 """The trial as training code sees it."""
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -63,11 +63,12 @@ class Trial:
         client: Client,
         repository: CheckpointRepository,
         *,
-        metric: str,
+        metric: str | None,
         work_root: Path,
         clock: Clock,
         worker: Any = None,
         cached_state: Any = None,
+        on_report: Callable[[], None] | None = None,
     ) -> None:
         self._record = record
         self._client = client
@@ -75,6 +76,7 @@ class Trial:
         self._metric = metric
         self._work_root = work_root
         self._clock = clock
+        self._on_report = on_report
         self.worker = worker
         self.cached_state = cached_state
         self.params = Params.of_flat(dict(record.params))
@@ -202,6 +204,8 @@ class Trial:
             if self._metric in flat:
                 self._values.append(flat[self._metric])
                 del self._values[:-VALUES_KEPT]
+        if self._on_report is not None:
+            self._on_report()
 
     @property
     def should_stop(self) -> bool:
@@ -268,14 +272,14 @@ class Trial:
         return self.end_step if self._at is None else self._at
 
     @property
-    def metric(self) -> str:
-        """Name of the study's objective."""
+    def metric(self) -> str | None:
+        """Name of the study's objective; None when its fitness comes from a suite."""
         return self._metric
 
     @property
     def has_fitness(self) -> bool:
-        """Whether the objective was reported."""
-        return bool(self._values)
+        """Whether the objective was reported, where it has to be."""
+        return bool(self._values) or self._metric is None
 
     def take_reports(self) -> Sequence[Report]:
         """Return the reports that were not sent yet; they count as sent then."""

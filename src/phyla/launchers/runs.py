@@ -1,0 +1,217 @@
+"""Opens runs that are watched, by name, as their workers and their watcher need them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+from phyla import plugins
+from phyla.checkpoints import LocalCheckpoints
+from phyla.controller import RunController, suites_from
+from phyla.errors import ConfigurationError, RunNotFound, SchemaMismatch
+from phyla.evaluation import Suite
+from phyla.local_client import RunClient
+from phyla.records import JsonObject, RunKind, RunRecord
+from phyla.store import Store
+from phyla.watcher import CheckpointFormat, DirectorySources, Following, get_format
+from phyla.worker import Bindings, EvaluatedRun, Sources, StudySources
+
+SCHEMA = 1
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """What the store remembers of how a run is followed and evaluated.
+
+    Attributes:
+        suites: its suites.
+        lease_s: seconds a claim lasts unless renewed.
+        outputs: directory of arrays and files that evaluations save.
+        snapshots: directory of its snapshots.
+        gin_root: directory to which files of gin bindings are relative.
+        checkpoints: directory of a study's checkpoints; empty for a watched directory.
+        kind: name of the format of checkpoints in a directory.
+        options: options of that format, as `get_format` takes them.
+        following: how a directory is followed.
+    """
+
+    suites: tuple[Suite, ...]
+    lease_s: float = 60.0
+    outputs: str = ""
+    snapshots: str = ""
+    gin_root: str = ""
+    checkpoints: str = ""
+    kind: str = "auto"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    following: Following = field(default_factory=Following)
+
+    def format(self) -> CheckpointFormat:
+        """Return what checkpoints in the directory look like.
+
+        Raises:
+            ConfigurationError: there is no such format, or it does not take the options.
+        """
+        return get_format(self.kind, **self.options)
+
+    def to_json(self, name_of: Callable[[Callable[..., Any]], str] = plugins.reference) -> JsonObject:
+        """Write it as JSON.
+
+        Args:
+            name_of: names functions and unregistered classes.
+
+        Raises:
+            ConfigurationError: a setting cannot be written as JSON.
+            NotImportable: a function or class cannot be found again by name.
+        """
+        following = self.following
+        return {
+            "schema": SCHEMA,
+            "suites": [plugins.encode(suite, name_of) for suite in self.suites],
+            "lease_s": self.lease_s,
+            "outputs": self.outputs,
+            "snapshots": self.snapshots,
+            "gin_root": self.gin_root,
+            "checkpoints": self.checkpoints,
+            "format": {"name": self.kind, **self.options},
+            "following": {
+                "snapshots": following.snapshots,
+                "content": following.content,
+                "done": following.done,
+                "idle_s": following.idle_s,
+                "once": following.once,
+            },
+        }
+
+    @staticmethod
+    def from_json(raw: JsonObject) -> "RunConfig":
+        """Read what `to_json` wrote.
+
+        Raises:
+            SchemaMismatch: a newer version of phyla wrote it.
+            ConfigurationError: a plug-in is missing.
+            NotImportable: a function cannot be found by its name.
+        """
+        if raw.get("schema") != SCHEMA:
+            raise SchemaMismatch(
+                f"the run's configuration has schema {raw.get('schema')}, this phyla understands {SCHEMA}; "
+                "use the version of phyla that made the run"
+            )
+        config: Any = raw
+        options = dict(config["format"])
+        return RunConfig(
+            suites=suites_from(raw),
+            lease_s=config["lease_s"],
+            outputs=config["outputs"],
+            snapshots=config["snapshots"],
+            gin_root=config["gin_root"],
+            checkpoints=config["checkpoints"],
+            kind=options.pop("name"),
+            options=options,
+            following=Following(**config["following"]),
+        )
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedRun:
+    """One run, ready to be followed or evaluated.
+
+    Attributes:
+        record: the run.
+        config: how.
+        controller: decides about it.
+        evaluated: what workers need of it.
+    """
+
+    record: RunRecord
+    config: RunConfig
+    controller: RunController
+    evaluated: EvaluatedRun
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedRuns:
+    """Several runs that one pool of workers serves.
+
+    Attributes:
+        client: speaks with all of them.
+        runs: each of them, by its id.
+    """
+
+    client: RunClient
+    runs: Mapping[int, OpenedRun]
+
+    def run_of(self, run: int) -> EvaluatedRun:
+        """Return what workers need of a run."""
+        return self.runs[run].evaluated
+
+    @property
+    def lease_s(self) -> float:
+        """The shortest of their leases."""
+        return min(run.config.lease_s for run in self.runs.values())
+
+
+def open_runs(
+    store: Store,
+    names: Sequence[str],
+    *,
+    suites: Mapping[str, Sequence[Suite]] | None = None,
+    gin_bindings: Sequence[str] = (),
+) -> OpenedRuns:
+    """Open runs by name.
+
+    Args:
+        store: where they are remembered.
+        names: their names.
+        suites: by name of the run, where this process has them already and need not find them by name.
+        gin_bindings: gin bindings of this worker.
+
+    Raises:
+        RunNotFound: there is no run of one of the names.
+        NotImportable: a function of a suite cannot be found here.
+        StoreError: the database failed.
+    """
+    opened = [_open(store, name, suites or {}, tuple(gin_bindings)) for name in names]
+    client = RunClient(store, [(run.record, run.controller) for run in opened])
+    return OpenedRuns(client=client, runs={run.record.id: run for run in opened})
+
+
+def _open(store: Store, name: str, suites: Mapping[str, Sequence[Suite]], gin: tuple[str, ...]) -> OpenedRun:
+    record = store.find_run(name)
+    if record is None:
+        known = ", ".join(repr(run.name) for run in store.runs()) or "none"
+        raise RunNotFound(f"there is no run {name!r} in {store.url}; there are: {known}")
+    if not record.config:
+        raise ConfigurationError(
+            f"run {name!r} is that of a study, whose own workers evaluate it; run the study with evaluators"
+        )
+    raw = record.config
+    if name in suites:
+        # They need not be importable: nobody else looks for them.
+        raw = {**raw, "suites": []}
+    config = RunConfig.from_json(raw)
+    known_suites = tuple(suites.get(name, config.suites))
+    sources: Sources
+    if record.kind is RunKind.DIRECTORY:
+        sources = DirectorySources(Path(record.location))
+    else:
+        sources = StudySources(LocalCheckpoints(Path(config.checkpoints)))
+
+    def changed() -> bool:
+        now = store.find_run(name)
+        return now is not None and now.config.get("suites") != record.config.get("suites")
+
+    return OpenedRun(
+        record=record,
+        config=config,
+        controller=RunController(store, record, known_suites, lease_s=config.lease_s),
+        evaluated=EvaluatedRun(
+            suites=known_suites,
+            sources=sources,
+            outputs=Path(config.outputs),
+            bindings=Bindings(root=Path(config.gin_root), worker=gin),
+            changed=changed,
+        ),
+    )

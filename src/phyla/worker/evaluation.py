@@ -1,0 +1,202 @@
+"""An eval task as evaluation code sees it."""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, final, overload
+
+import numpy as np
+
+from phyla.errors import ConfigurationError
+from phyla.evaluation import Metric, Recorder
+from phyla.records import EvalTaskRecord, JsonObject, Seen
+
+_T = TypeVar("_T")
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationCheckpoint:
+    """What is evaluated: one immutable checkpoint, the same for all shards of all eval tasks of a group.
+
+    Attributes:
+        path: where to read it: a directory, or a file where the training job writes single files.
+        step: age of the weights; -1 when it is not known.
+        name: its name in the study, or its path below the watched directory.
+        index: place within it, when one checkpoint holds several models; else 0.
+        trial: the trial that wrote it, in a study.
+    """
+
+    path: Path
+    step: int
+    name: str
+    index: int = 0
+    trial: int | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """Which part of an eval task this is.
+
+    Attributes:
+        index: 0 .. count - 1.
+        count: how many parts there are.
+    """
+
+    index: int = 0
+    count: int = 1
+
+    def range(self, total: int) -> range:
+        """Return the indices of this part of `total` samples: consecutive, sizes differing by at most one."""
+        return range(total * self.index // self.count, total * (self.index + 1) // self.count)
+
+    @overload
+    def of(self, samples: Sequence[_T]) -> Sequence[_T]: ...
+
+    @overload
+    def of(self, samples: Any) -> Any: ...
+
+    def of(self, samples: Any) -> Any:
+        """Return this part of a sequence or an array."""
+        part = self.range(len(samples))
+        return samples[part.start : part.stop]
+
+
+@final
+class Evaluation:
+    """One shard of one eval task on one checkpoint.
+
+    Read `checkpoint`, `config` and `shard`; `record()` metrics, per batch or once; `save()` arrays and files.
+
+    Attributes:
+        suite: name of the suite.
+        task: name of the eval task.
+        checkpoint: what is evaluated.
+        config: the eval task's configuration.
+        shard: which part of the eval task this is.
+        seed: for the evaluation code, in [0, 2**31): the same for every checkpoint and shard, other when a
+            checkpoint is evaluated again.
+        loaded: what the suite's `load(checkpoint)` returned in this process; None without one.
+        worker: what the study's `setup(worker)` returned in this process; None without one.
+    """
+
+    def __init__(
+        self,
+        record: EvalTaskRecord,
+        seen: Seen,
+        *,
+        suite: str,
+        path: Path,
+        config: JsonObject,
+        seed: int,
+        loaded: Any,
+        worker: Any,
+        outputs: Path,
+        work_root: Path,
+    ) -> None:
+        self.suite = suite
+        self.task = record.task
+        self.checkpoint = checkpoint_of(seen, path)
+        self.config: Mapping[str, Any] = config
+        self.shard = Shard(index=record.shard, count=record.shards)
+        self.seed = seed
+        self.loaded = loaded
+        self.worker = worker
+        self._record = record
+        self._recorder = Recorder()
+        self._outputs = outputs
+        self._work_root = work_root
+        self._files: dict[str, str] = {}
+        self._stop = False
+        self.beats = 0
+
+    def record(
+        self,
+        metrics: Mapping[str, Any] | None = None,
+        /,
+        *,
+        n: int | None = None,
+        mask: Any = None,
+        seed: int | None = None,
+        **more: Any,
+    ) -> None:
+        """Record metrics of one batch, or of all; what is merged are sufficient statistics, never means.
+
+        Args:
+            metrics: name to what was measured; nested mappings become slashed names. A number is one sample,
+                an array holds one sample per element, a metric such as `Confusion` is merged as it is.
+            n: a number is the mean of n samples, of which the variance is then not known.
+            mask: for arrays: where an element counts and is no padding.
+            seed: what the samples were drawn with, for comparisons seed by seed.
+            **more: further metrics.
+
+        Raises:
+            EvaluationError: a value is no metric, or does not fit what was recorded under its name.
+        """
+        self.beats += 1
+        self._recorder.record({**(metrics or {}), **more}, n=n, mask=mask, seed=seed)
+
+    def save(self, **outputs: Any) -> None:
+        """Save arrays (as `.npy`), texts, bytes or files (by path) beside the result.
+
+        Raises:
+            ConfigurationError: a name is used twice, or is no plain name.
+        """
+        for name, value in outputs.items():
+            if name in self._files:
+                raise ConfigurationError(f"save({name}=...): this evaluation has saved that already")
+            self._outputs.mkdir(parents=True, exist_ok=True)
+            if isinstance(value, Path):
+                file = name + value.suffix
+                shutil.copyfile(value, self._outputs / file)
+            elif isinstance(value, bytes):
+                file = name
+                (self._outputs / file).write_bytes(value)
+            elif isinstance(value, str):
+                file = f"{name}.txt"
+                (self._outputs / file).write_text(value)
+            else:
+                file = f"{name}.npy"
+                np.save(self._outputs / file, np.asarray(value), allow_pickle=False)
+            self._files[name] = file
+            self.beats += 1
+
+    @property
+    def working_dir(self) -> Path:
+        """A directory of this attempt for scratch; removed when it ends."""
+        self._work_root.mkdir(parents=True, exist_ok=True)
+        return self._work_root
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether to stop soon: the worker is being stopped. The eval task then goes back to the queue."""
+        return self._stop
+
+    # For the worker
+
+    def stop(self) -> None:
+        """Ask evaluation code to stop. Takes no lock, so a signal handler may call it."""
+        self._stop = True
+
+    @property
+    def statistics(self) -> dict[str, Metric]:
+        """What was recorded."""
+        return self._recorder.statistics()
+
+    @property
+    def files(self) -> dict[str, str]:
+        """What was saved: name to file name."""
+        return self._files
+
+    def __repr__(self) -> str:
+        return (
+            f"Evaluation({self.suite}/{self.task}, shard {self.shard.index} of {self.shard.count}, "
+            f"{self.checkpoint.name} at step {self.checkpoint.step})"
+        )
+
+
+def checkpoint_of(seen: Seen, path: Path) -> EvaluationCheckpoint:
+    """Return a checkpoint as evaluation code sees it."""
+    return EvaluationCheckpoint(path=path, step=seen.step, name=seen.name, index=seen.index, trial=seen.trial)

@@ -1,0 +1,36 @@
+"""Where the checkpoints of a study are read."""
+
+from pathlib import Path
+from typing import final
+
+from phyla.checkpoints import CheckpointRepository
+from phyla.records import Seen
+
+
+@final
+class StudySources:
+    """A study's own checkpoints, which are immutable and kept while they are evaluated.
+
+    Args:
+        repository: where they are.
+    """
+
+    def __init__(self, repository: CheckpointRepository) -> None:
+        self._repository = repository
+
+    def path(self, seen: Seen) -> Path:
+        """Return a checkpoint's directory.
+
+        Raises:
+            CheckpointError: it is gone, or a file of it is gone or has another size.
+        """
+        self._repository.check(seen.name)
+        return self._repository.path(seen.name)
+
+    def check(self, seen: Seen) -> None:
+        """Make sure that it still is what was committed.
+
+        Raises:
+            CheckpointError: it is gone, or a file of it is gone or has another size.
+        """
+        self._repository.check(seen.name)

@@ -1,0 +1,224 @@
+"""Trains trials."""
+
+import contextlib
+import errno
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, final
+
+from phyla.api import Client
+from phyla.checkpoints import CheckpointRepository
+from phyla.errors import (
+    CheckpointError,
+    CheckpointMissing,
+    CheckpointStorageFailed,
+    LeaseLost,
+    NoCheckpoint,
+    NoFitness,
+    PhylaError,
+    StoreError,
+)
+from phyla.machine import Completion, Failure
+from phyla.records import Report, StudyState, TrialRecord
+from phyla.settings import Clock
+from phyla.worker.trial import Trial
+
+ERROR_CHARACTERS = 4000
+_STORAGE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+
+@final
+class Trainer:
+    """Trains one trial after the other.
+
+    Args:
+        client: speaks with the study.
+        repository: where checkpoints go.
+        train: the training function.
+        metric: name of the study's objective; None when its fitness comes from a suite.
+        work_root: where working directories go.
+        clock: tells the time.
+        state: what `setup` returned.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        repository: CheckpointRepository,
+        train: Callable[[Trial], object],
+        *,
+        metric: str | None,
+        work_root: Path,
+        clock: Clock,
+        state: Any = None,
+    ) -> None:
+        self._client = client
+        self._repository = repository
+        self._train = train
+        self._metric = metric
+        self._work_root = work_root
+        self._clock = clock
+        self._state = state
+        self._cached: tuple[str | None, Any] = (None, None)
+        self._beats = 0
+        self._stopping = False
+        self.current: Trial | None = None
+
+    @property
+    def beats(self) -> int:
+        """Signs of progress so far."""
+        current = self.current
+        return self._beats + (current.beats if current else 0)
+
+    def stop(self) -> None:
+        """Ask the running trial, and those to come, to stop. Takes no lock, so a signal handler may call it."""
+        self._stopping = True
+        current = self.current
+        if current is not None:
+            current.stop()
+
+    def flush(self) -> None:
+        """Send what the running trial reported, and learn whether its lease stands; called by another thread.
+
+        Raises:
+            StoreError: the database failed; the reports are sent the next time.
+        """
+        trial = self.current
+        if trial is None:
+            return
+        reports: list[Report] = [*trial.take_reports()]
+        try:
+            stands = self._client.report(trial.id, trial.token, reports)
+        except StoreError:
+            trial.give_back(reports)
+            raise
+        if not stands:
+            trial.stop()
+
+    def run(self, record: TrialRecord, on_report: Callable[[], None] | None = None) -> Completion | None:
+        """Train one trial; return its completion, or None when it was failed or returned to the queue.
+
+        Args:
+            record: the trial.
+            on_report: called whenever training reports.
+
+        Raises:
+            StoreError: the database failed.
+        """
+        try:
+            trial = Trial(
+                record,
+                self._client,
+                self._repository,
+                metric=self._metric,
+                work_root=self._work_root,
+                clock=self._clock,
+                worker=self._state,
+                cached_state=self._take_cached(record),
+                on_report=on_report,
+            )
+        except CheckpointMissing as error:
+            self._fail(record, str(error), parent_gone=self._missing(record))
+            return None
+        self.current = trial
+        if self._stopping:
+            trial.stop()
+        try:
+            self._train(trial)
+            return self._finish(trial)
+        except LeaseLost:
+            trial.discard()
+        except (CheckpointStorageFailed, NoFitness, NoCheckpoint) as error:
+            self._refused(trial, error)
+        except (Exception, SystemExit) as error:  # whatever training raises belongs to the trial
+            if isinstance(error, StoreError):
+                raise
+            self._raised(trial, error)
+        finally:
+            self._beats += trial.beats
+            self.current = None
+        return None
+
+    def _missing(self, record: TrialRecord) -> str | None:
+        """Return which of the checkpoints that a trial starts from is gone."""
+        for name in (record.parent_checkpoint, record.progress):
+            try:
+                if name is not None:
+                    self._repository.path(name)
+            except CheckpointMissing:
+                return name
+        return None
+
+    def _take_cached(self, record: TrialRecord) -> Any:
+        name, value = self._cached
+        self._cached = (None, None)
+        continues = name is not None and name == record.parent_checkpoint and record.progress is None
+        return value if continues and record.jump_from is None else None
+
+    def _finish(self, trial: Trial) -> Completion | None:
+        if trial.stopped_early:
+            trial.discard()
+            self._client.release(trial.id, trial.token)
+            return None
+        if not trial.measuring and trial.reached_step <= trial.start_step:
+            raise NoCheckpoint(
+                f"training returned at step {trial.reached_step}, without training a single step beyond "
+                f"start_step={trial.start_step}"
+            )
+        if not trial.has_fitness:
+            raise NoFitness(
+                f"training returned without reporting the objective {trial.metric!r}; call "
+                f"trial.report({{{trial.metric!r}: value}}) before it returns"
+            )
+        checkpoint = trial.commit()
+        if checkpoint is not None:
+            self._cached = (checkpoint.name, trial.cached_state)
+        return trial.completion(checkpoint)
+
+    def _refused(self, trial: Trial, error: PhylaError) -> None:
+        """Handle errors that another attempt would not cure."""
+        if isinstance(error, CheckpointStorageFailed):
+            self._stop_study(trial, str(error))
+        else:
+            trial.discard()
+            self._fail(trial.record, f"{type(error).__name__}: {error}", retryable=False)
+
+    def _stop_study(self, trial: Trial, message: str) -> None:
+        """Stop everything: the place where results go is broken, which is no trial's fault."""
+        try:
+            trial.discard()
+        finally:
+            with contextlib.suppress(LeaseLost):
+                self._client.release(trial.id, trial.token)
+            self._client.end_study(StudyState.FAILED, f"{message} Nothing is lost: then run the study again.")
+
+    def _raised(self, trial: Trial, error: Exception | SystemExit) -> None:
+        if isinstance(error, OSError) and error.errno in _STORAGE_ERRNOS:
+            self._stop_study(trial, f"training could not write: {error}. Free space or choose another home.")
+            return
+        text = "".join(traceback.format_exception(error))[-ERROR_CHARACTERS:]
+        trial.discard()
+        self._fail(trial.record, text, parent_gone=self._damaged(trial))
+
+    def _damaged(self, trial: Trial) -> str | None:
+        """Return the name of the checkpoint it started from, if that lost files behind our back."""
+        source = trial.source
+        if source is None:
+            return None
+        try:
+            self._repository.check(source.name)
+        except CheckpointError:
+            return source.name
+        return None
+
+    def _fail(
+        self, record: TrialRecord, error: str, *, retryable: bool = True, parent_gone: str | None = None
+    ) -> None:
+        failure = Failure(
+            trial=record.id, token=record.token, error=error, retryable=retryable, parent_gone=parent_gone
+        )
+        try:
+            self._client.fail(failure)
+        except LeaseLost:
+            return

@@ -1,0 +1,101 @@
+"""Gin bindings of the run, of the worker and of the eval task."""
+
+import sys
+from pathlib import Path
+
+import gin
+import pytest
+
+from evaluation_simulation import WatchedRun
+from phyla.errors import ConfigurationError
+from phyla.evaluation import EvalTask, Suite
+from phyla.local_client import RunClient
+from phyla.records import GroupState, Seen
+from phyla.worker import Bindings, EvaluatedRun, Evaluation, Evaluator
+
+
+@gin.configurable  # type: ignore[untyped-decorator]
+def inner_problem(size: int = 1, noise: float = 0.0, steps: int = 10) -> tuple[int, float, int]:
+    return size, noise, steps
+
+
+SEEN: list[tuple[str, tuple[int, float, int]]] = []
+
+
+def measure(evaluation: Evaluation) -> None:
+    SEEN.append((evaluation.task, inner_problem()))
+    evaluation.record(x=1.0)
+
+
+def load(checkpoint: object) -> None:
+    SEEN.append(("load", inner_problem()))
+
+
+class Files:
+    def path(self, seen: Seen) -> Path:
+        return Path(seen.path)
+
+    def check(self, seen: Seen) -> None:
+        return
+
+
+def evaluate(root: Path, suite: Suite, bindings: Bindings) -> WatchedRun:
+    run = WatchedRun([suite])
+    client = RunClient(run.store, [(run.run, run.controller)], clock=run.clock)
+    evaluated = EvaluatedRun(suites=(suite,), sources=Files(), outputs=root / "outputs" / "run", bindings=bindings)
+    evaluator = Evaluator(
+        client, lambda _: evaluated, work_root=root / "work", name="w", clock=run.clock, timer=lambda: 0.0
+    )
+    run.observe(100)
+    while (work := run.claim()) is not None:
+        outcome = evaluator.run(work)
+        if hasattr(outcome, "retryable"):
+            run.controller.fail(outcome)  # type: ignore[arg-type]
+        else:
+            run.hand_in(outcome)  # type: ignore[arg-type]
+    return run
+
+
+def test_later_bindings_win_and_are_cleared_between_eval_tasks(tmp_path: Path) -> None:
+    SEEN.clear()
+    (tmp_path / "config.gin").write_text(
+        "inner_problem.size = 2\ninner_problem.noise = 0.5\nnot_imported_here.learning_rate = 1\n"
+    )
+    suite = Suite(
+        "s",
+        (
+            EvalTask("a", measure, gin=("inner_problem.steps = 99", "inner_problem.size = 4")),
+            EvalTask("b", measure),
+        ),
+        load=load,
+        gin_files=("config.gin",),
+    )
+    bindings = Bindings(root=tmp_path, worker=("inner_problem.noise = 0.25",))
+    run = evaluate(tmp_path, suite, bindings)
+    assert run.groups()[0].state is GroupState.COMPLETE
+    assert SEEN == [("load", (2, 0.25, 10)), ("a", (4, 0.25, 99)), ("b", (2, 0.25, 10))]
+
+
+@pytest.mark.parametrize(
+    ("task", "files", "words"),
+    [
+        (("inner_problem.size ==",), (), "cannot be parsed"),
+        (("inner_problem.colour = 3",), (), "colour"),
+        ((), ("nowhere.gin",), "nowhere.gin"),
+    ],
+)
+def test_bindings_that_make_no_sense_are_told_and_not_tried_again(
+    tmp_path: Path, task: tuple[str, ...], files: tuple[str, ...], words: str
+) -> None:
+    suite = Suite("s", (EvalTask("a", measure, gin=task),), gin_files=files)
+    run = evaluate(tmp_path, suite, Bindings(root=tmp_path))
+    assert run.groups()[0].state is GroupState.PARTIAL
+    assert words in (run.groups()[0].why or "")
+    assert [record.token for record in run.reader().eval_tasks()] == [1]
+
+
+def test_without_gin_the_way_out_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gin", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'phyla\[gin\]'"):
+        Bindings().apply((), ("a.b = 1",))
+    Bindings().apply((), ())  # nothing to parse, nothing needed

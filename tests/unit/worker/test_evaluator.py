@@ -1,0 +1,421 @@
+"""What evaluation code gets and gives, in process: shards, seeds, arrays, commands, bindings, errors."""
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evaluation_simulation import WatchedRun
+from phyla.errors import CheckpointGone
+from phyla.evaluation import Confusion, Estimate, EvalTask, Mean, Moments, Suite, TaskResult, decode
+from phyla.local_client import RunClient
+from phyla.machine import ClaimedEvaluation, Evaluated, EvaluationFailed
+from phyla.records import EvalResult, Group, GroupState, Maximize, Seen
+from phyla.worker import Bindings, EvaluatedRun, Evaluation, Evaluator, Worker
+from simulation import VirtualClock
+
+SAMPLES = np.random.default_rng(0).normal(1e6, 1.0, 1000)
+
+
+class Files:
+    """Checkpoints that are single JSON files."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.changed: set[str] = set()
+
+    def path(self, seen: Seen) -> Path:
+        path = self.root / seen.name
+        if not path.exists():
+            raise CheckpointGone(f"{seen.name} was deleted")
+        return path
+
+    def check(self, seen: Seen) -> None:
+        self.path(seen)
+
+
+class Bench:
+    """A watched run with one evaluator in this process."""
+
+    def __init__(self, root: Path, *suites: Suite, bindings: Bindings | None = None) -> None:
+        self.run = WatchedRun(suites, VirtualClock())
+        self.files = Files(root)
+        self.ticks = iter(range(1_000_000))
+        self.client = RunClient(self.run.store, [(self.run.run, self.run.controller)], clock=self.run.clock)
+        self.outputs = root / "outputs"
+        self.bindings = bindings or Bindings()
+        self.suites = suites
+        self.evaluator = Evaluator(
+            self.client,
+            self.evaluated,
+            work_root=root / "work",
+            name="w",
+            clock=self.run.clock,
+            timer=lambda: float(next(self.ticks)),
+        )
+
+    def evaluated(self, _run: int) -> EvaluatedRun:
+        return EvaluatedRun(
+            suites=self.suites, sources=self.files, outputs=self.outputs / "run", bindings=self.bindings
+        )
+
+    def checkpoint(self, step: int, content: object = None) -> None:
+        (self.files.root / f"step-{step}").write_text(json.dumps(content))
+        self.run.observe(step)
+
+    def work(self) -> list[Evaluated | EvaluationFailed | None]:
+        outcomes = []
+        while (work := self.run.claim(holding=self.evaluator.holding)) is not None:
+            outcomes.append(self.do(work))
+        return outcomes
+
+    def do(self, work: ClaimedEvaluation) -> Evaluated | EvaluationFailed | None:
+        outcome = self.evaluator.run(work)
+        if isinstance(outcome, EvaluationFailed):
+            self.run.controller.fail(outcome)
+        elif outcome is not None:
+            self.run.hand_in(outcome)
+        return outcome
+
+    def group(self) -> Group:
+        return self.run.groups()[-1]
+
+    def results(self, task: EvalTask) -> Sequence[EvalResult]:
+        return self.run.reader().results(self.run.reader().all_seen()[-1].identity, task.identity, 0, task.shards)
+
+    def value(self, name: str) -> float:
+        estimate: Any = self.group().values[name]
+        return float(estimate["value"])
+
+
+def metric(result: EvalResult, name: str) -> Any:
+    return decode(result.statistics[name], lambda kind: Moments)
+
+
+def suite(*tasks: EvalTask, **settings: Any) -> Suite:
+    return replace(Suite("s", tasks), **settings)
+
+
+def spread(evaluation: Evaluation) -> None:
+    part = evaluation.shard.of(SAMPLES)
+    for batch in np.array_split(part, 3):
+        evaluation.record(x=batch)
+
+
+@pytest.mark.parametrize("shards", [1, 2, 7])
+def test_any_number_of_shards_gives_the_same_statistics(tmp_path: Path, shards: int) -> None:
+    task = EvalTask("a", spread, shards=shards, samples=1000)
+    bench = Bench(tmp_path, suite(task))
+    bench.checkpoint(100)
+    assert len(bench.work()) == shards + 1
+    assert bench.group().state is GroupState.COMPLETE
+    estimate: Any = bench.group().values["x_mean"]
+    assert estimate["value"] == pytest.approx(SAMPLES.mean(), rel=1e-12)
+    assert estimate["stderr"] == pytest.approx(SAMPLES.std(ddof=1) / 1000**0.5, rel=1e-12)
+
+
+def test_shards_that_count_another_number_of_samples_are_no_result(tmp_path: Path) -> None:
+    def twice(evaluation: Evaluation) -> None:
+        evaluation.record(x=SAMPLES[:600])
+
+    bench = Bench(tmp_path, suite(EvalTask("a", twice, shards=2, samples=1000)))
+    bench.checkpoint(100)
+    bench.work()
+    assert bench.group().state is GroupState.PARTIAL
+    assert "1200" in (bench.group().why or "")
+    assert "1000" in (bench.group().why or "")
+
+
+def test_load_is_called_once_per_checkpoint_and_shared(tmp_path: Path) -> None:
+    calls: list[str] = []
+
+    def load(checkpoint: Any) -> Any:
+        calls.append(checkpoint.name)
+        return json.loads(checkpoint.path.read_text())
+
+    def value(evaluation: Evaluation) -> None:
+        evaluation.record(x=evaluation.loaded["x"])
+
+    bench = Bench(tmp_path, suite(EvalTask("a", value), EvalTask("b", value), load=load))
+    bench.checkpoint(100, {"x": 5})
+    bench.work()
+    bench.checkpoint(200, {"x": 7})
+    bench.work()
+    assert calls == ["step-100", "step-200"]
+    assert bench.value("x_mean") == 7
+    results = [bench.results(EvalTask(name, value))[0] for name in "ab"]
+    assert [result.load_s for result in results] == [1.0, 0.0]
+
+
+def test_the_seed_is_the_same_for_all_checkpoints_and_another_for_a_repetition(tmp_path: Path) -> None:
+    seeds: list[int] = []
+
+    def note(evaluation: Evaluation) -> None:
+        seeds.append(evaluation.seed)
+        evaluation.record(x=0)
+
+    bench = Bench(tmp_path, suite(EvalTask("a", note, seed=11)))
+    for step in (100, 200):
+        bench.checkpoint(step)
+    bench.work()
+    assert seeds == [11, 11]
+    bench.checkpoint(300)
+    work = bench.run.claim()
+    assert work is not None
+    again = replace(work, task=replace(work.task, replicate=1))
+    bench.evaluator.run(again)
+    assert seeds[-1] not in (11, seeds[0])
+
+
+def test_arrays_and_files_are_kept_beside_the_result(tmp_path: Path) -> None:
+    def save(evaluation: Evaluation) -> None:
+        file = evaluation.working_dir / "sample.png"
+        file.write_bytes(b"png")
+        evaluation.save(curves=np.arange(6).reshape(2, 3), text="hello", raw=b"\0", sample=file)
+        evaluation.record(x=1.0)
+
+    def last(results: Sequence[TaskResult]) -> Mapping[str, float]:
+        return {"final": float(np.concatenate(results[0].arrays["curves"])[:, -1].mean())}
+
+    task = EvalTask("a", save, shards=2)
+    bench = Bench(tmp_path, suite(task, aggregates=(last,)))
+    bench.checkpoint(100)
+    bench.work()
+    assert bench.value("final") == 3.5
+    files = bench.results(task)[0].files
+    assert sorted(files) == ["curves", "raw", "sample", "text"]
+    assert (bench.outputs / str(files["sample"])).read_bytes() == b"png"
+    assert not list((tmp_path / "work").iterdir())
+
+
+def test_what_a_failed_attempt_saved_is_removed_and_never_counted(tmp_path: Path) -> None:
+    tries: list[int] = []
+
+    def flaky(evaluation: Evaluation) -> None:
+        evaluation.record(x=100.0)
+        evaluation.save(curves=np.zeros(3))
+        tries.append(1)
+        if len(tries) < 3:
+            raise RuntimeError("lost the connection")
+
+    task = EvalTask("a", flaky)
+    bench = Bench(tmp_path, suite(task))
+    bench.checkpoint(100)
+    outcomes = bench.work()
+    assert sum(isinstance(outcome, EvaluationFailed) for outcome in outcomes) == 2
+    (result,) = bench.results(task)
+    assert metric(result, "x").n == 1
+    assert len(list((bench.outputs / "run").iterdir())) == 1
+
+
+def test_an_error_carries_its_traceback(tmp_path: Path) -> None:
+    def bad(_evaluation: Evaluation) -> None:
+        raise KeyError("weights")
+
+    bench = Bench(tmp_path, suite(EvalTask("a", bad, max_attempts=1)))
+    bench.checkpoint(100)
+    (outcome,) = bench.work()
+    assert isinstance(outcome, EvaluationFailed)
+    assert "KeyError: 'weights'" in outcome.error
+    assert "in bad" in outcome.error
+    assert bench.group().state is GroupState.PARTIAL
+
+
+def test_an_eval_task_that_records_nothing_is_told_so_and_not_tried_again(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, suite(EvalTask("a", lambda evaluation: None)))
+    bench.checkpoint(100)
+    (outcome,) = bench.work()
+    assert isinstance(outcome, EvaluationFailed)
+    assert not outcome.retryable
+    assert "recorded nothing" in outcome.error
+
+
+def test_a_checkpoint_deleted_during_its_evaluation_is_recorded_as_such(tmp_path: Path) -> None:
+    def slow(evaluation: Evaluation) -> None:
+        evaluation.checkpoint.path.unlink()
+        evaluation.record(x=1.0)
+
+    bench = Bench(tmp_path, suite(EvalTask("a", slow)))
+    bench.checkpoint(100)
+    (outcome,) = bench.work()
+    assert isinstance(outcome, EvaluationFailed)
+    assert outcome.gone
+    assert bench.group().state is GroupState.GONE
+    assert not bench.results(EvalTask("a", slow))
+
+
+def test_a_command_in_any_language(tmp_path: Path) -> None:
+    program = tmp_path / "evaluate.py"
+    program.write_text(
+        "import json, sys\n"
+        "checkpoint, config, shard, shards, seed, results = sys.argv[1:]\n"
+        "x = json.load(open(checkpoint)) + json.load(open(config))['add'] + int(seed)\n"
+        "json.dump({'x': x, 'batch': {'mean': 2.0, 'n': 10}, 'each': {'values': [1, 2, 3]},\n"
+        "           'both': {'mean': 4.0, 'variance': 2.0, 'n': 5}}, open(results, 'w'))\n"
+    )
+    fields = "{checkpoint} {config} {shard} {shards} {seed} {results}"
+    command = f"{sys.executable} {program} {fields}; echo {{{{}}}}"
+    task = EvalTask("a", command=command, config={"add": 10}, seed=3)
+    bench = Bench(tmp_path, suite(task))
+    bench.checkpoint(100, 5)
+    bench.work()
+    (result,) = bench.results(task)
+    assert bench.value("x_mean") == 18
+    assert metric(result, "batch").n == 10
+    assert metric(result, "each").n == 3
+    assert metric(result, "both").variance == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        ("echo out of memory >&2; exit 3", "exit status 3"),
+        ("true", "wrote no results"),
+        ("echo '[' > {results}", "no JSON"),
+        ("echo '[1]' > {results}", "no JSON object"),
+        ("echo {checkpiont}", "its fields are {checkpoint}"),
+    ],
+)
+def test_a_command_that_fails_says_how(tmp_path: Path, command: str, error: str) -> None:
+    bench = Bench(tmp_path, suite(EvalTask("a", command=command, max_attempts=1)))
+    bench.checkpoint(100)
+    (outcome,) = bench.work()
+    assert isinstance(outcome, EvaluationFailed)
+    assert error in outcome.error
+
+
+def test_a_command_that_takes_too_long_is_ended_with_its_children(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, suite(EvalTask("a", command="sleep 1000 & sleep 1000", timeout_s=0.2, max_attempts=1)))
+    bench.checkpoint(100)
+    (outcome,) = bench.work()
+    assert isinstance(outcome, EvaluationFailed)
+    assert "timeout_s=0.2" in outcome.error
+
+
+def test_metrics_of_every_kind_survive_the_ledger(tmp_path: Path) -> None:
+    def classify(evaluation: Evaluation) -> None:
+        truth = evaluation.shard.of(["a", "b", "a", "b"])
+        evaluation.record(
+            answers=Confusion.of(truth, ["a"] * len(truth), labels=["a", "b"]),
+            loss=np.ma.masked_array([1.0, 2.0]).data,
+            mask=[True, False],
+        )
+
+    bench = Bench(tmp_path, suite(EvalTask("a", classify, shards=2), aggregates=(Mean("answers"),)))
+    bench.checkpoint(100)
+    bench.work()
+    assert bench.value("answers_mean") == 0.5
+
+
+def test_the_best_is_marked_and_a_worse_one_is_reported_per_eval_task(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+
+    def per_seed(evaluation: Evaluation) -> None:
+        level = json.loads(evaluation.checkpoint.path.read_text())[evaluation.task]
+        for seed in range(8):
+            evaluation.record(score=level + 0.1 * seed + 0.01 * rng.normal(), seed=seed)
+
+    bench = Bench(
+        tmp_path, suite(EvalTask("a", per_seed), EvalTask("b", per_seed), objective=Maximize("score_mean"))
+    )
+    for step, content in ((100, {"a": 1, "b": 1}), (200, {"a": 2, "b": 2}), (300, {"a": 2, "b": 1})):
+        bench.checkpoint(step, content)
+        bench.work()
+    groups = bench.run.reader().groups()
+    assert [group.best for group in groups] == [False, True, False]
+    (event,) = bench.run.reader().events()
+    assert event.kind == "regression"
+    assert event.data["task"] == "b"
+    assert event.data["test"] == "paired"
+    assert event.data["step"] == 300
+    assert "s/b score" in event.message
+
+
+def test_an_objective_that_no_aggregate_has_is_named(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, suite(EvalTask("a", spread), objective=Maximize("y_mean")))
+    bench.checkpoint(100)
+    bench.work()
+    assert bench.group().state is GroupState.PARTIAL
+    assert "no aggregate 'y_mean'" in (bench.group().why or "")
+
+
+def test_aggregates_that_would_overwrite_each_other_are_an_error(tmp_path: Path) -> None:
+    def mine(_results: Sequence[TaskResult]) -> Mapping[str, Estimate]:
+        return {"x_mean": Estimate(1.0)}
+
+    bench = Bench(tmp_path, suite(EvalTask("a", spread), aggregates=(Mean("x"), mine)))
+    bench.checkpoint(100)
+    bench.work()
+    assert bench.group().state is GroupState.PARTIAL
+    assert "'x_mean' is given by both" in (bench.group().why or "")
+
+
+def test_stopping_returns_the_eval_task_to_the_queue(tmp_path: Path) -> None:
+    made: list[Worker] = []
+
+    def long(evaluation: Evaluation) -> None:
+        made[0].stop()
+        assert evaluation.should_stop
+
+    bench = Bench(tmp_path, suite(EvalTask("a", long)))
+    bench.checkpoint(100)
+    made.append(Worker(bench.client, name="w", clock=bench.run.clock, evaluator=bench.evaluator))
+    made[0].run()
+    task = bench.run.reader().eval_tasks()[0]
+    assert (task.state.value, task.failures) == ("pending", 0)
+
+
+def test_a_function_that_changed_without_its_version_is_reported(tmp_path: Path) -> None:
+    def first() -> Callable[[Evaluation], None]:
+        def a(evaluation: Evaluation) -> None:
+            evaluation.record(x=1.0)
+
+        return a
+
+    def second() -> Callable[[Evaluation], None]:
+        def a(evaluation: Evaluation) -> None:
+            evaluation.record(x=2.0)
+
+        return a
+
+    def named(function: Callable[[Evaluation], None]) -> EvalTask:
+        function.__qualname__ = "a"
+        return EvalTask("a", function)
+
+    bench = Bench(tmp_path, suite(named(first())))
+    bench.checkpoint(100)
+    bench.work()
+    changed = suite(named(second()), EvalTask("b", spread))
+    bench.run.suites = [changed]
+    bench.run.restart()
+    bench.suites = (changed,)
+    bench.run.controller.backfill()
+    bench.work()
+    (event,) = bench.run.reader().events()
+    assert event.kind == "changed-source"
+    assert "raise the version" in event.message
+
+
+def test_a_changed_file_of_bindings_under_the_same_version_is_reported(tmp_path: Path) -> None:
+    file = tmp_path / "config.gin"
+    file.write_text("# one\n")
+    first = suite(EvalTask("a", spread), gin_files=("config.gin",))
+    bench = Bench(tmp_path, first, bindings=Bindings(root=tmp_path))
+    bench.checkpoint(100)
+    bench.work()
+    file.write_text("# two\n")
+    more = suite(EvalTask("a", spread), EvalTask("b", spread), gin_files=("config.gin",))
+    bench.run.suites = [more]
+    bench.run.restart()
+    bench.suites = (more,)
+    bench.run.controller.backfill()
+    bench.work()
+    (event,) = bench.run.reader().events()
+    assert event.kind == "changed-source"
+    assert "file of gin bindings" in event.message
+    assert event.data["task"] == "a"
