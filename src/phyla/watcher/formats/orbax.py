@@ -1,0 +1,106 @@
+"""Step directories of Orbax, as JAX programs write them."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, final
+
+from phyla.watcher.contents import settled
+from phyla.watcher.found import Found
+from phyla.watcher.listing import File, Listing, Root
+from phyla.watcher.step import StepFrom
+from phyla.watcher.survey import QUIET_S, Candidate, survey
+from phyla.watcher.verdict import Verdict
+
+COMMIT = "commit_success.txt"
+METADATA = "_CHECKPOINT_METADATA"
+_TREE = "_METADATA"
+_MANIFEST = "manifest.ocdbt"
+_MARKS = frozenset({COMMIT, METADATA, _TREE, _MANIFEST})
+_ITEM_ENDINGS = (f"/{_TREE}", f"/{_MANIFEST}")
+_STEP = re.compile(r"(.*\D)?\d+")
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orbax:
+    """Directories of Orbax, directly in the root, named after their step.
+
+    On file systems with an atomic rename Orbax writes into `STEP.orbax-checkpoint-tmp` (before 0.11 with a
+    number behind it), which is ignored. Elsewhere, as on object stores, it writes to the final name, and a file
+    `commit_success.txt` is written last. `_CHECKPOINT_METADATA` gets the time of the commit before
+    either (orbax-checkpoint 0.12, `path/atomicity.py`). So a directory is ready when it has one of
+    the two signs and its arrays have their manifests; one with neither, of an old version, when it is quiet.
+
+    Attributes:
+        quiet_s: seconds without a change after which time decides.
+        step: where steps come from.
+    """
+
+    name: ClassVar[str] = "orbax"
+    quiet_s: float = QUIET_S
+    step: StepFrom = field(default_factory=StepFrom)
+
+    def scan(self, root: Path, *, now: float, previous: Mapping[str, Found]) -> list[Found]:
+        """Look through a directory; see `CheckpointFormat.scan`."""
+        return survey(self, root, now=now, previous=previous)
+
+    def candidates(self, root: Root) -> Iterable[Candidate]:
+        """Return directories that end with an integer, or hold files of Orbax."""
+        for folder in root.folders:
+            if _STEP.fullmatch(folder) or is_orbax(root, folder):
+                yield Candidate(name=folder, paths=(folder,), judge=check_orbax)
+
+
+def is_orbax(root: Root, folder: str) -> bool:
+    """Return whether a directory holds files that only Orbax writes, or an item of a step that does.
+
+    A directory of steps is none of these: there the directories in it have metadata of their own.
+    """
+    inside = frozenset(root.inside(folder))
+    if not _MARKS.isdisjoint(inside):
+        return True
+    items = {path.partition("/")[0] for path in inside if path.count("/") == 1 and path.endswith(_ITEM_ENDINGS)}
+    return any(f"{item}/{METADATA}" not in inside for item in items)
+
+
+def check_orbax(root: Path, listed: Listing) -> Verdict:
+    """Return whether a step directory was committed, and nothing of it was deleted since."""
+    folder = listed.files[0].relative.partition("/")[0]
+    files = listed.below(folder)
+    temporary = next((path for path in files if ".orbax-checkpoint-tmp" in path), None)
+    if temporary is not None:
+        return Verdict.partial(f"{temporary} is not renamed yet")
+    committed_at: object = None
+    if METADATA in files:
+        try:
+            committed_at = json.loads((root / folder / METADATA).read_bytes()).get("commit_timestamp_nsecs")
+        except (ValueError, AttributeError) as error:
+            return Verdict.partial(f"{METADATA} is cut off or damaged: {error}")
+        if committed_at is None and COMMIT not in files:
+            return Verdict.partial(f"{METADATA} says that it is not committed, and there is no {COMMIT}")
+    incomplete = _incomplete_item(root / folder, files)
+    if incomplete is not None:
+        return Verdict.partial(incomplete)
+    if COMMIT in files:
+        return settled(Verdict.complete(f"{COMMIT} is there"), files[COMMIT], listed.folders_ns)
+    if committed_at is not None:
+        return settled(Verdict.complete(f"{METADATA} says it is committed"), files[METADATA], listed.folders_ns)
+    return Verdict.settling(f"there is neither {COMMIT} nor {METADATA}")
+
+
+def _incomplete_item(folder: Path, files: Mapping[str, File]) -> str | None:
+    for path in (path for path in files if path.rpartition("/")[2] == _TREE):
+        item = path.removesuffix(_TREE)
+        try:
+            uses_ocdbt = json.loads((folder / path).read_bytes()).get("use_ocdbt", False)
+        except (ValueError, AttributeError) as error:
+            return f"{path} is cut off or damaged: {error}"
+        if uses_ocdbt and f"{item}{_MANIFEST}" not in files:
+            return f"{path} is there, {item}{_MANIFEST} is not"
+        data = f"{item}d/"
+        if uses_ocdbt and not any(name.startswith(data) or f"/{data}" in f"/{name}" for name in files):
+            return f"{item}{_MANIFEST} is there, the data in {data} is not"
+    return None

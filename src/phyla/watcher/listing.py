@@ -1,0 +1,243 @@
+"""What lies on disk at one moment, while others write to it and delete from it."""
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, final
+
+from phyla.errors import CheckpointStorageFailed
+
+TEMPORARY_ENDINGS = (".tmp", ".temp", ".part", ".partial", ".incomplete", ".crdownload", ".lock", ".swp", "~")
+TEMPORARY_STARTS = (".", "tmp-", "tmp_")
+TEMPORARY_PARTS = (".orbax-checkpoint-tmp", ".tmp.", ".tmp-")
+GONE = (FileNotFoundError, NotADirectoryError)
+
+
+def is_temporary(name: str) -> bool:
+    """Return whether a file or directory of this name is hidden, or still being made."""
+    lower = name.lower()
+    return (
+        lower.startswith(TEMPORARY_STARTS)
+        or lower.endswith(TEMPORARY_ENDINGS)
+        or any(part in lower for part in TEMPORARY_PARTS)
+    )
+
+
+@final
+class File(NamedTuple):
+    """A regular file, or what a link leads to.
+
+    Attributes:
+        relative: path relative to the root, with `/` between its parts.
+        size_bytes: its length.
+        modified_ns: time of its last change.
+        inode: its number in its file system.
+    """
+
+    relative: str
+    size_bytes: int
+    modified_ns: int
+    inode: int
+
+    @property
+    def name(self) -> str:
+        """Last part of its path."""
+        return self.relative.rpartition("/")[2]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The files of one checkpoint.
+
+    Attributes:
+        files: in the order of their paths.
+        folders_ns: newest change of the entries of any of its directories; 0 where it has none.
+        problems: what could not be looked at, in words.
+    """
+
+    files: tuple[File, ...]
+    folders_ns: int = 0
+    problems: tuple[str, ...] = ()
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 over `path NUL size NUL mtime_ns NUL inode LF` for every file, in hexadecimal."""
+        lines = "".join(["%s\0%d\0%d\0%d\n" % file for file in self.files])  # noqa: UP031 -- twice as fast
+        return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()
+
+    @property
+    def size_bytes(self) -> int:
+        """Sum of its files."""
+        return sum(file.size_bytes for file in self.files)
+
+    @property
+    def modified_ns(self) -> int:
+        """Newest change of its files; 0 where there are none."""
+        return max((file.modified_ns for file in self.files), default=0)
+
+    def below(self, folder: str) -> dict[str, File]:
+        """Return its files below a directory, by their paths relative to that."""
+        start = f"{folder}/"
+        return {file.relative[len(start) :]: file for file in self.files if file.relative.startswith(start)}
+
+
+def listing(root: Path, paths: Iterable[str]) -> Listing:
+    """Look at files and directories, with everything in them.
+
+    What vanishes meanwhile is left out; links are followed, to each directory once, so circles end.
+
+    Raises:
+        FileNotFoundError: one of `paths` itself is gone.
+    """
+    return _joined(_look(os.fspath(root), path) for path in paths)
+
+
+def _joined(parts: Iterable[Listing]) -> Listing:
+    every = tuple(parts)
+    if len(every) == 1:
+        return every[0]
+    files = sorted(file for part in every for file in part.files)
+    return Listing(
+        tuple(files),
+        max((part.folders_ns for part in every), default=0),
+        tuple(problem for part in every for problem in part.problems),
+    )
+
+
+def _look(root: str, path: str) -> Listing:
+    full = f"{root}/{path}"
+    try:
+        status = os.stat(full)  # noqa: PTH116 -- a thousand times a scan
+    except GONE:
+        raise FileNotFoundError(f"{full} is gone") from None
+    except OSError as error:
+        return Listing((), problems=(_problem(full, error),))
+    if stat.S_ISREG(status.st_mode):
+        return Listing((_file(path, status),))
+    files: list[File] = []
+    problems: list[str] = []
+    newest = status.st_mtime_ns
+    entered = {(status.st_dev, status.st_ino)}
+
+    def descend(folder: str, relative: str) -> None:
+        nonlocal newest
+        below: list[tuple[str, os.DirEntry[str]]] = []
+        try:
+            with os.scandir(folder) as items:
+                for item in items:
+                    try:
+                        found = item.stat()
+                    except GONE:
+                        continue
+                    except OSError as error:
+                        problems.append(_problem(item.path, error))
+                        continue
+                    if stat.S_ISREG(found.st_mode):
+                        files.append(_file(f"{relative}/{item.name}", found))
+                    elif stat.S_ISDIR(found.st_mode):
+                        newest = max(newest, found.st_mtime_ns)
+                        below.append((item.name, item))
+        except GONE:
+            return
+        except OSError as error:
+            problems.append(_problem(folder, error))
+        # In order, so that of two ways to a directory it is always the same one that is taken.
+        for name, item in sorted(below, key=lambda pair: pair[0]):
+            with suppress(OSError):
+                found = item.stat()
+                if (found.st_dev, found.st_ino) not in entered:
+                    entered.add((found.st_dev, found.st_ino))
+                    descend(item.path, f"{relative}/{name}")
+
+    if stat.S_ISDIR(status.st_mode):
+        descend(full, path)
+    files.sort()
+    return Listing(tuple(files), newest, tuple(problems))
+
+
+def _file(relative: str, status: os.stat_result) -> File:
+    return File(relative, status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+def _problem(path: str, error: OSError) -> str:
+    return f"{path} cannot be looked at: {error.strerror or error}"
+
+
+@final
+class Root:
+    """The entries of a watched directory, listed once, looked into when asked for.
+
+    Hidden and temporary entries, sockets and the like, and links to another entry of the same
+    directory (as `latest` often is) are left out.
+
+    Args:
+        path: the directory; one that does not exist has no entries.
+
+    Raises:
+        CheckpointStorageFailed: it exists and cannot be listed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.files: dict[str, File] = {}
+        self.folders: list[str] = []
+        self._listings: dict[str, Listing | None] = {}
+        try:
+            with os.scandir(path) as items:
+                for item in items:
+                    self._add(item)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise CheckpointStorageFailed(
+                f"the directory {path} cannot be listed: {error.strerror or error}; "
+                "check its permissions and that its file system is there"
+            ) from error
+        self.folders.sort()
+        self.files = dict(sorted(self.files.items()))
+
+    def _add(self, item: os.DirEntry[str]) -> None:
+        if is_temporary(item.name):
+            return
+        try:
+            if item.is_symlink() and Path(item.path).resolve().parent == self.path.resolve():
+                return
+            if item.is_dir():
+                self.folders.append(item.name)
+            elif item.is_file():
+                self.files[item.name] = _file(item.name, item.stat())
+        except (OSError, RuntimeError):
+            # It vanished, or it is a link in a circle: there is nothing to evaluate.
+            return
+
+    def listing(self, paths: Iterable[str]) -> Listing | None:
+        """Return what lies at entries of this directory; None if one of them is gone."""
+        parts = []
+        for path in paths:
+            if path not in self._listings:
+                self._listings[path] = self._look(path)
+            part = self._listings[path]
+            if part is None:
+                return None
+            parts.append(part)
+        return _joined(parts)
+
+    def _look(self, path: str) -> Listing | None:
+        file = self.files.get(path)
+        if file is not None:
+            return Listing((file,))
+        try:
+            return _look(os.fspath(self.path), path)
+        except FileNotFoundError:
+            return None
+
+    def inside(self, folder: str) -> tuple[str, ...]:
+        """Return the paths of the files below one of its directories, relative to that directory."""
+        found = self.listing((folder,))
+        start = len(folder) + 1
+        return () if found is None else tuple([file.relative[start:] for file in found.files])

@@ -1,0 +1,57 @@
+"""One watcher per run."""
+
+import os
+import platform
+from pathlib import Path
+from types import TracebackType
+from typing import Self, final
+
+from phyla.errors import RunFollowed
+
+try:
+    import fcntl
+except ImportError:  # Windows: nothing keeps two watchers apart there.
+    fcntl = None  # type: ignore[assignment]  # a module that is missing here
+
+
+@final
+class Lock:
+    """The right to follow a run, until it is closed or its process ends, however that ends.
+
+    Args:
+        path: a file; made where missing, never removed.
+        run: name of the run, for messages.
+
+    Raises:
+        RunFollowed: another process holds it.
+    """
+
+    def __init__(self, path: Path, run: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        if fcntl is not None:
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                who = os.read(self._descriptor, 200).decode(errors="replace").strip() or "another process"
+                os.close(self._descriptor)
+                raise RunFollowed(
+                    f"run {run!r} is followed by {who} already (lock file {path}); stop that one first, or add "
+                    f"workers to it with: phyla evaluate {run}"
+                ) from error
+        os.ftruncate(self._descriptor, 0)
+        os.write(self._descriptor, f"process {os.getpid()} on {platform.node() or 'this host'}\n".encode())
+
+    def close(self) -> None:
+        """Give the right back."""
+        os.close(self._descriptor)
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()

@@ -1,0 +1,122 @@
+"""What a pickle mentions, found by reading its instructions; nothing of it is ever run.
+
+PyTorch writes pickles that say which storages must follow. To know whether they did, the pickle is
+taken apart by `pickletools`, which executes nothing.
+"""
+
+import pickletools
+from collections.abc import Iterator
+from typing import IO, final
+
+STORAGE_BYTES = {
+    "ComplexDoubleStorage": 16,
+    "ComplexFloatStorage": 8,
+    "DoubleStorage": 8,
+    "LongStorage": 8,
+    "FloatStorage": 4,
+    "IntStorage": 4,
+    "BFloat16Storage": 2,
+    "HalfStorage": 2,
+    "ShortStorage": 2,
+    "BoolStorage": 1,
+    "ByteStorage": 1,
+    "CharStorage": 1,
+    "UntypedStorage": 1,
+}
+"""Bytes per element of the storages that `torch.save` names."""
+
+_PUTS = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
+_GETS = frozenset({"GET", "BINGET", "LONG_BINGET"})
+_SILENT = frozenset({"PROTO", "FRAME", "MARK", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"})
+
+
+@final
+class Reference:
+    """The place of a persistent id among the words of a pickle."""
+
+
+REFERENCE = Reference()
+
+
+def words(source: bytes | IO[bytes]) -> Iterator[object]:
+    """Yield the values that a pickle mentions, in order: text, numbers, names, None for anything else.
+
+    A persistent id comes as `REFERENCE`, right after the words of its tuple; the name of a class as
+    `module name`, in newer protocols after the two words by themselves.
+
+    Raises:
+        ValueError: it is cut off, or no pickle.
+    """
+    memo: dict[int, object] = {}
+    last: object = None
+    before: object = None
+    for code, argument, _ in pickletools.genops(source):
+        if code.name in _PUTS:
+            memo[_number(argument)] = last
+            continue
+        if code.name == "MEMOIZE":
+            memo[len(memo)] = last
+            continue
+        if code.name in _SILENT:
+            last = None
+            continue
+        if code.name in _GETS:
+            word = memo.get(_number(argument))
+        elif code.name == "BINPERSID":
+            word = REFERENCE
+        elif code.name == "STACK_GLOBAL":
+            word = f"{before} {last}"
+        else:
+            word = argument if isinstance(argument, str | int) else None
+        before, last = last, word
+        yield word
+
+
+def _number(argument: object) -> int:
+    if not isinstance(argument, int):
+        raise ValueError(f"a pickle refers to {argument!r}")
+    return argument
+
+
+def storages(source: bytes | IO[bytes]) -> dict[str, int | None]:
+    """Return the storages that a pickle of `torch.save` refers to: bytes by key, None where unknown.
+
+    Raises:
+        ValueError: it is cut off, or no pickle.
+    """
+    found: dict[str, int | None] = {}
+    recent: list[object] = []
+    for word in words(source):
+        if word is not REFERENCE:
+            recent.append(word)
+            del recent[:-9]
+            continue
+        # ("storage", class, key, location, elements), and in the layout before zip a sixth, which is None.
+        fields = recent[:-1] if recent and recent[-1] is None else recent
+        match fields:
+            case [*start, kind, str(key), str(), int(elements)] if "storage" in start:
+                each = STORAGE_BYTES.get(str(kind).rpartition(" ")[2])
+                found[key] = None if each is None else each * elements
+            case _:
+                pass
+        recent.clear()
+    return found
+
+
+def extents(source: bytes | IO[bytes]) -> dict[str, int]:
+    """Return how long each data file must be at least, by the `.metadata` of `torch.distributed.checkpoint`.
+
+    Raises:
+        ValueError: it is cut off, or no pickle.
+    """
+    found: dict[str, int] = {}
+    recent: list[object] = []
+    for word in words(source):
+        recent.append(word)
+        del recent[:-6]
+        match recent:
+            case ["relative_path", str(path), "offset", int(offset), "length", int(length)]:
+                found[path] = max(found.get(path, 0), offset + length)
+            case _:
+                pass
+    return found

@@ -1,0 +1,140 @@
+"""Follows the checkpoints of somebody else's study."""
+
+from pathlib import Path
+from typing import final
+
+from phyla.machine import Observed
+from phyla.records import (
+    CheckpointKind,
+    RunRecord,
+    Seen,
+    SeenState,
+    StudyState,
+    TrialKind,
+    TrialRecord,
+    TrialState,
+)
+from phyla.store import Reader, Store
+from phyla.watcher.best import link_best
+from phyla.watcher.sink import Sink
+
+WAIT_S = 1.0
+_FINAL = (TrialState.COMPLETED, TrialState.FAILED, TrialState.CANCELLED)
+
+
+@final
+class StudyWatcher:
+    """Looks through the store for checkpoints that a study has committed, and tells a run of them.
+
+    Those that the study collects before their turn count as gone; its own garbage collection spares those whose
+    evaluation began.
+
+    Args:
+        sink: whom to tell.
+        store: where the study is remembered.
+        study: its id.
+        run: the run.
+        checkpoints: directory of the study's checkpoints.
+        best: directory of links to the best checkpoints.
+        once: take what is there, and end.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        store: Store,
+        study: int,
+        *,
+        run: RunRecord,
+        checkpoints: Path,
+        best: Path,
+        once: bool = False,
+    ) -> None:
+        self._sink = sink
+        self._store = store
+        self._study = study
+        self._run = run
+        self._checkpoints = checkpoints
+        self._best = best
+        self._once = once
+        self._seen: dict[tuple[str, int], Seen] = {}
+        self._last_id = 0
+        self._trials_after = 0
+        self._looks = 0
+        self.ended = False
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds after which to look again at the latest."""
+        return WAIT_S
+
+    def look(self) -> None:
+        """Look once, and tell what is new.
+
+        Raises:
+            StoreError: the database failed; look again.
+        """
+        if self.ended:
+            return
+        for seen in self._sink.seen(after=self._last_id):
+            self._seen[seen.name, seen.index] = seen
+            self._last_id = seen.id
+        with self._store.reader(self._study) as reader:
+            state = reader.study().state
+            found, live, after = self._found(reader)
+        if found:
+            self._sink.observe(found)
+        self._trials_after = after
+        lost = {
+            seen.id: f"{seen.name} was collected by its study before its turn"
+            for seen in self._seen.values()
+            if seen.state is SeenState.READY and seen.name not in live
+        }
+        self._sink.gone(lost)
+        for key in [key for key, seen in self._seen.items() if seen.id in lost]:
+            del self._seen[key]
+        self._looks += 1
+        if self._once or state is not StudyState.RUNNING:
+            self._sink.drain("everything that was there is seen" if self._once else f"the study is {state}")
+            self.ended = True
+
+    def _found(self, reader: Reader) -> tuple[list[Observed], frozenset[str], int]:
+        """Return what is new, which checkpoints exist, and up to which trial nothing can become new."""
+        live = {row.name: row for row in reader.live_checkpoints() if row.kind is CheckpointKind.RESULT}
+        new: list[tuple[float, Observed]] = []
+        after, all_final = self._trials_after, True
+        for trial in reader.trials(after=self._trials_after):
+            all_final = all_final and trial.state in _FINAL
+            after = trial.id if all_final else after
+            row = live.get(trial.checkpoint or "")
+            if row is None or not _left_it(trial) or (row.name, trial.checkpoint_index) in self._seen:
+                continue
+            index = trial.checkpoint_index
+            observed = Observed(
+                name=row.name,
+                index=index,
+                step=row.step if trial.reached_step is None else trial.reached_step,
+                identity=row.digest if not index else f"{row.digest}#{index}",
+                size_bytes=row.size_bytes,
+                trial=trial.id,
+                written_at=row.created_at,
+                existed=self._looks == 0 and row.created_at < self._run.created_at,
+            )
+            new.append((row.created_at, observed))
+        return [observed for _, observed in sorted(new, key=lambda pair: pair[0])], frozenset(live), after
+
+    def tend(self) -> None:
+        """Let `best` links lead to the best checkpoints.
+
+        Raises:
+            StoreError: the database failed; tend again.
+        """
+        _, best = self._sink.held()
+        try:
+            link_best(self._best, {name: self._checkpoints / seen.name for name, seen in best.items()})
+        except OSError as error:
+            self._sink.note("best", f"links to the best checkpoints cannot be made in {self._best}: {error}")
+
+
+def _left_it(trial: TrialRecord) -> bool:
+    return trial.kind is TrialKind.TRAIN and trial.state is TrialState.COMPLETED

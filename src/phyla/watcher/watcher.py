@@ -1,0 +1,390 @@
+"""Follows a directory into which a training job writes checkpoints."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import final
+
+from phyla.errors import (
+    CheckpointChanged,
+    CheckpointError,
+    CheckpointGone,
+    CheckpointStorageFailed,
+    ConfigurationError,
+    StoreError,
+)
+from phyla.machine import Observed
+from phyla.records import RunRecord, Seen, SeenState
+from phyla.settings import Clock, system_clock
+from phyla.watcher.best import link_best
+from phyla.watcher.found import CheckpointFormat, Found
+from phyla.watcher.identity import identity
+from phyla.watcher.sink import Sink
+from phyla.watcher.snapshots import Mode, clean, take
+
+AT_ONCE = 50
+"""Checkpoints that are told in one transaction."""
+WAIT_S = 1.0
+"""How soon to look again at what is not finished yet."""
+TRY_AGAIN_S = 60.0
+"""How soon to look again at what could not be read."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Following:
+    """How a directory is followed.
+
+    Attributes:
+        snapshots: how checkpoints are kept readable: links, copies, or none.
+        content: whether checkpoints are told apart by their content, which is then read in full.
+        done: name of the file in the directory that says that training has ended.
+        idle_s: seconds without anything new after which training counts as ended; None for never.
+        once: take what is there, and end.
+
+    Raises:
+        ConfigurationError: one of them makes no sense.
+    """
+
+    snapshots: Mode = "link"
+    content: bool = False
+    done: str = "DONE"
+    idle_s: float | None = None
+    once: bool = False
+
+    def __post_init__(self) -> None:
+        if self.snapshots not in ("link", "copy", "none"):
+            raise ConfigurationError(f"snapshots={self.snapshots!r}: choose one of link, copy, none")
+        if not self.done or "/" in self.done:
+            raise ConfigurationError(f"done={self.done!r}: must be the name of a file in the directory, as DONE")
+        if self.idle_s is not None and self.idle_s <= 0:
+            raise ConfigurationError(f"idle_s={self.idle_s!r}: must be above 0, or None")
+
+
+@final
+class Watcher:
+    """Looks through a directory and tells a run what it finds.
+
+    Errors about one checkpoint never stop it: that one is put aside with the reason, and looked at again when
+    it changes.
+
+    Args:
+        sink: whom to tell.
+        root: the directory.
+        kind: what its checkpoints look like.
+        run: the run.
+        snapshots: directory of the run's snapshots.
+        best: directory of links to the best checkpoints.
+        following: how to follow it.
+        clock: tells the time.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        root: Path,
+        kind: CheckpointFormat,
+        *,
+        run: RunRecord,
+        snapshots: Path,
+        best: Path,
+        following: Following | None = None,
+        clock: Clock = system_clock,
+    ) -> None:
+        self._sink = sink
+        self._root = root
+        self._kind = kind
+        self._run = run
+        self._snapshots = snapshots
+        self._best = best
+        self._following = following or Following()
+        self._mode: Mode = self._following.snapshots
+        self._clock = clock
+        self._previous: dict[str, Found] = {}
+        self._newest: dict[str, Seen] = {}
+        self._rows: dict[int, Seen] = {}
+        self._last_id = 0
+        self._looks = 0
+        self._began = clock()
+        self._changed_at = self._began
+        self._missed: set[str] = set()
+        self._tried_at: dict[str, float] = {}
+        self._waiting: set[str] = set()
+        self._unlistable = ""
+        self._ending_since: float | None = None
+        self._warned: set[str] = set()
+        self.ended = False
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds after which to look again at the latest."""
+        soon = bool(self._waiting) or self._following.once or self._following.idle_s is not None
+        return min(WAIT_S, self._kind.quiet_s / 4) if soon else float("inf")
+
+    def look(self) -> None:
+        """Look once, and tell what is new.
+
+        Raises:
+            StoreError: the database failed; look again.
+            CheckpointStorageFailed: the directory cannot be listed, and is to be looked at once only.
+        """
+        if self.ended:
+            return
+        now = self._clock()
+        # Before the scan: what is written before the marker is then seen by this scan.
+        done = self._root.is_dir() and (self._root / self._following.done).exists()
+        try:
+            scanned = self._kind.scan(self._root, now=now, previous=self._previous)
+            self._exists()
+        except CheckpointStorageFailed as error:
+            if self._following.once:
+                raise
+            self._cannot_list(str(error))
+            self._perhaps_end({}, now, done=False)
+            return
+        self._unlistable = ""
+        found = {item.name: item for item in scanned if item.name != self._following.done}
+        self._refresh()
+        told = self._tell(found, now)
+        self._vanished(found)
+        self._previous = found
+        self._waiting = {name for name, item in found.items() if not (item.ready or item.bad)} | told.again
+        if told.new:
+            self._changed_at = now
+        self._looks += 1
+        self._perhaps_end(found, now, done=done)
+
+    # What is new
+
+    def _refresh(self) -> None:
+        """Read what was seen since the last look."""
+        for seen in self._sink.seen(after=self._last_id):
+            self._note(seen)
+
+    def _note(self, seen: Seen) -> None:
+        self._newest[seen.name] = seen
+        self._rows[seen.id] = seen
+        self._last_id = max(self._last_id, seen.id)
+
+    def _tell(self, found: Mapping[str, Found], now: float) -> "_Told":
+        told = _Told()
+        batch: list[Observed] = []
+        for item in sorted(found.values(), key=_age):
+            if not self._is_news(item, now):
+                continue
+            observed = self._observed(item, now)
+            if observed is None:
+                told.again.add(item.name)
+                continue
+            told.new = True
+            self._tried_at.pop(item.name, None)
+            if observed.error is not None:
+                self._tried_at[item.name] = now
+            self._missed.discard(item.name)
+            batch.append(observed)
+            if len(batch) >= AT_ONCE:
+                self._observe(batch)
+                batch = []
+        self._observe(batch)
+        return told
+
+    def _observe(self, batch: list[Observed]) -> None:
+        if batch:
+            self._sink.observe(batch)
+            self._refresh()
+
+    def _is_news(self, item: Found, now: float) -> bool:
+        if not (item.ready or item.bad):
+            return False
+        before = self._newest.get(item.name)
+        if before is None or before.fingerprint != item.fingerprint:
+            return True
+        if before.state is SeenState.READY:
+            return False
+        if before.state is SeenState.QUARANTINED:
+            # It may have become readable without having changed.
+            return item.ready and now - self._tried_at.get(item.name, float("-inf")) >= TRY_AGAIN_S
+        # Somebody who evaluated it said that it was gone. Once it was seen missing, or by another watcher,
+        # this may be another one with the same files.
+        return item.ready and (item.name in self._missed or self._looks == 0)
+
+    def _observed(self, item: Found, now: float) -> Observed | None:
+        """Return what to tell of a checkpoint; None to look at it again."""
+        if item.bad:
+            return self._told(item, error=item.why)
+        try:
+            found_identity = identity(self._root, item, content=self._following.content)
+            path = self._taken(item)
+        except CheckpointChanged:
+            return None
+        except CheckpointGone:
+            # It counts as seen; the next look, or whoever gets to evaluate it, finds that it is gone.
+            return self._told(item)
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001  # whatever it is, the other checkpoints go on
+            text = str(error) if isinstance(error, CheckpointError) else f"{type(error).__name__}: {error}"
+            return self._told(item, error=text)
+        value = f"{found_identity.kind}:{found_identity.value}"
+        if found_identity.weak:
+            # Two runs may hold other files of the same names, sizes and times.
+            value = f"{self._run.id}:{value}"
+        existed = self._looks == 0 and item.modified_at < self._run.created_at
+        return self._told(
+            item, value=value, weak=found_identity.weak, path=path, snapshot=self._mode != "none", existed=existed
+        )
+
+    def _taken(self, item: Found) -> Path:
+        try:
+            return take(self._root, item, self._snapshots, self._mode)
+        except CheckpointStorageFailed as error:
+            self._sink.note(
+                "no-snapshots",
+                "checkpoints are evaluated where they are, without snapshots, and are lost if their writer "
+                f"deletes them before their turn: {error}",
+            )
+            self._mode = "none"
+            return take(self._root, item, self._snapshots, self._mode)
+
+    def _told(
+        self,
+        item: Found,
+        *,
+        value: str = "",
+        weak: bool = True,
+        path: Path | None = None,
+        snapshot: bool = False,
+        existed: bool = False,
+        error: str | None = None,
+    ) -> Observed:
+        return Observed(
+            name=item.name,
+            step=-1 if item.step is None else item.step,
+            identity=value or f"{self._run.id}:listing:{item.fingerprint}",
+            weak=weak,
+            fingerprint=item.fingerprint,
+            path=str(path or self._root / item.paths[0]),
+            paths=item.paths,
+            snapshot=snapshot and error is None,
+            size_bytes=item.size_bytes,
+            written_at=item.modified_at,
+            existed=existed,
+            error=error,
+        )
+
+    # What is gone
+
+    def _is_lost(self, seen: Seen) -> bool:
+        """Return whether nothing but a snapshot is left of a checkpoint."""
+        found = self._previous.get(seen.name)
+        return found is None or found.fingerprint != seen.fingerprint
+
+    def _vanished(self, found: Mapping[str, Found]) -> None:
+        missing = [seen for name, seen in self._newest.items() if name not in found]
+        self._missed.update(seen.name for seen in missing)
+        lost = {
+            seen.id: f"{seen.name} was deleted before its turn"
+            for seen in missing
+            if seen.state is SeenState.READY and not (seen.snapshot and Path(seen.path).exists())
+        }
+        for number in self._sink.gone(lost):
+            self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        """Take a checkpoint for gone, without reading its row again."""
+        seen = replace(self._rows[number], state=SeenState.GONE)
+        self._rows[number] = seen
+        if self._newest[seen.name].id == number:
+            self._newest[seen.name] = seen
+
+    def _exists(self) -> None:
+        """Make sure that a directory that is not there does not pass for an empty one.
+
+        Raises:
+            CheckpointStorageFailed: it was there before.
+        """
+        if any(seen.state is SeenState.READY for seen in self._newest.values()) and not self._root.is_dir():
+            raise CheckpointStorageFailed(
+                f"the directory {self._root}, in which checkpoints were seen, is not there: its file system may "
+                "not be mounted"
+            )
+
+    def _cannot_list(self, why: str) -> None:
+        if why != self._unlistable:
+            self._unlistable = why
+            self._sink.note("unreadable", f"{why}; it is tried again")
+
+    # The end
+
+    def _perhaps_end(self, found: Mapping[str, Found], now: float, *, done: bool) -> None:
+        why = None
+        if done:
+            why = f"training wrote {self._following.done}"
+        elif self._following.once:
+            why = "everything that was there is seen"
+        elif self._following.idle_s is not None and now - self._changed_at >= self._following.idle_s:
+            # What is still being written keeps it going.
+            moving = any(now - item.unchanged_since < self._following.idle_s for item in found.values())
+            why = None if moving else f"nothing new came for {self._following.idle_s:g} s"
+        if why is None:
+            self._ending_since = None
+            return
+        if self._ending_since is None:
+            self._ending_since = now
+        if self._waiting and now - self._ending_since <= self._kind.quiet_s + 2 * WAIT_S:
+            return
+        left = [found[name] for name in sorted(self._waiting) if name in found]
+        self._observe([self._told(item, error=f"it was never finished: {item.why}") for item in left])
+        self._sink.drain(why)
+        self.ended = True
+
+    # In between
+
+    def tend(self) -> None:
+        """Remove snapshots that nobody needs any more, and let `best` links lead to the best checkpoints.
+
+        Raises:
+            StoreError: the database failed; tend again.
+        """
+        held, best = self._sink.held()
+        self._refresh()
+        try:
+            link_best(self._best, {name: Path(seen.path) for name, seen in best.items()})
+        except OSError as error:
+            self._warn_once("best", f"links to the best checkpoints cannot be made in {self._best}: {error}")
+        loose = {
+            seen.id: f"{seen.name} was deleted, and nothing needs its snapshot any more"
+            for seen in self._rows.values()
+            if seen.state is SeenState.READY and seen.snapshot and seen.id not in held and self._is_lost(seen)
+        }
+        gone = self._sink.gone(loose, unless_held=True)
+        for number in gone:
+            self._forget(number)
+        kept = held | (loose.keys() - gone)
+        names = {
+            Path(self._rows[number].path).relative_to(self._snapshots).parts[0]
+            for number in kept
+            if number in self._rows and self._rows[number].snapshot
+        }
+        try:
+            clean(self._snapshots, names)
+        except CheckpointStorageFailed as error:
+            self._warn_once("snapshots", str(error))
+
+    def _warn_once(self, kind: str, message: str) -> None:
+        if kind not in self._warned:
+            self._warned.add(kind)
+            self._sink.note(kind, message)
+
+
+def _age(item: Found) -> tuple[float, int, str]:
+    return item.modified_at, -1 if item.step is None else item.step, item.name
+
+
+@final
+class _Told:
+    """What came of telling: whether anything was new, and what has to be looked at again."""
+
+    def __init__(self) -> None:
+        self.new = False
+        self.again: set[str] = set()

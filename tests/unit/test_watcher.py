@@ -1,0 +1,411 @@
+"""Following a directory, with a clock that tests move and a store in memory."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import phyla
+from phyla.controller import RunController
+from phyla.errors import CheckpointChanged, CheckpointGone, RunFollowed
+from phyla.machine import Evaluated, EvaluationFailed
+from phyla.records import EvalResult, GroupState, RunKind, RunState, Seen, SeenState
+from phyla.store import MemoryStore
+from phyla.watcher import DirectorySources, Following, Lock, Mode, Watcher, get_format
+from phyla.watcher import take as take_snapshot
+
+NOW = 2_000_000_000.0
+
+
+@phyla.eval_task
+def accuracy(evaluation: Any) -> None:
+    """Never called."""
+
+
+SUITE = phyla.Suite("s", (accuracy,), objective=phyla.Maximize("accuracy_mean"))
+
+
+class World:
+    """A directory, a run, and its watcher."""
+
+    def __init__(self, folder: Path, suite: phyla.Suite = SUITE) -> None:
+        self.now = NOW
+        self.root = folder / "ckpt"
+        self.root.mkdir()
+        self.snapshots = folder / "home" / "snapshots"
+        self.best = folder / "home" / "best"
+        self.store = MemoryStore(lambda: self.now)
+        self.run = self.store.create_run("job", RunKind.DIRECTORY, {}, location=str(self.root))
+        self.controller = RunController(self.store, self.run, [suite], lease_s=60)
+        self.watcher = self.watch()
+
+    def watch(self, *, quiet_s: float = 5.0, mode: Mode = "link", **following: Any) -> Watcher:
+        self.watcher = Watcher(
+            self.controller,
+            self.root,
+            get_format("marker", quiet_s=quiet_s),
+            run=self.run,
+            snapshots=self.snapshots,
+            best=self.best,
+            following=Following(snapshots=mode, done="FINISHED", **following),
+            clock=lambda: self.now,
+        )
+        return self.watcher
+
+    def write(self, step: int, value: float = 0.0, *, age_s: float = -1.0, done: bool = True) -> Path:
+        """Write a checkpoint, whose files are `age_s` seconds old."""
+        folder = self.root / f"step_{step}"
+        folder.mkdir(exist_ok=True)
+        files = ["weights.json", *(["DONE"] if done else [])]
+        for name in files:
+            (folder / name).write_text(json.dumps({"value": value}))
+            os.utime(folder / name, (self.now - age_s, self.now - age_s))
+        os.utime(folder, (self.now - age_s, self.now - age_s))
+        return folder
+
+    def look(self, after_s: float = 1.0) -> None:
+        self.now += after_s
+        self.watcher.look()
+
+    def has_ended(self) -> bool:
+        return self.watcher.ended
+
+    def seen(self) -> list[Seen]:
+        return self.controller.seen()
+
+    def groups(self) -> dict[str, GroupState]:
+        with self.store.evaluations(self.run) as reader:
+            return {reader.seen(group.seen).name: group.state for group in reader.groups()}
+
+    def whys(self) -> dict[str, str | None]:
+        with self.store.evaluations(self.run) as reader:
+            return {reader.seen(group.seen).name: group.why for group in reader.groups()}
+
+    def events(self) -> list[tuple[str, str]]:
+        with self.store.evaluations(self.run) as reader:
+            return [(event.kind, event.message) for event in reader.events()]
+
+    def evaluate(self, best: Callable[[Seen], bool] = lambda seen: False, count: int = 100) -> None:
+        """Evaluate what is queued, `count` groups at most, through the machine."""
+        done: list[Evaluated] = []
+        for _ in range(2 * count):
+            _, claimed, _ = self.controller.exchange(done, "host:0:1:1", 1)
+            done = []
+            if not claimed:
+                return
+            work = claimed[0]
+            task, group = work.task, work.group.id
+            if task.task:
+                result = EvalResult(
+                    identity=work.seen.identity,
+                    task_identity=task.identity,
+                    run=task.run,
+                    statistics={},
+                    created_at=0.0,
+                )
+                done = [Evaluated(task=task.id, group=group, token=task.token, result=result)]
+            else:
+                done = [Evaluated(task=task.id, group=group, token=task.token, values={}, best=best(work.seen))]
+        self.controller.exchange(done, "host:0:1:1", 0)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_ready_checkpoints_are_told_once_in_the_order_of_their_writing(world: World) -> None:
+    world.write(20, age_s=-2.0)
+    world.write(10, age_s=-1.0)
+    world.write(30, done=False)
+    world.look(5.0)
+    assert [seen.name for seen in world.seen()] == ["step_10", "step_20"]
+    world.look()
+    assert len(world.seen()) == 2
+    assert world.watcher.wait_s <= 1.25, "one is not finished yet"
+    world.write(30, age_s=0.0)
+    world.look()
+    assert [seen.step for seen in world.seen()] == [10, 20, 30]
+
+
+def test_weak_identities_of_two_runs_differ(world: World, tmp_path: Path) -> None:
+    world.write(1)
+    world.look(5.0)
+    (seen,) = world.seen()
+    assert seen.weak
+    assert seen.identity.startswith(f"{world.run.id}:listing:")
+
+
+def test_content_tells_checkpoints_apart_across_runs(world: World) -> None:
+    world.write(1, 0.5)
+    world.write(2, 0.5, age_s=-2.0)
+    world.watch(content=True)
+    world.look(5.0)
+    one, two = world.seen()
+    assert not one.weak
+    assert one.identity == two.identity
+    world.evaluate()
+    with world.store.evaluations(world.run) as reader:
+        assert sum(task.reused for task in reader.eval_tasks()) == 0, "both were queued before one was known"
+    world.write(3, 0.5, age_s=0.0)
+    world.look()
+    with world.store.evaluations(world.run) as reader:
+        assert sum(task.reused for task in reader.eval_tasks()) == 1
+
+
+def test_a_checkpoint_that_was_there_before_the_run_is_backfill(world: World) -> None:
+    world.write(1, age_s=100.0)
+    world.write(2, age_s=-1.0)
+    world.look(5.0)
+    with world.store.evaluations(world.run) as reader:
+        priorities = {reader.seen(group.seen).name: group.priority for group in reader.groups()}
+    assert priorities == {"step_1": 3, "step_2": 1}
+
+
+def test_what_came_while_nobody_looked_is_not_taken_for_older_than_the_run(world: World) -> None:
+    world.look()
+    world.now += 3600
+    world.write(1, age_s=1800.0)
+    world.watch()
+    world.look()
+    with world.store.evaluations(world.run) as reader:
+        assert [group.priority for group in reader.groups()] == [1]
+
+
+def test_damaged_ones_are_put_aside_and_seen_again_when_mended(world: World) -> None:
+    world.watcher = Watcher(
+        world.controller,
+        world.root,
+        get_format("safetensors", quiet_s=5.0),
+        run=world.run,
+        snapshots=world.snapshots,
+        best=world.best,
+        clock=lambda: world.now,
+    )
+    torn = world.root / "model_7.safetensors"
+    torn.write_bytes(b"\x10")
+    os.utime(torn, (NOW, NOW))
+    world.look()
+    assert world.seen() == []
+    world.look(6.0)
+    (seen,) = world.seen()
+    assert seen.state is SeenState.QUARANTINED
+    assert seen.error is not None
+    assert [kind for kind, _ in world.events()] == ["quarantined"]
+    world.look(100.0)
+    assert len(world.seen()) == 1
+    header = b"{}      "
+    torn.write_bytes(len(header).to_bytes(8, "little") + header)
+    world.look()
+    assert [seen.state for seen in world.seen()] == [SeenState.QUARANTINED, SeenState.READY]
+
+
+def test_one_that_cannot_be_read_stops_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = "phyla.watcher.watcher.take"
+    real = take_snapshot
+
+    def take(root: Path, found: Any, *rest: Any) -> Path:
+        if found.name == "step_1":
+            raise PermissionError(13, "Permission denied")
+        return real(root, found, *rest)
+
+    monkeypatch.setattr(module, take)
+    world.write(1)
+    world.write(2)
+    world.look(5.0)
+    assert {seen.name: seen.state.value for seen in world.seen()} == {"step_1": "quarantined", "step_2": "ready"}
+    world.look()
+    assert len(world.seen()) == 2
+    monkeypatch.setattr(module, real)
+    world.look(61.0)
+    assert [seen.state.value for seen in world.seen()] == ["quarantined", "ready", "ready"]
+
+
+def test_vanished_ones_are_gone_unless_a_snapshot_holds_them(world: World) -> None:
+    shutil.rmtree(world.write(0))
+    world.write(1)
+    world.look(5.0)
+    shutil.rmtree(world.root / "step_1")
+    world.look()
+    assert world.groups() == {"step_1": GroupState.QUEUED}
+    world.evaluate()
+    world.watcher.tend()
+    assert [seen.state for seen in world.seen()] == [SeenState.GONE]
+    assert world.groups() == {"step_1": GroupState.COMPLETE}
+    assert list(world.snapshots.iterdir()) == []
+
+
+def test_without_snapshots_vanished_ones_are_gone_before_their_turn(world: World) -> None:
+    world.watch(mode="none")
+    world.write(1)
+    world.look(5.0)
+    shutil.rmtree(world.root / "step_1")
+    world.look()
+    assert world.groups() == {"step_1": GroupState.GONE}
+    assert world.whys() == {"step_1": "step_1 was deleted before its turn"}
+    world.write(1)
+    world.look(5.0)
+    assert [seen.state for seen in world.seen()] == [SeenState.GONE, SeenState.READY]
+
+
+def test_the_same_files_that_come_back_are_seen_again(world: World) -> None:
+    world.watch(mode="none")
+    folder = world.write(1)
+    world.look(5.0)
+    folder.rename(world.root.parent / "aside")
+    world.look()
+    (world.root.parent / "aside").rename(folder)
+    world.look()
+    assert [seen.state for seen in world.seen()] == [SeenState.GONE, SeenState.READY]
+
+
+def test_one_that_a_worker_found_gone_is_not_told_again_and_again(world: World) -> None:
+    world.watch(mode="none")
+    world.write(1)
+    world.look(5.0)
+    _, claimed, _ = world.controller.exchange((), "host:0:1:1", 1)
+    task = claimed[0].task
+    world.controller.fail(
+        EvaluationFailed(task=task.id, group=task.group, token=task.token, error="not mounted here", gone=True)
+    )
+    for _ in range(3):
+        world.look()
+    assert [seen.state for seen in world.seen()] == [SeenState.GONE]
+
+
+def test_a_directory_that_is_not_mounted_does_not_pass_for_an_empty_one(world: World) -> None:
+    world.watch(mode="none")
+    world.write(1)
+    world.look(5.0)
+    world.root.rename(world.root.parent / "elsewhere")
+    world.look()
+    world.look()
+    assert world.groups() == {"step_1": GroupState.QUEUED}
+    assert [kind for kind, _ in world.events()] == ["unreadable"]
+
+
+def test_an_overwritten_checkpoint_is_another_one_and_a_rewind_begins_a_branch(world: World) -> None:
+    world.write(10)
+    world.look(5.0)
+    world.write(20, age_s=0.0)
+    world.look()
+    world.write(10, 1.0, age_s=0.0)
+    world.look()
+    seen = world.seen()
+    assert [(each.step, each.branch) for each in seen] == [(10, 0), (20, 0), (10, 1)]
+    assert len({each.identity for each in seen}) == 3
+    assert [kind for kind, _ in world.events() if kind == "rewound"] == ["rewound"]
+
+
+def test_snapshots_that_nothing_needs_are_removed_also_those_of_a_crash(world: World) -> None:
+    for step in (1, 2, 3):
+        world.write(step, age_s=-float(step))
+    world.look(5.0)
+    (world.snapshots / ".tmp-step_9@0123456789abcdef.77").mkdir()
+    (world.snapshots / "step_9@0123456789abcdef").mkdir()
+    world.watcher.tend()
+    assert len(list(world.snapshots.iterdir())) == 3
+    world.evaluate(best=lambda seen: seen.step == 2)
+    world.watcher.tend()
+    (left,) = world.snapshots.iterdir()
+    assert left.name.startswith("step_2@")
+    link = world.best / "s"
+    assert link.is_symlink()
+    assert json.loads((link / "weights.json").read_text()) == {"value": 0.0}
+
+
+def test_where_links_are_impossible_originals_are_read_with_a_warning(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*paths: Any) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refuse)
+    world.write(1)
+    world.write(2)
+    world.look(5.0)
+    assert [(seen.snapshot, seen.state) for seen in world.seen()] == [(False, SeenState.READY)] * 2
+    ((kind, message),) = world.events()
+    assert kind == "no-snapshots"
+    assert "cross-device" in message
+    assert "without snapshots" in message
+
+
+def test_the_marker_ends_it_once_nothing_is_unfinished(world: World) -> None:
+    world.write(1)
+    world.write(2, done=False)
+    (world.root / "FINISHED").write_text("")
+    world.look(5.0)
+    assert not world.has_ended()
+    world.look(20.0)
+    assert world.has_ended()
+    state = {seen.name: seen.state.value for seen in world.seen()}
+    assert state == {"step_1": "ready", "step_2": "quarantined"}
+    world.evaluate()
+    run = world.store.find_run("job")
+    assert run is not None
+    assert (run.state, run.message) == (RunState.ENDED, "training wrote FINISHED")
+
+
+def test_idling_ends_it(world: World) -> None:
+    world.watch(idle_s=60.0)
+    world.write(1)
+    world.look(5.0)
+    world.look(59.0)
+    assert not world.has_ended()
+    world.look(2.0)
+    assert world.has_ended()
+
+
+def test_the_final_checkpoint_is_evaluated_whatever_the_policy(tmp_path: Path) -> None:
+    world = World(tmp_path, phyla.Suite("s", (accuracy,), policy=phyla.Policy(every=5)))
+    world.look()
+    for step in range(3):
+        world.write(step, age_s=0.0)
+        world.look()
+    assert list(world.groups().values()) == [GroupState.QUEUED, GroupState.SKIPPED, GroupState.SKIPPED]
+    (world.root / "FINISHED").write_text("")
+    world.look()
+    world.evaluate()
+    assert list(world.groups().values()) == [GroupState.COMPLETE, GroupState.SKIPPED, GroupState.COMPLETE]
+
+
+def test_sources_prefer_the_snapshot_and_notice_every_change(world: World) -> None:
+    folder = world.write(1)
+    world.look(5.0)
+    (seen,) = world.seen()
+    sources = DirectorySources(world.root)
+    assert sources.path(seen) == Path(seen.path) != folder
+    shutil.rmtree(Path(seen.path).parent)
+    assert sources.path(seen) == folder
+    sources.check(seen)
+    (folder / "weights.json").write_text("overwritten")
+    with pytest.raises(CheckpointChanged, match="during evaluation"):
+        sources.check(seen)
+    with pytest.raises(CheckpointChanged, match="before its evaluation"):
+        sources.path(seen)
+    shutil.rmtree(folder)
+    with pytest.raises(CheckpointGone, match="deleted during evaluation"):
+        sources.check(seen)
+
+
+def test_a_link_that_is_overwritten_in_place_counts_as_changed(world: World) -> None:
+    folder = world.write(1)
+    world.look(5.0)
+    (seen,) = world.seen()
+    sources = DirectorySources(world.root)
+    sources.path(seen)
+    (folder / "weights.json").write_text("overwritten in place")
+    with pytest.raises(CheckpointChanged, match="overwritten in place"):
+        sources.check(seen)
+
+
+def test_a_second_lock_names_who_has_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "home" / "job.lock"
+    with Lock(path, "job"), pytest.raises(RunFollowed, match=f"process {os.getpid()} on"):
+        Lock(path, "job")
+    Lock(path, "job").close()

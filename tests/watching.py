@@ -1,0 +1,205 @@
+"""A training job that only writes checkpoints, its suites, and what must hold once it was watched."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import phyla
+from phyla.errors import StoreError
+from phyla.records import GroupState, RunState, SeenState, TrialState
+from phyla.settings import child_environment
+from phyla.store import open_store
+
+SOURCE = Path(phyla.__file__).parents[1]
+
+SUITES = """
+import json
+import os
+import time
+
+import numpy as np
+
+import phyla
+
+
+def content(evaluation):
+    return json.loads((evaluation.checkpoint.path / "weights.json").read_text())
+
+
+@phyla.eval_task(shards=2, tags=["in"])
+def accuracy(evaluation):
+    time.sleep(float(os.environ.get("EVAL_S", "0")))
+    evaluation.record(accuracy=[content(evaluation)["value"]] * 4)
+    evaluation.save(curve=np.arange(evaluation.shard.index + 1))
+
+
+@phyla.eval_task(tags=["out"])
+def shifted(evaluation):
+    evaluation.record(accuracy=content(evaluation)["value"] - 1.0, n=4)
+
+
+heldout = phyla.Suite("heldout", [accuracy, shifted], objective=phyla.Maximize("accuracy_mean"))
+newest = phyla.Suite("newest", [shifted], policy=phyla.Policy(latest=True, backfill=False))
+
+
+@phyla.eval_task
+def raises(evaluation):
+    raise ValueError("poisoned")
+
+
+@phyla.eval_task
+def dies(evaluation):
+    os._exit(9)
+
+
+@phyla.eval_task(timeout_s=1.0, max_attempts=2)
+def hangs(evaluation):
+    time.sleep(600)
+
+
+poisoned = phyla.Suite("poisoned", [shifted, raises, dies, hangs])
+"""
+
+
+def write(root: Path, step: int, value: float | None = None) -> Path:
+    """Write a checkpoint as a careful job does: a directory with a marker, written last."""
+    folder = root / f"step_{step}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "weights.json").write_text(json.dumps({"value": float(step if value is None else value)}))
+    (folder / "DONE").write_text("")
+    return folder
+
+
+def command(*words: object) -> list[str]:
+    return [sys.executable, "-m", "phyla.cli", *map(str, words)]
+
+
+def watch_words(folder: Path, *more: object, suite: str = "suites.py:heldout", workers: int = 0) -> list[str]:
+    """Return the command line that watches `folder/ckpt`; needs `folder/suites.py`."""
+    (folder / "suites.py").write_text(SUITES)
+    fast = ("--format", "marker", "--quiet", "0.5", "--poll", "0.2", "--done", "FINISHED")
+    return command("watch", folder / "ckpt", "--suite", suite, "--name", "job", "--workers", workers, *fast, *more)
+
+
+def environment(failpoint: str = "", **more: str) -> dict[str, str]:
+    return child_environment({"PHYLA_FAILPOINT": failpoint, "PYTHONPATH": str(SOURCE), "COLUMNS": "160", **more})
+
+
+def start(folder: Path, words: list[str], *, failpoint: str = "", **more: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        words,
+        cwd=folder,
+        env=environment(failpoint, **more),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def run(folder: Path, words: list[str], *, expect: int = 0, failpoint: str = "", **more: str) -> str:
+    process = start(folder, words, failpoint=failpoint, **more)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == expect, output
+    return output
+
+
+def wait_for(condition: Any, what: str, timeout_s: float = 60.0) -> Any:
+    end = time.monotonic() + timeout_s
+    while not (found := condition()):
+        assert time.monotonic() < end, f"no {what} in {timeout_s:g} s"
+        time.sleep(0.02)
+    return found
+
+
+class Look:
+    """Everything that is stored of a run."""
+
+    def __init__(self, folder: Path, name: str = "job") -> None:
+        store = open_store(f"sqlite:///{folder / '.phyla' / 'phyla.db'}")
+        run = store.find_run(name)
+        assert run is not None
+        self.run = run
+        with store.evaluations(run) as reader:
+            self.seen = {seen.id: seen for seen in reader.all_seen()}
+            self.groups = list(reader.groups())
+            self.tasks = list(reader.eval_tasks())
+            self.running = list(reader.running_evaluations())
+            self.events = list(reader.events())
+            self.held = reader.held_paths()
+            self.results = {
+                task.id: reader.results(self.seen[task.seen].identity, task.identity, 0, task.shards)
+                for task in self.tasks
+                if task.task
+            }
+        store.close()
+
+    def states(self, suite: str = "heldout") -> Counter[str]:
+        return Counter(group.state.value for group in self.groups if group.suite == suite)
+
+    def values(self, suite: str = "heldout") -> dict[str, float]:
+        found: dict[str, Any] = {}
+        for group in self.groups:
+            if group.suite == suite and group.state is GroupState.COMPLETE:
+                values: Any = group.values
+                found[self.seen[group.seen].name] = values["accuracy_mean"]["value"]
+        return found
+
+
+def has_run(folder: Path, name: str = "job") -> bool:
+    file = folder / ".phyla" / "phyla.db"
+    if not file.exists():
+        return False
+    try:
+        store = open_store(f"sqlite:///{file}")
+    except StoreError:  # it is being made
+        return False
+    try:
+        return store.find_run(name) is not None
+    finally:
+        store.close()
+
+
+def check_whole(folder: Path, steps: list[int], *, suite: str = "heldout") -> Look:
+    """Every checkpoint has a fate, every result is there once, and nothing is left over."""
+    look = Look(folder)
+    assert look.run.state is RunState.ENDED
+    assert not look.running
+    assert not [task for task in look.tasks if task.state in (TrialState.PENDING, TrialState.RUNNING)]
+    assert not [group for group in look.groups if group.state is GroupState.QUEUED]
+    assert sorted(seen.step for seen in look.seen.values()) == sorted(steps)
+    assert Counter((group.seen, group.suite) for group in look.groups).most_common(1)[0][1] == 1
+    assert look.states(suite) == {"complete": len(steps)}
+    expected = {f"step_{step}": (2 * step - 1) / 2 for step in steps}
+    assert look.values(suite) == expected
+    outputs = folder / ".phyla" / "outputs"
+    for task in look.tasks:
+        if task.task:
+            entries = look.results[task.id]
+            assert sorted(entry.shard for entry in entries) == list(range(task.shards))
+            assert all((outputs / str(file)).is_file() for entry in entries for file in entry.files.values())
+    snapshots = folder / ".phyla" / "snapshots" / "job"
+    kept = {Path(look.seen[number].path).parent.name for number in look.held if look.seen[number].snapshot}
+    assert {path.name for path in snapshots.iterdir()} == kept
+    best = (folder / ".phyla" / "best" / "job" / suite).resolve()
+    assert json.loads((best / "weights.json").read_text())["value"] == max(steps)
+    assert all(seen.state is SeenState.READY for seen in look.seen.values())
+    return look
+
+
+def pids(process: "subprocess.Popen[str]") -> list[int]:
+    import psutil
+
+    return [child.pid for child in psutil.Process(process.pid).children()]
+
+
+def kill(pid: int) -> None:
+    try:
+        os.kill(pid, 9)
+    except ProcessLookupError:
+        return
