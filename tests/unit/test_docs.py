@@ -101,7 +101,7 @@ def test_public_names_are_sorted_and_importable() -> None:
 
 
 def test_importing_phyla_imports_nothing_heavy(tmp_path: Path) -> None:
-    heavy = {"scipy", "alembic", "sqlalchemy", "plotly", "pandas", "typer"}
+    heavy = {"scipy", "alembic", "blake3", "sqlalchemy", "plotly", "pandas", "typer"}
     found = run_python("-c", "import sys, phyla; print(*sys.modules)", cwd=tmp_path).split()
     assert heavy.isdisjoint(found)
 
@@ -187,3 +187,15 @@ def test_settings_module_says_the_same_as_the_guide() -> None:
     text = importlib.import_module("phyla.settings").__doc__ or ""
     for name in settings.VARIABLES:
         assert f"{name}:" in text
+
+
+def test_every_row_of_the_comparison_of_evaluation_is_a_test() -> None:
+    page = (ROOT / "docs/evaluation.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| ")][1:]
+    written = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    assert len(rows) >= 15
+    for row in rows:
+        found = re.findall(r"`(test_\w+)`", row)
+        assert found, f"no test in: {row}"
+        for name in found:
+            assert f"def {name}(" in written, f"{name} is not there"

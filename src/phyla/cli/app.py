@@ -13,6 +13,8 @@ from phyla.cli import (
     best,
     control,
     doctor,
+    evaluate,
+    evaluations,
     export,
     gc,
     lineage,
@@ -20,6 +22,7 @@ from phyla.cli import (
     run,
     status,
     trials,
+    watch,
 )
 from phyla.errors import PhylaError, UsageError
 
@@ -28,17 +31,20 @@ EXIT_USAGE = 2
 
 app = typer.Typer(
     name="phyla",
-    help="Population based training: run studies, and see what they found.",
+    help="Population based training: run studies, watch training jobs, and see what they found.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 app.command()(run.run)
+app.command()(watch.watch)
+app.command()(evaluate.evaluate)
 app.command()(status.status)
 app.command()(best.best)
 app.command()(lineage.lineage)
 app.command()(trials.trials)
+app.command()(evaluations.evaluations)
 app.command()(export.export)
 app.command()(report.report)
 app.command()(gc.gc)

@@ -1,25 +1,37 @@
 """`phyla best`: the best trial of a study."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from phyla.cli import options
 
 if TYPE_CHECKING:
-    from phyla.study import Results
+    from phyla.study import Evaluations, Results
 
 
 def best(
     study: options.StudyName,
+    suite: Annotated[
+        str | None,
+        typer.Option(help="The best checkpoint of this suite, also of a watched run.", show_default="none"),
+    ] = None,
     home: options.Home = None,
     storage: options.Storage = None,
     checkpoints: options.Checkpoints = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show the best trial: fitness, checkpoint, hyperparameters and how they changed on the way."""
+    """Show the best trial: fitness, checkpoint, hyperparameters and how they changed on the way.
+
+    With --suite: the best checkpoint by that suite's objective.
+    """
     from phyla.cli.output import print_json
     from phyla.errors import StudyNotFound
-    from phyla.study import load_study
+    from phyla.study import load_evaluations, load_study
 
+    if suite is not None:
+        _of_suite(load_evaluations(study, home=home, storage=storage, checkpoints=checkpoints), suite, as_json)
+        return
     results = load_study(study, home=home, storage=storage, checkpoints=checkpoints)
     found = results.best
     if as_json:
@@ -51,6 +63,48 @@ def best(
     if found is None:
         raise StudyNotFound(f"study {study!r} has no completed trial with a finite fitness yet")
     print("\n".join(best_lines(results)))
+
+
+def _of_suite(evaluations: "Evaluations", suite: str, as_json: bool) -> None:
+    from phyla.cli.output import print_json
+    from phyla.cli.words import value
+    from phyla.errors import StudyNotFound
+
+    found = evaluations.best(suite)
+    if as_json:
+        print_json(
+            None
+            if found is None
+            else {
+                "run": evaluations.name,
+                "suite": suite,
+                "metric": found.metric,
+                "value": found.value,
+                "stderr": found.stderr,
+                "values": {name: {"value": one.value, "stderr": one.stderr} for name, one in found.values.items()},
+                "trial": found.trial,
+                "checkpoint": {
+                    "name": found.checkpoint,
+                    "path": str(found.path),
+                    "index": found.index,
+                    "step": found.step,
+                    "branch": found.branch,
+                    "gone": found.gone,
+                },
+            }
+        )
+        return
+    if found is None:
+        raise StudyNotFound(f"suite {suite!r} is complete on no checkpoint of {evaluations.name!r} yet")
+    index = f", index {found.index}" if found.index else ""
+    branch = f", branch {found.branch}" if found.branch else ""
+    trial = "" if found.trial is None else f", trial {found.trial}"
+    print(f"best {suite}/{found.metric}  {value(found.value, found.stderr)}")
+    print(f"checkpoint  {found.path}{index}{' (gone)' if found.gone else ''}")
+    print(f"            step {found.step if found.step >= 0 else 'unknown'}{branch}{trial}")
+    for name, one in found.values.items():
+        if name != found.metric:
+            print(f"{name}  {value(one.value, one.stderr)}")
 
 
 def best_lines(results: "Results") -> list[str]:

@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +13,8 @@ import typer
 from phyla.cli import options
 
 if TYPE_CHECKING:
-    from phyla.study import Results
+    from phyla.evaluation import Point
+    from phyla.study import Evaluations, Results
 
 Rows = list[dict[str, Any]]
 
@@ -25,6 +26,7 @@ class What(StrEnum):
     LINEAGE = "lineage"
     SCHEDULE = "schedule"
     REPORTS = "reports"
+    EVALUATIONS = "evaluations"
 
 
 class Format(StrEnum):
@@ -32,30 +34,56 @@ class Format(StrEnum):
 
     JSON = "json"
     CSV = "csv"
+    PARQUET = "parquet"
+    TENSORBOARD = "tensorboard"
 
 
 def export(
-    study: options.StudyName,
-    what: Annotated[What, typer.Option(help="What to export.")] = What.TRIALS,
+    study: options.RunName,
+    what: Annotated[
+        What | None,
+        typer.Option(help="What to export.", show_default="trials; evaluations with parquet or tensorboard"),
+    ] = None,
     written: Annotated[Format, typer.Option("--format", help="How to write it.")] = Format.JSON,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The file.", show_default="standard output")
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="The file; TensorBoard's log directory.", show_default="standard output"
+        ),
     ] = None,
     trial: Annotated[
         int | None,
         typer.Option(help="The trial whose schedule or reports to export.", show_default="the best; all reports"),
     ] = None,
+    suite: Annotated[str | None, typer.Option(help="Only evaluations of this suite.", show_default="all")] = None,
+    arrays: Annotated[
+        bool, typer.Option("--arrays", help="Of evaluations, also saved arrays, as histograms.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
     home: options.Home = None,
     storage: options.Storage = None,
 ) -> None:
-    """Export trials, the lineage, a schedule or reported metrics as JSON or CSV."""
+    """Export trials, the lineage, a schedule, reported metrics, or what was measured of checkpoints."""
     from phyla.cli.output import to_json, write_file
     from phyla.errors import UsageError
-    from phyla.study import load_study
+    from phyla.study import load_evaluations, load_study
 
+    for_evaluations = written in (Format.PARQUET, Format.TENSORBOARD)
+    what = what or (What.EVALUATIONS if for_evaluations else What.TRIALS)
     if trial is not None and what not in (What.SCHEDULE, What.REPORTS):
         raise UsageError(f"--trial goes with --what schedule or --what reports, not with {what}")
+    if what is not What.EVALUATIONS:
+        for option, given in (
+            (f"--format {written}", for_evaluations),
+            ("--suite", suite is not None),
+            ("--arrays", arrays),
+        ):
+            if given:
+                raise UsageError(f"{option} goes with --what evaluations, not with {what}")
+    if what is What.EVALUATIONS:
+        found = load_evaluations(study, home=home, storage=storage)
+        _evaluations(found, written, output, suite=suite, arrays=arrays, force=force)
+        return
     results = load_study(study, home=home, storage=storage)
     if written is Format.JSON:
         text = to_json(_value(results, what, trial)) + "\n"
@@ -65,6 +93,68 @@ def export(
         print(text, end="")
     else:
         write_file(output, lambda path: path.write_text(text), force=force)
+
+
+def _evaluations(
+    found: "Evaluations", written: Format, output: Path | None, *, suite: str | None, arrays: bool, force: bool
+) -> None:
+    """Write what was measured, point by point; a long history needs little memory."""
+    from phyla.cli.output import write_file
+    from phyla.errors import UsageError
+
+    if output is None and written in (Format.PARQUET, Format.TENSORBOARD):
+        place = "FILE" if written is Format.PARQUET else "DIR"
+        raise UsageError(f"--format {written} needs --output {place}: it is nothing for a screen")
+    if suite is not None:
+        found.suite(suite)
+    points = found.points(suite, arrays=arrays)
+    try:
+        if output is None:
+            for piece in _texts(points, written):
+                print(piece, end="")
+        elif written is Format.TENSORBOARD:
+            if suite is not None:
+                raise UsageError(
+                    "--suite does not go with --format tensorboard: its files hold all suites of a run"
+                )
+            found.write_tensorboard(output, arrays=arrays)
+        elif written is Format.PARQUET:
+            from phyla.integrations.parquet import write_parquet
+
+            write_file(output, lambda path: write_parquet(points, path), force=force)
+        else:
+            write_file(output, lambda path: _write_texts(path, _texts(points, written)), force=force)
+    except ImportError as error:
+        raise UsageError(str(error)) from error
+
+
+def _write_texts(path: Path, texts: Iterable[str]) -> None:
+    with path.open("w") as file:
+        file.writelines(texts)
+
+
+def _texts(points: "Iterable[Point]", written: Format) -> Iterator[str]:
+    """Return points as text, piece by piece."""
+    from phyla.evaluation import point_row
+    from phyla.lineage.strict import strict
+
+    if written is Format.JSON:
+        begin = "["
+        for point in points:
+            yield f"{begin}\n  {json.dumps(strict(point_row(point)), allow_nan=False)}"
+            begin = ","
+        yield "[]\n" if begin == "[" else "\n]\n"
+        return
+    names: list[str] = []
+    for point in points:
+        row = point_row(point)
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(row), lineterminator="\n")
+        if not names:
+            names = list(row)
+            writer.writeheader()
+        writer.writerow({name: _cell(value) for name, value in row.items()})
+        yield text.getvalue()
 
 
 def _value(results: "Results", what: What, trial: int | None) -> Any:
@@ -95,7 +185,7 @@ def _rows(results: "Results", what: What, trial: int | None) -> Rows:
                 }
                 for segment in results.schedule(trial).segments
             ]
-        case What.REPORTS:
+        case What.REPORTS | What.EVALUATIONS:
             return _reports(results, trial)
 
 

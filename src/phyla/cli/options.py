@@ -6,6 +6,9 @@ from typing import Annotated, TypeAlias
 import typer
 
 StudyName: TypeAlias = Annotated[str, typer.Argument(metavar="STUDY", help="Name of the study.")]
+RunName: TypeAlias = Annotated[
+    str, typer.Argument(metavar="RUN", help="Name of the study, or of the watched run.")
+]
 Home: TypeAlias = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Where studies live.", show_default="PHYLA_HOME, else .phyla"),

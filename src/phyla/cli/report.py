@@ -9,7 +9,7 @@ from phyla.cli import options
 
 
 def report(
-    study: options.StudyName,
+    study: options.RunName,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The file; replaced.", show_default="STUDY.html")
     ] = None,
@@ -19,10 +19,20 @@ def report(
 ) -> None:
     """Write a report as one HTML file that works offline: figures, schedule, members, what failed."""
     from phyla.cli.output import write_file
-    from phyla.report import write_report
-    from phyla.study import load_study
+    from phyla.errors import RunNotFound, StudyNotFound
+    from phyla.study import Evaluations, Results, load_evaluations, load_study
 
-    data = load_study(study, home=home, storage=storage, checkpoints=checkpoints).data()
     target = output or Path(f"{study}.html")
-    write_file(target, lambda path: write_report(data, path), force=True)
+    results: Results | None = None
+    evaluations: Evaluations | None = None
+    try:
+        results = load_study(study, home=home, storage=storage, checkpoints=checkpoints)
+    except StudyNotFound as error:
+        try:
+            evaluations = load_evaluations(study, home=home, storage=storage, checkpoints=checkpoints)
+        except RunNotFound:
+            raise error from None
+    found = results or evaluations
+    assert found is not None
+    write_file(target, found.write_report, force=True)
     print(target)

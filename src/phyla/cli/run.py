@@ -2,7 +2,6 @@
 
 import shlex
 import sys
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
 
 EXIT_NOT_COMPLETED = 1
 EXIT_INTERRUPTED = 130
+BOTH = "train,evaluate"
 
 EXAMPLE = """  # at the top level of the file, not inside a function or under `if __name__ == "__main__":`
   import phyla
@@ -24,6 +24,12 @@ EXAMPLE = """  # at the top level of the file, not inside a function or under `i
 def run(
     file: Annotated[Path, typer.Argument(metavar="FILE.py", help="The file that defines the study.")],
     workers: Annotated[int, typer.Option(min=0, help="Worker processes; 0 trains in this process.")] = 2,
+    evaluators: Annotated[
+        int, typer.Option(min=0, help="Further worker processes that only evaluate the study's suites.")
+    ] = 0,
+    kinds: Annotated[
+        str, typer.Option(help="What the workers do, where there are suites: train, evaluate, or both.")
+    ] = BOTH,
     study: Annotated[
         str | None, typer.Option(help="Name of the study, if the file has several.", show_default=False)
     ] = None,
@@ -37,22 +43,33 @@ def run(
     ] = False,
 ) -> None:
     """Run a study, or resume it, until it ends. Ctrl-C stops it; nothing is lost."""
-    again = shlex.join(["phyla", *_arguments(file, workers, study, home, storage, gpus_per_worker)])
+    again = shlex.join(
+        ["phyla", *_arguments(file, workers, evaluators, kinds, study, home, storage, gpus_per_worker)]
+    )
     try:
         chosen = _chosen(_studies(file), file, study)
         _place(chosen, home, storage)
-        _run(chosen, workers, gpus_per_worker, extend=extend, again=again)
+        _run(chosen, workers, evaluators, kinds, gpus_per_worker, extend=extend, again=again)
     except KeyboardInterrupt:
         print(f"interrupted; nothing is lost. Resume it with: {again}", file=sys.stderr)
         raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
 def _arguments(
-    file: Path, workers: int, study: str | None, home: Path | None, storage: str | None, gpus_per_worker: float
+    file: Path,
+    workers: int,
+    evaluators: int,
+    kinds: str,
+    study: str | None,
+    home: Path | None,
+    storage: str | None,
+    gpus_per_worker: float,
 ) -> list[str]:
     from phyla.cli.words import masked
 
     words = ["run", str(file), "--workers", str(workers)]
+    words += ["--evaluators", str(evaluators)] if evaluators else []
+    words += ["--kinds", kinds] if kinds != BOTH else []
     for name, value in (("study", study), ("home", home), ("storage", storage)):
         words += [] if value is None else [f"--{name}", masked(str(value))]
     return words + (["--gpus-per-worker", f"{gpus_per_worker:g}"] if gpus_per_worker else [])
@@ -60,38 +77,12 @@ def _arguments(
 
 def _studies(file: Path) -> "list[Study]":
     """Return the studies that a file defines at its top level."""
-    from phyla import plugins
-    from phyla.errors import UsageError
     from phyla.study import Study
+    from phyla.study.files import read_file
 
-    if not file.is_file():
-        raise UsageError(f"there is no file {file}" if not file.exists() else f"{file} is no file")
-    if file.suffix != ".py":
-        raise UsageError(f"{file}: a study file is Python code, so its name ends in .py")
-    try:
-        module = plugins.study_module(file)
-    except SyntaxError as error:
-        raise UsageError(f"{error.filename or file}, line {error.lineno}: {error.msg}") from error
-    except SystemExit as error:
-        raise UsageError(
-            f"{_place_in(file, error)} the file ended itself with exit status {error.code} while it was read; "
-            'what parses arguments or ends the program belongs under `if __name__ == "__main__":`, '
-            "the study above it"
-        ) from error
-    except Exception as error:
-        raise UsageError(f"{_place_in(file, error)} {type(error).__name__}: {error}") from error
+    module = read_file(file, "study")
     found = {id(value): value for value in vars(module).values() if isinstance(value, Study)}
     return list(found.values())
-
-
-def _place_in(file: Path, error: BaseException) -> str:
-    """Return the line of the file where an error came up."""
-    lines = [
-        frame.lineno
-        for frame in traceback.extract_tb(error.__traceback__)
-        if Path(frame.filename) == file.resolve()
-    ]
-    return f"{file}, line {lines[-1]}:" if lines else f"{file}:"
 
 
 def _chosen(studies: "list[Study]", file: Path, name: str | None) -> "Study":
@@ -120,13 +111,24 @@ def _place(study: "Study", home: Path | None, storage: str | None) -> None:
         study.places = replace(study.places, storage=storage)
 
 
-def _run(study: "Study", workers: int, gpus_per_worker: float, *, extend: bool, again: str) -> None:
+def _run(
+    study: "Study",
+    workers: int,
+    evaluators: int,
+    kinds: str,
+    gpus_per_worker: float,
+    *,
+    extend: bool,
+    again: str,
+) -> None:
     from phyla.cli.watching import Watch
     from phyla.records import StudyState
 
     with Watch(study.name) as watch:
         results = study.run(
             workers,
+            evaluators=evaluators,
+            kinds=[kind.strip() for kind in kinds.split(",")],
             gpus_per_worker=gpus_per_worker,
             extend=extend or None,
             on_progress=watch.progressed,

@@ -67,14 +67,17 @@ def _all(studies: "list[Results]", home: options.Home, storage: options.Storage,
 
 
 def _one(results: "Results", *, as_json: bool) -> None:
+    from phyla.cli.evaluations import lag_line, lag_row
     from phyla.cli.output import console, print_json
 
     progress = results.progress()
     failed = _failed(results, progress)
+    lags = results.evaluations().lag() if results.has_suites else []
     if as_json:
         print_json(
             {
                 **_summary(results, progress),
+                **({"evaluation": [lag_row(lag) for lag in lags]} if lags else {}),
                 "members": [_member(progress, member) for member in progress.members],
                 "attempts": [_attempt(results, progress, attempt) for attempt in progress.running],
                 "failed": [
@@ -93,6 +96,8 @@ def _one(results: "Results", *, as_json: bool) -> None:
     out = console()
     for line in _head(results, progress):
         out.print(line, markup=False, soft_wrap=True)
+    for lag in lags:
+        out.print(f"evaluation of {lag_line(lag)}", markup=False, soft_wrap=True)
     out.print()
     out.print(members_table(progress, progress.members))
     if progress.running:

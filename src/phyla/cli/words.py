@@ -20,6 +20,17 @@ def number(value: float | None) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
+def value(value: float, stderr: float | None) -> str:
+    """Return a measured number with what is known of its error: `0.9312 ±0.0021`."""
+    if stderr is None or not (math.isfinite(value) and math.isfinite(stderr)) or stderr == 0:
+        return f"{value:.4g}"
+    # Two digits of the error, and as many decimals of the value.
+    decimals = 1 - math.floor(math.log10(stderr))
+    if not 0 <= decimals <= 6 or abs(value) >= 1e6:
+        return f"{value:.4g} ±{stderr:.2g}"
+    return f"{value:.{decimals}f} ±{stderr:.{decimals}f}"
+
+
 def duration(seconds: float) -> str:
     """Return seconds as `0:07`, `1:02:03` or `2 d 3:04:05`."""
     if not math.isfinite(seconds):

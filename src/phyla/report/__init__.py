@@ -1,19 +1,30 @@
-"""Figures and a report of one study, from its records; Plotly is imported when the first figure is drawn."""
+"""Figures and reports of a study and of evaluations, from records; Plotly is imported with the first figure."""
 
+from phyla.report.aggregates import aggregates_figure
 from phyla.report.data import CheckpointPaths, StudyData
+from phyla.report.evaluation import EvaluationData
+from phyla.report.evaluation_page import write_evaluation_report
 from phyla.report.fitness import fitness_figure
-from phyla.report.html import Section, write_report
+from phyla.report.html import write_report
+from phyla.report.lag import lag_figure
+from phyla.report.matrix import matrix_figure
+from phyla.report.page import Section
 from phyla.report.schedules import schedules_figure
 from phyla.report.timeline import timeline_figure
 from phyla.report.tree import lineage_figure
 
 __all__ = [
     "CheckpointPaths",
+    "EvaluationData",
     "Section",
     "StudyData",
+    "aggregates_figure",
     "fitness_figure",
+    "lag_figure",
     "lineage_figure",
+    "matrix_figure",
     "schedules_figure",
     "timeline_figure",
+    "write_evaluation_report",
     "write_report",
 ]

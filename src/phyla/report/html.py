@@ -1,17 +1,18 @@
-"""The report: one HTML file that needs nothing else."""
+"""The report of a study."""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from html import escape, unescape
-from importlib.resources import files
+from collections.abc import Callable, Iterable
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, final
+from typing import TYPE_CHECKING
 
 from phyla.population import describe
 from phyla.records import Json, MemberState, TrialState
 from phyla.report.data import StudyData, finite_fitness
+from phyla.report.evaluation import EvaluationData
+from phyla.report.evaluation_page import evaluation_sections
 from phyla.report.fitness import fitness_figure
+from phyla.report.page import ROWS, Cell, Section, document, figure_section, section, table, write_page
 from phyla.report.schedules import schedules_figure
 from phyla.report.timeline import timeline_figure
 from phyla.report.tree import lineage_figure
@@ -27,49 +28,13 @@ FIGURES: tuple[Callable[[StudyData], "go.Figure"], ...] = (
     timeline_figure,
 )
 
-ROWS = 1_000
-"""Rows that a table shows."""
-
-# Scripts are inline and nothing may be loaded; 'unsafe-eval' is what WebGL figures compile with.
-POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; "
-    "img-src data: blob:; font-src data:"
-)
-
-DRAW = """
-for (const holder of document.querySelectorAll("[data-figure]")) {
-  const figure = JSON.parse(document.getElementById(holder.dataset.figure).textContent);
-  Plotly.newPlot(holder, figure.data, figure.layout, {
-    responsive: true, displaylogo: false, displayModeBar: "hover",
-    modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"],
-  });
-}
-"""
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Section:
-    """Something to add at the end of a report.
-
-    Attributes:
-        title: its heading, as plain text.
-        html: its body. It is put in as it is: escape what users wrote.
-    """
-
-    title: str
-    html: str
-
-
-Cell: TypeAlias = tuple[str, str]
-"""Text of a table's cell and its class."""
-
 
 def write_report(
     data: StudyData,
     path: str | os.PathLike[str],
     *,
     title: str | None = None,
+    evaluation: EvaluationData | None = None,
     extra_sections: Iterable[Section] = (),
 ) -> Path:
     """Write a report of a study as one HTML file that works offline.
@@ -80,6 +45,7 @@ def write_report(
         data: the study.
         path: the file; one that exists is replaced.
         title: heading of the report; the default is the study's name.
+        evaluation: what its suites have found, if it has any.
         extra_sections: what to put at its end.
 
     Returns:
@@ -88,76 +54,18 @@ def write_report(
     Raises:
         OSError: the file cannot be written.
     """
-    target = Path(path)
-    page = _page(data, title or data.study.name, extra_sections)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        draft.write_text(page, encoding="utf-8")
-        draft.replace(target)
-    finally:
-        draft.unlink(missing_ok=True)
-    return target
-
-
-def _page(data: StudyData, title: str, extra: Iterable[Section]) -> str:
-    from plotly.offline import get_plotlyjs
-
-    drawn = [_figure(index, draw(data)) for index, draw in enumerate(FIGURES)]
-    css = files("phyla.report").joinpath("page.css").read_text(encoding="utf-8")
-    body = "\n".join(
-        (
-            _header(data, title),
-            _winner(data),
-            drawn[0],
-            _members(data),
-            *drawn[1:],
-            *(_section(escape(section.title), section.html) for section in extra),
-        )
-    )
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">
-<title>{escape(title)}</title>
-<style>
-{css}</style>
-<script>{get_plotlyjs()}</script>
-</head>
-<body>
-<main>
-<noscript><p class="message">The figures of this report need JavaScript; its tables do not.</p></noscript>
-{body}
-</main>
-<footer>phyla, {escape(f"{moment(data.last_moment):%Y-%m-%d %H:%M} UTC")}</footer>
-<script>{DRAW}</script>
-</body>
-</html>
-"""
-
-
-def _section(title: str, body: str, lead: str = "") -> str:
-    lead = f'<p class="lead">{lead}</p>' if lead else ""
-    return f"<section>\n<h2>{title}</h2>\n{lead}\n{body}\n</section>"
-
-
-def _figure(index: int, figure: "go.Figure") -> str:
-    """Return a figure as a section: its title becomes a heading, so that it is not said twice."""
-    title = unescape(figure.layout.title.text or "")
-    lead = unescape(figure.layout.title.subtitle.text or "")
-    figure.layout.title = None
-    figure.layout.margin.t = 44
-    figure.layout.height -= 60
-    text = str(figure.to_json()).replace("<", "\\u003c")
-    look = f'role="img" aria-label="{escape(title)}" style="height:{figure.layout.height}px"'
+    heading = title or data.study.name
+    drawn = [figure_section(f"figure-{index}", draw(data)) for index, draw in enumerate(FIGURES)]
     body = (
-        f'<div class="figure"><div data-figure="figure-{index}" {look}></div></div>\n'
-        f'<script type="application/json" id="figure-{index}">{text}</script>'
+        _header(data, heading),
+        _winner(data),
+        drawn[0],
+        *(() if evaluation is None else evaluation_sections(evaluation)),
+        _members(data),
+        *drawn[1:],
+        *(section(escape(one.title), one.html) for one in extra_sections),
     )
-    return _section(escape(title), body, escape(lead))
+    return write_page(Path(path), document(heading, body, data.last_moment))
 
 
 def _header(data: StudyData, title: str) -> str:
@@ -227,7 +135,7 @@ def _winner(data: StudyData) -> str:
         f"Hyperparameters that trained the winner's weights, {data.schedule.steps:,} steps in all; "
         f"they {times}. Changed values are set in bold."
     )
-    return _section("The winner's schedule", _table(head, ["n"] * len(head), rows), escape(lead))
+    return section("The winner's schedule", table(head, ["n"] * len(head), rows), escape(lead))
 
 
 def _members(data: StudyData) -> str:
@@ -267,12 +175,4 @@ def _members(data: StudyData) -> str:
         f"best {data.metric}",
         "last decision",
     ]
-    return _section("Members", _table(head, ["n", "", "n", "n", "n", "n", ""], rows))
-
-
-def _table(head: Sequence[str], classes: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
-    top = "".join(f'<th class="{kind}">{escape(name)}</th>' for name, kind in zip(head, classes, strict=True))
-    body = "\n".join(
-        "<tr>" + "".join(f'<td class="{kind}">{escape(text)}</td>' for text, kind in row) + "</tr>" for row in rows
-    )
-    return f'<div class="table"><table><thead><tr>{top}</tr></thead><tbody>\n{body}\n</tbody></table></div>'
+    return section("Members", table(head, ["n", "", "n", "n", "n", "n", ""], rows))

@@ -1,20 +1,36 @@
 """What a Python user holds: a study to run, and the results of one."""
 
+from phyla.study.changes import Change, Missing, Watched
+from phyla.study.evaluations import BestEvaluation, Evaluations, load_evaluations
 from phyla.study.maintenance import Maintenance, maintain
 from phyla.study.places import Places
+from phyla.study.planning import Planned, plan
 from phyla.study.progress import Progress
 from phyla.study.results import Best, BestCheckpoint, Results, list_studies, load_study
 from phyla.study.study import Study
+from phyla.study.suites import load_suites
+from phyla.study.watching import evaluate, watch
 
 __all__ = [
     "Best",
     "BestCheckpoint",
+    "BestEvaluation",
+    "Change",
+    "Evaluations",
     "Maintenance",
+    "Missing",
     "Places",
+    "Planned",
     "Progress",
     "Results",
     "Study",
+    "Watched",
+    "evaluate",
     "list_studies",
+    "load_evaluations",
     "load_study",
+    "load_suites",
     "maintain",
+    "plan",
+    "watch",
 ]

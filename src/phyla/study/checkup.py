@@ -24,8 +24,14 @@ if TYPE_CHECKING:
 LITTLE_DISK_BYTES = 1 << 30
 FSYNC_ROUNDS = 5
 SLOW_FSYNC_S = 0.05
-REQUIRED = ("numpy", "sqlalchemy", "alembic", "plotly", "rich", "typer")
-EXTRAS = (("pandas", "pandas"), ("psycopg", "postgres"), ("scikit-learn", "digits"))
+REQUIRED = ("numpy", "scipy", "sqlalchemy", "alembic", "blake3", "plotly", "rich", "typer")
+EXTRAS = (
+    ("pandas", "pandas"),
+    ("psycopg", "postgres"),
+    ("tensorboardX", "tensorboard"),
+    ("pyarrow", "parquet"),
+    ("scikit-learn", "digits"),
+)
 PROBLEMS_SHOWN = 3
 
 

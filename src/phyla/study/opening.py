@@ -20,21 +20,35 @@ def find_study(name: str, places: Places) -> "tuple[Store, StudyRecord]":
         StudyNotFound: there is no such study there.
         StoreError: the database failed.
     """
-    from phyla.store import open_store
-
-    file = sqlite_file(places.storage)
-    if file is not None and not file.exists():
-        raise StudyNotFound(
-            f"there is no study {name!r}: {file} does not exist; "
-            "run the study first, or say where it is with home= or storage= "
-            "(on the command line: --home, --storage)"
-        )
-    store = open_store(places.storage)
+    store = open_existing(f"study {name!r}", places)
     study = store.find_study(name)
     if study is None:
         names = ", ".join(repr(known.name) for known in store.studies()) or "none"
         raise StudyNotFound(f"there is no study {name!r} in {store.url}; there are: {names}")
     return store, study
+
+
+def open_existing(what: str, places: Places) -> "Store":
+    """Open the store of a place; a SQLite file that is missing is not created.
+
+    Args:
+        what: what is looked for there, for the message.
+        places: where it is.
+
+    Raises:
+        StudyNotFound: the SQLite file does not exist.
+        StoreError: the database failed.
+    """
+    from phyla.store import open_store
+
+    file = sqlite_file(places.storage)
+    if file is not None and not file.exists():
+        raise StudyNotFound(
+            f"there is no {what}: {file} does not exist; "
+            "run the study first, or say where it is with home= or storage= "
+            "(on the command line: --home, --storage)"
+        )
+    return open_store(places.storage)
 
 
 def sqlite_file(url: str) -> Path | None:

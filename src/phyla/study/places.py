@@ -44,6 +44,18 @@ class Places:
         """Return the directory of one study's working directories."""
         return self.home / "work" / study
 
+    def outputs(self, run: str) -> Path:
+        """Return the directory of what the evaluations of one study or run save."""
+        return self.home / "outputs" / run
+
+    def snapshots(self, run: str) -> Path:
+        """Return the directory of snapshots of a watched directory's checkpoints."""
+        return self.home / "snapshots" / run
+
+    def best(self, run: str) -> Path:
+        """Return the directory of links to the best checkpoints of one watched run."""
+        return self.home / "best" / run
+
     def logs(self, study: str) -> Path:
         """Return the directory of one study's worker logs."""
         return self.home / "logs" / study

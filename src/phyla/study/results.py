@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from phyla.lineage import Lineage, Schedule
     from phyla.report import StudyData
     from phyla.store import Reader, Store
+    from phyla.study.evaluations import Evaluations
 
 
 @final
@@ -243,6 +244,21 @@ class Results:
                 current = ancestry[-1].parent
         return Schedule.along(reversed(ancestry))
 
+    def evaluations(self) -> "Evaluations":
+        """Return what the suites have found on the study's checkpoints.
+
+        Raises:
+            RunNotFound: the study has no suites.
+        """
+        from phyla.study.evaluations import evaluations_of
+
+        return evaluations_of(self._store, self.name, self._places)
+
+    @property
+    def has_suites(self) -> bool:
+        """Whether the study's checkpoints are evaluated."""
+        return bool(self._study.config.get("suites")) and self._store.find_run(self.name) is not None
+
     def data(self) -> "StudyData":
         """Return everything the figures and the report show."""
         from phyla.report import StudyData
@@ -270,8 +286,10 @@ class Results:
             path: the file; it is replaced if it exists.
         """
         from phyla.report import write_report
+        from phyla.study.evaluations import ROWS
 
-        return write_report(self.data(), Path(path))
+        evaluation = self.evaluations().data(last=ROWS) if self.has_suites else None
+        return write_report(self.data(), Path(path), evaluation=evaluation)
 
     def trials_dataframe(self) -> "pd.DataFrame":
         """Return one row per trial; hyperparameters as `params.*`, metrics as `metrics.*`.

@@ -4,6 +4,7 @@ import re
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,15 +13,17 @@ from typing import TYPE_CHECKING, Any, final, overload
 from phyla import plugins, settings
 from phyla.controller import check_extension, differences, to_config
 from phyla.errors import ConfigurationError, LeaseLost, StoreError, StudyChanged, StudyFailed
-from phyla.machine import Failure, Rules
+from phyla.machine import Claimed, Failure, Rules
 from phyla.population import Strategy
-from phyla.records import Objective, StudyRecord, StudyState
+from phyla.records import Objective, RunKind, RunRecord, StudyRecord, StudyState
 from phyla.space import Space
+from phyla.study.outputs import remove_leftovers
 from phyla.study.places import Places
 from phyla.study.results import Results
 
 if TYPE_CHECKING:
     from phyla.checkpoints import LocalCheckpoints
+    from phyla.evaluation import Suite
     from phyla.local_client import LocalClient
     from phyla.store import Store
     from phyla.worker import Trial, WorkerContext
@@ -53,6 +56,8 @@ class Study:
         keep_best: best checkpoints that are kept besides those in use.
         keep_every_steps: also keep checkpoints whose step is a multiple of this.
         stall_timeout_s: seconds without any progress before a worker is ended; None never ends one.
+        suites: what is evaluated on every checkpoint; with `FromSuite` one of them gives the fitness.
+        yield_at_report: let `trial.report()` run an eval task that waits, before training goes on.
 
     Raises:
         ConfigurationError: an argument makes no sense.
@@ -78,6 +83,8 @@ class Study:
         keep_best: int = 1,
         keep_every_steps: int | None = None,
         stall_timeout_s: float | None = None,
+        suites: "Sequence[Suite]" = (),
+        yield_at_report: bool = False,
     ) -> None:
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise ConfigurationError(
@@ -104,7 +111,9 @@ class Study:
             max_broken=max_broken,
             keep_best=keep_best,
             keep_every_steps=keep_every_steps,
+            suites=tuple(suites),
         )
+        self.yield_at_report = yield_at_report
         self._extend = extend
         self._opened: _Opened | None = None
 
@@ -114,6 +123,8 @@ class Study:
         self,
         workers: int = 0,
         *,
+        evaluators: int = 0,
+        kinds: Sequence[str] = ("train", "evaluate"),
         gpus_per_worker: float = 0,
         extend: bool | None = None,
         on_progress: Callable[[Results], None] | None = None,
@@ -122,7 +133,9 @@ class Study:
         """Train until the study ends; resumes what an earlier run left.
 
         Args:
-            workers: worker processes to start; 0 trains in this process.
+            workers: worker processes to start; 0 works in this process.
+            evaluators: further worker processes that only evaluate, so that evaluation never waits for training.
+            kinds: what the workers do: `train`, `evaluate`, or both; who does both evaluates first.
             gpus_per_worker: GPUs each worker sees, through `CUDA_VISIBLE_DEVICES`; a fraction such as 0.5
                 lets two workers share one.
             extend: as for the study; None leaves it as it is.
@@ -147,6 +160,17 @@ class Study:
             raise ConfigurationError("Study(train=...) is needed to run; without it use ask() and tell()")
         if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
             raise ConfigurationError(f"workers={workers!r}: must be an integer of at least 0")
+        if isinstance(evaluators, bool) or not isinstance(evaluators, int) or evaluators < 0:
+            raise ConfigurationError(f"evaluators={evaluators!r}: must be an integer of at least 0")
+        wanted = frozenset(kinds)
+        if not wanted or not wanted <= {"train", "evaluate"}:
+            raise ConfigurationError(f"kinds={kinds!r}: choose 'train', 'evaluate', or both")
+        if "train" not in wanted and not self.rules.suites:
+            raise ConfigurationError(f"kinds={kinds!r}: this study has no suites= to evaluate")
+        if evaluators and not (workers and self.rules.suites):
+            raise ConfigurationError(
+                f"evaluators={evaluators}: they need suites= to evaluate, and workers= of at least 1 that train"
+            )
         if workers and settings.in_worker():
             raise ConfigurationError(
                 "study.run(workers=...) was called in a worker process, which would start workers without end; "
@@ -160,7 +184,7 @@ class Study:
                 "run with workers=0, or leave storage= out"
             )
         references = self._references() if workers else (None, None)
-        environments = gpu_environments(workers, gpus_per_worker)
+        environments = gpu_environments(workers + evaluators, gpus_per_worker)
         opened = self._open(references)
         results = Results(opened.store, opened.record, self.places)
         self._resume(opened)
@@ -170,11 +194,14 @@ class Study:
                 on_progress(results)
 
         if workers == 0:
-            finished = self._run_here(opened, tick, on_interrupt)
+            finished = self._run_here(opened, wanted, tick, on_interrupt)
         else:
-            finished = self._run_processes(opened, references, environments, tick, on_interrupt)
+            finished = self._run_processes(
+                opened, references, environments, wanted, evaluators, tick, on_interrupt
+            )
         opened.client.collect()
         opened.client.recover()
+        self._clean_outputs(opened)
         study = results.study()
         if not finished:
             if study.state is StudyState.RUNNING:
@@ -199,13 +226,36 @@ class Study:
             opened.store.set_state(study.id, StudyState.RUNNING)
         with opened.store.reader(study.id) as reader:
             holders = {attempt.worker for attempt in reader.running()}
+        if opened.run is not None:
+            with opened.store.evaluations(opened.run) as evaluations:
+                holders |= {attempt.worker for attempt in evaluations.running_evaluations()}
         for holder in holders:
             if is_alive_here(holder) is False:
                 opened.client.lose_worker(holder, "its process was gone when the study was resumed", counts=False)
         opened.client.recover()
+        self._clean_outputs(opened)
 
-    def _run_here(self, opened: "_Opened", tick: Callable[[], None], on_interrupt: Callable[[], None]) -> bool:
-        from phyla.worker import Worker, WorkerContext, worker_name
+    def _clean_outputs(self, opened: "_Opened") -> None:
+        if opened.run is not None:
+            with opened.store.evaluations(opened.run) as evaluations:
+                remove_leftovers(evaluations, self.places.outputs(self.name))
+
+    def _run_here(
+        self,
+        opened: "_Opened",
+        kinds: frozenset[str],
+        tick: Callable[[], None],
+        on_interrupt: Callable[[], None],
+    ) -> bool:
+        from phyla.worker import (
+            EvaluatedRun,
+            Evaluator,
+            StudySources,
+            Trainer,
+            Worker,
+            WorkerContext,
+            worker_name,
+        )
 
         assert self.train is not None
         name = worker_name()
@@ -216,15 +266,40 @@ class Study:
             directory.mkdir(parents=True, exist_ok=True)
             context = WorkerContext(name=name, index=0, study=self.name, working_dir=directory)
             state = self.setup(context)
+        evaluator = None
+        if self.rules.suites and "evaluate" in kinds:
+            own = EvaluatedRun(
+                suites=self.rules.suites,
+                sources=StudySources(opened.repository),
+                outputs=self.places.outputs(self.name),
+            )
+            evaluator = Evaluator(
+                opened.client,
+                lambda run: own,
+                work_root=work_root,
+                name=name,
+                clock=settings.system_clock,
+                timer=time.perf_counter,
+                state=state,
+            )
+        trainer = None
+        if "train" in kinds:
+            trainer = Trainer(
+                opened.client,
+                opened.repository,
+                self.train,
+                metric=self.rules.reported_metric,
+                work_root=work_root,
+                clock=settings.system_clock,
+                state=state,
+            )
         worker = Worker(
             opened.client,
-            opened.repository,
-            self.train,
-            metric=self.rules.objective.metric,
-            work_root=work_root,
             name=name,
             clock=settings.system_clock,
-            state=state,
+            trainer=trainer,
+            evaluator=evaluator,
+            yields=self.yield_at_report,
             renew_s=self.rules.lease_s / 3,
         )
         interrupted = threading.Event()
@@ -253,6 +328,8 @@ class Study:
         opened: "_Opened",
         references: tuple[str | None, str | None],
         environments: Sequence[Mapping[str, str]],
+        kinds: frozenset[str],
+        evaluators: int,
         tick: Callable[[], None],
         on_interrupt: Callable[[], None],
     ) -> bool:
@@ -260,6 +337,7 @@ class Study:
 
         train, setup = references
         assert train is not None
+        first_evaluator = len(environments) - evaluators
         specs = [
             WorkerSpec(
                 study=self.name,
@@ -271,6 +349,9 @@ class Study:
                 index=index,
                 beat_file="",
                 python_path=tuple(entry or str(Path.cwd()) for entry in sys.path),
+                outputs=str(self.places.outputs(self.name)),
+                kinds=tuple(sorted(kinds)) if index < first_evaluator else ("evaluate",),
+                yields=self.yield_at_report,
             )
             for index in range(len(environments))
         ]
@@ -320,11 +401,12 @@ class Study:
                 work.trial,
                 opened.client,
                 opened.repository,
-                metric=self.rules.objective.metric,
+                metric=self.rules.reported_metric,
                 work_root=self.places.work(self.name),
                 clock=settings.system_clock,
             )
             for work in claimed
+            if isinstance(work, Claimed)
         ]
         if count is not None:
             return trials
@@ -444,7 +526,22 @@ class Study:
         record = self._reconcile(store, record, config)
         repository = LocalCheckpoints(self.places.checkpoints(self.name))
         client = LocalClient(store, record, self.rules, repository)
-        return _Opened(store, record, repository, client, worker_name(), references)
+        run = self._run_record(store, record) if self.rules.suites else None
+        return _Opened(store, record, repository, client, worker_name(), references, run)
+
+    def _run_record(self, store: "Store", record: StudyRecord) -> RunRecord:
+        """Return the run under which the study's checkpoints are evaluated; fill in what suites have gained."""
+        from phyla.controller import RunController
+
+        run = store.create_run(self.name, RunKind.STUDY, {}, study=record.id)
+        if run.study != record.id:
+            raise ConfigurationError(
+                f"{store.url} has a run called {self.name!r} that watches {run.location or 'another study'}; give "
+                "the study another name"
+            )
+        controller = RunController(store, run, self.rules.suites, lease_s=self.rules.lease_s, rules=self.rules)
+        controller.backfill()
+        return run
 
     def _reconcile(self, store: "Store", record: StudyRecord, config: Mapping[str, Any]) -> StudyRecord:
         """Compare with what is stored, and store what may change."""
@@ -477,7 +574,9 @@ class _Opened:
         client: "LocalClient",
         worker: str,
         references: tuple[str | None, str | None],
+        run: RunRecord | None,
     ) -> None:
+        self.run = run
         self.references = references
         self.store = store
         self.record = record

@@ -1,0 +1,289 @@
+"""`phyla evaluations`: what became of every eval task on every checkpoint."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from phyla.cli import options
+
+if TYPE_CHECKING:
+    from phyla.evaluation import Cell, GroupValues, Lag, SuiteOutline
+    from phyla.study import Evaluations
+
+ROWS = 20
+WHYS = 10
+EVENTS = 5
+
+MARKS = {
+    "queued": ".",
+    "running": ">",
+    "skipped": "-",
+    "failed": "!",
+    "gone": "x",
+    "quarantined": "q",
+    "missing": "?",
+}
+"""What stands for a cell without a value."""
+
+PARTIAL = "~"
+BEST = "*"
+
+
+def evaluations(
+    run: options.RunName,
+    suite: Annotated[str | None, typer.Option(help="Only this suite.", show_default="all")] = None,
+    task: Annotated[
+        list[str] | None, typer.Option(help="Only this eval task; may be repeated.", show_default="all")
+    ] = None,
+    missing: Annotated[bool, typer.Option("--missing", help="Only checkpoints where a value is missing.")] = False,
+    last: Annotated[
+        int | None,
+        typer.Option(min=1, help="Only the newest N checkpoints.", show_default="20; all if --json or --missing"),
+    ] = None,
+    home: options.Home = None,
+    storage: options.Storage = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show the matrix of checkpoints and eval tasks: values, what is queued, what was skipped or failed, why."""
+    from phyla.cli.output import print_json
+    from phyla.errors import UsageError
+    from phyla.study import load_evaluations
+
+    found = load_evaluations(run, home=home, storage=storage)
+    suites = found.suites if suite is None else (found.suite(suite),)
+    known = {one.name for each in suites for one in each.tasks}
+    for name in task or ():
+        if name not in known:
+            raise UsageError(
+                f"--task {name}: there is no such eval task; there are: {', '.join(sorted(known)) or 'none'}"
+            )
+    limit = last if last is not None or missing or as_json else ROWS
+    cells = [one for one in found.cells(suite, last=limit) if not task or one.task in task]
+    if missing:
+        lacking = {(one.seen.id, one.suite) for one in cells if not one.fate.has_value}
+        cells = [one for one in cells if (one.seen.id, one.suite) in lacking]
+    values = [one for each in suites for one in found.values(each.name, last=limit)]
+    if as_json:
+        shown = {(one.seen.id, one.suite) for one in cells}
+        values = [one for one in values if (one.seen.id, one.group.suite) in shown]
+        print_json(_json(found, suites, cells, values))
+        return
+    _print(found, suites, cells, values, limit)
+
+
+def _json(
+    found: "Evaluations",
+    suites: "Sequence[SuiteOutline]",
+    cells: "Sequence[Cell]",
+    values: "Sequence[GroupValues]",
+) -> dict[str, Any]:
+    from phyla.study.evaluations import cell_row, values_row
+
+    run = found.run
+    return {
+        "run": run.name,
+        "kind": run.kind,
+        "state": run.state,
+        "suites": [
+            {
+                "name": suite.name,
+                "tasks": [{"name": task.name, "tags": list(task.tags)} for task in suite.tasks],
+                "objective": suite.objective,
+                "maximize": suite.maximize,
+            }
+            for suite in suites
+        ],
+        "lag": [lag_row(lag) for lag in found.lag()],
+        "summary": _summary(cells),
+        "cells": [cell_row(cell) for cell in cells],
+        "values": [values_row(one) for one in values],
+        "events": [
+            {
+                "kind": event.kind,
+                "suite": event.suite,
+                "message": event.message,
+                "data": event.data,
+                "created_at": event.created_at,
+            }
+            for event in found.events()
+        ],
+    }
+
+
+def _summary(cells: "Sequence[Cell]") -> dict[str, int]:
+    """Return how many cells that are shown have each fate; repetitions do not count."""
+    counts = Counter(cell.fate.value for cell in cells if cell.replicate == 0)
+    return {fate: counts[fate] for fate in ("done", "reused", *MARKS) if counts[fate]}
+
+
+def lag_row(lag: "Lag") -> dict[str, Any]:
+    """Return a lag as JSON."""
+    return {
+        "suite": lag.suite,
+        "newest": lag.newest,
+        "complete": lag.complete,
+        "checkpoints": lag.checkpoints,
+        "steps": lag.steps,
+        "oldest_s": lag.oldest_s,
+        "waiting": lag.waiting,
+    }
+
+
+def lag_line(lag: "Lag") -> str:
+    """Return how far a suite is behind on one line."""
+    from phyla.cli.words import duration
+
+    more = lag.waiting - lag.checkpoints
+    older = f"; {more} older or repeated evaluations wait" if more else ""
+    if not lag.checkpoints:
+        if lag.complete is None:
+            return f"{lag.suite}: nothing is evaluated yet{older}"
+        return f"{lag.suite}: up to date at step {_step(lag.complete)}{older}"
+    count = f"{lag.checkpoints} checkpoint{'' if lag.checkpoints == 1 else 's'}"
+    steps = "" if lag.steps is None or lag.complete is None else f" and {lag.steps} steps"
+    done = "none is complete" if lag.complete is None else f"complete up to step {_step(lag.complete)}"
+    return f"{lag.suite}: {count}{steps} behind, the oldest for {duration(lag.oldest_s)}; {done}{older}"
+
+
+def _step(step: int) -> str:
+    return str(step) if step >= 0 else "unknown"
+
+
+def _print(
+    found: "Evaluations",
+    suites: "Sequence[SuiteOutline]",
+    cells: "Sequence[Cell]",
+    values: "Sequence[GroupValues]",
+    limit: int | None,
+) -> None:
+    from phyla.cli.output import console
+
+    out = console()
+    checkpoints = len({cell.seen.id for cell in cells})
+    cut = limit is not None and checkpoints == limit
+    told = ", ".join(f"{count} {fate}" for fate, count in _summary(cells).items())
+    if cut:
+        told = f"the newest {limit} checkpoints: {told}"
+    out.print(f"{found.name}: {found.run.state}; {told or 'nothing to show'}", markup=False, soft_wrap=True)
+    chosen = {suite.name for suite in suites}
+    for lag in found.lag():
+        if lag.suite in chosen:
+            out.print(lag_line(lag), markup=False, soft_wrap=True)
+    for suite in suites:
+        own = [cell for cell in cells if cell.suite == suite.name and cell.replicate == 0]
+        aggregates = {
+            one.seen.id: one for one in values if one.group.suite == suite.name and one.group.replicate == 0
+        }
+        for made in _tables(suite, own, aggregates, out.width):
+            out.print()
+            out.print(made)
+    if cut:
+        out.print("more checkpoints with --last N", markup=False)
+    _legend(out, cells)
+    _whys(out, cells)
+    _events(out, found)
+
+
+def _tables(
+    suite: "SuiteOutline", cells: "Sequence[Cell]", aggregates: "dict[int, GroupValues]", width: int
+) -> Iterable[Any]:
+    """Return the matrix of a suite, in as many tables side by side as it needs."""
+    from phyla.cli.output import add_row, table
+
+    tasks = list(dict.fromkeys(cell.task for cell in cells))
+    by_place = {(cell.seen.id, cell.task): cell for cell in cells}
+    seen = sorted({cell.seen.id: cell.seen for cell in cells}.values(), key=lambda one: -one.number)
+    texts = {name: [_cell(by_place.get((one.id, name))) for one in seen] for name in tasks}
+    objective = suite.objective
+    first = 10 + max((len(one.name) for one in seen), default=0)
+    room = width - min(first, width // 2) - (0 if objective is None else max(20, len(objective)) + 3)
+    while tasks:
+        shown: list[str] = []
+        used = 0
+        while tasks and (not shown or used + _width(tasks[0], texts[tasks[0]]) <= room):
+            used += _width(tasks[0], texts[tasks[0]])
+            shown.append(tasks.pop(0))
+        aggregate = [] if objective is None else [objective]
+        made = table(
+            "step",
+            f"{suite.name}: checkpoint",
+            *aggregate,
+            *shown,
+            right=("step", *aggregate, *shown),
+            elastic=(f"{suite.name}: checkpoint",),
+        )
+        for row, one in enumerate(seen):
+            step = _step(one.step) if one.step >= 0 else "?"
+            values = aggregates.get(one.id)
+            add_row(
+                made,
+                f"{step}@{one.branch}" if one.branch else step,
+                f"{one.name}[{one.index}]" if one.index else one.name,
+                *("" if values is None else _aggregate(values, name) for name in aggregate),
+                *(texts[name][row] for name in shown),
+                style="bold" if values is not None and values.best else "",
+            )
+        yield made
+
+
+def _width(name: str, texts: Sequence[str]) -> int:
+    return max(len(name), *map(len, texts)) + 3
+
+
+def _aggregate(values: "GroupValues", name: str) -> str:
+    from phyla.cli.words import value
+
+    found = values.values.get(name)
+    text = "" if found is None else value(found.value, found.stderr)
+    return f"{BEST if values.best else ''}{PARTIAL if values.partial else ''}{text}"
+
+
+def _cell(cell: "Cell | None") -> str:
+    from phyla.cli.words import value
+
+    if cell is None:
+        return MARKS["missing"]
+    estimate = cell.estimate
+    if estimate is not None:
+        return f"{PARTIAL if cell.partial else ''}{value(estimate.value, estimate.stderr)}"
+    if cell.fate.has_value:
+        return "saved" if cell.files else "done"
+    part = f" {cell.shards_done}/{cell.shards}" if cell.shards_done else ""
+    return f"{MARKS[cell.fate]}{part}"
+
+
+def _legend(out: Any, cells: "Sequence[Cell]") -> None:
+    fates = {cell.fate.value for cell in cells}
+    parts = [f"{mark} {name}" for name, mark in MARKS.items() if name in fates]
+    if any(cell.partial for cell in cells):
+        parts.append(f"{PARTIAL} of a partial group: some eval tasks failed, so it is no fitness")
+    if any(cell.group is not None and cell.group.best for cell in cells):
+        parts.append(f"{BEST} the best of its suite")
+    if parts:
+        out.print()
+        out.print("; ".join(parts), markup=False, soft_wrap=True)
+
+
+def _whys(out: Any, cells: "Sequence[Cell]") -> None:
+    from phyla.evaluation import causes
+
+    found = causes(cell for cell in cells if cell.replicate == 0)
+    for cause in found[:WHYS]:
+        steps = [_step(seen.step) for seen in cause.checkpoints]
+        listed = ", ".join(steps[-4:]) + (f" and {len(steps) - 4} others" if len(steps) > 4 else "")
+        what = cause.suite if cause.task is None else f"{cause.suite}/{cause.task}"
+        out.print(f"{cause.fate}  {what} at step {listed}: {cause.why}", markup=False, soft_wrap=True)
+    if len(found) > WHYS:
+        out.print(f"and {len(found) - WHYS} more: --json", markup=False)
+
+
+def _events(out: Any, found: "Evaluations") -> None:
+    events = [event for event in found.events() if event.kind not in ("gone", "quarantined")]
+    counts = Counter(event.kind for event in events)
+    for event in events[-EVENTS:]:
+        out.print(event.message, markup=False, soft_wrap=True)
+    if len(events) > EVENTS:
+        told = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+        out.print(f"the last {EVENTS} of {len(events)} events ({told}); all: --json", markup=False)

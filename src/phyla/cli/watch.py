@@ -1,0 +1,172 @@
+"""`phyla watch`: evaluate every checkpoint that a training job writes."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from phyla.cli import options
+
+if TYPE_CHECKING:
+    from phyla.study.planning import Planned
+
+EXIT_INTERRUPTED = 130
+
+
+def watch(
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="DIR...", help="Directories that hold checkpoints; or the name of a study."),
+    ],
+    suite: Annotated[
+        list[str],
+        typer.Option(metavar="SUITES", help="file.py, file.py:name, module:name or file.toml; several times."),
+    ],
+    workers: Annotated[int, typer.Option(min=0, help="Worker processes; 0 evaluates in this process.")] = 2,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the run.", show_default="made from the directory")
+    ] = None,
+    format: Annotated[str, typer.Option(help="What checkpoints look like.")] = "auto",  # noqa: A002
+    step: Annotated[
+        str | None,
+        typer.Option(
+            help="Where steps come from: a regular expression with a group `step`, or json:FILE#KEY.",
+            show_default="the last number in the name",
+        ),
+    ] = None,
+    quiet: Annotated[
+        float | None,
+        typer.Option(
+            min=0, metavar="SECONDS", help="Without a change after which time decides.", show_default="30"
+        ),
+    ] = None,
+    marker: Annotated[
+        str | None, typer.Option(help="With --format marker: name of the marker.", show_default="DONE")
+    ] = None,
+    template: Annotated[
+        list[str] | None,
+        typer.Option(help="With --format steps: a name with {step}; several times.", show_default=False),
+    ] = None,
+    snapshots: Annotated[
+        str, typer.Option(help="How checkpoints are kept readable: link, copy or none.")
+    ] = "link",
+    snapshot_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="For snapshots, on the checkpoints' file system.", show_default="in the home"
+        ),
+    ] = None,
+    content: Annotated[
+        bool, typer.Option("--content", help="Tell checkpoints apart by their content, which is read in full.")
+    ] = False,
+    done: Annotated[str, typer.Option(help="File in the directory that says that training has ended.")] = "DONE",
+    idle: Annotated[
+        float | None,
+        typer.Option(
+            min=0, metavar="SECONDS", help="End when nothing new came for so long.", show_default="never"
+        ),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Take what is there, evaluate it, and end.")] = False,
+    home: options.Home = None,
+    storage: options.Storage = None,
+    checkpoints: options.Checkpoints = None,
+    poll: Annotated[float, typer.Option(min=0.05, metavar="SECONDS", help="Longest time between two looks.")] = 10,
+    lease: Annotated[
+        float, typer.Option(min=1, metavar="SECONDS", help="After which a silent worker loses its eval task.")
+    ] = 60,
+    gpus_per_worker: Annotated[
+        float, typer.Option(min=0, help="GPUs that each worker sees; 0.5 lets two workers share one.")
+    ] = 0,
+    gin: Annotated[
+        list[str] | None, typer.Option(help="A gin binding of all workers; several times.", show_default=False)
+    ] = None,
+    alert: Annotated[bool, typer.Option("--alert", help="Print regressions as they are found.")] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Print what would be computed, and change nothing.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+) -> None:
+    """Evaluate every checkpoint that a training job writes, until it ends. Ctrl-C stops it; nothing is lost."""
+    from phyla.cli.changes import change_display, finish
+    from phyla.study.planning import plan as planned
+    from phyla.study.suites import chosen_suites
+    from phyla.study.watching import watch as follow
+    from phyla.watcher import Following
+
+    given = {"step": step, "quiet_s": quiet, "marker": marker, "templates": template}
+    common: dict[str, Any] = {
+        "name": name,
+        "home": home,
+        "storage": storage,
+        "checkpoints": checkpoints,
+        "format": format,
+        "options": {key: value for key, value in given.items() if value},
+        "following": Following(
+            snapshots=snapshots,  # type: ignore[arg-type]  # checked by Following itself
+            content=content,
+            done=done,
+            idle_s=idle or None,
+            once=once,
+        ),
+    }
+    suites = chosen_suites(suite)
+    if plan:
+        _print_plan(planned(paths, suites, workers, **common), workers, as_json=as_json)
+        return
+    objectives = {each.name: each.objective for each in suites}
+    display = change_display(objectives, as_json=as_json, alert=alert)
+    try:
+        watched = follow(
+            paths,
+            suites,
+            workers,
+            **common,
+            snapshot_dir=snapshot_dir,
+            lease_s=lease,
+            poll_s=poll,
+            gpus_per_worker=gpus_per_worker,
+            gin_bindings=gin or (),
+            on_change=display.show,
+            on_interrupt=display.interrupted,
+        )
+    except KeyboardInterrupt:
+        display.close()
+        print("interrupted; nothing is lost. The same command resumes it", file=sys.stderr)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    finally:
+        display.close()
+    raise typer.Exit(finish(watched, as_json=as_json))
+
+
+def _print_plan(rows: "list[Planned]", workers: int, *, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from phyla.cli.output import add_row, console, print_json, table
+    from phyla.cli.words import NOTHING, duration
+
+    if as_json:
+        print_json([asdict(row) for row in rows])
+        return
+    made = table(
+        "run", "suite", "eval task", "to compute", "known", "each", "together", right=("to compute", "known")
+    )
+    for row in rows:
+        add_row(
+            made,
+            row.run,
+            row.suite,
+            row.task,
+            row.cells,
+            row.known,
+            NOTHING if row.mean_s is None else f"{row.mean_s:.3g} s",
+            NOTHING if row.seconds is None else duration(row.seconds),
+        )
+    console().print(made)
+    known = [row.seconds for row in rows if row.seconds is not None]
+    total = f", about {duration(sum(known))} with {max(1, workers)} workers" if known else ""
+    unknown = any(row.cells and row.seconds is None for row in rows)
+    print(
+        f"{sum(row.cells for row in rows)} shards would be computed{total}"
+        + ("; what never ran is not in the estimate" if unknown else "")
+    )

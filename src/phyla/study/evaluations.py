@@ -1,0 +1,589 @@
+"""What the evaluation of a run has found so far; read-only, and needs no training or evaluation code."""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from phyla import plugins
+from phyla.errors import ConfigurationError, RunNotFound
+from phyla.evaluation import (
+    Cell,
+    CellFate,
+    Estimate,
+    GroupValues,
+    Lag,
+    Point,
+    SuiteOutline,
+    array_point,
+    cell,
+    cell_points,
+    current_tasks,
+    group_points,
+    group_values,
+    lag,
+    outlines,
+)
+from phyla.records import EvalEvent, EvalTaskRecord, Group, GroupState, RunRecord, Seen
+from phyla.study.opening import open_existing
+from phyla.study.places import Places
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from phyla.report import EvaluationData
+    from phyla.store import EvalReader, Store
+
+PAGE = 200
+"""Checkpoints that are read in one transaction."""
+
+ROWS = 1000
+"""Records that are read in one transaction where they are all that is read."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestEvaluation:
+    """The best checkpoint of a suite.
+
+    Attributes:
+        suite: name of the suite.
+        metric: the aggregate that the suite's objective names.
+        value: what it was measured as.
+        stderr: its standard error; None if it is not known.
+        values: all aggregates.
+        checkpoint: name of the checkpoint.
+        path: where it is read; a directory or a file.
+        step: age of the weights; -1 when it is not known.
+        branch: 0, and one more each time training was rewound.
+        index: place within the checkpoint, when it holds several models.
+        trial: the trial that wrote it, in a study.
+        gone: whether the checkpoint has vanished, or was collected, since.
+    """
+
+    suite: str
+    metric: str
+    value: float
+    stderr: float | None
+    values: dict[str, Estimate]
+    checkpoint: str
+    path: Path
+    step: int
+    branch: int
+    index: int
+    trial: int | None
+    gone: bool
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """One checkpoint with what is known of it."""
+
+    seen: Seen
+    cells: list[Cell]
+    values: list[GroupValues]
+
+
+@final
+class Evaluations:
+    """What the evaluation of a study's checkpoints, or of a watched directory's, has found so far.
+
+    Every call reads the store anew, page by page: what it yields is consistent for each checkpoint, and a
+    history of any length needs little memory.
+
+    Args:
+        store: where the run is remembered.
+        run: the run.
+        places: where saved arrays and a study's checkpoints are.
+    """
+
+    def __init__(self, store: "Store", run: RunRecord, places: Places) -> None:
+        self._store = store
+        self._run = run
+        self._places = places
+
+    @property
+    def name(self) -> str:
+        """Name of the run; a study's is called like the study."""
+        return self._run.name
+
+    @property
+    def run(self) -> RunRecord:
+        """The run as it stands."""
+        return self._store.find_run(self._run.name) or self._run
+
+    @property
+    def suites(self) -> tuple[SuiteOutline, ...]:
+        """The suites, as the study's or the run's configuration has them, without their functions."""
+        run = self.run
+        own = outlines(run.config)
+        if own or run.study is None:
+            return own
+        study = next((one for one in self._store.studies() if one.id == run.study), None)
+        return () if study is None else outlines(study.config)
+
+    def suite(self, name: str) -> SuiteOutline:
+        """Return a suite by name.
+
+        Raises:
+            ConfigurationError: there is none of that name.
+        """
+        known = self.suites
+        for suite in known:
+            if suite.name == name:
+                return suite
+        raise ConfigurationError(
+            f"run {self.name!r} has no suite {name!r}; there are: {', '.join(one.name for one in known) or 'none'}"
+        )
+
+    # Records
+
+    def checkpoints(self) -> Iterator[Seen]:
+        """Yield the checkpoints that were seen, oldest first; those that are gone or quarantined too."""
+        after = 0
+        while True:
+            with self._store.evaluations(self._run) as reader:
+                page = reader.all_seen(after=after, limit=ROWS)
+            if not page:
+                return
+            yield from page
+            after = page[-1].id
+
+    def groups(self, suite: str | None = None) -> Iterator[Group]:
+        """Yield evaluation groups by id; of one suite, or all."""
+        after = 0
+        while True:
+            with self._store.evaluations(self._run) as reader:
+                page = reader.groups(suite=suite, after=after, limit=ROWS)
+            if not page:
+                return
+            yield from page
+            after = page[-1].id
+
+    def events(self) -> list[EvalEvent]:
+        """Return what a person should know: regressions, quarantined checkpoints and the like, oldest first."""
+        with self._store.evaluations(self._run) as reader:
+            return list(reader.events())
+
+    # The matrix
+
+    def cells(self, suite: str | None = None, *, last: int | None = None) -> Iterator[Cell]:
+        """Yield what became of every eval task on every checkpoint, by checkpoint, oldest first.
+
+        Args:
+            suite: only this one's; by default all.
+            last: only those of so many newest checkpoints.
+
+        Raises:
+            ConfigurationError: there is no such suite.
+        """
+        for row in self._rows(suite, last=last):
+            yield from row.cells
+
+    def values(self, suite: str, *, last: int | None = None) -> Iterator[GroupValues]:
+        """Yield the aggregates of a suite on every checkpoint that has them, oldest first.
+
+        Those of partial groups are marked.
+
+        Args:
+            suite: name of the suite.
+            last: only those of so many newest checkpoints.
+
+        Raises:
+            ConfigurationError: there is no such suite.
+        """
+        for row in self._rows(suite, last=last, decode=False):
+            yield from row.values
+
+    def best(self, suite: str) -> BestEvaluation | None:
+        """Return the best checkpoint of a suite; None before a group is complete.
+
+        Raises:
+            ConfigurationError: there is no such suite, or it has no objective.
+        """
+        outline = self.suite(suite)
+        if outline.objective is None:
+            raise ConfigurationError(
+                f"suite {suite!r} has no objective, so none of its checkpoints is the best; give it one, such as "
+                'objective=phyla.Maximize("accuracy_mean")'
+            )
+        with self._store.evaluations(self._run) as reader:
+            group = reader.best_group(suite)
+            seen = None if group is None else reader.seen(group.seen)
+        if group is None or seen is None:
+            return None
+        found = group_values(seen, group).values
+        if outline.objective not in found:
+            raise ConfigurationError(
+                f"the best checkpoint of suite {suite!r} has no aggregate {outline.objective!r}, which its "
+                f"objective names now; it has {', '.join(found) or 'none'}"
+            )
+        path = self._path(seen)
+        return BestEvaluation(
+            suite=suite,
+            metric=outline.objective,
+            value=found[outline.objective].value,
+            stderr=found[outline.objective].stderr,
+            values=dict(found),
+            checkpoint=seen.name,
+            path=path,
+            step=seen.step,
+            branch=seen.branch,
+            index=seen.index,
+            trial=seen.trial,
+            gone=not path.exists(),
+        )
+
+    def _path(self, seen: Seen) -> Path:
+        """Return where a checkpoint is: a study's in its directory, another as its snapshot or the original."""
+        if not seen.path:
+            known = self._run.config.get("checkpoints")
+            return (Path(str(known)) if known else self._places.checkpoints(self.name)) / seen.name
+        path = Path(seen.path)
+        if not path.exists() and len(seen.paths) == 1 and self._run.location:
+            return Path(self._run.location) / seen.paths[0]
+        return path
+
+    def lag(self) -> list[Lag]:
+        """Return how far each suite is behind: newest checkpoint against newest complete one."""
+        found = []
+        for suite in self.suites:
+            groups = self.groups(suite.name)
+            with self._store.evaluations(self._run) as reader:
+                now = reader.now()
+            found.append(lag(suite.name, groups, self._seen, now))
+        return found
+
+    def _seen(self, seen: int) -> Seen:
+        with self._store.evaluations(self._run) as reader:
+            return reader.seen(seen)
+
+    def summary(self, suite: str | None = None) -> dict[str, int]:
+        """Return how many cells of the matrix have each fate; repetitions do not count.
+
+        Raises:
+            ConfigurationError: there is no such suite.
+        """
+        counts = {fate.value: 0 for fate in CellFate}
+        for row in self._rows(suite, decode=False):
+            for one in row.cells:
+                counts[one.fate] += one.replicate == 0
+        return {fate: count for fate, count in counts.items() if count}
+
+    # Projections
+
+    def points(self, suite: str | None = None, *, arrays: bool = False) -> Iterator[Point]:
+        """Yield every number and histogram that was measured, by branch, member, index and step.
+
+        Eval tasks come before the aggregates of their suite. This is what all exporters write.
+
+        Args:
+            suite: only this one's; by default all.
+            arrays: also saved arrays, as histograms of their numbers.
+
+        Raises:
+            ConfigurationError: there is no such suite.
+        """
+        wanted = self._wanted(suite)
+        members = self._members()
+        order = sorted(
+            (seen.branch, members.get(seen.trial or 0, -1), seen.index, _place(seen), seen.id)
+            for seen in self.checkpoints()
+        )
+        for start in range(0, len(order), PAGE):
+            chosen = [key[-1] for key in order[start : start + PAGE]]
+            for row in self._read(chosen, wanted, everything=suite is None):
+                member = members.get(row.seen.trial or 0)
+                for one in row.cells:
+                    yield from cell_points(one, member)
+                    if arrays:
+                        yield from self._arrays(one, member)
+                for values in row.values:
+                    # Those of one group, which has one suite and one replicate.
+                    yield from group_points(
+                        values, [one for one in row.cells if one.group == values.group], member
+                    )
+
+    def _arrays(self, one: Cell, member: int | None) -> Iterator[Point]:
+        import numpy as np
+
+        # Results of other runs may be among them, so files are named below the outputs of all runs.
+        own = self._run.config.get("outputs")
+        outputs = (Path(str(own)) if own else self._places.outputs(self.name)).parent
+        for name, files in one.files.items():
+            paths = [outputs / file for file in files if file.endswith(".npy")]
+            if not paths or not all(path.exists() for path in paths):
+                continue
+            whole = np.concatenate([np.load(path, allow_pickle=False).ravel() for path in paths])
+            point = array_point(one, name, whole, member)
+            if point is not None:
+                yield point
+
+    def _members(self) -> dict[int, int]:
+        """Return the member of every trial of a study."""
+        members: dict[int, int] = {}
+        if self._run.study is None:
+            return members
+        after = 0
+        while True:
+            with self._store.reader(self._run.study) as reader:
+                page = reader.trials(after=after, limit=ROWS)
+            if not page:
+                return members
+            members |= {trial.id: trial.member for trial in page}
+            after = page[-1].id
+
+    def dataframe(self, suite: str | None = None) -> "pd.DataFrame":
+        """Return one row per checkpoint and eval task; measured values as `values.*`, errors as `stderr.*`.
+
+        Args:
+            suite: only this one's; by default all.
+
+        Raises:
+            ImportError: pandas is not installed; `pip install "phyla[pandas]"`.
+            ConfigurationError: there is no such suite.
+        """
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise ImportError('dataframe() needs pandas: pip install "phyla[pandas]"') from error
+        frame = pd.DataFrame([_flat(cell_row(one)) for one in self.cells(suite)])
+        for column in ("written_at", "evaluated_at"):
+            if column in frame:
+                frame[column] = pd.to_datetime(frame[column], unit="s", utc=True)
+        return frame
+
+    def data(self, *, last: int | None = None) -> "EvaluationData":
+        """Return what the figures and the report show.
+
+        Args:
+            last: only so many newest checkpoints.
+        """
+        from phyla.report import EvaluationData
+
+        cells: list[Cell] = []
+        values: list[GroupValues] = []
+        for row in self._rows(None, last=last):
+            # What it was read from may be large, and is not drawn.
+            cells += [replace(one, metrics={}) for one in row.cells]
+            values += row.values
+        with self._store.evaluations(self._run) as reader:
+            now = reader.now()
+        return EvaluationData(
+            run=self.run,
+            suites=self.suites,
+            cells=tuple(cells),
+            values=tuple(values),
+            groups=tuple(self.groups()),
+            events=tuple(self.events()),
+            lag=tuple(self.lag()),
+            members=self._members(),
+            now=now,
+        )
+
+    def write_tensorboard(self, directory: str | Path, *, arrays: bool = False) -> int:
+        """Write TensorBoard's event files, replacing those of an earlier call; return how many points they have.
+
+        Args:
+            directory: TensorBoard's log directory.
+            arrays: also saved arrays, as histograms of their numbers.
+
+        Raises:
+            ImportError: tensorboardX is not installed; `pip install "phyla[tensorboard]"`.
+            UsageError: the directory cannot be written, or holds files of that name that are not ours.
+        """
+        from phyla.integrations.tensorboard import write_tensorboard
+        from phyla.settings import system_clock
+
+        return write_tensorboard(self.points(arrays=arrays), self.name, Path(directory), now=system_clock())
+
+    def write_report(self, path: str | Path) -> Path:
+        """Write one self-contained HTML file with the figures of the evaluation; return its path.
+
+        Args:
+            path: the file; it is replaced if it exists.
+        """
+        from phyla.report import write_evaluation_report
+
+        return write_evaluation_report(self.data(last=ROWS), Path(path))
+
+    # Reading
+
+    def _wanted(self, suite: str | None) -> tuple[SuiteOutline, ...]:
+        return self.suites if suite is None else (self.suite(suite),)
+
+    def _rows(self, suite: str | None, *, last: int | None = None, decode: bool = True) -> Iterator[_Row]:
+        wanted = self._wanted(suite)
+        if last is not None:
+            newest = deque((seen.id for seen in self.checkpoints()), maxlen=last)
+            yield from self._read(list(newest), wanted, decode=decode, everything=suite is None)
+            return
+        after = 0
+        while True:
+            with self._store.evaluations(self._run) as reader:
+                page = reader.all_seen(after=after, limit=PAGE)
+                rows = [_row(reader, seen, wanted, decode=decode, everything=suite is None) for seen in page]
+            if not page:
+                return
+            yield from rows
+            after = page[-1].id
+
+    def _read(
+        self, ids: Sequence[int], wanted: tuple[SuiteOutline, ...], *, decode: bool = True, everything: bool = True
+    ) -> Iterator[_Row]:
+        for start in range(0, len(ids), PAGE):
+            with self._store.evaluations(self._run) as reader:
+                rows = [
+                    _row(reader, reader.seen(one), wanted, decode=decode, everything=everything)
+                    for one in ids[start : start + PAGE]
+                ]
+            yield from rows
+
+
+def _place(seen: Seen) -> int:
+    return seen.step if seen.step >= 0 else seen.number
+
+
+def _row(
+    reader: "EvalReader", seen: Seen, wanted: Sequence[SuiteOutline], *, decode: bool, everything: bool
+) -> _Row:
+    groups = sorted(reader.groups_of(seen.id), key=lambda group: (group.replicate, group.id))
+    names = {suite.name for suite in wanted}
+    former = dict.fromkeys(group.suite for group in groups if everything and group.suite not in names)
+    cells: list[Cell] = []
+    values: list[GroupValues] = []
+    for suite in (*wanted, *(SuiteOutline(name=name) for name in former)):
+        own = [group for group in groups if group.suite == suite.name]
+        wanted_groups: Sequence[Group | None] = own or [None]
+        for group in wanted_groups:
+            tasks = {} if group is None else current_tasks(reader.group_tasks(group.id))
+            # An eval task that the suite no longer has still has its results.
+            for name in dict.fromkeys((*(task.name for task in suite.tasks), *tasks)):
+                shards = tasks.get(name, [])
+                cells.append(_cell(reader, seen, group, suite, name, shards, decode=decode))
+            if group is not None and group.state in (GroupState.COMPLETE, GroupState.PARTIAL):
+                values.append(group_values(seen, group))
+    return _Row(seen=seen, cells=cells, values=values)
+
+
+def _cell(
+    reader: "EvalReader",
+    seen: Seen,
+    group: Group | None,
+    suite: SuiteOutline,
+    name: str,
+    shards: Sequence[EvalTaskRecord],
+    *,
+    decode: bool,
+) -> Cell:
+    if not decode or group is None or not shards:
+        return cell(seen, group, suite, name, shards)
+    first = shards[0]
+    results = reader.results(seen.identity, first.identity, group.replicate, first.shards)
+    return cell(seen, group, suite, name, shards, results, plugins.resolve_class)
+
+
+def cell_row(one: Cell) -> dict[str, Any]:
+    """Return a cell as a row; its values as an object by name."""
+    estimate = one.estimate
+    return {
+        "step": one.seen.step,
+        "branch": one.seen.branch,
+        "checkpoint": one.seen.name,
+        "index": one.seen.index,
+        "number": one.seen.number,
+        "trial": one.seen.trial,
+        "suite": one.suite,
+        "task": one.task,
+        "replicate": one.replicate,
+        "fate": one.fate.value,
+        "why": one.why,
+        "partial": one.partial,
+        "metric": one.metric,
+        "value": None if estimate is None else estimate.value,
+        "stderr": None if estimate is None else estimate.stderr,
+        "n": one.n,
+        "values": {name: _estimate(found) for name, found in one.values.items()},
+        "shards": one.shards,
+        "shards_done": one.shards_done,
+        "duration_s": one.duration_s,
+        "attempts": one.attempts,
+        "worker": one.worker,
+        "written_at": one.seen.written_at,
+        "evaluated_at": one.evaluated_at,
+    }
+
+
+def _estimate(found: Estimate) -> dict[str, float | None]:
+    return {"value": found.value, "stderr": found.stderr}
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    values = row.pop("values")
+    return {
+        **row,
+        **{f"values.{name}": found["value"] for name, found in values.items()},
+        **{f"stderr.{name}": found["stderr"] for name, found in values.items() if found["stderr"] is not None},
+    }
+
+
+def values_row(one: GroupValues) -> dict[str, Any]:
+    """Return the aggregates of a group as a row; its values as an object by name."""
+    return {
+        "step": one.seen.step,
+        "branch": one.seen.branch,
+        "checkpoint": one.seen.name,
+        "index": one.seen.index,
+        "number": one.seen.number,
+        "trial": one.seen.trial,
+        "suite": one.group.suite,
+        "replicate": one.group.replicate,
+        "partial": one.partial,
+        "why": one.group.why,
+        "best": one.best,
+        "values": {name: _estimate(found) for name, found in one.values.items()},
+        "ended_at": one.group.ended_at,
+    }
+
+
+def load_evaluations(
+    name: str,
+    *,
+    home: str | Path | None = None,
+    storage: str | None = None,
+    checkpoints: str | Path | None = None,
+) -> Evaluations:
+    """Open what a study's suites, or a watched run, have found; needs no evaluation code and changes nothing.
+
+    Args:
+        name: name of the run; a study's is called like the study.
+        home: directory where it lives; by default `.phyla` or the environment's.
+        storage: URL of its store, if that is not in the home.
+        checkpoints: directory of all studies' checkpoints, if that is not in the home.
+
+    Raises:
+        RunNotFound: there is no such run there, or the study has no suites.
+        StudyNotFound: the SQLite file does not exist.
+        StoreError: the database failed.
+    """
+    places = Places.of(home, storage, checkpoints)
+    return evaluations_of(open_existing(f"run {name!r}", places), name, places)
+
+
+def evaluations_of(store: "Store", name: str, places: Places) -> Evaluations:
+    """Find a run by name.
+
+    Raises:
+        RunNotFound: there is no such run there, or the study has no suites.
+    """
+    run = store.find_run(name)
+    if run is not None:
+        return Evaluations(store, run, places)
+    if store.find_study(name) is not None:
+        raise RunNotFound(
+            f"study {name!r} has no suites, so nothing was evaluated; give it some: Study(..., suites=[...])"
+        )
+    names = ", ".join(repr(known.name) for known in store.runs()) or "none"
+    raise RunNotFound(f"there is no run {name!r} in {store.url}; runs that are evaluated: {names}")

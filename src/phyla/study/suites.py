@@ -1,0 +1,196 @@
+"""Suites from Python files, modules and TOML files."""
+
+import importlib
+import sys
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from phyla import plugins
+from phyla.errors import ConfigurationError, UsageError
+from phyla.evaluation import EvalTask, Policy, Suite
+from phyla.records import Maximize, Minimize, Objective
+from phyla.study.files import read_file
+
+EXAMPLE = """  # at the top level of the file
+  import phyla
+  heldout = phyla.Suite("heldout", [my_eval_task], objective=phyla.Maximize("accuracy_mean"))"""
+SUITE_KEYS = ("name", "tasks", "objective", "aggregates", "policy", "load", "gin_files")
+OBJECTIVES: Mapping[str, Callable[[str], Objective]] = {"maximize": Maximize, "minimize": Minimize}
+
+
+def load_suites(text: str) -> tuple[Suite, ...]:
+    """Return the suites that a text names.
+
+    Args:
+        text: `file.py` for all suites at the top level of a file, `file.py:name` or `module:name` for one of
+            them by variable or by name, or `file.toml`.
+
+    Raises:
+        UsageError: there is no such file or suite, or it makes no sense; the message names the place.
+    """
+    if text.endswith(".toml"):
+        return _from_toml(Path(text))
+    if text.endswith(".py"):
+        found = _suites_in(read_file(Path(text), "suite"))
+        if not found:
+            raise UsageError(f"{text} defines no suite. It needs a phyla.Suite in a variable:\n\n{EXAMPLE}")
+        names = [suite.name for suite in found]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise UsageError(f"{text} has several suites called {', '.join(twice)}; name one with {text}:VARIABLE")
+        return found
+    source, colon, name = text.rpartition(":")
+    if not colon or not source or not name:
+        raise UsageError(
+            f"suite {text!r} is not understood; write file.py, file.py:name, module:name or file.toml"
+        )
+    module = _module(source, Path())
+    value = getattr(module, name, None)
+    if isinstance(value, Suite):
+        return (value,)
+    suites = _suites_in(module)
+    for suite in suites:
+        if suite.name == name:
+            return (suite,)
+    raise UsageError(f"{source} has no suite {name!r}; it has {', '.join(s.name for s in suites) or 'none'}")
+
+
+def chosen_suites(given: Suite | str | Sequence[Suite | str]) -> tuple[Suite, ...]:
+    """Return suites, and those that texts name.
+
+    Raises:
+        UsageError: a text names none, there is none at all, or two have the same name.
+    """
+    many = [given] if isinstance(given, (Suite, str)) else list(given)
+    found: list[Suite] = []
+    for each in many:
+        found += load_suites(each) if isinstance(each, str) else [each]
+    if not found:
+        raise ConfigurationError("there is no suite to evaluate: give at least one")
+    names = [suite.name for suite in found]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigurationError(f"several suites are called {', '.join(twice)}; give each a name of its own")
+    return tuple(found)
+
+
+def _suites_in(module: ModuleType) -> tuple[Suite, ...]:
+    return tuple({id(value): value for value in vars(module).values() if isinstance(value, Suite)}.values())
+
+
+def _module(source: str, folder: Path) -> ModuleType:
+    if source.endswith(".py"):
+        return read_file(folder / source, "suite")
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(source)
+    except Exception as error:
+        raise UsageError(f"cannot import {source}: {type(error).__name__}: {error}") from error
+
+
+# TOML
+
+
+def _from_toml(file: Path) -> tuple[Suite, ...]:
+    try:
+        raw = tomllib.loads(file.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"{file}: {error}") from error
+    _known(raw, ("suite",), str(file))
+    tables = raw.get("suite", [])
+    if not isinstance(tables, list) or not tables:
+        raise UsageError(f"{file} defines no suite; write tables [[suite]] with name and tasks")
+    suites = []
+    for number, table in enumerate(tables, 1):
+        where = f"{file}, suite {table.get('name', number)!r}"
+        _known(table, SUITE_KEYS, where)
+        try:
+            suites.append(_suite(table, file.parent, where))
+        except (TypeError, ConfigurationError) as error:
+            raise UsageError(f"{where}: {error}") from error
+    return tuple(suites)
+
+
+def _suite(table: Mapping[str, Any], folder: Path, where: str) -> Suite:
+    policy = table.get("policy", {})
+    _known(policy, [f.name for f in fields(Policy)], f"{where}, policy")
+    return Suite(
+        table.get("name", ""),
+        tuple(_task(task, folder, where) for task in table.get("tasks", ())),
+        objective=_objective(table["objective"], where) if "objective" in table else None,
+        aggregates=tuple(_aggregate(one, folder, where) for one in table.get("aggregates", ())),
+        policy=Policy(**policy),
+        load=_callable(table["load"], folder) if "load" in table else None,
+        gin_files=tuple(table.get("gin_files", ())),
+    )
+
+
+def _task(given: Any, folder: Path, where: str) -> EvalTask:
+    if isinstance(given, str):
+        given = {"evaluate": given}
+    known = [f.name for f in fields(EvalTask)]
+    where = f"{where}, eval task {given.get('name', '')!r}"
+    _known(given, known, where)
+    settings = dict(given)
+    if "evaluate" not in settings:
+        return EvalTask(**settings)
+    function = _callable(settings.pop("evaluate"), folder)
+    if isinstance(function, EvalTask):
+        # Decorated in its file: what is given here comes on top.
+        return replace(function, **settings)
+    return EvalTask(**{"name": getattr(function, "__name__", ""), **settings}, evaluate=function)
+
+
+def _callable(text: Any, folder: Path) -> Any:
+    source, colon, name = str(text).rpartition(":")
+    if not colon:
+        raise UsageError(f"{text!r} names no function; write file.py:name or module:name")
+    found: Any = _module(source, folder)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        raise UsageError(f"{source} has no function {name!r}")
+    return found
+
+
+def _objective(given: Any, where: str) -> Objective:
+    if not isinstance(given, Mapping) or len(given) != 1 or not set(given) <= set(OBJECTIVES):
+        raise UsageError(
+            f'{where}: objective {given!r} is not understood; write objective = {{ maximize = "accuracy_mean" }}'
+        )
+    ((direction, metric),) = given.items()
+    return OBJECTIVES[direction](metric)
+
+
+def _aggregate(given: Any, folder: Path, where: str) -> Any:
+    if isinstance(given, str):
+        return _callable(given, folder)
+    group = "phyla.aggregators/"
+    known = {
+        name.removeprefix(group): point for name, point in plugins.registered().items() if name.startswith(group)
+    }
+    name = given.get("name") if isinstance(given, Mapping) else None
+    if name not in known:
+        raise UsageError(
+            f'{where}: aggregate {given!r} is not understood; write {{ name = "mean", metric = "accuracy" }} '
+            f"with one of the names {', '.join(sorted(known))}, or a function as file.py:name"
+        )
+    kind = known[str(name)].load()
+    settings = {key: value for key, value in given.items() if key != "name"}
+    _known(settings, [f.name for f in fields(kind)], f"{where}, aggregate {name!r}")
+    return kind(**settings)
+
+
+def _known(given: Any, known: Iterable[str], where: str) -> None:
+    names = list(known)
+    if not isinstance(given, Mapping):
+        raise UsageError(f"{where}: {given!r} must be a table")
+    unknown = [key for key in given if key not in names]
+    if unknown:
+        raise UsageError(f"{where}: there is no key {unknown[0]!r}; the keys are {', '.join(names)}")

@@ -1,0 +1,278 @@
+"""What a run's evaluation found, read from the records alone."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import phyla
+from evaluated_run import HELDOUT, SPARSE, EvaluatedRun, VirtualClock, clean, eventful, noisy
+from phyla import plugins
+from phyla.controller import RunController
+from phyla.errors import ConfigurationError, RunNotFound, StudyNotFound
+from phyla.evaluation import EvalTask, PointKind, Suite
+from phyla.records import GroupState
+from phyla.store import MemoryStore
+from phyla.study import Evaluations
+from phyla.study.evaluations import evaluations_of
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> EvaluatedRun:
+    return eventful(tmp_path_factory.mktemp("run"))
+
+
+def fates(run: EvaluatedRun, checkpoint: str, suite: str = "heldout") -> dict[str, str]:
+    cells = [cell for cell in run.evaluations.cells(suite) if cell.seen.name == checkpoint]
+    return {cell.task: cell.fate.value for cell in cells}
+
+
+def test_every_checkpoint_and_eval_task_has_a_fate(run: EvaluatedRun) -> None:
+    cells = list(run.evaluations.cells())
+    names = [seen.name for seen in run.evaluations.checkpoints()]
+    expected = [
+        (name, *cell)
+        for name in names
+        for cell in (*(("heldout", task.name) for task in HELDOUT.tasks), ("sparse", "clean"))
+    ]
+    assert [(cell.seen.name, cell.suite, cell.task) for cell in cells] == expected
+    assert set(fates(run, "step_200").values()) == {"done"}
+    assert fates(run, "step_400", "sparse") == {"clean": "skipped"}
+    assert fates(run, "step_3400_broken")["noisy"] == "failed"
+    assert set(fates(run, "step_3600_torn").values()) == {"quarantined"}
+    assert set(fates(run, "step_3800").values()) == {"gone"}
+    assert fates(run, "step_2400_again") == {
+        "clean": "done", "noisy": "running", "shifted": "queued", "labels": "queued",
+    }  # fmt: skip
+    assert set(fates(run, "step_2600_again").values()) == {"queued"}
+    assert sum(run.evaluations.summary().values()) == len(cells)
+
+
+def test_what_has_no_value_says_why(run: EvaluatedRun) -> None:
+    why = {(c.fate.value, c.suite): c.why for c in run.evaluations.cells() if not c.fate.has_value}
+    assert why["failed", "heldout"] == "ValueError: the model gave [nan]"
+    assert why["quarantined", "heldout"] == "the file ends early"
+    assert why["gone", "heldout"] == "step_3800 was deleted"
+    assert "the suite takes every 3. checkpoint" in (why["skipped", "sparse"] or "")
+    assert why["queued", "heldout"] is None
+
+
+def test_values_are_merged_from_the_shards(run: EvaluatedRun) -> None:
+    first = next(run.evaluations.cells("heldout"))
+    assert (first.task, first.shards, first.shards_done, first.n) == ("clean", 2, 2, 40)
+    assert first.metric == "accuracy"
+    assert first.estimate is not None
+    assert first.estimate.value == pytest.approx(1 - math.exp(-0.1), abs=0.05)
+    assert first.estimate.stderr == pytest.approx(0.05 / math.sqrt(40), rel=0.3)
+    assert {"confidence", "confidence_p10", "confidence_p50", "confidence_p90"} < set(first.values)
+    assert first.attempts == 2
+    assert first.worker == "host:0:1:1"
+    assert len(first.files["samples"]) == 2
+
+
+def test_partial_groups_are_marked(run: EvaluatedRun) -> None:
+    assert {cell.seen.name for cell in run.evaluations.cells() if cell.partial} == {"step_3400_broken"}
+    values = {one.seen.name: one for one in run.evaluations.values("heldout")}
+    assert [name for name, one in values.items() if one.partial] == ["step_3400_broken"]
+    assert [name for name, one in values.items() if one.best] == ["step_3000"]
+    assert {point.checkpoint for point in run.evaluations.points() if point.partial} == {"step_3400_broken"}
+
+
+def test_the_best_is_the_one_of_the_objective(run: EvaluatedRun) -> None:
+    best = run.evaluations.best("heldout")
+    assert best is not None
+    complete = [one for one in run.evaluations.values("heldout") if not one.partial]
+    assert best.value == max(one.values["accuracy_mean"].value for one in complete)
+    assert (best.checkpoint, best.step, best.metric) == ("step_3000", 3000, "accuracy_mean")
+    assert best.path == Path("/nowhere/step_3000")
+    with pytest.raises(ConfigurationError, match="suite 'sparse' has no objective"):
+        run.evaluations.best("sparse")
+
+
+def test_the_lag_counts_only_what_can_still_finish(tmp_path: Path) -> None:
+    run = EvaluatedRun(tmp_path, [HELDOUT])
+    (empty,) = run.evaluations.lag()
+    assert (empty.newest, empty.complete, empty.checkpoints, empty.steps) == (None, None, 0, 0)
+    run.sees("a", 100)
+    (first,) = run.evaluations.lag()
+    assert (first.newest, first.complete, first.checkpoints, first.steps) == (100, None, 1, 100)
+    run.work()
+    run.sees("b", 200)
+    run.sees("c", 300)
+    run.clock.now += 40
+    (lag,) = run.evaluations.lag()
+    assert (lag.newest, lag.complete, lag.checkpoints, lag.steps, lag.waiting) == (300, 100, 2, 200, 2)
+    assert lag.oldest_s == 70
+    run.sources.taken |= {"b", "c"}
+    run.work()
+    (lag,) = run.evaluations.lag()
+    assert (lag.newest, lag.complete, lag.checkpoints, lag.steps, lag.waiting) == (100, 100, 0, 0, 0)
+
+
+def test_only_the_newest_checkpoints_on_demand(run: EvaluatedRun) -> None:
+    names = [seen.name for seen in run.evaluations.checkpoints()]
+    assert list(dict.fromkeys(cell.seen.name for cell in run.evaluations.cells(last=3))) == names[-3:]
+    assert {one.seen.name for one in run.evaluations.values("heldout", last=5)} <= set(names[-5:])
+
+
+def test_a_history_is_read_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = eventful(tmp_path)
+    whole = [list(run.evaluations.cells()), list(run.evaluations.points()), list(run.evaluations.groups())]
+    monkeypatch.setattr("phyla.study.evaluations.PAGE", 2)
+    monkeypatch.setattr("phyla.study.evaluations.ROWS", 3)
+    assert [list(run.evaluations.cells()), list(run.evaluations.points()), list(run.evaluations.groups())] == whole
+
+
+def test_points_are_in_the_order_of_the_steps_of_each_branch(run: EvaluatedRun) -> None:
+    points = list(run.evaluations.points())
+    order = [(point.branch, point.step) for point in points]
+    assert order == sorted(order)
+    assert {point.branch for point in points} == {0, 1}
+    kinds = {(point.task, point.name): point.kind for point in points}
+    assert kinds["clean", "accuracy"] is PointKind.SCALAR
+    assert kinds["clean", "confidence"] is PointKind.HISTOGRAM
+    assert kinds["clean", "confidence_p50"] is PointKind.PERCENTILE
+    assert kinds[None, "out/accuracy_mean"] is PointKind.SCALAR
+    assert kinds[None, "accuracy_p50"] is PointKind.PERCENTILE
+    assert not any(point.name == "samples" for point in points)
+
+
+def test_percentiles_over_eval_tasks(run: EvaluatedRun) -> None:
+    cells = [cell for cell in run.evaluations.cells("heldout") if cell.seen.name == "step_1000"]
+    values = sorted(cell.values["accuracy"].value for cell in cells)
+    point = next(p for p in run.evaluations.points("heldout") if p.step == 1000 and p.name == "accuracy_p50")
+    assert point.task is None
+    assert point.value == pytest.approx((values[1] + values[2]) / 2)
+
+
+def test_histograms_keep_the_samples(run: EvaluatedRun) -> None:
+    point = next(p for p in run.evaluations.points() if p.kind is PointKind.HISTOGRAM and p.step == 3000)
+    cell = next(c for c in run.evaluations.cells() if c.seen.step == 3000 and c.task == "clean")
+    assert point.bins is not None
+    assert point.bins.n == point.n == 40
+    assert point.bins.total / 40 == pytest.approx(cell.values["confidence"].value)
+    assert point.bins.limits == (1.0,)  # bins that are empty are left out at both ends
+    assert 0.5 < point.bins.low < point.bins.high <= 1
+    variance = point.bins.squares / 40 - (point.bins.total / 40) ** 2
+    assert 0 < variance < 0.01
+
+
+def test_saved_arrays_become_histograms_on_demand(run: EvaluatedRun) -> None:
+    points = [point for point in run.evaluations.points(arrays=True) if point.name == "samples"]
+    assert {point.task for point in points} == {"clean"}
+    assert all(point.n == 40 for point in points)  # both shards
+
+
+def test_results_of_the_same_checkpoint_are_reused(tmp_path: Path) -> None:
+    run = EvaluatedRun(tmp_path, [HELDOUT])
+    run.sees("a", 100, identity="same")
+    run.work()
+    run.sees("copy", 100, identity="same")
+    run.work()
+    assert set(fates(run, "copy").values()) == {"reused"}
+    first, second = run.evaluations.values("heldout")
+    assert first.values == second.values
+
+
+def test_an_eval_task_that_was_added_is_missing_until_it_is_backfilled(tmp_path: Path) -> None:
+    run = EvaluatedRun(tmp_path, [Suite("s", (clean,))])
+    run.sees("a", 100)
+    run.work()
+    suite = Suite("s", (clean, noisy))
+    run.store.set_run_config(run.run.id, {"suites": [plugins.encode(suite, plugins.reference_here)]})
+    assert fates(run, "a", "s") == {"clean": "done", "noisy": "missing"}
+    RunController(run.store, run.run, [suite], lease_s=60.0).backfill()
+    assert fates(run, "a", "s") == {"clean": "done", "noisy": "queued"}
+
+
+def test_a_changed_eval_task_shows_its_newest_version(tmp_path: Path) -> None:
+    run = EvaluatedRun(tmp_path, [Suite("s", (clean,))])
+    run.sees("a", 100)
+    run.work()
+    suite = Suite("s", (replace(clean, version="2", shards=1),))
+    RunController(run.store, run.run, [suite], lease_s=60.0).backfill()
+    (cell,) = run.evaluations.cells()
+    assert (cell.fate.value, cell.shards) == ("queued", 1)
+
+
+def test_results_can_be_read_where_the_code_cannot_be_imported(tmp_path: Path) -> None:
+    run = eventful(tmp_path)
+    before = [(cell.fate, cell.values) for cell in run.evaluations.cells()]
+    config = run.evaluations.run.config
+    text = repr(config).replace("evaluated_run:", "gone.module:")
+    run.store.set_run_config(run.run.id, eval(text))  # plain JSON of ours
+    with pytest.raises(phyla.PhylaError):
+        plugins.decode(run.evaluations.run.config["suites"])
+    assert [(cell.fate, cell.values) for cell in run.evaluations.cells()] == before
+    assert [suite.metric for suite in run.evaluations.suites] == ["accuracy", None]
+
+
+def test_repeated_evaluations_are_told_apart(tmp_path: Path) -> None:
+    study = phyla.Study(
+        "repeated",
+        {"lr": phyla.Float(0.1, 1.0)},
+        phyla.Maximize("quality"),
+        phyla.PBT(
+            population_size=4,
+            steps_per_trial=5,
+            total_steps=20,
+            exploit=phyla.Truncation(0.3),
+            fitness=phyla.FromSuite("s", "quality_mean", remeasure=1),
+        ),
+        _train,
+        suites=[Suite("s", (EvalTask("t", _quality),), objective=phyla.Maximize("quality_mean"))],
+        home=tmp_path,
+        storage="memory://",
+    )
+    results = study.run()
+    found = results.evaluations()
+    assert results.has_suites
+    assert {cell.replicate for cell in found.cells()} == {0, 1}
+    assert sum(found.summary().values()) == 16  # repetitions do not count
+    points = list(found.points())
+    assert {point.member for point in points} == {0, 1, 2, 3}
+    assert {point.replicate for point in points} == {0, 1}
+    best = found.best("s")
+    assert best is not None
+    assert best.path.exists()
+    assert not best.gone
+    frame = found.dataframe()
+    assert len(frame) == len(list(found.cells()))
+    assert {"values.quality", "fate", "step", "evaluated_at"} <= set(frame.columns)
+    groups = list(found.groups("s"))
+    assert all(group.state is GroupState.COMPLETE for group in groups)
+
+
+def _train(trial: phyla.Trial) -> None:
+    for _ in trial.steps():
+        pass
+    (trial.checkpoint_dir / "w").write_text(str(trial.params["lr"]))
+    trial.report(x=1.0)
+
+
+def _quality(evaluation: phyla.Evaluation) -> None:
+    lr = float((evaluation.checkpoint.path / "w").read_text())
+    evaluation.record(quality=lr + evaluation.seed % 7 / 100)
+
+
+def test_names_that_are_not_there_get_those_that_are(tmp_path: Path) -> None:
+    run = EvaluatedRun(tmp_path)
+    with pytest.raises(ConfigurationError, match="no suite 'odd'; there are: heldout, sparse"):
+        list(run.evaluations.cells("odd"))
+    with pytest.raises(RunNotFound, match="no run 'odd' in memory://; runs that are evaluated: 'watched'"):
+        evaluations_of(run.store, "odd", run.places)
+    run.store.create_study("bare", {}, 0, 1)
+    with pytest.raises(RunNotFound, match="study 'bare' has no suites"):
+        evaluations_of(run.store, "bare", run.places)
+    with pytest.raises(StudyNotFound, match="there is no run 'x'"):
+        phyla.load_evaluations("x", home=tmp_path / "nothing")
+
+
+def test_a_run_without_checkpoints_is_empty_everywhere(tmp_path: Path) -> None:
+    found: Evaluations = EvaluatedRun(tmp_path, [SPARSE], store=MemoryStore(VirtualClock())).evaluations
+    assert list(found.cells()) == []
+    assert list(found.points()) == []
+    assert found.summary() == {}
+    assert found.events() == []
+    assert len(found.dataframe()) == 0

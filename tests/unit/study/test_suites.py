@@ -1,0 +1,173 @@
+"""Suites from files, and what survives being stored."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import phyla
+from phyla import plugins
+from phyla.errors import UsageError
+from phyla.study import load_suites
+
+CODE = """
+import phyla
+
+@phyla.eval_task(tags=["in"], version="3", shards=2)
+def accuracy(evaluation):
+    evaluation.record(accuracy=1.0)
+
+def loss(evaluation):
+    evaluation.record(loss=1.0)
+
+def load(checkpoint):
+    return checkpoint
+
+def spread(results):
+    return {"spread": 0.0}
+
+first = phyla.Suite("first", [accuracy])
+second = phyla.Suite(
+    "second",
+    [
+        accuracy,
+        phyla.EvalTask("loss", loss, config={"n": 3}, gin=("a.b = 1",)),
+        phyla.EvalTask("sh", command="true"),
+    ],
+    objective=phyla.Minimize("loss_mean"),
+    aggregates=[
+        phyla.Mean("loss"),
+        phyla.Percentiles("loss", (10, 90)),
+        phyla.Normalised("loss", {"loss": (0.0, 2.0)}),
+        spread,
+    ],
+    policy=phyla.Policy(latest=True, milestone_every=100),
+    load=load,
+    gin_files=["base.gin"],
+)
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "suites.py"
+    path.write_text(CODE)
+    before = list(sys.path)
+    yield path
+    sys.path[:] = before
+    for name in [name for name in sys.modules if name.startswith(plugins.STUDY_MODULE)]:
+        del sys.modules[name]
+
+
+def test_all_suites_of_a_file_or_one_by_variable_or_by_name(file: Path) -> None:
+    assert [suite.name for suite in load_suites(str(file))] == ["first", "second"]
+    assert [suite.name for suite in load_suites(f"{file}:second")] == ["second"]
+    file.write_text(CODE + '\nodd = phyla.Suite("by-name", [accuracy])\n')
+    for name in [name for name in sys.modules if name.startswith(plugins.STUDY_MODULE)]:
+        del sys.modules[name]
+    assert [suite.name for suite in load_suites(f"{file}:by-name")] == ["by-name"]
+
+
+def test_suites_of_a_module(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (file.parent / "suites_of_a_module.py").write_text(CODE)
+    monkeypatch.syspath_prepend(file.parent)
+    assert [suite.name for suite in load_suites("suites_of_a_module:first")] == ["first"]
+
+
+def test_suites_survive_being_stored(file: Path) -> None:
+    for suite in load_suites(str(file)):
+        raw = json.loads(json.dumps(plugins.encode(suite)))
+        again = plugins.decode(raw)
+        assert again == suite
+        assert [task.identity for task in again.tasks] == [task.identity for task in suite.tasks]
+
+
+def test_suites_of_two_files_are_found_again_each_in_its_own(file: Path) -> None:
+    other = file.parent / "other.py"
+    other.write_text(CODE.replace('"first"', '"third"').replace("accuracy=1.0", "accuracy=2.0"))
+    both = [*load_suites(f"{file}:first"), *load_suites(f"{other}:third")]
+    raw = json.loads(json.dumps([plugins.encode(suite) for suite in both]))
+    sources = [task["evaluate"]["function"] for suite in raw for task in suite["tasks"]]
+    assert sources == [f"{file}:accuracy", f"{other}:accuracy"]
+    assert plugins.decode(raw) == both
+
+
+def test_suites_of_a_toml_file(file: Path) -> None:
+    toml = file.with_name("suites.toml")
+    toml.write_text(
+        """
+[[suite]]
+name = "heldout"
+objective = { minimize = "loss_mean" }
+aggregates = [{ name = "worst", metric = "loss", of = "max" }, "suites.py:spread"]
+policy = { latest = true, every = 2 }
+load = "suites.py:load"
+gin_files = ["base.gin"]
+tasks = [
+    "suites.py:accuracy",
+    { name = "small", evaluate = "suites.py:loss", config = { n = 5 }, gin = ["a.b = 2"], tags = ["out"] },
+    { name = "again", evaluate = "suites.py:accuracy", shards = 4 },
+    { name = "sh", command = "evaluate {checkpoint} > {results}", timeout_s = 60 },
+]
+
+[[suite]]
+name = "bare"
+tasks = ["suites.py:loss"]
+"""
+    )
+    heldout, bare = load_suites(str(toml))
+    assert [(task.name, task.shards, task.version) for task in heldout.tasks] == [
+        ("accuracy", 2, "3"),
+        ("small", 1, "1"),
+        ("again", 4, "3"),
+        ("sh", 1, "1"),
+    ]
+    assert heldout.tasks[1].config == {"n": 5}
+    assert heldout.tasks[1].gin == ("a.b = 2",)
+    assert heldout.aggregates[0] == phyla.Worst("loss", of="max")
+    assert heldout.policy == phyla.Policy(latest=True, every=2)
+    assert heldout.objective == phyla.Minimize("loss_mean")
+    assert bare.tasks[0].name == "loss"
+    assert plugins.decode(json.loads(json.dumps(plugins.encode(heldout)))) == heldout
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[[suites]]\nname = "a"', "no key 'suites'; the keys are suite"),
+        ('[[suite]]\nname = "a"\ntask = []', "no key 'task'; the keys are name, tasks"),
+        ('[[suite]]\nname = "a"\ntasks = [{ nam = "b" }]', "no key 'nam'; the keys are name, evaluate, command"),
+        ('[[suite]]\nname = "a"\ntasks = ["suites.py:loss"]\npolicy = { last = true }', "the keys are every"),
+        ('[[suite]]\nname = "a"\ntasks = ["suites.py:nothing"]', "no function 'nothing'"),
+        ('[[suite]]\nname = "a"\ntasks = ["suites.py:loss"]\nobjective = "loss"', "write objective ="),
+        ('[[suite]]\nname = "a"\ntasks = ["suites.py:loss"]\naggregates = [{ name = "x" }]', "mean"),
+        ('[[suite]]\nname = "a b"\ntasks = ["suites.py:loss"]', "letters, digits"),
+        ('[[suite]]\nname = "a"', "at least one eval task"),
+        ("[[suite]", "suites.toml"),
+        ("", "defines no suite"),
+    ],
+)
+def test_what_is_wrong_in_a_toml_file_is_said(file: Path, text: str, message: str) -> None:
+    toml = file.with_name("suites.toml")
+    toml.write_text(text)
+    with pytest.raises(UsageError, match="suites") as caught:
+        load_suites(str(toml))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nothing", "file.py:name"),
+        ("{folder}/nothing.py", "there is no file"),
+        ("{folder}/suites.py:nothing", "has no suite 'nothing'; it has first, second"),
+        ("no.such.module:suite", "cannot import no.such.module"),
+        ("{folder}/nothing.toml", "nothing.toml"),
+    ],
+)
+def test_suites_that_are_not_there(file: Path, text: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_suites(text.format(folder=file.parent))
+    assert message in str(caught.value)

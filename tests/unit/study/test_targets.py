@@ -1,0 +1,21 @@
+"""What can be watched, and under which names."""
+
+import pytest
+
+from phyla.errors import ConfigurationError
+from phyla.store import MemoryStore
+from phyla.study.targets import targets_of
+from phyla.watcher import get_format
+
+
+def test_a_study_cannot_be_watched_under_the_name_of_its_own_suites() -> None:
+    store = MemoryStore()
+    store.create_study("digits", {}, 0, 2)
+    assert [target.name for target in targets_of(store, "digits", None)] == ["digits-watch"]
+    with pytest.raises(ConfigurationError, match="own suites are evaluated under that name"):
+        targets_of(store, "digits", "digits")
+
+
+def test_an_option_of_another_format_is_told_with_the_format_that_takes_it() -> None:
+    with pytest.raises(ConfigurationError, match=r"auto does not take marker, only quiet_s.*; marker does"):
+        get_format("auto", marker="READY")
