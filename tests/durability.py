@@ -10,8 +10,9 @@ from typing import Any
 
 import phyla
 from phyla.checkpoints import LocalCheckpoints
-from phyla.records import AttemptState, CheckpointState, TrialState
+from phyla.records import AttemptState, CheckpointState, EvalTaskKind, GroupState, TrialState
 from phyla.settings import child_environment
+from phyla.store import open_store
 from phyla.study import Results
 from toy_study import score
 
@@ -66,6 +67,40 @@ def check_whole(results: Results, *, members: int, trials: int, finished: bool =
             chain = json.loads((repository.path(row.checkpoint) / "chain.json").read_text())
             assert [trial for trial, _ in chain] == ancestry(row.id, by_id), "weights of another trial"
             assert chain[-1][1] == int(row.checkpoint.split(".")[1])
+
+
+def check_evaluated(results: Results) -> None:
+    """Every checkpoint was evaluated to its end, once, and nothing of failed attempts is left."""
+    check_whole_ledger(results)
+    fitness = {row.id: row.fitness for row in results.trials()}
+    assert None not in fitness.values()
+
+
+def check_whole_ledger(results: Results) -> None:
+    """Every group has its fate and its results, each once."""
+    store = open_store(results.places.storage)
+    run = store.find_run(results.name)
+    assert run is not None
+    with store.evaluations(run) as reader:
+        trained = {row.checkpoint for row in results.trials()}
+        assert {seen.name for seen in reader.all_seen()} == trained, "a checkpoint was missed, or seen twice"
+        assert len(reader.all_seen()) == len(trained)
+        kept: set[str] = set()
+        for group in reader.groups():
+            assert group.state is GroupState.COMPLETE, group.why
+            tasks = reader.group_tasks(group.id)
+            assert [task.state for task in tasks] == [TrialState.COMPLETED] * 4
+            assert sum(task.kind is EvalTaskKind.AGGREGATE for task in tasks) == 1
+            seen = reader.seen(group.seen)
+            for task in tasks:
+                if task.kind is EvalTaskKind.EVALUATE:
+                    found = reader.results(seen.identity, task.identity, group.replicate, task.shards)
+                    assert [result.shard for result in found] == list(range(task.shards))
+                    kept |= {str(file).split("/")[1] for result in found for file in result.files.values()}
+        assert not reader.running_evaluations()
+    outputs = results.places.outputs(results.name)
+    assert {folder.name for folder in outputs.iterdir()} == kept, "an attempt's files were lost or left over"
+    store.close()
 
 
 def lr(params: Mapping[str, Any]) -> float:

@@ -105,7 +105,9 @@ def simulated(
         if claims:
             turn += 1
             ends = clock.now + float(rng.gamma(12.0, 3.5)) * (1.4 if number % 2 else 1.0)
-            heapq.heappush(queue, (ends, turn, number, claims[0]))
+            (work,) = claims
+            assert isinstance(work, machine.Claimed)
+            heapq.heappush(queue, (ends, turn, number, work))
     with store.reader(study.id) as reader:
         return StudyData(
             study=reader.study(),

@@ -24,12 +24,30 @@ def train(trial: phyla.Trial) -> None:
     (trial.checkpoint_dir / "chain.json").write_text(json.dumps(chain))
     (trial.checkpoint_dir / "nested").mkdir()
     (trial.checkpoint_dir / "nested" / "data.bin").write_bytes(bytes(trial.seed % 5000))
+    (trial.checkpoint_dir / "score.json").write_text(json.dumps(score(trial.seed, trial.params["lr"])))
     trial.report(score=score(trial.seed, trial.params["lr"]))
 
 
 def score(seed: int, lr: float) -> float:
     """A noisy fitness that can be computed again."""
     return lr + (seed % 1000) / 500
+
+
+@phyla.eval_task(shards=2, samples=2)
+def read(evaluation: phyla.Evaluation) -> None:
+    """Read the score that training left in the checkpoint."""
+    found = json.loads((evaluation.checkpoint.path / "score.json").read_text())
+    evaluation.save(score=[found])
+    evaluation.record(score=found)
+
+
+@phyla.eval_task
+def count(evaluation: phyla.Evaluation) -> None:
+    """Count the trials that made the weights."""
+    evaluation.record(length=len(json.loads((evaluation.checkpoint.path / "chain.json").read_text())))
+
+
+SUITE = phyla.Suite("read", (read, count), objective=phyla.Maximize("score_mean"))
 
 
 def setup(worker: phyla.WorkerContext) -> dict[str, str]:
@@ -49,7 +67,12 @@ def main() -> None:
     (home / "options.json").write_text(json.dumps(options))
     workers = options.pop("workers", 0)
     options.pop("sleep_s", None)
+    evaluators = options.pop("evaluators", 0)
     members, trials = options.pop("members", 4), options.pop("trials", 6)
+    more: dict[str, Any] = {}
+    if options.pop("evaluated", False):
+        options["suites"] = [SUITE]
+        more["fitness"] = phyla.FromSuite("read", "score_mean", max_lag=1, remeasure=1)
     options.setdefault("max_attempts", 1000)
     options.setdefault("max_broken", 1000)
     study = phyla.Study(
@@ -61,13 +84,14 @@ def main() -> None:
             steps_per_trial=STEPS,
             total_steps=STEPS * trials,
             exploit=phyla.Truncation(0.3),
+            **more,
         ),
         train=train,
         setup=setup,
         home=home,
         **options,
     )
-    study.run(workers=workers)
+    study.run(workers=workers, evaluators=evaluators)
 
 
 if __name__ == "__main__":

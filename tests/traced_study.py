@@ -14,20 +14,24 @@ import toy_study
 from phyla.checkpoints.disk import RealDisk
 from phyla.controller import Controller
 from phyla.local_client import LocalClient
-from phyla.machine import Accepted, Completion
+from phyla.machine import Accepted, Claimed, Completion, Evaluated
 
 PREFIX = b"told: "
 _complete = Controller.complete
 
 
 def complete(
-    self: Controller, completions: Sequence[Completion], worker: str | None = None, count: int = 0
+    self: Controller,
+    completions: Sequence[Completion | Evaluated],
+    worker: str | None = None,
+    count: int = 0,
+    **more: Any,
 ) -> Any:
     """Complete and claim; then say what was promised by this."""
-    answer = _complete(self, completions, worker, count)
+    answer = _complete(self, completions, worker, count, **more)
     accepted, claimed, _ = answer
     words = [f"completed {one.trial} {one.fitness!r}" for one in accepted if isinstance(one, Accepted)]
-    words += [f"claimed {one.trial.id} {one.trial.token}" for one in claimed]
+    words += [f"claimed {one.trial.id} {one.trial.token}" for one in claimed if isinstance(one, Claimed)]
     os.write(2, PREFIX + ",".join(words).encode() + b"\n")
     return answer
 

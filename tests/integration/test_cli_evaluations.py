@@ -1,0 +1,271 @@
+"""The command line on what was measured: of a watched run and of a study, on SQLite."""
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from pyarrow import parquet
+
+from evaluated_run import HELDOUT, SPARSE, EvaluatedRun, eventful
+from event_files import logged
+from phyla.cli import main
+from phyla.store import open_store
+from phyla.study import Evaluations, load_evaluations
+
+STUDY_FILE = """
+import phyla
+
+
+def train(trial):
+    for _ in trial.steps():
+        pass
+    (trial.checkpoint_dir / "lr").write_text(str(trial.params["lr"] + trial.reached_step / 1000))
+    trial.report(x=1.0)
+
+
+@phyla.eval_task(tags=["in"])
+def quality(evaluation):
+    evaluation.record(score=float((evaluation.checkpoint.path / "lr").read_text()))
+
+
+study = phyla.Study(
+    "suited",
+    {"lr": phyla.Float(0.01, 1.0)},
+    phyla.Maximize("score"),
+    phyla.PBT(population_size=3, steps_per_trial=5, total_steps=15, fitness=phyla.FromSuite("s", "score_mean")),
+    train,
+    suites=[phyla.Suite("s", [quality], objective=phyla.Maximize("score_mean"))],
+)
+"""
+
+
+class Phyla(Protocol):
+    def __call__(self, *words: object, code: int = 0) -> str: ...
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Phyla:
+    def run(*words: object, code: int = 0) -> str:
+        monkeypatch.setattr(sys, "argv", ["phyla", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        assert (ended.value.code or 0) == code, printed
+        assert "Traceback" not in printed.err
+        return printed.err if code else printed.out
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with a watched run in which everything happened, and a study whose checkpoints are evaluated."""
+    folder = tmp_path_factory.mktemp("evaluated")
+    home = folder / ".phyla"
+    home.mkdir()
+    run = eventful(home, store=open_store(f"sqlite:///{home / 'phyla.db'}"))
+    run.store.close()
+    (folder / "suited.py").write_text(STUDY_FILE)
+    done = subprocess.run(
+        [sys.executable, "-m", "phyla.cli", "run", "suited.py", "--workers", "0"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (folder / "suited.py").unlink()  # nothing here needs the code
+    return home
+
+
+@pytest.fixture
+def phyla_at(home: Path, cli: Phyla, monkeypatch: pytest.MonkeyPatch) -> Phyla:
+    monkeypatch.chdir(home.parent)
+    return cli
+
+
+@pytest.fixture
+def found(home: Path) -> Evaluations:
+    return load_evaluations("watched", home=home)
+
+
+def test_the_matrix(phyla_at: Phyla, found: Evaluations) -> None:
+    text = phyla_at("evaluations", "watched", "--suite", "heldout")
+    lines = text.splitlines()
+    assert lines[0].startswith("watched: following; the newest 20 checkpoints: ")
+    assert "1 failed" in lines[0]
+    assert lines[1].startswith("heldout: 2 checkpoints and 400 steps behind, the oldest for ")
+    rows = {line.split()[1]: line.split() for line in lines if "step_" in line and line[:4].strip()}
+    assert list(rows)[:3] == ["step_2600_again", "step_2400_again", "step_2200_again"]  # newest first
+    assert rows["step_2600_again"][2:] == [".", ".", ".", "."]
+    assert rows["step_2400_again"][0] == "2400@1"
+    assert rows["step_2400_again"][-3:] == [">", ".", "."]
+    assert rows["step_3600_torn"][2:] == ["q"] * 4
+    assert rows["step_3800"][2:] == ["x"] * 4
+    assert rows["step_3400_broken"][2].startswith("~")
+    assert "!" in rows["step_3400_broken"]
+    best = found.best("heldout")
+    assert best is not None
+    assert rows["step_3000"][2] == f"*{best.value:.4g}"
+    for mark in (
+        ". queued",
+        "> running",
+        "! failed",
+        "x gone",
+        "q quarantined",
+        "~ of a partial group",
+        "* the best",
+    ):
+        assert mark in text
+    assert "failed  heldout/noisy at step 3400: ValueError: the model gave [nan]" in lines
+    assert "regression: heldout/clean accuracy" in text
+    assert "sparse" not in text
+    assert "more checkpoints with --last N" in lines
+
+
+def test_the_matrix_of_chosen_eval_tasks_and_checkpoints(phyla_at: Phyla) -> None:
+    text = phyla_at("evaluations", "watched", "--suite", "heldout", "--task", "shifted", "--last", 2)
+    assert sum("step_" in line and "@" in line for line in text.splitlines()) == 2
+    assert "shifted" in text
+    assert "labels" not in text
+    lacking = phyla_at("evaluations", "watched", "--missing", "--suite", "heldout")
+    assert "step_3000" not in lacking
+    assert {"step_3400_broken", "step_3600_torn", "step_3800", "step_2600_again"} <= set(lacking.split())
+
+
+def test_many_eval_tasks_are_shown_in_several_tables(phyla_at: Phyla, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("phyla.cli.output.WIDE", 80)
+    text = phyla_at("evaluations", "watched", "--suite", "heldout", "--last", 3)
+    assert text.count("heldout: checkpoint") > 1
+    assert max(map(len, text.split("\n\n")[1].splitlines())) <= 80
+
+
+def test_the_matrix_as_json(phyla_at: Phyla, found: Evaluations) -> None:
+    whole = json.loads(phyla_at("evaluations", "watched", "--json"))
+    assert len(whole["cells"]) == len(list(found.cells()))
+    assert whole["summary"] == found.summary()
+    assert [suite["name"] for suite in whole["suites"]] == ["heldout", "sparse"]
+    assert [(lag["suite"], lag["checkpoints"], lag["steps"]) for lag in whole["lag"]] == [
+        ("heldout", 2, 400),
+        ("sparse", 1, None),
+    ]
+    failed = [cell for cell in whole["cells"] if cell["fate"] == "failed"]
+    assert [(cell["task"], cell["partial"], cell["why"]) for cell in failed] == [
+        ("noisy", True, "ValueError: the model gave [nan]")
+    ]
+    assert {event["kind"] for event in whole["events"]} == {"regression", "quarantined", "gone", "rewound"}
+    lacking = json.loads(phyla_at("evaluations", "watched", "--missing", "--suite", "sparse", "--json"))
+    assert {cell["suite"] for cell in lacking["cells"]} == {"sparse"}
+
+
+def test_wrong_options_get_one_clear_message(phyla_at: Phyla, tmp_path: Path) -> None:
+    for words, expected in (
+        (("evaluations", "odd"), "there is no run 'odd' in sqlite:///"),
+        (("evaluations", "watched", "--suite", "odd"), "no suite 'odd'; there are: heldout, sparse"),
+        (("evaluations", "watched", "--task", "odd"), "there are: clean, labels, noisy, shifted"),
+        (("evaluations", "watched", "--home", tmp_path), "does not exist"),
+        (("best", "watched", "--suite", "sparse"), "suite 'sparse' has no objective"),
+        (("export", "watched", "--format", "tensorboard"), "needs --output DIR"),
+        (("export", "watched", "--format", "parquet"), "needs --output FILE"),
+        (("export", "suited", "--what", "trials", "--format", "parquet"), "goes with --what evaluations"),
+        (("export", "suited", "--arrays"), "--arrays goes with --what evaluations, not with trials"),
+        (("export", "watched", "--what", "evaluations", "--suite", "odd"), "no suite 'odd'"),
+        (("export", "watched", "--what", "evaluations", "--trial", 1), "--trial goes with"),
+        (("report", "odd"), "there is no study 'odd'"),
+    ):
+        assert expected in phyla_at(*words, code=2), words
+
+
+def test_best_of_a_suite(phyla_at: Phyla, found: Evaluations) -> None:
+    best = found.best("heldout")
+    assert best is not None
+    told = json.loads(phyla_at("best", "watched", "--suite", "heldout", "--json"))
+    assert (told["value"], told["checkpoint"]["name"]) == (best.value, "step_3000")
+    text = phyla_at("best", "watched", "--suite", "heldout")
+    assert text.startswith(
+        f"best heldout/accuracy_mean  {best.value:.4g}\ncheckpoint  /nowhere/step_3000 (gone)\n"
+    )
+    study = json.loads(phyla_at("best", "suited", "--suite", "s", "--json"))
+    assert (Path(study["checkpoint"]["path"]) / "lr").exists()
+    assert study["value"] == json.loads(phyla_at("best", "suited", "--json"))["fitness"]
+
+
+def test_status_tells_the_lag_of_a_study_with_suites(phyla_at: Phyla) -> None:
+    (lag,) = json.loads(phyla_at("status", "suited", "--json"))["evaluation"]
+    assert (lag["suite"], lag["checkpoints"], lag["waiting"]) == ("s", 0, 0)
+    line = f"evaluation of s: up to date at step {lag['complete']}"
+    assert line in phyla_at("status", "suited").splitlines()
+
+
+def test_export_of_points(phyla_at: Phyla, found: Evaluations, tmp_path: Path) -> None:
+    points = list(found.points())
+    rows = json.loads(phyla_at("export", "watched", "--what", "evaluations"))
+    assert [(row["step"], row["name"]) for row in rows] == [(point.step, point.name) for point in points]
+    text = phyla_at("export", "watched", "--what", "evaluations", "--format", "csv")
+    lines = list(csv.DictReader(io.StringIO(text)))
+    assert [line["checkpoint"] for line in lines] == [point.checkpoint for point in points]
+    assert {line["partial"] for line in lines} == {"True", "False"}
+    assert json.loads(next(line["counts"] for line in lines if line["kind"] == "histogram"))
+    only = json.loads(phyla_at("export", "watched", "--what", "evaluations", "--suite", "sparse"))
+    assert {row["suite"] for row in only} == {"sparse"}
+    target = tmp_path / "points.json"
+    phyla_at("export", "watched", "--what", "evaluations", "-o", target)
+    assert json.loads(target.read_text()) == rows
+    assert "replace it with --force" in phyla_at(
+        "export", "watched", "--what", "evaluations", "-o", target, code=2
+    )
+
+
+def test_export_of_parquet_and_tensorboard(phyla_at: Phyla, found: Evaluations, tmp_path: Path) -> None:
+    file = tmp_path / "points.parquet"
+    phyla_at("export", "watched", "--format", "parquet", "-o", file)
+    assert parquet.read_table(file).num_rows == len(list(found.points()))
+    for _ in range(2):
+        phyla_at("export", "watched", "--format", "tensorboard", "-o", tmp_path / "logs", "--arrays")
+    assert sorted(logged(tmp_path / "logs")) == ["watched", "watched@branch1"]
+    phyla_at("export", "suited", "--format", "tensorboard", "-o", tmp_path / "logs")
+    runs = logged(tmp_path / "logs")
+    assert sorted(runs) == ["suited/member0", "suited/member1", "suited/member2", "watched", "watched@branch1"]
+    assert {one.tag for one in runs["suited/member0"]} == {"s/quality/score", "s/score_mean", "s/in/score_mean"}
+
+
+def test_an_extra_that_is_missing_is_named(
+    phyla_at: Phyla, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, extra in (("tensorboardX", "tensorboard"), ("pyarrow", "parquet")):
+        monkeypatch.setitem(sys.modules, name, None)
+        message = phyla_at("export", "watched", "--format", extra, "-o", tmp_path / "x", code=2)
+        assert f'pip install "phyla[{extra}]"' in message
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_report(phyla_at: Phyla, tmp_path: Path) -> None:
+    phyla_at("report", "watched", "-o", tmp_path / "run.html")
+    assert "heldout: eval tasks on checkpoints" in (tmp_path / "run.html").read_text()
+    phyla_at("report", "suited", "-o", tmp_path / "study.html")
+    page = (tmp_path / "study.html").read_text()
+    assert "s: eval tasks on checkpoints" in page
+    assert "The winner&#x27;s schedule" in page or "The winner's schedule" in page
+
+
+def test_a_run_without_checkpoints(cli: Phyla, tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path / 'phyla.db'}")
+    EvaluatedRun(tmp_path, [HELDOUT, SPARSE], store=store, name="fresh")
+    store.close()
+    text = cli("evaluations", "fresh", "--home", tmp_path)
+    assert text.splitlines()[:2] == [
+        "fresh: following; nothing to show",
+        "heldout: nothing is evaluated yet",
+    ]
+    assert json.loads(cli("export", "fresh", "--what", "evaluations", "--home", tmp_path)) == []
+    assert cli("best", "fresh", "--suite", "heldout", "--home", tmp_path, code=2).startswith(
+        "error: suite 'heldout' is complete on no checkpoint of 'fresh' yet"
+    )

@@ -1,0 +1,212 @@
+"""Studies whose fitness comes from a suite, with real processes that are killed, hang and hold the interpreter."""
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+import phyla
+from durability import check_evaluated, check_whole, load, run, start
+from phyla.failpoints import NAMES
+from phyla.records import Group, GroupState, StudyState
+from phyla.store import open_store
+
+MEMBERS, TRIALS = 4, 8
+
+
+def groups(home: Path, name: str) -> list[Group]:
+    store = open_store(f"sqlite:///{home / 'phyla.db'}")
+    found = store.find_run(name)
+    assert found is not None
+    with store.evaluations(found) as reader:
+        listed = list(reader.groups())
+    store.close()
+    return listed
+
+
+@pytest.mark.parametrize(("workers", "evaluators"), [(0, 0), (2, 0), (1, 2)])
+def test_every_trial_is_scored_by_the_suite(tmp_path: Path, workers: int, evaluators: int) -> None:
+    run(tmp_path, evaluated=True, members=MEMBERS, trials=TRIALS, workers=workers, evaluators=evaluators)
+    results = load(tmp_path)
+    check_whole(results, members=MEMBERS, trials=TRIALS)
+    check_evaluated(results)
+
+
+@pytest.mark.parametrize("hit", [1, 7])
+@pytest.mark.parametrize(
+    "name",
+    [name for name in NAMES if name.startswith("evaluation.") and "commit" not in name and "complete" not in name]
+    + ["trial.before_complete", "claim.before_commit", "claim.after_commit", "store.after_commit"],
+)
+def test_killed_at_a_failpoint_and_resumed(tmp_path: Path, name: str, hit: int) -> None:
+    run(
+        tmp_path,
+        failpoint=f"{name}=kill:{hit}",
+        expect=-signal.SIGKILL,
+        evaluated=True,
+        members=MEMBERS,
+        trials=TRIALS,
+    )
+    run(tmp_path, evaluated=True, members=MEMBERS, trials=TRIALS)
+    results = load(tmp_path)
+    check_whole(results, members=MEMBERS, trials=TRIALS)
+    check_evaluated(results)
+
+
+def test_random_kills_of_workers_and_of_everything(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    options: dict[str, Any] = {
+        "evaluated": True,
+        "members": 4,
+        "trials": 20,
+        "workers": 2,
+        "evaluators": 1,
+        "sleep_s": 0.02,
+    }
+    process = start(tmp_path, **options)
+    completed = 0
+    for _ in range(12):
+        while True:
+            if process.poll() is not None:
+                break
+            try:
+                now = load(tmp_path).counts().get("completed", 0)
+            except phyla.PhylaError:
+                continue
+            if now > completed and psutil.Process(process.pid).children():
+                completed = now
+                break
+        if process.poll() is not None:
+            break
+        if rng.random() < 0.3:
+            process.kill()
+            process.communicate()
+            process = start(tmp_path, **options)
+        else:
+            children = psutil.Process(process.pid).children()
+            if children:
+                victim = children[int(rng.integers(len(children)))]
+                try:
+                    os.kill(victim.pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, output
+    results = load(tmp_path)
+    check_whole(results, members=4, trials=20)
+    check_evaluated(results)
+
+
+def train(trial: phyla.Trial) -> None:
+    (trial.checkpoint_dir / "x.txt").write_text(str(trial.params["x"]))
+    for step in trial.steps():
+        trial.report(loss=0.0, step=step)
+
+
+def good(evaluation: phyla.Evaluation) -> None:
+    evaluation.record(x=float((evaluation.checkpoint.path / "x.txt").read_text()))
+
+
+def dies(evaluation: phyla.Evaluation) -> None:
+    os._exit(7)
+
+
+def hangs(evaluation: phyla.Evaluation) -> None:
+    time.sleep(1000)
+
+
+def holds_the_interpreter(evaluation: phyla.Evaluation) -> None:
+    sum(range(10**12))
+
+
+def study(home: Path, *more: phyla.Suite, **settings: object) -> phyla.Study:
+    fitness = phyla.Suite("fitness", (phyla.EvalTask("good", good),))
+    return phyla.Study(
+        name="s",
+        space=phyla.Space(x=phyla.Float(0.0, 1.0)),
+        objective=phyla.Maximize("x"),
+        strategy=phyla.PBT(
+            population_size=2,
+            steps_per_trial=2,
+            total_steps=4,
+            fitness=phyla.FromSuite("fitness", "x_mean"),
+        ),
+        train=train,
+        suites=[fitness, *more],
+        home=home,
+        **settings,  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize("bad", [dies, hangs, holds_the_interpreter])
+def test_a_poisoned_eval_task_delays_nothing_else_and_its_group_ends_partial(tmp_path: Path, bad: object) -> None:
+    poisoned = phyla.Suite(
+        "poisoned",
+        (
+            phyla.EvalTask("good", good),
+            phyla.EvalTask("bad", bad, timeout_s=1.0, max_attempts=2),  # type: ignore[arg-type]
+        ),
+    )
+    results = study(tmp_path, poisoned).run(workers=2)
+    assert results.state is StudyState.COMPLETED
+    fates = {(group.suite, group.state) for group in groups(tmp_path, "s")}
+    assert fates == {("fitness", GroupState.COMPLETE), ("poisoned", GroupState.PARTIAL)}
+    assert all(trial.fitness == trial.params["x"] for trial in results.trials())
+    why = next(group.why for group in groups(tmp_path, "s") if group.why)
+    assert "bad (" in why
+    if bad is not dies:
+        assert "timeout_s" in why
+
+
+def waits(trial: phyla.Trial) -> None:
+    """Go on training, once there is something to evaluate, until it was evaluated."""
+    marker = trial.working_dir.parent / "evaluated"
+    (trial.checkpoint_dir / "x.txt").write_text("1")
+    for step in trial.steps():
+        trial.report(loss=0.0, step=step)
+    deadline = time.monotonic() + 60
+    while trial.generation and not marker.exists():
+        assert time.monotonic() < deadline, "report() never yielded"
+        trial.report(loss=0.0)
+    trial.report(x=1.0)
+
+
+def marks(evaluation: phyla.Evaluation) -> None:
+    (evaluation.working_dir.parent / "evaluated").touch()
+    evaluation.record(x=1.0)
+
+
+def test_training_yields_to_evaluation_when_it_opted_in(tmp_path: Path) -> None:
+    late = phyla.Suite("late", (phyla.EvalTask("marks", marks),), policy=phyla.Policy(start_delay_s=0.2))
+    yielding = phyla.Study(
+        name="s",
+        space=phyla.Space(x=phyla.Float(0.0, 1.0)),
+        objective=phyla.Maximize("x"),
+        strategy=phyla.PBT(population_size=1, steps_per_trial=1, total_steps=2),
+        train=waits,
+        suites=[late],
+        yield_at_report=True,
+        home=tmp_path,
+    )
+    assert yielding.run(workers=0).state is StudyState.COMPLETED
+    assert [group.state for group in groups(tmp_path, "s")] == [GroupState.COMPLETE] * 2
+
+
+def test_some_train_and_others_evaluate(tmp_path: Path) -> None:
+    results = study(tmp_path).run(workers=2, kinds=["train"], evaluators=1)
+    assert results.state is StudyState.COMPLETED
+    store = open_store(f"sqlite:///{tmp_path / 'phyla.db'}")
+    found = store.find_run("s")
+    assert found is not None
+    with store.evaluations(found) as reader:
+        # What the ledger knew already, nobody had to evaluate.
+        evaluators = {task.worker for task in reader.eval_tasks() if not task.reused}
+    store.close()
+    trainers = {trial.worker for trial in results.trials()}
+    assert len(evaluators) == 1
+    assert not evaluators & trainers

@@ -1,0 +1,178 @@
+"""The example of continuous evaluation: a language model is trained, and its checkpoints are measured."""
+
+import importlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from phyla import plugins
+from phyla.evaluation import Metric, Suite, TaskResult, compare, decode, encode, merged
+from phyla.records import EvalTaskRecord, Seen
+from phyla.worker import Evaluation
+from phyla.worker.evaluation import checkpoint_of
+from phyla.worker.evaluator import seed_of
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "continuous_eval"
+EVERY = 50
+
+
+def train(out: Path, *options: str, steps: int) -> str:
+    """Run the training job; return what it printed."""
+    command = [sys.executable, str(EXAMPLE / "train.py"), "--out", str(out), "--every", str(EVERY)]
+    done = subprocess.run(
+        [*command, "--steps", str(steps), *options], capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def checkpoint(run: Path, step: int) -> Path:
+    return run / "checkpoints" / f"step_{step:06d}.pt"
+
+
+def losses(printed: str) -> list[float]:
+    """Return the losses that were printed, in their order."""
+    return [float(line.split("loss ")[1].split()[0]) for line in printed.splitlines() if ": loss " in line]
+
+
+@pytest.fixture(scope="module")
+def suite() -> Iterator[Suite]:
+    """The suite of the example, whose files are found as a worker finds them."""
+    before = list(sys.path)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield plugins.study_module(EXAMPLE / "suite.py").suite
+    finally:
+        torch.set_num_threads(threads)
+        sys.path[:] = before
+        for name in (plugins.STUDY_MODULE, "char_gru", "stdlib_text"):
+            sys.modules.pop(name, None)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A run whose last checkpoint but one is spoiled, and what it printed."""
+    out = tmp_path_factory.mktemp("lm")
+    return out, train(out, "--inject-regression", str(5 * EVERY), steps=6 * EVERY)
+
+
+def evaluated(suite: Suite, path: Path, work: Path, *, shards: int | None = None) -> list[TaskResult]:
+    """Evaluate a checkpoint as one worker would, and merge the shards as an aggregation would."""
+    seen = Seen(run=1, name=path.name, step=int(path.stem[5:]), identity=path.name, seen_at=0.0, written_at=0.0)
+    assert suite.load is not None
+    loaded = suite.load(checkpoint_of(seen, path))
+    results = []
+    for task in suite.tasks:
+        count = shards or task.shards
+        parts: list[dict[str, Metric]] = []
+        for shard in range(count):
+            record = EvalTaskRecord(
+                run=1, task=task.name, identity=task.identity, shard=shard, shards=count, created_at=0.0
+            )
+            evaluation = Evaluation(
+                record,
+                seen,
+                suite=suite.name,
+                path=path,
+                config=task.config,
+                seed=seed_of(task.seed, record.replicate),
+                loaded=loaded,
+                worker=None,
+                outputs=work / "outputs",
+                work_root=work / "scratch",
+            )
+            task(evaluation)
+            stored = {name: encode(metric, plugins.reference) for name, metric in evaluation.statistics.items()}
+            parts.append({name: decode(raw, plugins.resolve_class) for name, raw in stored.items()})
+        metrics = merged(parts, expected=task.samples)
+        results.append(
+            TaskResult(
+                task=task.name, config=task.config, tags=task.tags, weight=task.weight, metrics=metrics, arrays={}
+            )
+        )
+    return results
+
+
+def values(results: Sequence[TaskResult]) -> dict[str, float]:
+    return {
+        f"{one.task}/{name}/{key}": value
+        for one in results
+        for name, metric in one.metrics.items()
+        for key, value in metric.summary().items()
+    }
+
+
+def test_training_lowers_the_loss_and_says_when_it_is_done(run: tuple[Path, str]) -> None:
+    out, printed = run
+    first, second, *_ = losses(printed)
+    assert second < first - 0.3
+    assert sorted((out / "checkpoints").iterdir()) == [
+        out / "checkpoints" / "DONE",
+        *(checkpoint(out, step) for step in range(50, 301, 50)),
+    ]
+
+
+def test_a_resumed_run_ends_where_an_uninterrupted_one_does(run: tuple[Path, str], tmp_path: Path) -> None:
+    out, _ = run
+    resumed = tmp_path / "resumed"
+    (resumed / "checkpoints").mkdir(parents=True)
+    shutil.copy(checkpoint(out, 250), checkpoint(resumed, 250))
+    # The writer was killed while it wrote the newest one.
+    checkpoint(resumed, 260).write_bytes(checkpoint(out, 300).read_bytes()[:300_000])
+    printed = train(resumed, steps=300)
+    assert "at step 250" in printed
+    ends = [torch.load(checkpoint(folder, 300), weights_only=True)["model"] for folder in (out, resumed)]
+    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+
+
+def test_only_the_newest_checkpoints_are_kept_on_request(tmp_path: Path) -> None:
+    train(tmp_path, "--keep", "2", "--every", "2", steps=7)
+    assert sorted((tmp_path / "checkpoints").glob("*.pt")) == [checkpoint(tmp_path, step) for step in (6, 7)]
+
+
+def test_statistics_do_not_depend_on_the_number_of_shards(
+    suite: Suite, run: tuple[Path, str], tmp_path: Path
+) -> None:
+    out, _ = run
+    whole = values(evaluated(suite, checkpoint(out, 200), tmp_path, shards=1))
+    split = values(evaluated(suite, checkpoint(out, 200), tmp_path, shards=3))
+    assert whole == pytest.approx(split, rel=1e-12)
+    assert list(whole) == list(split)
+    for task in suite.tasks:
+        assert whole[f"{task.name}/loss/n"] == task.samples
+        assert 0 < whole[f"{task.name}/loss/stderr"] < 0.1
+
+
+def test_the_spoiled_checkpoint_is_worse_on_every_task_in_distribution_and_the_next_is_not(
+    suite: Suite, run: tuple[Path, str], tmp_path: Path
+) -> None:
+    out, _ = run
+    before, spoiled, mended = (evaluated(suite, checkpoint(out, step), tmp_path) for step in (200, 250, 300))
+    assert suite.compared_metric == "loss"
+    worse = {
+        one.task: one
+        for one in compare(spoiled, before, metric="loss", higher_is_better=False)
+        if one.regressed and one.test == "paired"
+    }
+    inside = {task.name for task in suite.tasks if "in" in task.tags}
+    assert inside <= worse.keys()
+    later = compare(mended, before, metric="loss", higher_is_better=False)
+    assert not any(one.regressed for one in later if one.task in inside)
+
+
+def test_the_texts_are_there_where_no_unit_tests_are_installed(suite: Suite, tmp_path: Path) -> None:
+    text = importlib.import_module("stdlib_text")
+    for path in text.stdlib().glob("*.py"):
+        shutil.copy(path, tmp_path / path.name)
+    made_up = text.unit_tests(tmp_path)
+    assert made_up.count("    def test_") > 300
+    task = suite.task("tests")
+    config: Any = task.config
+    assert len(made_up) > config["group"] * config["groups"] * (config["length"] + 1)

@@ -1,0 +1,156 @@
+"""Real libraries write, slowly or until they are killed, while we scan: what is ready can be loaded.
+
+A checkpoint that is ready is taken and loaded at once, as an evaluation would. If it cannot be loaded, it must
+have been overwritten in place meanwhile, and `unchanged` must say so.
+"""
+
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from foreign import QUIET_S, START, scans
+from phyla.errors import CheckpointChanged, CheckpointGone
+from phyla.settings import child_environment
+from phyla.watcher import Found, get_format, take, unchanged
+
+WRITERS = Path(__file__).parents[1] / "writers.py"
+FORMAT_OF = {
+    "torch": "torch",
+    "legacy": "torch",
+    "slow": "torch",
+    "in-place": "torch",
+    "dcp": "dcp",
+    "dcp-in-place": "dcp",
+    "safetensors": "safetensors",
+    "shards": "safetensors",
+    "orbax": "orbax",
+    "orbax-commit-file": "orbax",
+    "huggingface": "huggingface",
+}
+STEPS = 400
+ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+
+
+class Loader:
+    """Loads with the real library, in a process of its own, which some loads do not survive."""
+
+    def __init__(self, library: str, processes: ExitStack) -> None:
+        self._library = library
+        self._processes = processes
+        self._start()
+
+    def _start(self) -> None:
+        self._process = self._processes.enter_context(started("load", self._library))
+
+    def __call__(self, path: Path, found: Found) -> str:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{found.step or 0} {path}\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline().strip()
+        if not answer:
+            # A file that is mapped into memory and truncated ends the process that reads it.
+            answer = f"the loading process died with status {self._process.wait()}"
+            self._start()
+        return answer
+
+
+@contextmanager
+def started(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
+    process = subprocess.Popen(
+        [sys.executable, str(WRITERS), *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=child_environment(ENVIRONMENT),
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def saved_steps(process: "subprocess.Popen[str]", count: int) -> list[int]:
+    """Wait until so many steps are saved."""
+    assert process.stdout is not None
+    steps: list[int] = []
+    for line in process.stdout:
+        if line.strip().isdecimal():
+            steps.append(int(line))
+            if len(steps) >= count:
+                break
+    assert len(steps) == count
+    return steps
+
+
+@pytest.mark.parametrize(
+    ("library", "name"),
+    [*FORMAT_OF.items(), ("in-place", "auto"), ("dcp", "auto"), ("shards", "auto"), ("orbax", "auto")],
+)
+def test_what_is_ready_can_be_loaded(library: str, name: str, tmp_path: Path) -> None:
+    root, snapshots = tmp_path / "root", tmp_path / "snapshots"
+    root.mkdir()
+    rng = random.Random(f"{library} {name}")
+    scan = scans(get_format(name, quiet_s=QUIET_S), root)
+    loaded: set[str] = set()
+    with ExitStack() as processes:
+        load = Loader(library, processes)
+
+        def evaluate(found: Found, *, at_rest: bool) -> None:
+            if found.fingerprint in loaded:
+                return
+            try:
+                path = take(root, found, snapshots, "link")
+            except (CheckpointChanged, CheckpointGone):
+                assert not at_rest
+                return
+            answer = load(path, found)
+            if answer == "ok":
+                loaded.add(found.fingerprint)
+            else:
+                assert not at_rest, f"{found}: {answer}"
+                assert not unchanged(path, found), f"{found}: {answer}"
+
+        kill = -1
+        # On a slow machine a writer that overwrites may change each one while it is loaded.
+        while kill < 1 or (not loaded and kill < 9):
+            kill += 1
+            with started(library, str(root), str(STEPS)) as writer:
+                for _ in range(rng.randrange(2, 5)):
+                    saved_steps(writer, 1)
+                    for found in newest_ready(scan(), 2):
+                        evaluate(found, at_rest=False)
+                for _ in range(rng.randrange(100)):
+                    scan()
+                writer.send_signal(signal.SIGKILL)
+                writer.wait()
+            now = START + kill * 1000
+            for moment in (now, now + 1, now + 1 + QUIET_S):
+                # What a deletion left that was cut short may look whole.
+                for found in newest_ready(scan(moment), 6):
+                    if "came or went" not in found.why:
+                        evaluate(found, at_rest=True)
+        assert loaded
+
+
+def newest_ready(found: dict[str, Found], count: int) -> list[Found]:
+    ready = [item for item in found.values() if item.ready]
+    return sorted(ready, key=lambda item: item.modified_at)[-count:]
+
+
+@pytest.mark.parametrize("library", FORMAT_OF)
+def test_whatever_was_saved_is_found(library: str, tmp_path: Path) -> None:
+    scan = scans(get_format(FORMAT_OF[library]), tmp_path)
+    with started(library, str(tmp_path), "4") as writer:
+        saved = saved_steps(writer, 4)
+        assert writer.wait() == 0
+    ready = {found.step for found in scan().values() if found.ready}
+    assert len(ready) == 1 if "in-place" in library else ready == set(saved)

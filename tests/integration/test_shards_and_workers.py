@@ -1,0 +1,57 @@
+"""However a suite is split, over shards and over worker processes, it finds the same."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import phyla
+
+SUITE = """
+import numpy as np
+import phyla
+
+SAMPLES = np.random.default_rng(7).normal(1e6, 1.0, 1001)
+
+
+def measure(evaluation):
+    for batch in np.array_split(evaluation.shard.of(SAMPLES), 4):
+        evaluation.record(
+            value=batch,
+            total=phyla.Sum.of(batch),
+            largest=phyla.Maximum.of(batch),
+            spread=phyla.Histogram.of(batch, edges=[1e6 - 3, 1e6 - 1, 1e6, 1e6 + 1, 1e6 + 3]),
+        )
+
+
+suite = phyla.Suite("split", [phyla.EvalTask(f"t{{i}}", measure, shards={shards}) for i in range(3)])
+"""
+SAMPLES = np.random.default_rng(7).normal(1e6, 1.0, 1001)
+
+
+@pytest.mark.parametrize(("shards", "workers"), [(1, 1), (2, 1), (7, 1), (2, 2), (7, 3), (7, 4)])
+def test_any_number_of_shards_and_workers_finds_the_same(tmp_path: Path, shards: int, workers: int) -> None:
+    checkpoint = tmp_path / "checkpoints" / "step_1"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "weights").write_text("w")
+    (checkpoint / "DONE").touch()
+    (tmp_path / "suite.py").write_text(SUITE.format(shards=shards))
+    watched = phyla.watch(
+        tmp_path / "checkpoints",
+        f"{tmp_path / 'suite.py'}:suite",
+        workers,
+        name="run",
+        home=tmp_path / "home",
+        format="marker",
+        following=phyla.Following(once=True),
+    )
+    assert watched.complete
+    (values,) = phyla.load_evaluations("run", home=tmp_path / "home").values("split")
+    found: dict[str, Any] = dict(values.values)
+    assert found["value_mean"].value == pytest.approx(SAMPLES.mean(), rel=1e-12)
+    stderr = SAMPLES.std(ddof=1) / 1001**0.5 / 3**0.5
+    assert found["value_mean"].stderr == pytest.approx(stderr, rel=1e-12)
+    assert found["total_mean"].value == pytest.approx(SAMPLES.sum(), rel=1e-12)
+    assert found["largest_mean"].value == SAMPLES.max()
+    assert found["spread_mean"].value == pytest.approx(SAMPLES.mean(), rel=1e-12)

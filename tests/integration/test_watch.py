@@ -1,0 +1,355 @@
+"""Watching training jobs with real processes: `phyla watch` and `phyla evaluate`."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import psutil
+
+from phyla.records import GroupState, RunState, SeenState
+from watching import (
+    Look,
+    check_whole,
+    command,
+    environment,
+    has_run,
+    kill,
+    pids,
+    run,
+    start,
+    wait_for,
+    watch_words,
+    write,
+)
+
+
+def writes(root: Path, steps: list[int], pause_s: float) -> threading.Thread:
+    """Write checkpoints in a thread, and say at the end that training is over."""
+
+    def work() -> None:
+        for step in steps:
+            write(root, step)
+            time.sleep(pause_s)
+        (root / "FINISHED").write_text("")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def test_a_slow_writer_is_followed_to_its_end(tmp_path: Path) -> None:
+    steps = list(range(0, 80, 10))
+    process = start(tmp_path, watch_words(tmp_path, "--json", workers=2))
+    writer = writes(tmp_path / "ckpt", steps, 0.3)
+    output, _ = process.communicate(timeout=120)
+    writer.join()
+    assert process.returncode == 0, output
+    told = [json.loads(line) for line in output.splitlines()]
+    assert Counter(line["kind"] for line in told)["complete"] == len(steps)
+    assert told[-1]["kind"] == "end"
+    assert told[-1]["runs"]["job"]["message"] == "training wrote FINISHED"
+    look = check_whole(tmp_path, steps)
+    assert not [group for group in look.groups if group.priority > 2 and group.started is False]
+
+
+def test_workers_that_come_later_take_their_share_and_end_with_the_run(tmp_path: Path) -> None:
+    steps = list(range(0, 120, 10))
+    for step in steps:
+        write(tmp_path / "ckpt", step)
+    watcher = start(tmp_path, watch_words(tmp_path, "--once", workers=1), EVAL_S="1.0")
+    wait_for(lambda: has_run(tmp_path) and Look(tmp_path).running, "running eval task")
+    late = start(tmp_path, command("evaluate", "job", "--workers", 1), EVAL_S="1.0")
+    for process in (watcher, late):
+        output, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, output
+    look = check_whole(tmp_path, steps)
+    workers = {entry.worker for entries in look.results.values() for entry in entries}
+    assert len(workers) == 2
+
+
+def test_an_interrupted_watcher_is_resumed(tmp_path: Path) -> None:
+    steps = [0, 10, 20]
+    for step in steps:
+        write(tmp_path / "ckpt", step)
+    words = watch_words(tmp_path, workers=1)
+    process = start(tmp_path, words, EVAL_S="20")
+    wait_for(lambda: has_run(tmp_path) and Look(tmp_path).running, "running eval task")
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert "Traceback" not in output
+    look = Look(tmp_path)
+    assert look.run.state is RunState.FOLLOWING
+    assert not look.running
+    assert sum(task.failures for task in look.tasks) == 0
+    (tmp_path / "ckpt" / "FINISHED").write_text("")
+    run(tmp_path, words)
+    check_whole(tmp_path, steps)
+
+
+def test_killed_workers_watchers_and_everything(tmp_path: Path) -> None:
+    steps = list(range(0, 60, 10))
+    words = watch_words(tmp_path, workers=2)
+    writer = writes(tmp_path / "ckpt", steps, 0.4)
+    process = start(tmp_path, words, EVAL_S="0.3")
+    wait_for(lambda: has_run(tmp_path) and Look(tmp_path).states()["complete"], "group complete")
+    kill(pids(process)[0])
+    wait_for(lambda: Look(tmp_path).states()["complete"] >= 2, "second group complete")
+    workers = [psutil.Process(pid) for pid in pids(process)]
+    process.kill()
+    process.communicate()
+    _, alive = psutil.wait_procs(workers, timeout=20)
+    assert not alive, "a worker outlived its supervisor"
+    process = start(tmp_path, words, EVAL_S="0.1")
+    wait_for(lambda: pids(process), "workers")
+    before = Look(tmp_path).states()["complete"]
+    wait_for(lambda: Look(tmp_path).states()["complete"] > before or Look(tmp_path).running, "work under way")
+    for pid in [*pids(process), process.pid]:
+        kill(pid)
+    process.communicate()
+    run(tmp_path, words)
+    writer.join()
+    check_whole(tmp_path, steps)
+
+
+def test_a_poisoned_eval_task_delays_nothing_else(tmp_path: Path) -> None:
+    steps = [0, 10]
+    for step in steps:
+        write(tmp_path / "ckpt", step)
+    words = watch_words(tmp_path, "--suite", "suites.py:heldout", "--once", suite="suites.py:poisoned", workers=2)
+    output = run(tmp_path, words, expect=1)
+    look = Look(tmp_path)
+    assert look.states("heldout") == {"complete": 2}
+    assert look.states("poisoned") == {"partial": 2}
+    why = next(group.why or "" for group in look.groups if group.suite == "poisoned")
+    assert all(text in why for text in ("poisoned", "exit status 9", "timeout_s"))
+    shifted = [task for task in look.tasks if task.task == "shifted"]
+    assert all(task.state == "completed" for task in shifted)
+    assert {task.task: task.failures for task in look.tasks if task.state == "failed"} == {
+        "raises": 3,
+        "dies": 3,
+        "hangs": 2,
+    }
+    assert "2 evaluations are missing or partial" in output
+    assert "Traceback" not in output
+
+
+def test_a_checkpoint_that_is_deleted_during_its_evaluation_survives_in_its_snapshot(tmp_path: Path) -> None:
+    folder = write(tmp_path / "ckpt", 10)
+    process = start(tmp_path, watch_words(tmp_path, workers=1), EVAL_S="1.5")
+    wait_for(lambda: has_run(tmp_path) and Look(tmp_path).running, "running eval task")
+    shutil.rmtree(folder)
+    write(tmp_path / "ckpt", 20)
+    (tmp_path / "ckpt" / "FINISHED").write_text("")
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    look = Look(tmp_path)
+    assert look.values() == {"step_10": 9.5, "step_20": 19.5}
+    first = min(look.seen)
+    assert look.seen[first].state is SeenState.GONE, "its snapshot is not needed any more"
+
+
+def test_without_snapshots_deleted_and_overwritten_checkpoints_are_told_apart_from_others(tmp_path: Path) -> None:
+    folder = write(tmp_path / "ckpt", 10)
+    process = start(tmp_path, watch_words(tmp_path, "--snapshots", "none", workers=1), EVAL_S="1.5")
+    wait_for(lambda: has_run(tmp_path) and Look(tmp_path).running, "running eval task")
+    shutil.rmtree(folder)
+    wait_for(lambda: Look(tmp_path).states()["gone"], "group gone")
+    write(tmp_path / "ckpt", 20)
+    # What runs may still be the eval task of the first one.
+    wait_for(lambda: "step_20" in {seen.name for seen in Look(tmp_path).seen.values()}, "second checkpoint")
+    write(tmp_path / "ckpt", 20, 25.0)
+    wait_for(lambda: Look(tmp_path).states()["gone"] == 2, "overwritten group gone")
+    (tmp_path / "ckpt" / "FINISHED").write_text("")
+    output, _ = process.communicate(timeout=60)
+    look = Look(tmp_path)
+    assert [seen.name for seen in look.seen.values()] == ["step_10", "step_20", "step_20"]
+    assert look.values() == {"step_20": 24.5}
+    assert Counter(group.state for group in look.groups) == {GroupState.GONE: 2, GroupState.COMPLETE: 1}
+    assert process.returncode in (0, 1), output
+
+
+def test_a_thousand_checkpoints_within_a_minute_all_get_a_fate(tmp_path: Path) -> None:
+    process = start(tmp_path, watch_words(tmp_path, "--json", suite="suites.py:newest", workers=1))
+    wait_for(lambda: has_run(tmp_path), "run")
+    began = time.monotonic()
+    for step in range(1000):
+        write(tmp_path / "ckpt", step)
+    (tmp_path / "ckpt" / "FINISHED").write_text("")
+    output, _ = process.communicate(timeout=180)
+    assert process.returncode == 0, output[-3000:]
+    print(f"all have a fate {time.monotonic() - began:.1f} s after the first was written")
+    look = Look(tmp_path)
+    assert len(look.seen) == 1000
+    states = look.states("newest")
+    assert set(states) == {"complete", "skipped"}
+    assert sum(states.values()) == 1000
+    final = next(group for group in look.groups if look.seen[group.seen].step == 999)
+    assert final.state is GroupState.COMPLETE
+    assert {group.why for group in look.groups if group.state is GroupState.SKIPPED} == {
+        "a newer checkpoint came before its evaluation began (latest)"
+    }
+
+
+def test_several_runs_share_the_workers_and_get_their_turn(tmp_path: Path) -> None:
+    for step in range(8):
+        write(tmp_path / "a", step)
+    for step in range(2):
+        write(tmp_path / "b", step)
+    words = watch_words(tmp_path, "--once", workers=1)
+    words[words.index(str(tmp_path / "ckpt"))] = str(tmp_path / "a")
+    words.insert(words.index("--suite"), str(tmp_path / "b"))
+    at = words.index("--name")
+    del words[at : at + 2]
+    run(tmp_path, words)
+    one, other = Look(tmp_path, "a"), Look(tmp_path, "b")
+    assert (one.states()["complete"], other.states()["complete"]) == (8, 2)
+    ends = sorted((group.ended_at or 0.0, look.run.name) for look in (one, other) for group in look.groups)
+    assert {name for _, name in ends[:5]} == {"a", "b"}, "the long one did not keep the short one waiting"
+
+
+def test_a_run_is_followed_by_one_watcher_only(tmp_path: Path) -> None:
+    write(tmp_path / "ckpt", 1)
+    words = watch_words(tmp_path)
+    process = start(tmp_path, words)
+    wait_for(lambda: has_run(tmp_path) and Look(tmp_path).states()["complete"], "group complete")
+    output = run(tmp_path, words, expect=2)
+    assert f"process {process.pid} on" in output
+    assert "phyla evaluate job" in output
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+
+
+def test_wrong_uses_are_told_in_one_paragraph(tmp_path: Path) -> None:
+    (tmp_path / "ckpt").mkdir()
+    (tmp_path / "other").mkdir()
+    words = watch_words(tmp_path, "--once")
+    run(tmp_path, words)
+    moved = [str(tmp_path / "other") if word == str(tmp_path / "ckpt") else word for word in words]
+    wrong = {
+        "is that of": moved,
+        "neither a directory nor a study": command("watch", "nothing", "--suite", "suites.py"),
+        "there is no directory": command("watch", "./nothing", "--suite", "suites.py", "--once"),
+        "no suite 'x'": command("watch", "ckpt", "--suite", "suites.py:x"),
+        "there is no file": command("watch", "ckpt", "--suite", "nothing.py"),
+        "no checkpoint format": command("watch", "ckpt", "--suite", "suites.py", "--format", "nothing"),
+        "there is no run": command("evaluate", "nothing"),
+    }
+    for message, each in wrong.items():
+        output = run(tmp_path, each, expect=2)
+        assert message in output
+        assert "Traceback" not in output
+
+
+def test_a_plan_says_what_is_missing_and_changes_nothing(tmp_path: Path) -> None:
+    for step in (0, 10):
+        write(tmp_path / "ckpt", step)
+    words = watch_words(tmp_path, "--once")
+    first = run(tmp_path, [*words, "--plan", "--json"])
+    assert not (tmp_path / ".phyla").exists()
+    assert [(row["task"], row["cells"]) for row in json.loads(first)] == [("accuracy", 4), ("shifted", 2)]
+    run(tmp_path, words)
+    write(tmp_path / "ckpt", 20)
+    before = Look(tmp_path)
+    then = json.loads(run(tmp_path, [*words, "--plan", "--json"]))
+    assert [(row["cells"], row["known"]) for row in then] == [(2, 4), (1, 2)]
+    assert all(row["seconds"] is not None for row in then)
+    assert Look(tmp_path).groups == before.groups
+
+
+def test_a_changed_suite_is_filled_in(tmp_path: Path) -> None:
+    for step in (0, 10):
+        write(tmp_path / "ckpt", step)
+    words = watch_words(tmp_path, "--once", workers=1)
+    run(tmp_path, words)
+    suites = tmp_path / "suites.py"
+    changed = suites.read_text().replace('["out"])', '["out"], version="2")').replace("- 1.0", "- 2.0")
+    suites.write_text(changed)
+    run(tmp_path, words)
+    look = Look(tmp_path)
+    assert look.values() == {"step_0": -1.0, "step_10": 9.0}
+    assert look.states() == {"complete": 2}
+    assert len([task for task in look.tasks if task.task == "accuracy"]) == 4, "these were not computed again"
+
+
+def test_workers_start_anew_when_suites_change_under_them(tmp_path: Path) -> None:
+    steps = [0, 10]
+    for step in steps:
+        write(tmp_path / "ckpt", step)
+    words = watch_words(tmp_path, workers=0)
+    process = start(tmp_path, words)
+    wait_for(lambda: has_run(tmp_path) and Look(tmp_path).states()["complete"] == 2, "groups complete")
+    late = start(tmp_path, command("evaluate", "job", "--workers", 1))
+    wait_for(lambda: pids(late), "worker")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    suites = tmp_path / "suites.py"
+    suites.write_text(suites.read_text().replace('["out"])', '["out"], version="2")').replace("- 1.0", "- 2.0"))
+    process = start(tmp_path, words)
+    wait_for(lambda: len(Look(tmp_path).tasks) > 8, "eval tasks of the new version")
+    write(tmp_path / "ckpt", 20)
+    (tmp_path / "ckpt" / "FINISHED").write_text("")
+    for one in (process, late):
+        output, _ = one.communicate(timeout=120)
+        assert one.returncode == 0, output
+    look = Look(tmp_path)
+    assert look.values() == {"step_0": -1.0, "step_10": 9.0, "step_20": 19.0}
+    assert not [task for task in look.tasks if task.failures]
+
+
+def test_checkpoints_of_a_study_are_watched(tmp_path: Path) -> None:
+    (tmp_path / "study.py").write_text(
+        """
+import json
+import phyla
+
+def train(trial):
+    (trial.checkpoint_dir / "weights.json").write_text(json.dumps({"value": trial.end_step}))
+    trial.report(score=float(trial.end_step))
+
+study = phyla.Study(
+    "toy", {"lr": phyla.Float(0.1, 1.0)}, phyla.Maximize("score"),
+    phyla.PBT(population_size=2, steps_per_trial=5, total_steps=20), train,
+)
+"""
+    )
+    run(tmp_path, command("run", "study.py", "--workers", 1))
+    words = watch_words(tmp_path, suite="suites.py:heldout", workers=1)
+    words[words.index(str(tmp_path / "ckpt"))] = "toy"
+    output = run(tmp_path, words)
+    look = Look(tmp_path)
+    assert look.states()["complete"] == len(look.groups) > 0
+    assert "the study is completed" in output
+
+
+def test_live_lines_on_a_terminal(tmp_path: Path) -> None:
+    import pty
+
+    write(tmp_path / "ckpt", 10)
+    main, terminal = pty.openpty()
+    process = subprocess.Popen(
+        watch_words(tmp_path, "--once"),
+        cwd=tmp_path,
+        env=environment(TERM="xterm"),
+        stdout=terminal,
+        stderr=terminal,
+    )
+    os.close(terminal)
+    shown = b""
+    with contextlib.suppress(OSError):  # at the end
+        while part := os.read(main, 65536):
+            shown += part
+    os.close(main)
+    assert process.wait(60) == 0
+    assert b"1 checkpoints seen" in shown
+    assert b"complete" in shown
