@@ -3,7 +3,37 @@
 import math
 from collections.abc import Sequence
 
-from phyla.records import Maximize, Member, MemberState, Objective, Scored, TrialRecord, TrialState
+import numpy as np
+
+from phyla.population import Context
+from phyla.records import (
+    JsonObject,
+    Maximize,
+    Member,
+    MemberState,
+    Objective,
+    Scored,
+    TrialKind,
+    TrialRecord,
+    TrialState,
+)
+from phyla.space import Float, Space
+
+ANY_SPACE = Space(lr=Float(0.1, 1.0))
+
+
+def context(
+    rng: np.random.Generator | int = 0, *, space: Space = ANY_SPACE, objective: Objective | None = None
+) -> Context:
+    """What a decision goes by; a number seeds its generator."""
+    return Context(
+        space=space, objective=objective or Maximize("Q"), rng=np.random.default_rng(rng), now=1_000_000.0
+    )
+
+
+def source(params: JsonObject) -> Scored:
+    """A trial whose hyperparameters are taken over."""
+    return Scored(trial=1, member=0, checkpoint="1.1", index=0, step=1, params=params, fitness=0.0, order=0.0)
 
 
 class Listed:
@@ -12,7 +42,7 @@ class Listed:
     def __init__(self, *scores: Sequence[float], objective: Objective | None = None) -> None:
         self.objective = objective or Maximize("Q")
         self.trials: dict[int, TrialRecord] = {}
-        self.members = [self._member(index, values) for index, values in enumerate(scores)]
+        self.slots = [self._member(index, values) for index, values in enumerate(scores)]
 
     def _member(self, index: int, scores: Sequence[float]) -> Member:
         parent = None
@@ -68,10 +98,10 @@ class Listed:
 
     @property
     def size(self) -> int:
-        return len(self.members)
+        return len(self.slots)
 
     def _ranked(self) -> list[Member]:
-        scored = [m for m in self.members if m.published and m.published.order is not None]
+        scored = [m for m in self.slots if m.published and m.published.order is not None]
         return sorted(scored, key=self._key, reverse=True)
 
     @staticmethod
@@ -89,10 +119,10 @@ class Listed:
         return self._ranked()[rank]
 
     def member(self, index: int) -> Member:
-        return self.members[index]
+        return self.slots[index]
 
     def lowest_generation(self) -> int | None:
-        return min((member.generation for member in self.members), default=None)
+        return min((member.generation for member in self.slots), default=None)
 
     def elites(self) -> int:
         return len(self._elites())
@@ -110,3 +140,18 @@ class Listed:
 
     def trial(self, trial_id: int) -> TrialRecord:
         return self.trials[trial_id]
+
+    def members(self) -> Sequence[Member]:
+        return self.slots
+
+    def last_completed(self, count: int) -> Sequence[TrialRecord]:
+        done = [t for t in self.trials.values() if t.state is TrialState.COMPLETED and t.kind is TrialKind.TRAIN]
+        return done[::-1][:count]
+
+    def unfinished(self) -> Sequence[TrialRecord]:
+        return [t for t in self.trials.values() if t.state in (TrialState.PENDING, TrialState.RUNNING)]
+
+    def standing(self, generation: int, order: float) -> tuple[int, int]:
+        orders = [t.order for t in self.last_completed(len(self.trials)) if t.generation == generation]
+        known = [o for o in orders if o is not None]
+        return sum(o > order for o in known), len(known)

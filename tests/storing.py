@@ -201,6 +201,12 @@ def _answers(view: Reader) -> dict[str, Any]:
         "elite": [view.elite(member) for member in range(view.size)],
         "running": [view.running(), *(view.running(worker) for worker in WORKERS)],
         "expired": view.expired(2),
+        "members": view.members(),
+        "last completed": [view.last_completed(count) for count in (0, 2, 99)],
+        "unfinished trials": view.unfinished(),
+        "standing": [
+            view.standing(generation, order) for generation in (0, 1, 7) for order in (float("-inf"), 0.0, 0.5)
+        ],
     }
 
 

@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 from typing import final
 
-import numpy as np
-
 from phyla.errors import ConfigurationError
 from phyla.population.exploit import Exploited, facts
 from phyla.population.keeps import Keeps
 from phyla.population.protocol import Population
+from phyla.population.strategy import Context
 from phyla.records import JsonObject, Member
 
 
@@ -47,7 +46,7 @@ class Backtrack:
         """The elites."""
         return Keeps(elites=True)
 
-    def choose(self, member: Member, population: Population, rng: np.random.Generator) -> Exploited:
+    def choose(self, member: Member, population: Population, context: Context) -> Exploited:
         """Decide about one member."""
         mine = member.published
         elites = population.elites()
@@ -58,7 +57,7 @@ class Backtrack:
         reason = {**reason, "own": facts(mine), "line": facts(line)}
         if line.order is None or mine.order >= line.order:
             return Exploited(donor=None, reason={**reason, "why": "not worse than the elites"})
-        donor = population.elite_at_rank(int(rng.integers(max(1, int(self.pool * elites + 1e-9)))))
+        donor = population.elite_at_rank(int(context.rng.integers(max(1, int(self.pool * elites + 1e-9)))))
         if donor.order is None or donor.order <= mine.order:
             return Exploited(donor=None, reason={**reason, "why": "no elite is better"})
         return Exploited(donor=donor, reason={**reason, "donor": facts(donor)})

@@ -1,17 +1,15 @@
 """Hyperparameters from two parents."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast, final
-
-import numpy as np
 
 from phyla.errors import ConfigurationError, SpaceError
 from phyla.population.exploit import facts
 from phyla.population.explore import Explore, Explored, Perturb
 from phyla.population.protocol import Population
-from phyla.records import Json, JsonObject
-from phyla.space import Space
+from phyla.population.strategy import Context
+from phyla.records import Json, JsonObject, Scored
 
 _PERTURB = Perturb()
 
@@ -49,18 +47,17 @@ class Crossover:
         if not 0 <= self.share <= 1:
             raise ConfigurationError(f"Crossover(share={self.share!r}): a probability lies between 0 and 1")
 
-    def propose(
-        self, params: JsonObject, space: Space, rng: np.random.Generator, population: Population
-    ) -> Explored | None:
+    def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
         """Cross with a member that is drawn, then mutate."""
         scored = population.scored()
         top = max(1, int(self.quantile * scored + 1e-9))
-        mate = population.at_rank(int(rng.integers(top))).published if scored else None
+        mate = population.at_rank(int(context.rng.integers(top))).published if scored else None
+        params = source.params
         crossed, changes, what = params, dict[str, JsonObject](), dict[str, Json]()
         if mate is not None and mate.can_donate:
             what = {"mate": facts(mate)}
             try:
-                crossed, changed = space.cross(params, mate.params, rng, share=self.share)
+                crossed, changed = context.space.cross(params, mate.params, context.rng, share=self.share)
             except SpaceError as error:
                 # Two allowed parents need have no allowed child but themselves.
                 what = {**what, "not_crossed": str(error)}
@@ -73,7 +70,7 @@ class Crossover:
                     }
                     for name, change in changed.items()
                 }
-        mutated = self.then.propose(crossed, space, rng, population) if self.then else None
+        mutated = self.then.propose(replace(source, params=crossed), population, context) if self.then else None
         if mutated is None:
             return Explored(params=crossed, changes=changes, facts=what)
         return Explored(

@@ -4,12 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, cast, final
 
-import numpy as np
-
 from phyla.errors import ConfigurationError
 from phyla.population.protocol import Population
-from phyla.records import JsonObject
-from phyla.space import Space
+from phyla.population.strategy import Context
+from phyla.records import JsonObject, Scored
 
 
 @final
@@ -31,10 +29,14 @@ class Explored:
 class Explore(Protocol):
     """Derives hyperparameters from others."""
 
-    def propose(
-        self, params: JsonObject, space: Space, rng: np.random.Generator, population: Population
-    ) -> Explored | None:
-        """Return new hyperparameters, or None to leave it to the next rule of a pipeline."""
+    def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
+        """Return new hyperparameters, or None to leave it to the next rule of a pipeline.
+
+        Args:
+            source: the trial whose hyperparameters are taken over; the child may start from other weights.
+            population: the others.
+            context: space, objective, randomness.
+        """
         ...
 
 
@@ -66,11 +68,11 @@ class Perturb:
             )
         _check_probability(self.resample, "Perturb", "resample")
 
-    def propose(
-        self, params: JsonObject, space: Space, rng: np.random.Generator, population: Population
-    ) -> Explored | None:
+    def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
         """Perturb every active parameter."""
-        new, changes = space.perturb(params, rng, factors=self.factors, resample=self.resample)
+        new, changes = context.space.perturb(
+            source.params, context.rng, factors=self.factors, resample=self.resample
+        )
         return Explored(params=new, changes=cast("Mapping[str, JsonObject]", changes))
 
 
@@ -93,13 +95,11 @@ class Resample:
     def __post_init__(self) -> None:
         _check_probability(self.probability, "Resample", "probability")
 
-    def propose(
-        self, params: JsonObject, space: Space, rng: np.random.Generator, population: Population
-    ) -> Explored | None:
+    def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
         """Draw from the prior, or decline."""
-        if rng.random() >= self.probability:
+        if context.rng.random() >= self.probability:
             return None
-        new, changes = space.resample(params, rng)
+        new, changes = context.space.resample(source.params, context.rng)
         return Explored(params=new, changes=cast("Mapping[str, JsonObject]", changes))
 
 
@@ -119,12 +119,10 @@ class ExplorePipeline:
         if not self.rules:
             raise ConfigurationError("ExplorePipeline([]): give at least one rule, or explore=None")
 
-    def propose(
-        self, params: JsonObject, space: Space, rng: np.random.Generator, population: Population
-    ) -> Explored | None:
+    def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
         """Ask each rule in turn."""
         for rule in self.rules:
-            explored = rule.propose(params, space, rng, population)
+            explored = rule.propose(source, population, context)
             if explored is not None:
                 return explored
         return None

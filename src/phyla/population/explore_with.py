@@ -9,8 +9,9 @@ import numpy as np
 from phyla.errors import ConfigurationError, SpaceError
 from phyla.population.explore import Explored
 from phyla.population.protocol import Population
-from phyla.records import Json, JsonObject
-from phyla.space import Params, Space
+from phyla.population.strategy import Context
+from phyla.records import Json, Scored
+from phyla.space import Params
 
 ExploreFunction: TypeAlias = Callable[[Params, np.random.Generator], Mapping[str, Any] | None]
 
@@ -35,20 +36,19 @@ class ExploreWith:
         if not callable(self.function):
             raise ConfigurationError(f"ExploreWith({self.function!r}): give a function of (params, rng)")
 
-    def propose(
-        self, params: JsonObject, space: Space, rng: np.random.Generator, population: Population
-    ) -> Explored | None:
+    def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
         """Ask the function.
 
         Raises:
             SpaceError: the space does not allow what it returned.
         """
+        params = source.params
         name = getattr(self.function, "__name__", repr(self.function))
-        made = self.function(Params(params), rng)
+        made = self.function(Params(params), context.rng)
         if made is None:
             return None
         try:
-            new = space.validate(made)
+            new = context.space.validate(made)
         except SpaceError as error:
             raise SpaceError(f"ExploreWith({name}) returned what the space does not allow: {error}") from error
         changes: dict[str, dict[str, Json]] = {

@@ -117,9 +117,7 @@ class InitiatorPBT:
         winner = head if opponent is None or wins else opponent[0]
         if not wins:
             compared = {**compared, "donor": facts(winner)}
-        explored = (
-            self.explore.propose(winner.params, context.space, context.rng, population) if self.explore else None
-        )
+        explored = self.explore.propose(winner, population, context) if self.explore else None
         return Start(
             weights=winner,
             params=explored.params if explored else winner.params,

@@ -108,7 +108,7 @@ class PBT:
         if self._ready(member):
             if self.exploit is None:
                 return self._explored(member, population, None, steps, context, {"rule": "none"})
-            choice = self.exploit.choose(member, population, context.rng)
+            choice = self.exploit.choose(member, population, context)
             if choice.donor is not None and choice.donor.trial != head.trial:
                 wanted = self.fitness.remeasure + 1 if isinstance(self.fitness, FromSuite) else 1
                 if choice.donor.measurements < wanted:
@@ -147,9 +147,7 @@ class PBT:
         assert head is not None
         weights = donor if donor and self.copy != "hyperparameters" else head
         source = donor if donor and self.copy != "weights" else head
-        explored = (
-            self.explore.propose(source.params, context.space, context.rng, population) if self.explore else None
-        )
+        explored = self.explore.propose(source, population, context) if self.explore else None
         reason: JsonObject = {
             "decision": "exploit" if donor else "explore",
             **({"copied": self.copy} if donor else {}),

@@ -1,5 +1,6 @@
 """What a strategy may see of the population; never the database."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from phyla.records import Member, Scored, TrialRecord
@@ -50,4 +51,25 @@ class Population(Protocol):
 
     def trial(self, trial_id: int) -> TrialRecord:
         """Return a trial, for walking its ancestry by `parent` and `jump_from`."""
+        ...
+
+    def members(self) -> Sequence[Member]:
+        """Return all members by index; costs as much as there are members."""
+        ...
+
+    def last_completed(self, count: int) -> Sequence[TrialRecord]:
+        """Return the training trials that completed last, newest first, at most so many."""
+        ...
+
+    def unfinished(self) -> Sequence[TrialRecord]:
+        """Return the trials that are running or queued for a retry, by id."""
+        ...
+
+    def standing(self, generation: int, order: float) -> tuple[int, int]:
+        """Return how many completed trials of a generation are strictly better, and how many have a fitness.
+
+        Args:
+            generation: the trials' generation.
+            order: the sort key to compare with, as in `Scored.order`.
+        """
         ...

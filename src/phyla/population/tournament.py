@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
-import numpy as np
-
 from phyla.errors import ConfigurationError
 from phyla.population.exploit import Exploited, facts
 from phyla.population.keeps import NOTHING, Keeps
 from phyla.population.protocol import Population
+from phyla.population.strategy import Context
 from phyla.records import JsonObject, Member, Scored
 from phyla.significance import welch
 
@@ -29,13 +28,13 @@ class BinaryTournament:
         """Nothing besides what members are at and what they published."""
         return NOTHING
 
-    def choose(self, member: Member, population: Population, rng: np.random.Generator) -> Exploited:
+    def choose(self, member: Member, population: Population, context: Context) -> Exploited:
         """Decide about one member."""
         reason: JsonObject = {"rule": "binary-tournament"}
         mine = member.published
         if mine is None or mine.order is None:
             return Exploited(donor=None, reason={**reason, "why": "it has no score yet"})
-        other = _opponent(member, population, rng)
+        other = _opponent(member, population, context)
         if other is None:
             return Exploited(donor=None, reason={**reason, "why": "it is the only member"})
         theirs = other.published
@@ -86,13 +85,13 @@ class TTest:
         """Nothing besides what members are at and what they published."""
         return NOTHING
 
-    def choose(self, member: Member, population: Population, rng: np.random.Generator) -> Exploited:
+    def choose(self, member: Member, population: Population, context: Context) -> Exploited:
         """Decide about one member."""
         reason: JsonObject = {"rule": "t-test", "window": self.window, "alpha": self.alpha}
         mine = member.published
         if mine is None or mine.order is None:
             return Exploited(donor=None, reason={**reason, "why": "it has no score yet"})
-        other = _opponent(member, population, rng)
+        other = _opponent(member, population, context)
         if other is None:
             return Exploited(donor=None, reason={**reason, "why": "it is the only member"})
         theirs = other.published
@@ -137,7 +136,7 @@ class WinnerTakesAll:
         """Nothing besides what members are at and what they published."""
         return NOTHING
 
-    def choose(self, member: Member, population: Population, rng: np.random.Generator) -> Exploited:
+    def choose(self, member: Member, population: Population, context: Context) -> Exploited:
         """Decide about one member."""
         mine = member.published
         scored = population.scored()
@@ -165,10 +164,10 @@ def _moments(values: Sequence[float]) -> tuple[float, float]:
     return mean, math.sqrt(variance / len(values))
 
 
-def _opponent(member: Member, population: Population, rng: np.random.Generator) -> Member | None:
+def _opponent(member: Member, population: Population, context: Context) -> Member | None:
     if population.size < 2:
         return None
-    drawn = int(rng.integers(population.size - 1))
+    drawn = int(context.rng.integers(population.size - 1))
     return population.member(drawn + (drawn >= member.index))
 
 

@@ -324,6 +324,21 @@ class MemoryTransaction:
                 counts[trial.state.value] = counts.get(trial.state.value, 0) + 1
         return counts
 
+    def last_completed(self, count: int) -> Sequence[TrialRecord]:
+        """Return the training trials that completed last, newest first."""
+        done = [t for t in self._t.trials.values() if _is_result(t)]
+        return sorted(done, key=lambda t: (t.ended_at or 0.0, t.id), reverse=True)[:count]
+
+    def unfinished(self) -> Sequence[TrialRecord]:
+        """Return the trials that are running or queued for a retry, by id."""
+        return [trial for trial in self.trials() if trial.ended_at is None]
+
+    def standing(self, generation: int, order: float) -> tuple[int, int]:
+        """Return how many completed trials of a generation are strictly better, and how many have a fitness."""
+        of_generation = [t for t in self._t.trials.values() if _is_result(t) and t.generation == generation]
+        orders = [t.order for t in of_generation if t.order is not None]
+        return sum(other > order for other in orders), len(orders)
+
     def attempt(self, trial_id: int, token: int) -> Attempt | None:
         """Return one attempt."""
         return self._t.attempts.get((trial_id, token))
@@ -574,3 +589,7 @@ def _rank_key(member: Member) -> tuple[float, int]:
     published = member.published
     order = published.order if published and published.order is not None else float("-inf")
     return order, member.index
+
+
+def _is_result(trial: TrialRecord) -> bool:
+    return trial.state is TrialState.COMPLETED and trial.kind is TrialKind.TRAIN

@@ -11,7 +11,7 @@ from phyla.machine import Failure, Rules
 from phyla.population import PBT, Backtrack, ExploitPipeline, Keeps, Truncation
 from phyla.records import Maximize, TrialRecord
 from phyla.space import Float, Space
-from populations import Listed
+from populations import Listed, context
 from simulation import Simulation
 
 RNG = np.random.default_rng
@@ -19,7 +19,7 @@ RNG = np.random.default_rng
 
 def chosen(population: Listed, member: int, **settings: float) -> set[int | None]:
     rule, rng = Backtrack(**settings), RNG(0)
-    donors = [rule.choose(population.member(member), population, rng).donor for _ in range(50)]
+    donors = [rule.choose(population.member(member), population, context(rng)).donor for _ in range(50)]
     return {donor.trial if donor else None for donor in donors}
 
 

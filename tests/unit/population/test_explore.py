@@ -10,7 +10,7 @@ from phyla.errors import ConfigurationError, SpaceError
 from phyla.population import Crossover, ExplorePipeline, ExploreWith, Perturb, describe
 from phyla.records import JsonObject
 from phyla.space import Choice, Float, Int, Params, Space
-from populations import Listed
+from populations import Listed, context, source
 
 SPACE = Space(
     lr=Float(0.1, 1.0), width=Int(1, 9), kind=Choice(["a", "b"]), momentum=Float(0.0, 0.9, when={"kind": "a"})
@@ -24,16 +24,16 @@ def population(*params: JsonObject) -> Listed:
     """Members of rising fitness with these hyperparameters."""
     listed = Listed(*([float(index)] for index in range(len(params))))
     for index, flat in enumerate(params):
-        member = listed.members[index]
+        member = listed.slots[index]
         assert member.published
-        listed.members[index] = replace(member, published=replace(member.published, params=flat))
+        listed.slots[index] = replace(member, published=replace(member.published, params=flat))
     return listed
 
 
 def test_each_parameter_comes_from_one_of_the_two_parents() -> None:
     rng, seen = RNG(0), set()
     for _ in range(200):
-        explored = Crossover(then=None).propose(OWN, SPACE, rng, population(OWN, OWN, BEST))
+        explored = Crossover(then=None).propose(source(OWN), population(OWN, OWN, BEST), context(rng, space=SPACE))
         assert explored is not None
         child = explored.params
         assert SPACE.contains(child)
@@ -47,12 +47,16 @@ def test_each_parameter_comes_from_one_of_the_two_parents() -> None:
 def test_the_share_and_the_quantile() -> None:
     rng = RNG(0)
     for share, expected in ((0.0, OWN), (1.0, BEST)):
-        explored = Crossover(share=share, then=None).propose(OWN, SPACE, rng, population(OWN, BEST))
+        explored = Crossover(share=share, then=None).propose(
+            source(OWN), population(OWN, BEST), context(rng, space=SPACE)
+        )
         assert explored is not None
         assert explored.params == expected
     mates = set()
     for _ in range(200):
-        explored = Crossover(quantile=0.5).propose(OWN, SPACE, rng, population(OWN, OWN, OWN, BEST, BEST, BEST))
+        explored = Crossover(quantile=0.5).propose(
+            source(OWN), population(OWN, OWN, OWN, BEST, BEST, BEST), context(rng, space=SPACE)
+        )
         assert explored is not None
         mates.add(explored.facts["mate"]["member"])  # type: ignore[index,call-overload]
     assert mates == {3, 4, 5}
@@ -60,7 +64,7 @@ def test_the_share_and_the_quantile() -> None:
 
 def test_a_crossing_is_mutated_and_the_reason_tells_both() -> None:
     explored = Crossover(share=1.0, then=Perturb(factors=(0.5,))).propose(
-        OWN, SPACE, RNG(0), population(OWN, BEST)
+        source(OWN), population(OWN, BEST), context(space=SPACE)
     )
     assert explored is not None
     assert explored.params["lr"] == 0.45
@@ -71,7 +75,7 @@ def test_a_crossing_is_mutated_and_the_reason_tells_both() -> None:
 
 def test_nobody_to_cross_with() -> None:
     nobody = Listed([], [float("nan")])
-    explored = Crossover(then=None).propose(OWN, SPACE, RNG(0), nobody)
+    explored = Crossover(then=None).propose(source(OWN), nobody, context(space=SPACE))
     assert explored is not None
     assert (explored.params, explored.changes, explored.facts) == (OWN, {}, {})
 
@@ -84,11 +88,13 @@ def test_parents_whose_mixtures_are_not_allowed_are_not_crossed() -> None:
     space = Space({f"x{index}": Int(0, 9) for index in range(20)}, a=Int(0, 9), b=Int(0, 9), constraints=[same])
     zeros: JsonObject = dict.fromkeys(space.parameters, 0)
     nines: JsonObject = dict.fromkeys(space.parameters, 9)
-    explored = Crossover(then=None).propose(zeros, space, RNG(0), population(zeros, nines))
+    explored = Crossover(then=None).propose(source(zeros), population(zeros, nines), context(space=space))
     assert explored is not None
     assert explored.params["a"] == explored.params["b"]
     never = Space(a=Int(0, 9), b=Int(0, 9), constraints=[same, never_nine])
-    kept = Crossover(share=1.0, then=None).propose({"a": 0, "b": 0}, never, RNG(0), population({"a": 9, "b": 9}))
+    kept = Crossover(share=1.0, then=None).propose(
+        source({"a": 0, "b": 0}), population({"a": 9, "b": 9}), context(space=never)
+    )
     assert kept is not None
     assert kept.params == {"a": 0, "b": 0}
     assert "never_nine" in str(kept.facts["not_crossed"])
@@ -112,15 +118,17 @@ def outside(params: Params, rng: np.random.Generator) -> dict[str, Any]:
 
 def test_a_function_explores() -> None:
     nobody = Listed()
-    explored = ExploreWith(halve).propose(OWN, SPACE, RNG(0), nobody)
+    explored = ExploreWith(halve).propose(source(OWN), nobody, context(space=SPACE))
     assert explored is not None
     assert explored.params == {**OWN, "lr": 0.1}
     assert explored.changes == {"lr": {"from": 0.2, "to": 0.1, "by": "halve"}}
-    assert ExploreWith(decline).propose(OWN, SPACE, RNG(0), nobody) is None
-    piped = ExplorePipeline([ExploreWith(decline), ExploreWith(halve)]).propose(OWN, SPACE, RNG(0), nobody)
+    assert ExploreWith(decline).propose(source(OWN), nobody, context(space=SPACE)) is None
+    piped = ExplorePipeline([ExploreWith(decline), ExploreWith(halve)]).propose(
+        source(OWN), nobody, context(space=SPACE)
+    )
     assert piped == explored
     with pytest.raises(SpaceError, match=r"ExploreWith\(outside\) returned what the space does not allow: lr"):
-        ExploreWith(outside).propose(OWN, SPACE, RNG(0), nobody)
+        ExploreWith(outside).propose(source(OWN), nobody, context(space=SPACE))
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from phyla.store.sql.tables import (
     RANKED,
     READY,
     RUNNING,
+    SCORED,
     UNFINISHED,
     UNRANKED,
     WAITING,
@@ -281,6 +282,16 @@ class Statements:
             .select_from(trials)
             .where(mine, ENDED, failed, t.ended_at > sa.func.coalesce(last, NOW))
         )
+        newest = sa.select(trials).where(mine, ENDED, completed, train)
+        self.last_completed = self._compile(
+            newest.order_by(t.ended_at.desc(), t.id.desc()).limit(LIMIT).offset(ZERO)
+        )
+        self.unfinished = self._compile(sa.select(trials).where(mine, UNFINISHED).order_by(t.id))
+        of_generation = (
+            sa.select(sa.func.count()).select_from(trials).where(mine, t.generation == GENERATION, SCORED)
+        )
+        self.scored_of_generation = self._compile(of_generation)
+        self.better_of_generation = self._compile(of_generation.where(t.fitness_order > ORDER))
         live = sa.and_(checkpoints.c.study == t.study, checkpoints.c.name == t.checkpoint)
         self.best_trials = self._compile(
             sa.select(trials)

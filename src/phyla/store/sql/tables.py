@@ -40,6 +40,7 @@ ENDED = sa.text("ended_at IS NOT NULL")
 UNRANKED = sa.text("published_order IS NULL")
 RANKED = sa.text("published_order IS NOT NULL")
 RESULT = sa.text("state = 'completed' AND kind = 'train'")
+SCORED = sa.text("state = 'completed' AND kind = 'train' AND fitness_order IS NOT NULL")
 QUEUED = sa.text("state = 'queued'")
 FRESH = sa.text("state = 'queued' AND priority = 1 AND coalesce(guaranteed, '') <> 'fitness'")
 STARTED = sa.text("state = 'queued' AND started")
@@ -186,6 +187,7 @@ trials = sa.Table(
     _index("trials_one_unfinished", "study", "member", where=UNFINISHED, unique=True),
     _index("trials_pending", "study", "id", where=PENDING),
     _index("trials_ended_at", "study", "state", "ended_at", where=ENDED),
+    _index("trials_generation", "study", "generation", "fitness_order", where=SCORED),
     _index("trials_best", "study", sa.text("fitness_order DESC"), "id", where=RESULT),
 )
 

@@ -213,6 +213,19 @@ class SqlTransaction:
         completed = self._count(self._sql.spent_generations)
         return {**counts, "completed": completed} if completed else counts
 
+    def last_completed(self, count: int) -> Sequence[TrialRecord]:
+        """Return the training trials that completed last, newest first."""
+        return [trial_record(row) for row in self._all(self._sql.last_completed, k_limit=count)]
+
+    def unfinished(self) -> Sequence[TrialRecord]:
+        """Return the trials that are running or queued for a retry, by id."""
+        return [trial_record(row) for row in self._all(self._sql.unfinished)]
+
+    def standing(self, generation: int, order: float) -> tuple[int, int]:
+        """Return how many completed trials of a generation are strictly better, and how many have a fitness."""
+        better = self._count(self._sql.better_of_generation, k_generation=generation, k_order=order)
+        return better, self._count(self._sql.scored_of_generation, k_generation=generation)
+
     def has_unfinished_trials(self) -> bool:
         """Return whether any trial is running or pending."""
         return self._one(self._sql.has_unfinished) is not None
