@@ -98,14 +98,16 @@ def test_a_root_that_does_not_exist_is_waited_for(force_polling: bool, tmp_path:
                 pass
 
 
-def test_a_root_that_is_replaced_is_watched_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("noticed", [True, False])
+def test_a_root_that_is_replaced_is_watched_again(noticed: bool, tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     directory = Directory(root, poll_s=FOREVER)
     with waking(directory) as next_wake:
         settle(directory, next_wake, root)
         shutil.rmtree(root)
-        next_wake()
+        if noticed:
+            next_wake()
         root.mkdir()
         next_wake()
         settle(directory, next_wake, root)

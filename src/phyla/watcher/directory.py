@@ -82,7 +82,7 @@ class Directory:
     def _by_events(self, present: dict[Path, tuple[int, int]]) -> Iterator[frozenset[Path]]:
         """Yield until the set of existing roots is another one, or events do not work."""
         try:
-            from watchfiles import watch
+            from watchfiles import Change, watch
 
             tick_s = min(TICK_S, self._poll_s)
             changes = watch(
@@ -102,6 +102,9 @@ class Directory:
                     yield frozenset(self._roots.values())
                 elif changed:
                     yield self._of(path for _, path in changed)
+                    if any(kind is Change.deleted and Path(path) in present for kind, path in changed):
+                        # What took its place may well have the same number, and is not watched.
+                        return
                 elif self._present() != present:
                     return
                 else:
