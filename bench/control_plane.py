@@ -179,6 +179,7 @@ def add_scores(path: Path, study: int, size: int) -> None:
                 "score": score,
                 "name": scored.checkpoint,
                 "scored": scored_json(scored),
+                "params": encode(scored.params),
             }
         )
     with connection:
@@ -191,7 +192,7 @@ SCORES = (
     """INSERT INTO trials (id, study, member, generation, kind, state, parent_index, params, start_step, end_step,
     reached_step, seed, token, failures, exploited, fitness, fitness_order, metrics, checkpoint, checkpoint_index,
     reason, created_at, ended_at)
-    VALUES (:id, :study, :member, 0, 'train', 'completed', 0, '{}', 0, 10, 10, 1, 1, 0, 0, :score, :score, '{}',
+    VALUES (:id, :study, :member, 0, 'train', 'completed', 0, :params, 0, 10, 10, 1, 1, 0, 0, :score, :score, '{}',
     :name, 0, '{}', 1, 2)""",
     "INSERT INTO attempts VALUES (:id, 1, :study, 'x', 'completed', 1, 61, 2, NULL, NULL)",
     "INSERT INTO checkpoints VALUES (:study, :name, :id, 'result', 'live', 10, '', 1, 2, 0)",

@@ -194,8 +194,10 @@ class Statements:
         mine = e.study == STUDY
         self.elite = self._compile(sa.select(e.scored).where(mine, e.member == MEMBER))
         self.count_elites = self._compile(sa.select(sa.func.count()).select_from(elites).where(mine))
-        ranked = sa.select(e.scored).where(mine).order_by(e.scored_order.desc(), e.member.desc())
-        self.elite_at_rank = self._compile(ranked.limit(ONE).offset(OFFSET))
+        # Ranks are counted in the index alone.
+        ranked = sa.select(e.member).where(mine).order_by(e.scored_order.desc(), e.member.desc())
+        at_rank = ranked.limit(ONE).offset(OFFSET).scalar_subquery()
+        self.elite_at_rank = self._compile(sa.select(e.scored).where(mine, e.member == at_rank))
         self.elite_checkpoints = self._compile(sa.select(e.checkpoint).where(mine))
         names = [column.name for column in e]
         dialect = sqlite if self._dialect.name == "sqlite" else postgresql
