@@ -26,8 +26,8 @@ from phyla.population import (
     InitiatorPBT,
     RandomSearch,
     Strategy,
-    TTest,
     Truncation,
+    TTest,
     WinnerTakesAll,
     decision_rng,
 )
