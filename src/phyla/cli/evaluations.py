@@ -79,7 +79,7 @@ def _json(
     cells: "Sequence[Cell]",
     values: "Sequence[GroupValues]",
 ) -> dict[str, Any]:
-    from phyla.study.evaluations import cell_row, values_row
+    from phyla.study.evaluation_rows import cell_row, values_row
 
     run = found.run
     return {

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 from phyla import plugins
 from phyla.errors import ConfigurationError, RunNotFound
@@ -26,6 +26,7 @@ from phyla.evaluation import (
     outlines,
 )
 from phyla.records import EvalEvent, EvalTaskRecord, Group, GroupState, RunRecord, Seen
+from phyla.study.evaluation_rows import cell_row, flat
 from phyla.study.opening import open_existing
 from phyla.study.places import Places
 
@@ -349,7 +350,7 @@ class Evaluations:
             import pandas as pd
         except ImportError as error:
             raise ImportError('dataframe() needs pandas: pip install "phyla[pandas]"') from error
-        frame = pd.DataFrame([_flat(cell_row(one)) for one in self.cells(suite)])
+        frame = pd.DataFrame([flat(cell_row(one)) for one in self.cells(suite)])
         for column in ("written_at", "evaluated_at"):
             if column in frame:
                 frame[column] = pd.to_datetime(frame[column], unit="s", utc=True)
@@ -483,69 +484,6 @@ def _cell(
     first = shards[0]
     results = reader.results(seen.identity, first.identity, group.replicate, first.shards)
     return cell(seen, group, suite, name, shards, results, plugins.resolve_class)
-
-
-def cell_row(one: Cell) -> dict[str, Any]:
-    """Return a cell as a row; its values as an object by name."""
-    estimate = one.estimate
-    return {
-        "step": one.seen.step,
-        "branch": one.seen.branch,
-        "checkpoint": one.seen.name,
-        "index": one.seen.index,
-        "number": one.seen.number,
-        "trial": one.seen.trial,
-        "suite": one.suite,
-        "task": one.task,
-        "replicate": one.replicate,
-        "fate": one.fate.value,
-        "why": one.why,
-        "partial": one.partial,
-        "metric": one.metric,
-        "value": None if estimate is None else estimate.value,
-        "stderr": None if estimate is None else estimate.stderr,
-        "n": one.n,
-        "values": {name: _estimate(found) for name, found in one.values.items()},
-        "shards": one.shards,
-        "shards_done": one.shards_done,
-        "duration_s": one.duration_s,
-        "attempts": one.attempts,
-        "worker": one.worker,
-        "written_at": one.seen.written_at,
-        "evaluated_at": one.evaluated_at,
-    }
-
-
-def _estimate(found: Estimate) -> dict[str, float | None]:
-    return {"value": found.value, "stderr": found.stderr}
-
-
-def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    values = row.pop("values")
-    return {
-        **row,
-        **{f"values.{name}": found["value"] for name, found in values.items()},
-        **{f"stderr.{name}": found["stderr"] for name, found in values.items() if found["stderr"] is not None},
-    }
-
-
-def values_row(one: GroupValues) -> dict[str, Any]:
-    """Return the aggregates of a group as a row; its values as an object by name."""
-    return {
-        "step": one.seen.step,
-        "branch": one.seen.branch,
-        "checkpoint": one.seen.name,
-        "index": one.seen.index,
-        "number": one.seen.number,
-        "trial": one.seen.trial,
-        "suite": one.group.suite,
-        "replicate": one.group.replicate,
-        "partial": one.partial,
-        "why": one.group.why,
-        "best": one.best,
-        "values": {name: _estimate(found) for name, found in one.values.items()},
-        "ended_at": one.group.ended_at,
-    }
 
 
 def load_evaluations(
