@@ -134,6 +134,32 @@ def train(trial):
     assert load(home).counts() == {"completed": 4}
 
 
+def test_ctrl_c_stops_only_ones_own_workers_while_others_are_at_work(tmp_path: Path) -> None:
+    train = """
+def train(trial):
+    (HOME / f"running-{os.getpid()}").write_text("x")
+    while not (HOME / "go on").exists():
+        if trial.should_stop:
+            return
+        time.sleep(0.01)
+    save(trial)
+"""
+    command = write(tmp_path, train, workers=1)
+    home = tmp_path / "home"
+    one, other = (subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2))
+    while len(list(home.glob("running-*"))) < 2:
+        assert one.poll() is other.poll() is None
+    one.send_signal(signal.SIGINT)
+    _, error = one.communicate(timeout=60)
+    assert "KeyboardInterrupt" in error
+    assert load(home).state is StudyState.RUNNING
+    (home / "go on").write_text("x")
+    assert other.wait(60) == 0
+    assert other.stderr is not None
+    other.stderr.close()
+    assert load(home).counts() == {"completed": 4}
+
+
 def test_ctrl_c_twice_stops_at_once(tmp_path: Path) -> None:
     train = """
 def train(trial):

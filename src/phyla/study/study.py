@@ -204,7 +204,7 @@ class Study:
         self._clean_outputs(opened)
         study = results.study()
         if not finished:
-            if study.state is StudyState.RUNNING:
+            if study.state is StudyState.RUNNING and not _others_at_work(opened):
                 opened.store.set_state(study.id, StudyState.STOPPED, "interrupted; run it again to resume")
             raise KeyboardInterrupt
         if study.state is StudyState.FAILED:
@@ -583,3 +583,11 @@ class _Opened:
         self.repository = repository
         self.client = client
         self.worker = worker
+
+
+def _others_at_work(opened: _Opened) -> bool:
+    """Return whether workers of another run, here or elsewhere, hold work of the study."""
+    from phyla.worker import is_alive_here
+
+    with opened.store.reader(opened.record.id) as reader:
+        return any(is_alive_here(attempt.worker) is not False for attempt in reader.running())
