@@ -452,7 +452,8 @@ class Study:
             for trial in many:
                 trial.discard()
                 try:
-                    opened.client.fail(Failure(trial=trial.id, token=trial.token, error=error))
+                    failure = Failure(trial=trial.id, token=trial.token, error=error, timings=trial.timings())
+                    opened.client.fail(failure)
                 except LeaseLost as gone:
                     lost = gone
             if lost is not None:
