@@ -14,7 +14,7 @@ import numpy as np
 
 from phyla.errors import UsageError
 from phyla.records import Phase, StudyState
-from phyla.report.curves import Band, By, Curve, Interval, Measure, band, curve
+from phyla.report.curves import Band, By, Curve, Measure, band, curve
 from phyla.report.data import StudyData
 from phyla.report.sensitivity import Sensitivity, sensitivities
 from phyla.report.times import TimeSpent, time_spent
@@ -30,13 +30,11 @@ class ComparedStudy:
         data: its records.
         group: name of what it is a replicate of; its own name if it is none.
         replicate: which replicate; None if it is none.
-        evaluating: when its eval tasks ran.
     """
 
     data: StudyData
     group: str
     replicate: int | None = None
-    evaluating: Sequence[Interval] = ()
 
     @property
     def name(self) -> str:
@@ -134,7 +132,7 @@ class Group:
     @cached_property
     def time(self) -> TimeSpent:
         """Where the time of its workers went, over all replicates."""
-        each = [time_spent(one.data.attempts, one.evaluating) for one in self.studies]
+        each = [time_spent(one.data.attempts, one.data.evaluating) for one in self.studies]
         seconds = {phase: sum(one.seconds[phase] for one in each) for phase in each[0].seconds}
         return TimeSpent(
             seconds=seconds, timed=sum(one.timed for one in each), ended=sum(one.ended for one in each)
@@ -280,7 +278,7 @@ class StudyComparison:
         for group in self.groups:
             reached = group.reached(self.target, maximize=self.maximize)
             for one, its, work in zip(group.studies, group.curves, reached, strict=True):
-                spent = time_spent(one.data.attempts, one.evaluating)
+                spent = time_spent(one.data.attempts, one.data.evaluating)
                 rows.append(
                     {
                         "group": group.name,
@@ -317,7 +315,7 @@ def compare_studies(
     notes: list[str] = []
     groups: dict[str, list[tuple[ComparedStudy, Curve]]] = {one.group: [] for one in studies}
     for one in sorted(studies, key=lambda one: -1 if one.replicate is None else one.replicate):
-        its = curve(one.data, by=by, measure=measure, evaluating=one.evaluating)
+        its = curve(one.data, by=by, measure=measure)
         if its.xs:
             groups[one.group].append((one, its))
         else:

@@ -78,7 +78,7 @@ def curves_figure(comparison: StudyComparison) -> "go.Figure":
     figure.add_hline(y=comparison.target, line={"color": style.MUTED, "width": 1.2, "dash": "dot"})
     figure.update_layout(
         showlegend=True,
-        xaxis=style.axis(unit, rangemode="tozero", tickformat="~s" if size == 1 else None),
+        xaxis=style.axis(unit, rangemode="tozero", tickformat="~s" if comparison.by == "steps" else None),
         yaxis=_values_axis(comparison, values),
     )
     return figure
@@ -159,7 +159,7 @@ def sensitivity_figure(comparison: StudyComparison) -> "go.Figure":
     drawn = [(place, group) for place, group in enumerate(comparison.groups) if found[group.name]]
     figure = style.figure(
         title,
-        "To the right: higher values went with larger gains than others of their generation; whiskers: chance",
+        "To the right: higher values went with larger gains; where a whisker reaches 0, it may be chance",
         height=170 + len(names) * (22 + 16 * len(drawn)) + 18 * len(notes),
         notes=notes,
     )
@@ -174,7 +174,7 @@ def sensitivity_figure(comparison: StudyComparison) -> "go.Figure":
                 error_x={
                     "type": "data",
                     "array": [its[name].noise for name in having],
-                    "arrayminus": [its[name].noise if its[name].ordered else 0.0 for name in having],
+                    "arrayminus": [_below(its[name]) for name in having],
                     "color": style.INK,
                     "thickness": 1,
                     "width": 3,
@@ -191,11 +191,18 @@ def sensitivity_figure(comparison: StudyComparison) -> "go.Figure":
         bargap=0.3,
         showlegend=True,
         legend={"traceorder": "normal"},
-        xaxis=style.axis("rank correlation within generations; of choices, the share explained", zeroline=True),
-        yaxis=style.axis(type="category", autorange="reversed", showgrid=False),
+        xaxis=style.axis(
+            "rank correlation within generations; of choices, its counterpart without a sign", zeroline=True
+        ),
+        yaxis=style.categories(),
     )
     figure.update_xaxes(zerolinecolor=style.MUTED)
     return figure
+
+
+def _below(one: Sensitivity) -> float:
+    """Return how far the whisker goes to the left; what has no direction is not below 0."""
+    return one.noise if one.ordered else min(one.noise, one.strength or 0.0)
 
 
 def _label(one: Sensitivity) -> str:
@@ -239,7 +246,8 @@ def _work(comparison: StudyComparison) -> tuple[str, float]:
 
 def _values_axis(comparison: StudyComparison, values: list[float]) -> dict[str, Any]:
     title = comparison.metric
-    if values and min(values) > 0 and max(values) > LOG_RATIO * min(values):
+    # A value that is to rise would be squeezed where it gets good.
+    if not comparison.maximize and values and min(values) > 0 and max(values) > LOG_RATIO * min(values):
         return style.axis(title, type="log")
     return style.axis(title)
 

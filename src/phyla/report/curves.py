@@ -10,14 +10,12 @@ from typing import Literal, TypeAlias, final
 import numpy as np
 
 from phyla.records import StudyState, TrialRecord, TrialState
-from phyla.report.data import StudyData, finite_fitness
+from phyla.report.data import Interval, StudyData, finite_fitness
 
 By: TypeAlias = Literal["steps", "time"]
 """What counts as work: steps of all members together, or seconds in which anything was running."""
 Measure: TypeAlias = Literal["best", "median"]
 """What counts as good: the best fitness so far, or the median of every member's newest one."""
-Interval: TypeAlias = tuple[float, float]
-"""Begin and end, in seconds since the epoch."""
 
 
 @final
@@ -73,9 +71,7 @@ class Band:
     high: tuple[float, ...]
 
 
-def curve(
-    data: StudyData, *, by: By = "steps", measure: Measure = "best", evaluating: Sequence[Interval] = ()
-) -> Curve:
+def curve(data: StudyData, *, by: By = "steps", measure: Measure = "best") -> Curve:
     """Return how good a study was after how much work.
 
     Work counts when a trial completes; what trials that failed did is in the time, and not in the steps. Time
@@ -86,13 +82,12 @@ def curve(
         data: the study.
         by: what counts as work.
         measure: what counts as good.
-        evaluating: when eval tasks of the study were running.
     """
     better: Callable[[float, float], float] = max if data.maximize else min
     xs: list[float] = []
     ys: list[float] = []
     last, newest = 0.0, dict[int, float]()
-    for x, trial in _completions(data, by, evaluating):
+    for x, trial in _completions(data, by):
         last = x
         fitness = finite_fitness(trial)
         if fitness is None:
@@ -115,12 +110,12 @@ def curve(
     return Curve(xs=tuple(xs), ys=tuple(ys), last=last, finished=finished)
 
 
-def _completions(data: StudyData, by: By, evaluating: Sequence[Interval]) -> Iterator[tuple[float, TrialRecord]]:
+def _completions(data: StudyData, by: By) -> Iterator[tuple[float, TrialRecord]]:
     """Return completed training trials in the order of time, each with the work done until then."""
     done = [trial for trial in data.lineage if trial.state is TrialState.COMPLETED]
     done.sort(key=lambda trial: (trial.ended_at or 0.0, trial.id))
     running = [(a.claimed_at, data.last_moment if a.ended_at is None else a.ended_at) for a in data.attempts]
-    passed = time_in([*running, *evaluating]) if by == "time" else None
+    passed = time_in([*running, *data.evaluating]) if by == "time" else None
     steps = 0
     for trial in done:
         steps += max(0, (trial.reached_step or 0) - trial.start_step)

@@ -120,6 +120,18 @@ def axis(title: str = "", **more: Any) -> dict[str, Any]:
     }
 
 
+def categories() -> dict[str, Any]:
+    """Return a vertical axis of names, the first one at the top, a little away from their bars."""
+    return axis(
+        type="category",
+        autorange="reversed",
+        showgrid=False,
+        ticks="outside",
+        ticklen=6,
+        tickcolor="rgba(0,0,0,0)",
+    )
+
+
 def faint(colour: str, share: float = 0.20) -> str:
     """Return a colour like `#0072B2` as one that lets through what is behind it."""
     red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))

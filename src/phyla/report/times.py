@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, final
 
 from phyla.records import Attempt, Phase
 from phyla.report import style
-from phyla.report.curves import Interval
+from phyla.report.data import Interval
 from phyla.report.words import counted, duration, plain, short
 
 if TYPE_CHECKING:
@@ -118,6 +118,6 @@ def time_figure(spent: Mapping[str, TimeSpent], subtitle: str = "") -> "go.Figur
         showlegend=True,
         legend={"traceorder": "normal"},
         xaxis=style.axis(f"time of workers ({unit})"),
-        yaxis=style.axis(type="category", autorange="reversed", showgrid=False),
+        yaxis=style.categories(),
     )
     return figure

@@ -99,5 +99,4 @@ def _compared(results: Results) -> "ComparedStudy":
         data=results.data(),
         group=results.name if which is None else which.of,
         replicate=None if which is None else which.index,
-        evaluating=results.evaluating(),
     )

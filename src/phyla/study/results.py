@@ -287,6 +287,7 @@ class Results:
         """Return everything the figures and the report show."""
         from phyla.report import StudyData
 
+        evaluating = self.evaluating()
         with self._reader() as reader:
             live = {
                 row.name: str(self._places.checkpoints(self.name) / row.name)
@@ -301,6 +302,7 @@ class Results:
                 maximize=self.maximize,
                 metric=self.metric,
                 checkpoint_paths=live,
+                evaluating=evaluating,
             )
 
     def write_report(self, path: str | Path) -> Path:
