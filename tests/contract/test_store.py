@@ -208,7 +208,7 @@ def test_the_time_of_an_attempt_comes_back(subject: Subject) -> None:
     controller.complete([replace(completion(first), timings=timings)])
     failure = Failure(trial=second.trial.id, token=1, error="e", timings={"loading": 0.5})
     controller.fail(failure)
-    controller.complete([completion(controller.claim("w")[0][0])])
+    controller.complete([replace(completion(controller.claim("w")[0][0]), timings=None)])
     with subject.again().reader(1) as reader:
         known = [attempt.timings for attempt in reader.all_attempts()]
         assert reader.attempts(first.trial.id)[0].timings == timings

@@ -23,14 +23,10 @@ def curves_figure(comparison: StudyComparison) -> "go.Figure":
 
     unit, size = _work(comparison)
     what = "Best so far" if comparison.measure == "best" else "Median of members"
-    notes = [*comparison.notes[:6]]
-    if len(comparison.notes) > 6:
-        notes.append(f"And {len(comparison.notes) - 6} more notes, which are in the table of studies.")
     figure = style.figure(
         f"{what}: {comparison.metric}, {'higher' if comparison.maximize else 'lower'} is better",
         "Line: median of replicates; band: between their quartiles; dotted: the target",
         height=520,
-        notes=notes,
     )
     values: list[float] = []
     for place, group in enumerate(comparison.groups):
@@ -64,7 +60,7 @@ def curves_figure(comparison: StudyComparison) -> "go.Figure":
                 x=xs,
                 y=middle,
                 mode="lines" if len(xs) > 1 else "markers",
-                line={"color": colour, "width": 2.2, "shape": "hv"},
+                line={"color": colour, "width": 2.2, "shape": "hv", "dash": _dash(place)},
                 text=[
                     f"<b>{plain(short(group.name, 60))}</b><br>median {score(m)}"
                     f"<br>quartiles {score(a)} to {score(b)}"
@@ -222,6 +218,11 @@ def _gains(one: Sensitivity) -> str:
 
 def _colour(place: int) -> str:
     return style.PALETTE[place % len(style.PALETTE)]
+
+
+def _dash(place: int) -> str:
+    """Return how a line is drawn, so that lines of one colour can be told apart."""
+    return ("solid", "dash", "dot")[place // len(style.PALETTE) % 3]
 
 
 def _stairs(xs: list[float], ys: list[float]) -> tuple[list[float], list[float]]:

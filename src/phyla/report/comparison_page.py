@@ -32,7 +32,8 @@ def write_comparison_report(
     Raises:
         OSError: the file cannot be written.
     """
-    heading = title or " and ".join(group.name for group in comparison.groups)
+    names = [group.name for group in comparison.groups]
+    heading = title or (" and ".join(names) if len(names) < 4 else f"{len(names)} studies compared")
     times = time_figure(
         {group.name: group.time for group in comparison.groups},
         "Seconds of all workers and replicates, failed attempts too",

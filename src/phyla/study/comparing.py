@@ -1,7 +1,7 @@
 """Compares studies, and the replicates of each."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,8 @@ def compare(
 
     Args:
         studies: names, or results. The name of a study that has replicates means all of them; a replicate's own
-            name means that one. Results may come from different stores.
+            name means that one. Results may come from different stores: where one replicate is in several of
+            them, or one study is, these are compared with each other, and told apart by their homes.
         metric: `best`, the best fitness so far, or `median`, the median of every member's newest one.
         by: `steps` of all members together, or `time` in which anything was running.
         target: the value whose first time is told; by default the worst median of the final values.
@@ -59,8 +60,9 @@ def compare(
     found: dict[tuple[str, str], Results] = {}
     for results in _found(asked, Places.of(home, storage, checkpoints)):
         found.setdefault((results.places.storage, results.name), results)
+    group_of = _groups(list(found.values()))
     return compare_studies(
-        [_compared(one) for one in found.values()],
+        [_compared(one, group_of(one)) for one in found.values()],
         measure="best" if metric == "best" else "median",
         by="steps" if by == "steps" else "time",
         target=target,
@@ -91,12 +93,23 @@ def _named(name: str, store: "Store", places: Places) -> list[Results]:
     return [Results(store, study, places) for study in chosen]
 
 
-def _compared(results: Results) -> "ComparedStudy":
+def _groups(studies: Sequence[Results]) -> Callable[[Results], str]:
+    """Return what names the group of a study: what it repeats, and its home if one is in several stores."""
+    names = [one.name for one in studies]
+    apart = {_repeats(one) for one in studies if names.count(one.name) > 1}
+    return lambda one: f"{_repeats(one)} ({one.places.home})" if _repeats(one) in apart else _repeats(one)
+
+
+def _repeats(results: Results) -> str:
+    return results.name if results.replicate is None else results.replicate.of
+
+
+def _compared(results: Results, group: str) -> "ComparedStudy":
     from phyla.report import ComparedStudy
 
     which = results.replicate
     return ComparedStudy(
         data=results.data(),
-        group=results.name if which is None else which.of,
+        group=group,
         replicate=None if which is None else which.index,
     )

@@ -147,6 +147,20 @@ def test_replicates_of_one_name_are_taken_together(tmp_path: Path) -> None:
     assert comparison.write_report(tmp_path / "c.html").stat().st_size > 1e6
 
 
+def test_the_same_study_of_two_homes_is_compared_with_itself(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    for home in (old, new):
+        phyla.run_replicates(study(home, "a"), 2)
+    loaded = [phyla.load_study(f"a-r{index}", home=home) for home in (old, new) for index in (0, 1)]
+    comparison = phyla.compare(loaded)
+    assert [group.name for group in comparison.groups] == [f"a ({old})", f"a ({new})"]
+    (test,) = comparison.tests
+    assert (test.paired, test.count, test.p) == (True, (2, 2), 1.0)
+    # Replicates that are spread over stores belong together.
+    together = phyla.compare([loaded[0], loaded[3]])
+    assert [(group.name, len(group.studies)) for group in together.groups] == [("a", 2)]
+
+
 def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StudyNotFound, match=r"phyla\.db does not exist"):
         phyla.compare(["a", "b"], home=tmp_path)
