@@ -3,7 +3,7 @@
 import math
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -101,7 +101,7 @@ class PairTest:
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Group:
+class StudyGroup:
     """Replicates of one study, with what they found.
 
     Attributes:
@@ -158,7 +158,7 @@ class StudyComparison:
         notes: what a reader has to know: studies left out, or not complete.
     """
 
-    groups: tuple[Group, ...]
+    groups: tuple[StudyGroup, ...]
     metric: str
     maximize: bool
     measure: Measure
@@ -178,7 +178,7 @@ class StudyComparison:
         medians = [group.final.median for group in self.groups]
         return min(medians) if self.maximize else max(medians)
 
-    def reached(self, group: Group) -> tuple[int, float | None]:
+    def reached(self, group: StudyGroup) -> tuple[int, float | None]:
         """Return how many replicates reached the target, and the median work after which they did.
 
         The median is over all replicates, those that never reached it being last; None if it is one of them.
@@ -237,7 +237,7 @@ class StudyComparison:
             "notes": list(self.notes),
         }
 
-    def _group(self, group: Group) -> dict[str, Any]:
+    def _group(self, group: StudyGroup) -> dict[str, Any]:
         count, work = self.reached(group)
         final = group.final
         return {
@@ -312,7 +312,7 @@ def compare_studies(
         UsageError: fewer than two studies, different objectives, or none has a finite fitness.
     """
     _check(studies)
-    notes: list[str] = []
+    notes = _different_fitness(studies)
     groups: dict[str, list[tuple[ComparedStudy, Curve]]] = {one.group: [] for one in studies}
     for one in sorted(studies, key=lambda one: -1 if one.replicate is None else one.replicate):
         its = curve(one.data, by=by, measure=measure)
@@ -327,7 +327,7 @@ def compare_studies(
         raise UsageError(f"none of the studies {names} has a completed trial with a finite fitness yet")
     return StudyComparison(
         groups=tuple(
-            Group(name=name, studies=tuple(one for one, _ in its), curves=tuple(one for _, one in its))
+            StudyGroup(name=name, studies=tuple(one for one, _ in its), curves=tuple(one for _, one in its))
             for name, its in groups.items()
             if its
         ),
@@ -356,7 +356,23 @@ def _check(studies: Sequence[ComparedStudy]) -> None:
         raise UsageError(f"studies with different objectives cannot be compared: {told}")
 
 
-def _test(first: Group, second: Group) -> PairTest:
+def _different_fitness(studies: Sequence[ComparedStudy]) -> list[str]:
+    """Return a note if fitness is not the same thing everywhere: the last value here, of a suite there."""
+    rules: dict[str, list[str]] = {}
+    for one in studies:
+        strategy = one.data.study.config.get("strategy")
+        rule = strategy.get("fitness") if isinstance(strategy, Mapping) else None
+        if isinstance(rule, Mapping):
+            settings = ", ".join(f"{name}={value}" for name, value in rule.items() if name != "plugin")
+            told = f"{str(rule.get('plugin')).rpartition('/')[2]}({settings})"
+            rules.setdefault(told, []).append(one.name)
+    if len(rules) < 2:
+        return []
+    told = "; ".join(f"{rule} in {', '.join(names)}" for rule, names in rules.items())
+    return [f"Fitness is not the same everywhere, so values may not be comparable: {told}."]
+
+
+def _test(first: StudyGroup, second: StudyGroup) -> PairTest:
     ours, theirs = _by_seed(first), _by_seed(second)
     shared = sorted(ours.keys() & theirs.keys())
     paired = len(shared) == min(len(first.studies), len(second.studies))
@@ -376,5 +392,5 @@ def _test(first: Group, second: Group) -> PairTest:
     )
 
 
-def _by_seed(group: Group) -> dict[int, float]:
+def _by_seed(group: StudyGroup) -> dict[int, float]:
     return {one.data.study.seed: value for one, value in zip(group.studies, group.final.values, strict=True)}

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from phyla.report import style
-from phyla.report.comparison import Group, StudyComparison
+from phyla.report.comparison import StudyComparison, StudyGroup
 from phyla.report.fitness import LOG_RATIO
 from phyla.report.sensitivity import Sensitivity
 from phyla.report.words import counted, number, plain, score, short
@@ -273,6 +273,6 @@ def _pairs(go: Any, comparison: StudyComparison) -> Any:
     )
 
 
-def _by_seed(group: Group) -> dict[int, float]:
+def _by_seed(group: StudyGroup) -> dict[int, float]:
     finals = group.final.values
     return {one.data.study.seed: value for one, value in zip(group.studies, finals, strict=True)}

@@ -4,7 +4,7 @@ import os
 from html import escape
 from pathlib import Path
 
-from phyla.report.comparison import Group, StudyComparison
+from phyla.report.comparison import StudyComparison, StudyGroup
 from phyla.report.comparison_figures import curves_figure, finals_figure, sensitivity_figure
 from phyla.report.page import ROWS, Cell, document, figure_section, section, table, write_page
 from phyla.report.times import time_figure
@@ -72,7 +72,7 @@ def _header(comparison: StudyComparison, title: str) -> str:
 </header>"""
 
 
-def _best(comparison: StudyComparison) -> Group | None:
+def _best(comparison: StudyComparison) -> StudyGroup | None:
     if len(comparison.groups) < 2:
         return None
     choose = max if comparison.maximize else min
@@ -83,7 +83,7 @@ def _reached_words(comparison: StudyComparison) -> str:
     return f"{'steps' if comparison.by == 'steps' else 'time'} until {score(comparison.target)}, median"
 
 
-def _summary(comparison: StudyComparison, group: Group, *, best: bool) -> list[Cell]:
+def _summary(comparison: StudyComparison, group: StudyGroup, *, best: bool) -> list[Cell]:
     final = group.final
     count, work = comparison.reached(group)
     shown = "never" if work is None else f"{work:,.0f}" if comparison.by == "steps" else duration(work)

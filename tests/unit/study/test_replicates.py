@@ -177,6 +177,16 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
             phyla.compare(["a", "down"], home=tmp_path, **wrong)
 
 
+def test_that_fitness_is_not_the_same_everywhere_is_told(tmp_path: Path) -> None:
+    for name, fitness in (("a", phyla.Last()), ("b", phyla.MeanOfLast(3)), ("c", phyla.Last())):
+        strategy = phyla.RandomSearch(members=2, total_steps=4, fitness=fitness)
+        space, objective = {"lr": phyla.Float(0.1, 1.0)}, phyla.Maximize("score")
+        phyla.Study(name, space, objective, strategy, train, home=tmp_path).run()
+    assert phyla.compare(["a", "c"], home=tmp_path).notes == ()
+    (note,) = phyla.compare(["a", "b", "c"], home=tmp_path).notes
+    assert "last() in a, c; mean-of-last(" in note
+
+
 def test_a_study_that_has_not_begun_is_named(tmp_path: Path) -> None:
     study(tmp_path, "a").run()
     assert study(tmp_path, "b").ask() is not None
