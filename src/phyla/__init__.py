@@ -51,15 +51,18 @@ if TYPE_CHECKING:
         TTest,
         WinnerTakesAll,
     )
+    from phyla.report import StudyComparison
     from phyla.study import (
         Evaluations,
         Results,
         Study,
         Watched,
+        compare,
         evaluate,
         load_evaluations,
         load_study,
         load_suites,
+        run_replicates,
         watch,
     )
     from phyla.watcher import Following
@@ -112,6 +115,7 @@ __all__ = [
     "SingleWorkerExplore",
     "Space",
     "Study",
+    "StudyComparison",
     "Suite",
     "Sum",
     "TTest",
@@ -122,11 +126,13 @@ __all__ = [
     "WinnerTakesAll",
     "WorkerContext",
     "Worst",
+    "compare",
     "eval_task",
     "evaluate",
     "load_evaluations",
     "load_study",
     "load_suites",
+    "run_replicates",
     "watch",
 ]
 
@@ -136,14 +142,17 @@ _LATER = {
     "Evaluations": "phyla.study",
     "Results": "phyla.study",
     "Study": "phyla.study",
+    "StudyComparison": "phyla.report",
     "Trial": "phyla.worker",
     "WorkerContext": "phyla.worker",
     "Following": "phyla.watcher",
     "Watched": "phyla.study",
+    "compare": "phyla.study",
     "evaluate": "phyla.study",
     "load_evaluations": "phyla.study",
     "load_study": "phyla.study",
     "load_suites": "phyla.study",
+    "run_replicates": "phyla.study",
     "watch": "phyla.study",
     **dict.fromkeys(
         (

@@ -53,8 +53,12 @@ def _sqlite_schema(backend: Backend) -> Any:
     with backend.engine.connect() as connection:
         rows = connection.exec_driver_sql("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").all()
     return {
-        # Constraints of a table have no order that counts.
-        name: sorted(line.strip().strip(",") for line in sql.replace('"', "").splitlines())
+        # Constraints of a table have no order that counts; a column that was added is on the last line.
+        name: sorted(
+            part.strip().strip(",")
+            for line in sql.replace('"', "").splitlines()
+            for part in re.split(r", (?=\w+ (?:TEXT|INTEGER|BIGINT|DOUBLE)\b)", line)
+        )
         for name, sql in rows
     }
 

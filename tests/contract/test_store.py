@@ -201,6 +201,20 @@ def test_numbers_come_back_as_they_were(subject: Subject, value: float) -> None:
         assert plain(reader.reports(trial.id)) == plain([Report(n, {"score": value}) for n in (0, 1)])
 
 
+def test_the_time_of_an_attempt_comes_back(subject: Subject) -> None:
+    controller = subject.controller()
+    first, second = controller.claim("w", 2)[0]
+    timings = {"loading": 0.25, "training": 3.0}
+    controller.complete([replace(completion(first), timings=timings)])
+    failure = Failure(trial=second.trial.id, token=1, error="e", timings={"loading": 0.5})
+    controller.fail(failure)
+    controller.complete([replace(completion(controller.claim("w")[0][0]), timings=None)])
+    with subject.again().reader(1) as reader:
+        known = [attempt.timings for attempt in reader.all_attempts()]
+        assert reader.attempts(first.trial.id)[0].timings == timings
+    assert known == [timings, {"loading": 0.5}, None]
+
+
 @pytest.mark.parametrize("error", ["nul \0 inside", "half a character \udcff", "caf\u00e9 \u2603 \U0001f600"])
 def test_any_error_text_can_be_stored(subject: Subject, error: str) -> None:
     controller = subject.controller()

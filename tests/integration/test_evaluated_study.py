@@ -13,7 +13,7 @@ import pytest
 import phyla
 from durability import check_evaluated, check_whole, load, run, start
 from phyla.failpoints import NAMES
-from phyla.records import Group, GroupState, StudyState
+from phyla.records import Group, GroupState, Phase, StudyState
 from phyla.store import open_store
 
 MEMBERS, TRIALS = 4, 8
@@ -193,8 +193,13 @@ def test_training_yields_to_evaluation_when_it_opted_in(tmp_path: Path) -> None:
         yield_at_report=True,
         home=tmp_path,
     )
-    assert yielding.run(workers=0).state is StudyState.COMPLETED
+    results = yielding.run(workers=0)
+    assert results.state is StudyState.COMPLETED
     assert [group.state for group in groups(tmp_path, "s")] == [GroupState.COMPLETE] * 2
+    # The second trial waited in report() for an eval task on the first one's checkpoint, which is in its time.
+    assert ["evaluating" in (attempt.timings or {}) for attempt in results.attempts()] == [False, True]
+    tasks = sum(end - begin for begin, end in results.evaluating())
+    assert results.time_spent().seconds[Phase.EVALUATING] == tasks > 0
 
 
 def test_some_train_and_others_evaluate(tmp_path: Path) -> None:

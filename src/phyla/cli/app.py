@@ -11,6 +11,7 @@ import typer
 
 from phyla.cli import (
     best,
+    compare,
     control,
     doctor,
     evaluate,
@@ -42,6 +43,7 @@ app.command()(watch.watch)
 app.command()(evaluate.evaluate)
 app.command()(status.status)
 app.command()(best.best)
+app.command()(compare.compare)
 app.command()(lineage.lineage)
 app.command()(trials.trials)
 app.command()(evaluations.evaluations)

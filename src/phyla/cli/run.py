@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,18 +39,34 @@ def run(
     gpus_per_worker: Annotated[
         float, typer.Option(min=0, help="GPUs that each worker sees; 0.5 lets two workers share one.")
     ] = 0,
+    replicates: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Run the study this many times, with other seeds, as NAME-r0, NAME-r1, ...",
+            show_default=False,
+        ),
+    ] = None,
     extend: Annotated[
         bool, typer.Option("--extend", help="Take over changed settings of the strategy into an existing study.")
     ] = False,
 ) -> None:
     """Run a study, or resume it, until it ends. Ctrl-C stops it; nothing is lost."""
+    from phyla.cli.words import command
+
     again = shlex.join(
-        ["phyla", *_arguments(file, workers, evaluators, kinds, study, home, storage, gpus_per_worker)]
+        [
+            "phyla",
+            *_arguments(file, workers, evaluators, kinds, study, home, storage, gpus_per_worker, replicates),
+        ]
     )
     try:
         chosen = _chosen(_studies(file), file, study)
         _place(chosen, home, storage)
-        _run(chosen, workers, evaluators, kinds, gpus_per_worker, extend=extend, again=again)
+        for one in _repeated(chosen, replicates):
+            _run(one, workers, evaluators, kinds, gpus_per_worker, extend=extend, again=again)
+        if replicates is not None:
+            print(f"compare them with: {command('compare', chosen.name, chosen.places)}")
     except KeyboardInterrupt:
         print(f"interrupted; nothing is lost. Resume it with: {again}", file=sys.stderr)
         raise typer.Exit(EXIT_INTERRUPTED) from None
@@ -64,6 +81,7 @@ def _arguments(
     home: Path | None,
     storage: str | None,
     gpus_per_worker: float,
+    replicates: int | None,
 ) -> list[str]:
     from phyla.cli.words import masked
 
@@ -72,6 +90,7 @@ def _arguments(
     words += ["--kinds", kinds] if kinds != BOTH else []
     for name, value in (("study", study), ("home", home), ("storage", storage)):
         words += [] if value is None else [f"--{name}", masked(str(value))]
+    words += [] if replicates is None else ["--replicates", str(replicates)]
     return words + (["--gpus-per-worker", f"{gpus_per_worker:g}"] if gpus_per_worker else [])
 
 
@@ -91,12 +110,32 @@ def _chosen(studies: "list[Study]", file: Path, name: str | None) -> "Study":
     if not studies:
         raise UsageError(f"{file} defines no study. It needs a phyla.Study in a variable:\n\n{EXAMPLE}")
     names = ", ".join(repr(study.name) for study in studies)
-    fitting = [study for study in studies if name in (None, study.name)]
+    fitting = [study for study in studies if name in (None, study.name)] or _replicates_named(studies, name)
     if not fitting:
         raise UsageError(f"{file} has no study {name!r}; there are: {names}")
     if len(fitting) > 1:
         raise UsageError(f"{file} has {len(fitting)} studies: {names}; choose one with --study NAME")
     return fitting[0]
+
+
+def _replicates_named(studies: "list[Study]", name: str | None) -> "list[Study]":
+    """Return the replicate that a name like `NAME-r2` means."""
+    of, found, index = (name or "").rpartition("-r")
+    if not (found and index.isdecimal() and str(int(index)) == index):
+        return []
+    return [study.replicate(int(index)) for study in studies if study.name == of]
+
+
+def _repeated(study: "Study", count: int | None) -> "Iterator[Study]":
+    """Return what to run, and say which replicate it is."""
+    from phyla.study import replicates
+
+    if count is None:
+        yield study
+        return
+    for number, replicate in enumerate(replicates(study, count), start=1):
+        print(f"replicate {number} of {count}: {replicate.name}", flush=True)
+        yield replicate
 
 
 def _place(study: "Study", home: Path | None, storage: str | None) -> None:
@@ -148,8 +187,9 @@ def _closing(results: "Results", seconds: float) -> list[str]:
     from phyla.cli.words import command, duration
 
     counts = results.counts()
+    brief = results.replicate is not None
     return [
         f"{counts.get('completed', 0)} trials completed, {counts.get('failed', 0)} failed, in {duration(seconds)}",
-        *best_lines(results),
+        *best_lines(results)[: 1 if brief else None],
         f"make the report with: {command('report', results.name, results.places)}",
     ]

@@ -73,10 +73,12 @@ def _one(results: "Results", *, as_json: bool) -> None:
     progress = results.progress()
     failed = _failed(results, progress)
     lags = results.evaluations().lag() if results.has_suites else []
+    spent = results.time_spent()
     if as_json:
         print_json(
             {
                 **_summary(results, progress),
+                "time_s": {phase.value: seconds for phase, seconds in spent.seconds.items()},
                 **({"evaluation": [lag_row(lag) for lag in lags]} if lags else {}),
                 "members": [_member(progress, member) for member in progress.members],
                 "attempts": [_attempt(results, progress, attempt) for attempt in progress.running],
@@ -96,6 +98,8 @@ def _one(results: "Results", *, as_json: bool) -> None:
     out = console()
     for line in _head(results, progress):
         out.print(line, markup=False, soft_wrap=True)
+    if spent.timed:
+        out.print(f"time of workers: {spent.words()}", markup=False, soft_wrap=True)
     for lag in lags:
         out.print(f"evaluation of {lag_line(lag)}", markup=False, soft_wrap=True)
     out.print()

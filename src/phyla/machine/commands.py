@@ -1,6 +1,6 @@
 """What the machine wants changed; a store applies these, in order, in one transaction."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, final
 
@@ -54,6 +54,7 @@ class EndAttempt:
     ended_at: float
     outcome: JsonObject | None = None
     error: str | None = None
+    timings: Mapping[str, float] | None = None
 
 
 @final

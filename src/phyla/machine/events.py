@@ -1,6 +1,6 @@
 """What workers tell the machine, and what it answers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, final
 
@@ -32,6 +32,7 @@ class Completion:
         reports: reports that were not sent yet.
         checkpoint: what it left; None only for a measurement.
         checkpoint_index: place within that checkpoint.
+        timings: seconds of the attempt by `Phase`, if they are known.
     """
 
     trial: int
@@ -42,6 +43,7 @@ class Completion:
     reports: Sequence[Report] = ()
     checkpoint: Checkpoint | None = None
     checkpoint_index: int = 0
+    timings: Mapping[str, float] | None = None
 
 
 @final
@@ -55,6 +57,7 @@ class Failure:
         error: what happened, for a person.
         retryable: False for errors that another attempt cannot cure.
         parent_gone: name of the parent checkpoint, when its bytes were missing.
+        timings: seconds of the attempt by `Phase`, if they are known.
     """
 
     trial: int
@@ -62,6 +65,7 @@ class Failure:
     error: str
     retryable: bool = True
     parent_gone: str | None = None
+    timings: Mapping[str, float] | None = None
 
 
 @final

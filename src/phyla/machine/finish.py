@@ -99,6 +99,7 @@ def complete(view: View, rules: Rules, done: Completion) -> tuple[Accepted, list
             state=AttemptState.COMPLETED,
             ended_at=now,
             outcome={"fitness": json_number(fitness)},
+            timings=done.timings,
         ),
         UpdateMember(member),
     ]
@@ -224,6 +225,7 @@ def fail(view: View, rules: Rules, failure: Failure) -> list[Command]:
             state=AttemptState.FAILED,
             ended_at=view.now(),
             error=failure.error,
+            timings=failure.timings,
         )
     ]
     if failure.parent_gone is not None and failure.parent_gone == trial.progress:

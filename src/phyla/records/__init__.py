@@ -5,7 +5,7 @@ Times are seconds since the epoch (UTC) by the database's clock. Steps are count
 own clock. Hyperparameters are flat mappings with slashed names.
 """
 
-from phyla.records.attempt import Attempt, AttemptState, Report
+from phyla.records.attempt import Attempt, AttemptState, Phase, Report
 from phyla.records.checkpoint import Checkpoint, CheckpointKind, CheckpointState
 from phyla.records.evaluation import (
     EvalAttempt,
@@ -49,6 +49,7 @@ __all__ = [
     "MemberState",
     "Minimize",
     "Objective",
+    "Phase",
     "Priority",
     "Report",
     "RunKind",

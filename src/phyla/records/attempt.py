@@ -1,5 +1,6 @@
 """An attempt: one try at a trial, under one lease."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import final
@@ -18,6 +19,30 @@ class AttemptState(StrEnum):
     CANCELLED = "cancelled"
 
 
+class Phase(StrEnum):
+    """What a worker does with its time; at every moment it is in exactly one phase.
+
+    An attempt has the seconds since the worker handed in its last trial, or started, so the attempts of a worker
+    add up to its time.
+
+    Attributes:
+        CONTROL: it asks for work, hands work in, or records that a trial failed.
+        WAITING: there was nothing to do.
+        LOADING: from the start of training code to its first step of `trial.steps()`.
+        TRAINING: from the first step to the moment `trial.steps()` is left. Without `trial.steps()` all the time
+            in training code: phyla cannot tell what it loads and saves.
+        SAVING: from then until training code returns, the commit of the checkpoint, and all of `save_progress()`.
+        EVALUATING: eval tasks that the same worker ran before this trial, or while it paused in `report()`.
+    """
+
+    CONTROL = "control"
+    WAITING = "waiting"
+    LOADING = "loading"
+    TRAINING = "training"
+    SAVING = "saving"
+    EVALUATING = "evaluating"
+
+
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
@@ -34,6 +59,7 @@ class Attempt:
         ended_at: when it ended.
         outcome: the answer that its completion got, so that a repeated request gets it again.
         error: what went wrong.
+        timings: seconds by `Phase`, as the worker measured them; None where it could not tell, as after a crash.
     """
 
     trial: int
@@ -46,6 +72,7 @@ class Attempt:
     ended_at: float | None = None
     outcome: JsonObject | None = None
     error: str | None = None
+    timings: Mapping[str, float] | None = None
 
 
 @final

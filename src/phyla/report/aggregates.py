@@ -20,7 +20,6 @@ POINTS = 2_000
 """Points of one line; beyond, it keeps its outline only."""
 BAND = 1.96
 """Standard errors on each side of a line: 95 % if the error is normal."""
-PALETTE = (style.BEST, style.WINNER, style.JUMP, style.FAILED, "#E69F00", "#56B4E9")
 
 
 def aggregates_figure(data: EvaluationData, suite: str) -> "go.Figure":
@@ -83,11 +82,11 @@ def _add_line(
 ) -> None:
     import plotly.graph_objects as go
 
-    many, several = lines > len(PALETTE), lines > 1
+    many, several = lines > len(style.PALETTE), lines > 1
     having = [one for one in its if name in one.values]
     # A member's weights get younger when it takes over another's; its line goes by age.
     line = sorted((one for one in having if not one.partial), key=lambda one: (place(one.seen), one.seen.id))
-    colour = style.MUTED if many else PALETTE[order % len(PALETTE)]
+    colour = style.MUTED if many else style.PALETTE[order % len(style.PALETTE)]
     label = series or "branch 0"
     shown = row == 1 and (not many or order == 0)
     finite = [v if math.isfinite(v := one.values[name].value) else None for one in line]
@@ -150,7 +149,7 @@ def _add_band(figure: Any, line: Sequence[GroupValues], name: str, colour: str, 
             fill="toself",
             mode="lines",
             line={"width": 0},
-            fillcolor=_faint(colour),
+            fillcolor=style.faint(colour),
             hoverinfo="skip",
             legendgroup=group,
             showlegend=False,
@@ -158,11 +157,6 @@ def _add_band(figure: Any, line: Sequence[GroupValues], name: str, colour: str, 
         row=row,
         col=1,
     )
-
-
-def _faint(colour: str) -> str:
-    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-    return f"rgba({red},{green},{blue},0.20)"
 
 
 def _add_regressions(

@@ -11,6 +11,8 @@ from phyla.records import Attempt, Member, StudyRecord, TrialRecord, TrialState
 
 CheckpointPaths: TypeAlias = Mapping[str, str] | Callable[[str], str | None]
 """Where checkpoints are, by name."""
+Interval: TypeAlias = tuple[float, float]
+"""Begin and end, in seconds since the epoch."""
 
 
 @final
@@ -40,6 +42,7 @@ class StudyData:
         maximize: whether a higher fitness is better.
         metric: name of the fitness.
         checkpoint_paths: where checkpoints are, as a mapping or a function of their name; optional.
+        evaluating: when each eval task of the study ran.
         now: when the records were read, in seconds since the epoch; what is still running is drawn up to it.
     """
 
@@ -50,6 +53,7 @@ class StudyData:
     maximize: bool
     metric: str
     checkpoint_paths: CheckpointPaths | None = None
+    evaluating: Sequence[Interval] = ()
     now: float | None = None
 
     def __repr__(self) -> str:

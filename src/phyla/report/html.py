@@ -1,7 +1,7 @@
 """The report of a study."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from phyla.report.fitness import fitness_figure
 from phyla.report.page import ROWS, Cell, Section, document, figure_section, section, table, write_page
 from phyla.report.schedules import schedules_figure
 from phyla.report.timeline import timeline_figure
+from phyla.report.times import time_figure, time_spent
 from phyla.report.tree import lineage_figure
 from phyla.report.words import counted, duration, fate, moment, number, score, short
 
@@ -63,9 +64,16 @@ def write_report(
         *(() if evaluation is None else evaluation_sections(evaluation)),
         _members(data),
         *drawn[1:],
+        *_times(data),
         *(section(escape(one.title), one.html) for one in extra_sections),
     )
     return write_page(Path(path), document(heading, body, data.last_moment))
+
+
+def _times(data: StudyData) -> Iterator[str]:
+    spent = time_spent(data.attempts, data.evaluating)
+    if spent.timed:
+        yield figure_section("times", time_figure({data.study.name: spent}, spent.words().capitalize()))
 
 
 def _header(data: StudyData, title: str) -> str:

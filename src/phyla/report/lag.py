@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 from phyla.records import Group, GroupState
 from phyla.report import style
-from phyla.report.aggregates import PALETTE
 from phyla.report.evaluation import EvaluationData
 from phyla.report.words import counted, duration, moment, plain
 
@@ -36,7 +35,7 @@ def lag_figure(data: EvaluationData) -> "go.Figure":
     most = 0.0
     for order, suite in enumerate(suites):
         own = [group for group in groups if group.suite == suite]
-        colour = PALETTE[order % len(PALETTE)]
+        colour = style.PALETTE[order % len(style.PALETTE)]
         times, waiting = _waiting(own, data.now)
         most = max(most, *waiting)
         picked = style.outline(waiting, POINTS, {})

@@ -32,17 +32,19 @@ class Panel:
         name: its flat name.
         log: whether its axis is logarithmic.
         categories: its values in order, if it is drawn by category; else None.
+        ordered: whether the order of the categories means something.
     """
 
     name: str
     log: bool
     categories: tuple[Json, ...] | None
+    ordered: bool = False
 
     def height(self, value: Json, member: int, members: int) -> float | None:
         """Return where a value lies on the panel's axis; members of one category lie beside each other."""
         if self.categories is None:
             return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
-        place = next(index for index, known in enumerate(self.categories) if _same(known, value))
+        place = next(index for index, known in enumerate(self.categories) if same(known, value))
         return place + (0.0 if members < 2 else 0.5 * (member / (members - 1) - 0.5))
 
 
@@ -124,9 +126,9 @@ def _panel(name: str, seen: list[Json], entry: Mapping[str, Json]) -> Panel:
         listed = entry.get("values")
         known: list[Json] = list(listed) if isinstance(listed, Sequence) and not isinstance(listed, str) else []
         for value in seen:
-            if not any(_same(value, other) for other in known):
+            if not any(same(value, other) for other in known):
                 known.append(value)
-        return Panel(name=name, log=False, categories=tuple(known))
+        return Panel(name=name, log=False, categories=tuple(known), ordered=entry.get("kind") == "ordinal")
     numbers = [float(value) for value in seen if isinstance(value, (int, float))]
     log = entry.get("log")
     if not isinstance(log, bool):
@@ -139,8 +141,8 @@ def _numbers(data: StudyData, name: str) -> list[float]:
     return [float(value) for value in found if isinstance(value, (int, float))]
 
 
-def _same(one: Json, other: Json) -> bool:
-    """Tell True from 1, which are equal in Python."""
+def same(one: Json, other: Json) -> bool:
+    """Return whether two values of a hyperparameter are one. Tell True from 1, which are equal in Python."""
     return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
@@ -196,7 +198,7 @@ def _runs(trials: list[TrialRecord], name: str) -> list[tuple[int, int, Json, in
         if name not in trial.params or trial.reached_step is None:
             continue
         value = trial.params[name]
-        if runs and runs[-1][1] == trial.start_step and _same(runs[-1][2], value):
+        if runs and runs[-1][1] == trial.start_step and same(runs[-1][2], value):
             runs[-1] = (runs[-1][0], trial.reached_step, value, runs[-1][3])
         else:
             runs.append((trial.start_step, trial.reached_step, value, trial.id))

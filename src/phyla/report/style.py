@@ -22,6 +22,8 @@ JUMP = "#009E73"
 FAILED = "#CC79A7"
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif"
 SCALE = "Cividis"
+PALETTE = (BEST, WINNER, JUMP, FAILED, "#E69F00", "#56B4E9")
+"""Colours of lines that are to be told apart."""
 
 NOTES = "notes"
 """Name of the annotation that says what a figure leaves out."""
@@ -116,6 +118,24 @@ def axis(title: str = "", **more: Any) -> dict[str, Any]:
         "automargin": True,
         **more,
     }
+
+
+def categories() -> dict[str, Any]:
+    """Return a vertical axis of names, the first one at the top, a little away from their bars."""
+    return axis(
+        type="category",
+        autorange="reversed",
+        showgrid=False,
+        ticks="outside",
+        ticklen=6,
+        tickcolor="rgba(0,0,0,0)",
+    )
+
+
+def faint(colour: str, share: float = 0.20) -> str:
+    """Return a colour like `#0072B2` as one that lets through what is behind it."""
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{share:.2f})"
 
 
 def kept(count: int, limit: int) -> list[int]:

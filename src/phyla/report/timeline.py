@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, final
 from phyla.records import Attempt, AttemptState
 from phyla.report import style
 from phyla.report.data import StudyData
+from phyla.report.times import time_spent
 from phyla.report.words import counted, duration, last_line, moment, plain, short
 
 if TYPE_CHECKING:
@@ -151,6 +152,8 @@ def _bar(attempt: Attempt, now: float) -> Bar:
         f"{moment(attempt.claimed_at):%Y-%m-%d %H:%M:%S}, {duration(end - attempt.claimed_at)}",
         plain(short(attempt.worker)),
     ]
+    if attempt.timings:
+        lines.append(time_spent([attempt]).words())
     if attempt.error:
         lines.append(plain(short(last_line(attempt.error))))
     return Bar(

@@ -503,6 +503,7 @@ class MemoryTransaction:
                     ended_at=command.ended_at,
                     outcome=command.outcome,
                     error=command.error,
+                    timings=command.timings,
                 )
                 self._set(t.attempts, key, ended)
             case RenewAttempts(worker, expires_at):

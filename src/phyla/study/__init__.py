@@ -1,11 +1,13 @@
 """What a Python user holds: a study to run, and the results of one."""
 
 from phyla.study.changes import Change, Missing, Watched
+from phyla.study.comparing import compare
 from phyla.study.evaluations import BestEvaluation, Evaluations, load_evaluations
 from phyla.study.maintenance import Maintenance, maintain
 from phyla.study.places import Places
 from phyla.study.planning import Planned, plan
 from phyla.study.progress import Progress
+from phyla.study.replicates import Replicate, replicate_seed, replicates, run_replicates
 from phyla.study.results import Best, BestCheckpoint, Results, list_studies, load_study
 from phyla.study.study import Study
 from phyla.study.suites import load_suites
@@ -22,9 +24,11 @@ __all__ = [
     "Places",
     "Planned",
     "Progress",
+    "Replicate",
     "Results",
     "Study",
     "Watched",
+    "compare",
     "evaluate",
     "list_studies",
     "load_evaluations",
@@ -32,5 +36,8 @@ __all__ = [
     "load_suites",
     "maintain",
     "plan",
+    "replicate_seed",
+    "replicates",
+    "run_replicates",
     "watch",
 ]

@@ -22,12 +22,13 @@ from phyla.space import Params
 from phyla.study.opening import find_study, sqlite_file
 from phyla.study.places import Places
 from phyla.study.progress import Failures, Progress, look
+from phyla.study.replicates import Replicate, replicate_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from phyla.lineage import Lineage, Schedule
-    from phyla.report import StudyData
+    from phyla.report import StudyData, TimeSpent
     from phyla.store import Reader, Store
     from phyla.study.evaluations import Evaluations
 
@@ -127,6 +128,11 @@ class Results:
         """Whether high values of the objective are good."""
         objective: Any = self._study.config["objective"]
         return str(objective["plugin"]).endswith(("maximize", "Maximize"))
+
+    @property
+    def replicate(self) -> Replicate | None:
+        """Which replicate of which study this is; None if it is none."""
+        return replicate_of(self._study.config)
 
     @property
     def lease_s(self) -> float:
@@ -259,10 +265,29 @@ class Results:
         """Whether the study's checkpoints are evaluated."""
         return bool(self._study.config.get("suites")) and self._store.find_run(self.name) is not None
 
+    def evaluating(self) -> list[tuple[float, float]]:
+        """Return when each eval task of the study ran: begin and end of its newest attempt, in seconds."""
+        run = self._store.find_run(self.name) if self._study.config.get("suites") else None
+        if run is None:
+            return []
+        with self._store.evaluations(run) as reader:
+            return [
+                (task.started_at, task.ended_at)
+                for task in reader.eval_tasks()
+                if task.started_at is not None and task.ended_at is not None
+            ]
+
+    def time_spent(self) -> "TimeSpent":
+        """Return where the time of its workers went: seconds by phase."""
+        from phyla.report import time_spent
+
+        return time_spent(self.attempts(), self.evaluating())
+
     def data(self) -> "StudyData":
         """Return everything the figures and the report show."""
         from phyla.report import StudyData
 
+        evaluating = self.evaluating()
         with self._reader() as reader:
             live = {
                 row.name: str(self._places.checkpoints(self.name) / row.name)
@@ -277,6 +302,7 @@ class Results:
                 maximize=self.maximize,
                 metric=self.metric,
                 checkpoint_paths=live,
+                evaluating=evaluating,
             )
 
     def write_report(self, path: str | Path) -> Path:

@@ -1,5 +1,6 @@
 """A study: what to search, how, with which training function; run it and read its results."""
 
+import copy
 import re
 import signal
 import sys
@@ -19,6 +20,7 @@ from phyla.records import Objective, RunKind, RunRecord, StudyRecord, StudyState
 from phyla.space import Space
 from phyla.study.outputs import remove_leftovers
 from phyla.study.places import Places
+from phyla.study.replicates import Replicate, replicate_of, replicate_seed
 from phyla.study.results import Results
 
 if TYPE_CHECKING:
@@ -114,8 +116,29 @@ class Study:
             suites=tuple(suites),
         )
         self.yield_at_report = yield_at_report
+        self.replicate_of: Replicate | None = None
         self._extend = extend
         self._opened: _Opened | None = None
+
+    def replicate(self, index: int) -> "Study":
+        """Return this study with another name, `NAME-r{index}`, and another seed; see `phyla.run_replicates`.
+
+        Args:
+            index: 0 for the first replicate.
+
+        Raises:
+            ConfigurationError: this is a replicate itself, or its name is too long to get longer.
+        """
+        if self.replicate_of is not None:
+            raise ConfigurationError(f"study {self.name!r} is a replicate of {self.replicate_of.of!r} itself")
+        made = copy.copy(self)
+        made.replicate_of = Replicate(of=self.name, index=index)
+        made.name = made.replicate_of.name
+        made.seed = replicate_seed(self.seed, index)
+        made._opened = None
+        if not NAME.fullmatch(made.name):
+            raise ConfigurationError(f"study name {made.name!r} of a replicate has more than 100 characters")
+        return made
 
     # Running
 
@@ -452,7 +475,8 @@ class Study:
             for trial in many:
                 trial.discard()
                 try:
-                    opened.client.fail(Failure(trial=trial.id, token=trial.token, error=error))
+                    failure = Failure(trial=trial.id, token=trial.token, error=error, timings=trial.timings())
+                    opened.client.fail(failure)
                 except LeaseLost as gone:
                     lost = gone
             if lost is not None:
@@ -520,6 +544,8 @@ class Study:
         # What runs in this process only need not be found again by name.
         name_of = plugins.reference if references[0] is not None else plugins.reference_here
         config = to_config(self.rules, self.seed, *references, name_of=name_of)
+        if self.replicate_of is not None:
+            config = {**config, "replicate": self.replicate_of.to_json()}
         store = open_store(self.places.storage)
         population_size = self.rules.strategy.population_size
         record = store.create_study(self.name, config, self.seed, population_size)
@@ -555,6 +581,9 @@ class Study:
             )
         if changed:
             check_extension(changed)
+        known = replicate_of(record.config)
+        if known is not None and "replicate" not in config:
+            config = {**config, "replicate": known.to_json()}
         if config != record.config:
             if changed and record.state is StudyState.COMPLETED:
                 # Before the change itself: who dies in between still has something to extend.

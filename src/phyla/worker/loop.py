@@ -11,9 +11,10 @@ from typing import final
 from phyla.api import Given, WorkClient
 from phyla.errors import LeaseLost, StoreError
 from phyla.machine import ClaimedEvaluation, Completion, Ended, Evaluated, EvaluationFailed, Idle
-from phyla.records import WorkKind
+from phyla.records import Phase, WorkKind
 from phyla.settings import Clock
 from phyla.worker.evaluator import Evaluator
+from phyla.worker.stopwatch import Stopwatch
 from phyla.worker.trainer import Trainer
 
 FLUSH_S = 1.0
@@ -74,6 +75,7 @@ class Worker:
         self._clock = clock
         self._trainer = trainer
         self._evaluator = evaluator
+        self._watch = Stopwatch(time.perf_counter) if trainer is None else trainer.watch
         self._renew_s = renew_s
         self._beat = beat
         self._yields = yields and evaluator is not None
@@ -146,7 +148,8 @@ class Worker:
                 return rest
             elif isinstance(rest, Idle):
                 on_idle()
-                time.sleep(min(pause_s, rest.seconds) if rest.seconds is not None else pause_s)
+                with self._watch.within(Phase.WAITING):
+                    time.sleep(min(pause_s, rest.seconds) if rest.seconds is not None else pause_s)
                 pause_s = min(pause_s * 1.5, IDLE_S)
 
     def _holding(self) -> int | None:
@@ -168,7 +171,8 @@ class Worker:
         self._busy = True
         try:
             if isinstance(work, ClaimedEvaluation):
-                return self._evaluate(work)
+                with self._watch.within(Phase.EVALUATING):
+                    return self._evaluate(work)
             assert self._trainer is not None
             return self._trainer.run(work.trial, self._yield if self._yields else None)
         finally:
@@ -198,12 +202,13 @@ class Worker:
         if self._stopping:
             return
         only = frozenset({WorkKind.EVALUATE})
-        _, claimed, _ = self._client.exchange((), self._name, 1, kinds=only, holding=self._holding())
-        for work in claimed:
-            done = self._do(work)
-            self._busy = True
-            if done is not None:
-                self._client.exchange([done], self._name, 0)
+        with self._watch.within(Phase.CONTROL):
+            _, claimed, _ = self._client.exchange((), self._name, 1, kinds=only, holding=self._holding())
+            for work in claimed:
+                done = self._do(work)
+                self._busy = True
+                if done is not None:
+                    self._client.exchange([done], self._name, 0)
 
     def _flush(self, done: threading.Event) -> None:
         """While there is work, tell of its progress, send reports, and renew leases if nobody else does."""

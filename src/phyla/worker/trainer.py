@@ -2,8 +2,9 @@
 
 import contextlib
 import errno
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, final
 
@@ -22,6 +23,7 @@ from phyla.errors import (
 from phyla.machine import Completion, Failure
 from phyla.records import Report, StudyState, TrialRecord
 from phyla.settings import Clock
+from phyla.worker.stopwatch import Stopwatch
 from phyla.worker.trial import Trial
 
 ERROR_CHARACTERS = 4000
@@ -40,6 +42,10 @@ class Trainer:
         work_root: where working directories go.
         clock: tells the time.
         state: what `setup` returned.
+        timer: measures durations, in seconds.
+
+    Attributes:
+        watch: where the time of the thread that trains goes; what precedes a trial counts as its own.
     """
 
     def __init__(
@@ -52,7 +58,9 @@ class Trainer:
         work_root: Path,
         clock: Clock,
         state: Any = None,
+        timer: Callable[[], float] = time.perf_counter,
     ) -> None:
+        self.watch = Stopwatch(timer)
         self._client = client
         self._repository = repository
         self._train = train
@@ -117,9 +125,10 @@ class Trainer:
                 worker=self._state,
                 cached_state=self._take_cached(record),
                 on_report=on_report,
+                watch=self.watch,
             )
         except CheckpointMissing as error:
-            self._fail(record, str(error), parent_gone=self._missing(record))
+            self._fail(record, str(error), self.watch.take(), parent_gone=self._missing(record))
             return None
         self.current = trial
         if self._stopping:
@@ -138,6 +147,8 @@ class Trainer:
         finally:
             self._beats += trial.beats
             self.current = None
+            # What was neither completed nor failed, and so was not asked for yet, is nobody's.
+            trial.timings()
         return None
 
     def _missing(self, record: TrialRecord) -> str | None:
@@ -182,7 +193,7 @@ class Trainer:
             self._stop_study(trial, str(error))
         else:
             trial.discard()
-            self._fail(trial.record, f"{type(error).__name__}: {error}", retryable=False)
+            self._fail(trial.record, f"{type(error).__name__}: {error}", trial.timings(), retryable=False)
 
     def _stop_study(self, trial: Trial, message: str) -> None:
         """Stop everything: the place where results go is broken, which is no trial's fault."""
@@ -199,7 +210,7 @@ class Trainer:
             return
         text = "".join(traceback.format_exception(error))[-ERROR_CHARACTERS:]
         trial.discard()
-        self._fail(trial.record, text, parent_gone=self._damaged(trial))
+        self._fail(trial.record, text, trial.timings(), parent_gone=self._damaged(trial))
 
     def _damaged(self, trial: Trial) -> str | None:
         """Return the name of the checkpoint it started from, if that lost files behind our back."""
@@ -213,10 +224,21 @@ class Trainer:
         return None
 
     def _fail(
-        self, record: TrialRecord, error: str, *, retryable: bool = True, parent_gone: str | None = None
+        self,
+        record: TrialRecord,
+        error: str,
+        timings: Mapping[str, float],
+        *,
+        retryable: bool = True,
+        parent_gone: str | None = None,
     ) -> None:
         failure = Failure(
-            trial=record.id, token=record.token, error=error, retryable=retryable, parent_gone=parent_gone
+            trial=record.id,
+            token=record.token,
+            error=error,
+            retryable=retryable,
+            parent_gone=parent_gone,
+            timings=timings,
         )
         try:
             self._client.fail(failure)

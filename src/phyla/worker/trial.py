@@ -1,6 +1,7 @@
 """The trial as training code sees it."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +11,10 @@ from phyla.api import Client
 from phyla.checkpoints import CheckpointRepository
 from phyla.errors import ConfigurationError, StateError
 from phyla.machine import Completion
-from phyla.records import Checkpoint, CheckpointKind, Report, TrialKind, TrialRecord
+from phyla.records import Checkpoint, CheckpointKind, Phase, Report, TrialKind, TrialRecord
 from phyla.settings import Clock
 from phyla.space import Params
+from phyla.worker.stopwatch import Stopwatch
 
 VALUES_KEPT = 1000
 """Reported values of the objective that a fitness rule can look back on."""
@@ -69,7 +71,11 @@ class Trial:
         worker: Any = None,
         cached_state: Any = None,
         on_report: Callable[[], None] | None = None,
+        watch: Stopwatch | None = None,
     ) -> None:
+        self._watch = watch or Stopwatch(time.perf_counter)
+        self._watch.enter(Phase.LOADING)
+        self._timings: dict[str, float] | None = None
         self._record = record
         self._client = client
         self._repository = repository
@@ -174,14 +180,20 @@ class Trial:
         """
         self._at = self.progress.step if self.progress else self.start_step
         self._left = False
-        while self._at < self.end_step:
-            if self._stop:
-                self._stop_seen = True
-                break
-            self.beats += 1
-            yield self._at
-            self._at += 1
-        self._left = True
+        self._watch.enter(Phase.TRAINING)
+        try:
+            while self._at < self.end_step:
+                if self._stop:
+                    self._stop_seen = True
+                    break
+                self.beats += 1
+                yield self._at
+                self._at += 1
+            self._left = True
+        finally:
+            # A loop that was left early may be closed late, when the time is another trial's.
+            if self._timings is None:
+                self._watch.enter(Phase.SAVING)
 
     def report(self, metrics: Mapping[str, Any] | None = None, /, *, step: int | None = None, **more: Any) -> None:
         """Report metrics, as often as wished.
@@ -235,6 +247,10 @@ class Trial:
                 raise StateError("save_progress(): say at which step, since steps() is not being used")
             # Inside the loop the step that it is at has just been trained; after it, none has.
             step = self._at if self._left else self._at + 1
+        with self._watch.within(Phase.SAVING):
+            self._save_progress(step)
+
+    def _save_progress(self, step: int) -> None:
         self._saves += 1
         name = f"{self._name}.p{self._saves}"
         target = self._repository.stage(name)
@@ -304,6 +320,7 @@ class Trial:
             return None
         if self._committed is not None:
             return self._committed
+        self._watch.enter(Phase.SAVING)
         if self._staged is None:
             _ = self.checkpoint_dir
         now = self._clock()
@@ -321,6 +338,8 @@ class Trial:
 
     def completion(self, checkpoint: Checkpoint | None, index: int = 0) -> Completion:
         """Return what completes the trial."""
+        if self._at is None and self._timings is None:
+            self._watch.rename(Phase.LOADING, Phase.EVALUATING if self.measuring else Phase.TRAINING)
         return Completion(
             trial=self.id,
             token=self.token,
@@ -330,7 +349,14 @@ class Trial:
             reports=tuple(self.take_reports()),
             checkpoint=checkpoint,
             checkpoint_index=index,
+            timings=self.timings(),
         )
+
+    def timings(self) -> dict[str, float]:
+        """Return the seconds by phase until this was first asked; the time after belongs to the next trial."""
+        if self._timings is None:
+            self._timings = self._watch.take()
+        return self._timings
 
     def discard(self) -> None:
         """Remove what was staged and not committed."""

@@ -362,6 +362,7 @@ def attempt_record(row: Row) -> Attempt:
         ended_at=row[7],
         outcome=None if row[8] is None else decode(row[8]),
         error=row[9],
+        timings=None if row[10] is None else decode(row[10]),
     )
 
 
@@ -378,6 +379,7 @@ def attempt_values(attempt: Attempt) -> Values:
         "ended_at": attempt.ended_at,
         "outcome": None if attempt.outcome is None else encode(attempt.outcome),
         "error": text(attempt.error),
+        "timings": None if attempt.timings is None else encode(attempt.timings),
     }
 
 

@@ -336,7 +336,7 @@ class Statements:
         self.insert_attempt = self._insert(attempts)
         self.end_attempt = self._compile(
             attempts.update().where(a.trial == TRIAL, a.token == TOKEN),
-            ["state", "ended_at", "outcome", "error"],
+            ["state", "ended_at", "outcome", "error", "timings"],
         )
         held = sa.select(a.trial, a.token).where(mine, RUNNING, a.worker == WORKER)
         self.renew_attempts = self._compile(

@@ -204,6 +204,7 @@ attempts = sa.Table(
     sa.Column("ended_at", sa.Double),
     sa.Column("outcome", sa.Text),
     sa.Column("error", sa.Text),
+    sa.Column("timings", sa.Text),
     sa.CheckConstraint(_one_of("state", AttemptState), name="attempts_state"),
     sa.CheckConstraint("(ended_at IS NULL) = (state = 'running')", name="attempts_ended"),
     # Also serves those who look for a worker's: as many rows as there are workers, at most.

@@ -140,6 +140,7 @@ class Writer:
             "ended_at": command.ended_at,
             "outcome": None if command.outcome is None else encode(command.outcome),
             "error": text(command.error),
+            "timings": None if command.timings is None else encode(command.timings),
             "k_trial": command.trial,
             "k_token": command.token,
         }

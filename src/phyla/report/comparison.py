@@ -1,0 +1,396 @@
+"""Is it better? What replicates of several studies say about each other."""
+
+import math
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from phyla.errors import UsageError
+from phyla.records import Phase, StudyState
+from phyla.report.curves import Band, By, Curve, Measure, band, curve
+from phyla.report.data import StudyData
+from phyla.report.sensitivity import Sensitivity, sensitivities
+from phyla.report.times import TimeSpent, time_spent
+from phyla.significance import holm, rank_sum, signed_rank, two_sided
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedStudy:
+    """One study of a comparison.
+
+    Attributes:
+        data: its records.
+        group: name of what it is a replicate of; its own name if it is none.
+        replicate: which replicate; None if it is none.
+    """
+
+    data: StudyData
+    group: str
+    replicate: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the study."""
+        return self.data.study.name
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """How values of replicates are spread.
+
+    Attributes:
+        values: one per replicate.
+        median: their median.
+        low: first quartile, interpolated linearly.
+        high: third quartile.
+        mean: their mean.
+    """
+
+    values: tuple[float, ...]
+    median: float
+    low: float
+    high: float
+    mean: float
+
+    @staticmethod
+    def of(values: Sequence[float]) -> "Spread":
+        """Summarise at least one value."""
+        low, median, high = np.quantile(values, [0.25, 0.5, 0.75]).tolist()
+        return Spread(values=tuple(values), median=median, low=low, high=high, mean=statistics.fmean(values))
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairTest:
+    """Whether the final values of two groups differ.
+
+    Attributes:
+        first: name of a group.
+        second: name of another one.
+        paired: whether replicates were compared in pairs of one seed.
+        count: replicates that were compared of each.
+        difference: median of the first less that of the second, over the replicates that were compared.
+        p: two-sided; None where a group has fewer than two replicates to compare.
+        p_holm: p adjusted for all pairs of groups having been looked at (Holm 1979).
+        smallest: the smallest p that so few replicates can give.
+    """
+
+    first: str
+    second: str
+    paired: bool
+    count: tuple[int, int]
+    difference: float
+    p: float | None
+    p_holm: float | None = None
+    smallest: float = 1.0
+
+    @property
+    def test(self) -> str:
+        """Name of the test."""
+        return "Wilcoxon signed-rank" if self.paired else "Mann-Whitney"
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class StudyGroup:
+    """Replicates of one study, with what they found.
+
+    Attributes:
+        name: of the study they repeat.
+        studies: those with a finite fitness, in the order of replicates.
+        curves: how good each was after how much work.
+    """
+
+    name: str
+    studies: tuple[ComparedStudy, ...]
+    curves: tuple[Curve, ...]
+
+    @cached_property
+    def band(self) -> Band:
+        """Median and quartiles over its replicates."""
+        return band(self.curves)
+
+    @cached_property
+    def final(self) -> Spread:
+        """The last values of its replicates."""
+        return Spread.of([one.ys[-1] for one in self.curves])
+
+    @cached_property
+    def sensitivity(self) -> list[Sensitivity]:
+        """How much progress went with each hyperparameter."""
+        return sensitivities([one.data for one in self.studies])
+
+    @cached_property
+    def time(self) -> TimeSpent:
+        """Where the time of its workers went, over all replicates."""
+        each = [time_spent(one.data.attempts, one.data.evaluating) for one in self.studies]
+        seconds = {phase: sum(one.seconds[phase] for one in each) for phase in each[0].seconds}
+        return TimeSpent(
+            seconds=seconds, timed=sum(one.timed for one in each), ended=sum(one.ended for one in each)
+        )
+
+    def reached(self, target: float, *, maximize: bool) -> list[float | None]:
+        """Return the work after which each replicate was first as good as a target; None where it never was."""
+        return [one.first(target, maximize=maximize) for one in self.curves]
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class StudyComparison:
+    """Studies beside each other; replicates of one study are a group.
+
+    Attributes:
+        groups: those with at least one finite fitness, in the order given.
+        metric: name of the objective.
+        maximize: whether more is better.
+        measure: `best`, the best fitness so far, or `median`, the median of every member's newest one.
+        by: `steps` of all members together, or `time` in seconds in which anything was running.
+        given_target: the target that was asked for, if any.
+        notes: what a reader has to know: studies left out, or not complete.
+    """
+
+    groups: tuple[StudyGroup, ...]
+    metric: str
+    maximize: bool
+    measure: Measure
+    by: By
+    given_target: float | None
+    notes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{group.name!r} ({len(group.studies)})" for group in self.groups)
+        return f"<StudyComparison of {sizes} by {self.metric!r}>"
+
+    @property
+    def target(self) -> float:
+        """The value whose first time is asked for; by default the worst median of the groups' final values."""
+        if self.given_target is not None:
+            return self.given_target
+        medians = [group.final.median for group in self.groups]
+        return min(medians) if self.maximize else max(medians)
+
+    def reached(self, group: StudyGroup) -> tuple[int, float | None]:
+        """Return how many replicates reached the target, and the median work after which they did.
+
+        The median is over all replicates, those that never reached it being last; None if it is one of them.
+        """
+        found = group.reached(self.target, maximize=self.maximize)
+        middle = statistics.median(math.inf if one is None else one for one in found)
+        return sum(one is not None for one in found), middle if math.isfinite(middle) else None
+
+    @cached_property
+    def tests(self) -> list[PairTest]:
+        """Whether the final values of each two groups differ.
+
+        Groups are compared in pairs of replicates of one seed where all seeds of the smaller group are in the
+        other one, too, by Wilcoxon's signed-rank test; else by the test of Mann and Whitney. Both are exact.
+        """
+        found = [_test(first, second) for first, second in combinations(self.groups, 2)]
+        asked = [test.p for test in found if test.p is not None]
+        adjusted = iter(holm(asked))
+        return [replace(test, p_holm=None if test.p is None else next(adjusted)) for test in found]
+
+    def write_report(self, path: str | os.PathLike[str]) -> Path:
+        """Write one self-contained HTML file with the figures; return its path.
+
+        Args:
+            path: the file; it is replaced if it exists.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        from phyla.report.comparison_page import write_comparison_report
+
+        return write_comparison_report(self, path)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON values."""
+        return {
+            "metric": self.metric,
+            "maximize": self.maximize,
+            "measure": self.measure,
+            "by": self.by,
+            "target": self.target,
+            "groups": [self._group(group) for group in self.groups],
+            "tests": [
+                {
+                    "first": test.first,
+                    "second": test.second,
+                    "test": test.test,
+                    "n": list(test.count),
+                    "difference": test.difference,
+                    "p": test.p,
+                    "p_holm": test.p_holm,
+                    "smallest_p": test.smallest,
+                }
+                for test in self.tests
+            ],
+            "notes": list(self.notes),
+        }
+
+    def _group(self, group: StudyGroup) -> dict[str, Any]:
+        count, work = self.reached(group)
+        final = group.final
+        return {
+            "group": group.name,
+            "final": {
+                "median": final.median,
+                "low": final.low,
+                "high": final.high,
+                "mean": final.mean,
+                "n": len(final.values),
+            },
+            "reached": {"replicates": count, "median": work},
+            "curve": {
+                "x": list(group.band.xs),
+                "low": list(group.band.low),
+                "median": list(group.band.middle),
+                "high": list(group.band.high),
+            },
+            "sensitivity": [
+                {
+                    "name": one.name,
+                    "ordered": one.ordered,
+                    "strength": one.strength,
+                    "noise": one.noise,
+                    "trials": one.trials,
+                    "gains": dict(one.gains),
+                }
+                for one in group.sensitivity
+            ],
+            "time_s": {phase.value: seconds for phase, seconds in group.time.seconds.items()},
+            "attempts": {"timed": group.time.timed, "ended": group.time.ended},
+            "studies": [row for row in self.rows() if row["group"] == group.name],
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one flat row per study."""
+        rows: list[dict[str, Any]] = []
+        for group in self.groups:
+            reached = group.reached(self.target, maximize=self.maximize)
+            for one, its, work in zip(group.studies, group.curves, reached, strict=True):
+                spent = time_spent(one.data.attempts, one.data.evaluating)
+                rows.append(
+                    {
+                        "group": group.name,
+                        "study": one.name,
+                        "replicate": one.replicate,
+                        "seed": one.data.study.seed,
+                        "state": one.data.study.state.value,
+                        "final": its.final,
+                        "work": its.last,
+                        "steps": one.data.total_steps,
+                        "wall_s": one.data.wall_seconds,
+                        "reached_target_at": work,
+                        **{f"{phase.value}_s": spent.seconds[phase] for phase in Phase},
+                    }
+                )
+        return rows
+
+
+def compare_studies(
+    studies: Sequence[ComparedStudy], *, measure: Measure = "best", by: By = "steps", target: float | None = None
+) -> StudyComparison:
+    """Compare studies; those of one group are replicates.
+
+    Args:
+        studies: at least two.
+        measure: what counts as good.
+        by: what counts as work.
+        target: the value whose first time is asked for; by default the worst median of the groups' final values.
+
+    Raises:
+        UsageError: fewer than two studies, different objectives, or none has a finite fitness.
+    """
+    _check(studies)
+    notes = _different_fitness(studies)
+    groups: dict[str, list[tuple[ComparedStudy, Curve]]] = {one.group: [] for one in studies}
+    for one in sorted(studies, key=lambda one: -1 if one.replicate is None else one.replicate):
+        its = curve(one.data, by=by, measure=measure)
+        if its.xs:
+            groups[one.group].append((one, its))
+        else:
+            notes.append(f"{one.name} has no completed trial with a finite fitness, and is left out.")
+        if one.data.study.state is not StudyState.COMPLETED:
+            notes.append(f"{one.name} is {one.data.study.state.value}: what it has so far is taken as its end.")
+    if not any(groups.values()):
+        names = ", ".join(one.name for one in studies)
+        raise UsageError(f"none of the studies {names} has a completed trial with a finite fitness yet")
+    return StudyComparison(
+        groups=tuple(
+            StudyGroup(name=name, studies=tuple(one for one, _ in its), curves=tuple(one for _, one in its))
+            for name, its in groups.items()
+            if its
+        ),
+        metric=studies[0].data.metric,
+        maximize=studies[0].data.maximize,
+        measure=measure,
+        by=by,
+        given_target=target,
+        notes=tuple(notes),
+    )
+
+
+def _check(studies: Sequence[ComparedStudy]) -> None:
+    if len(studies) < 2:
+        what = f"only {studies[0].name}" if studies else "none"
+        raise UsageError(
+            f"a comparison needs at least two studies, or replicates of one; there is {what}. One study is shown "
+            "by `phyla report STUDY`; `phyla run FILE --replicates 5` makes replicates"
+        )
+    objectives: dict[str, list[str]] = {}
+    for one in studies:
+        aim = f"{'maximise' if one.data.maximize else 'minimise'} {one.data.metric!r}"
+        objectives.setdefault(aim, []).append(one.name)
+    if len(objectives) > 1:
+        told = "; ".join(f"{', '.join(names)}: {aim}" for aim, names in objectives.items())
+        raise UsageError(f"studies with different objectives cannot be compared: {told}")
+
+
+def _different_fitness(studies: Sequence[ComparedStudy]) -> list[str]:
+    """Return a note if fitness is not the same thing everywhere: the last value here, of a suite there."""
+    rules: dict[str, list[str]] = {}
+    for one in studies:
+        strategy = one.data.study.config.get("strategy")
+        rule = strategy.get("fitness") if isinstance(strategy, Mapping) else None
+        if isinstance(rule, Mapping):
+            settings = ", ".join(f"{name}={value}" for name, value in rule.items() if name != "plugin")
+            told = f"{str(rule.get('plugin')).rpartition('/')[2]}({settings})"
+            rules.setdefault(told, []).append(one.name)
+    if len(rules) < 2:
+        return []
+    told = "; ".join(f"{rule} in {', '.join(names)}" for rule, names in rules.items())
+    return [f"Fitness is not the same everywhere, so values may not be comparable: {told}."]
+
+
+def _test(first: StudyGroup, second: StudyGroup) -> PairTest:
+    ours, theirs = _by_seed(first), _by_seed(second)
+    shared = sorted(ours.keys() & theirs.keys())
+    paired = len(shared) == min(len(first.studies), len(second.studies))
+    a = [ours[seed] for seed in shared] if paired else list(first.final.values)
+    b = [theirs[seed] for seed in shared] if paired else list(second.final.values)
+    p = None
+    if min(len(a), len(b)) >= 2:
+        p = two_sided(signed_rank if paired else rank_sum, a, b)
+    return PairTest(
+        first=first.name,
+        second=second.name,
+        paired=paired,
+        count=(len(a), len(b)),
+        difference=statistics.median(a) - statistics.median(b),
+        p=p,
+        smallest=min(1.0, 2 / (2 ** len(a) if paired else math.comb(len(a) + len(b), len(a)))),
+    )
+
+
+def _by_seed(group: StudyGroup) -> dict[int, float]:
+    return {one.data.study.seed: value for one, value in zip(group.studies, group.final.values, strict=True)}

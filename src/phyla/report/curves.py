@@ -1,0 +1,168 @@
+"""How good a study was after how much work: step functions, and their median and quartiles over replicates."""
+
+import math
+import statistics
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, final
+
+import numpy as np
+
+from phyla.records import StudyState, TrialRecord, TrialState
+from phyla.report.data import Interval, StudyData, finite_fitness
+
+By: TypeAlias = Literal["steps", "time"]
+"""What counts as work: steps of all members together, or seconds in which anything was running."""
+Measure: TypeAlias = Literal["best", "median"]
+"""What counts as good: the best fitness so far, or the median of every member's newest one."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """A step function, right-continuous: from `xs[i]` on, until the next one, its value is `ys[i]`.
+
+    Attributes:
+        xs: where it changes, strictly increasing; none if it never has a value.
+        ys: the values from there on.
+        last: the work that was done in all.
+        finished: whether the study is complete, so that the last value stays what it is for ever.
+    """
+
+    xs: tuple[float, ...]
+    ys: tuple[float, ...]
+    last: float
+    finished: bool
+
+    def at(self, x: float) -> float | None:
+        """Return its value; None before the first one, and beyond the end of what is not finished."""
+        place = bisect_right(self.xs, x)
+        return None if place == 0 or (x > self.last and not self.finished) else self.ys[place - 1]
+
+    @property
+    def final(self) -> float | None:
+        """Its last value; None if it never has one."""
+        return self.ys[-1] if self.ys else None
+
+    def first(self, target: float, *, maximize: bool) -> float | None:
+        """Return where it first is as good as a target; None if it never is."""
+        for x, y in zip(self.xs, self.ys, strict=True):
+            if y >= target if maximize else y <= target:
+                return x
+        return None
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """Median and quartiles of curves, step functions too.
+
+    Attributes:
+        xs: every place where one of the curves changes and all have a value.
+        low: first quartile from there on.
+        middle: median.
+        high: third quartile.
+    """
+
+    xs: tuple[float, ...]
+    low: tuple[float, ...]
+    middle: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+def curve(data: StudyData, *, by: By = "steps", measure: Measure = "best") -> Curve:
+    """Return how good a study was after how much work.
+
+    Work counts when a trial completes; what trials that failed did is in the time, and not in the steps. Time
+    passes while a trial or an eval task is running, so it stands still while a study was interrupted. A fitness
+    counts from the moment that its trial completed, also where a suite gave it later.
+
+    Args:
+        data: the study.
+        by: what counts as work.
+        measure: what counts as good.
+    """
+    better: Callable[[float, float], float] = max if data.maximize else min
+    xs: list[float] = []
+    ys: list[float] = []
+    last, newest = 0.0, dict[int, float]()
+    for x, trial in _completions(data, by):
+        last = x
+        fitness = finite_fitness(trial)
+        if fitness is None:
+            newest.pop(trial.member, None)
+        else:
+            newest[trial.member] = fitness
+        value = fitness
+        if measure == "median":
+            value = statistics.median(newest.values()) if newest else None
+        elif fitness is not None and ys:
+            value = better(ys[-1], fitness)
+        if value is None or (ys and value == ys[-1]):
+            continue
+        if xs and xs[-1] == x:
+            ys[-1] = value
+        else:
+            xs.append(x)
+            ys.append(value)
+    finished = data.study.state is StudyState.COMPLETED
+    return Curve(xs=tuple(xs), ys=tuple(ys), last=last, finished=finished)
+
+
+def _completions(data: StudyData, by: By) -> Iterator[tuple[float, TrialRecord]]:
+    """Return completed training trials in the order of time, each with the work done until then."""
+    done = [trial for trial in data.lineage if trial.state is TrialState.COMPLETED]
+    done.sort(key=lambda trial: (trial.ended_at or 0.0, trial.id))
+    running = [(a.claimed_at, data.last_moment if a.ended_at is None else a.ended_at) for a in data.attempts]
+    passed = time_in([*running, *data.evaluating]) if by == "time" else None
+    steps = 0
+    for trial in done:
+        steps += max(0, (trial.reached_step or 0) - trial.start_step)
+        yield (float(steps) if passed is None else passed(trial.ended_at or 0.0)), trial
+
+
+def time_in(intervals: Sequence[Interval]) -> Callable[[float], float]:
+    """Return a function that tells how many seconds until a moment lie in at least one of the intervals.
+
+    Args:
+        intervals: in any order; they may overlap.
+    """
+    begins: list[float] = []
+    ends: list[float] = []
+    before: list[float] = []
+    for begin, end in sorted(intervals):
+        if end <= begin:
+            continue
+        if ends and begin <= ends[-1]:
+            ends[-1] = max(ends[-1], end)
+        else:
+            before.append(before[-1] + ends[-1] - begins[-1] if begins else 0.0)
+            begins.append(begin)
+            ends.append(end)
+
+    def passed(moment: float) -> float:
+        place = bisect_right(begins, moment) - 1
+        return 0.0 if place < 0 else before[place] + min(moment, ends[place]) - begins[place]
+
+    return passed
+
+
+def band(curves: Sequence[Curve]) -> Band:
+    """Return median and quartiles of curves, wherever all of them have a value.
+
+    Quartiles are interpolated linearly between the values, as NumPy does by default.
+
+    Args:
+        curves: at least one; those without any value are left out.
+    """
+    known = [one for one in curves if one.xs]
+    if not known:
+        return Band(xs=(), low=(), middle=(), high=())
+    first = max(one.xs[0] for one in known)
+    end = min((one.last for one in known if not one.finished), default=math.inf)
+    end = min(end, max(one.last for one in known))
+    xs = sorted({x for one in known for x in (*one.xs, one.last) if first <= x <= end})
+    values = np.array([[one.at(x) for x in xs] for one in known], dtype=float).reshape(len(known), len(xs))
+    low, middle, high = np.quantile(values, [0.25, 0.5, 0.75], axis=0)
+    return Band(xs=tuple(xs), low=tuple(low.tolist()), middle=tuple(middle.tolist()), high=tuple(high.tolist()))

@@ -1,0 +1,260 @@
+"""Replicates and comparisons on the command line, with real studies."""
+
+import csv
+import io
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from phyla.cli import main
+from phyla.settings import child_environment
+from phyla.study import list_studies, load_study, replicate_seed
+
+TIMEOUT_S = 120.0
+SOURCE = Path(__file__).parents[2] / "src"
+
+STUDY_FILE = """
+import os
+import time
+from pathlib import Path
+
+import phyla
+
+SLOW = Path("slow")
+
+
+def train(trial):
+    if trial.parent:
+        assert (trial.parent.path / "weights").exists()
+    for _ in trial.steps():
+        while SLOW.exists() and trial.id > 10 and not trial.should_stop:
+            time.sleep(0.01)
+    (trial.checkpoint_dir / "weights").write_bytes(bytes(100))
+    trial.report(score=trial.params["lr"] * trial.reached_step + trial.seed % 7 / 100, loss=1.0)
+
+
+def train_nan(trial):
+    (trial.checkpoint_dir / "weights").write_bytes(bytes(100))
+    trial.report(score=float("nan"))
+
+
+def made(name, strategy, **options):
+    objective = options.pop("objective", phyla.Maximize("score"))
+    train_it = options.pop("train", train)
+    space = {"lr": phyla.Float(0.01, 1.0), "act": phyla.Choice(["a", "b"])}
+    return phyla.Study(name, space, objective, strategy, train_it, **options)
+
+
+pbt = made("pbt", phyla.PBT(population_size=4, steps_per_trial=5, total_steps=20), seed=3)
+wide = made("wide", phyla.RandomSearch(members=4, steps_per_trial=5, total_steps=20), seed=3)
+other = made("other", phyla.RandomSearch(members=4, steps_per_trial=5, total_steps=20), seed=8)
+lossy = made("lossy", phyla.RandomSearch(members=2, total_steps=5), objective=phyla.Minimize("loss"))
+nans = made("nans", phyla.RandomSearch(members=2, total_steps=5), train=train_nan)
+"""
+
+
+class Phyla(Protocol):
+    def __call__(self, *words: object, code: int = 0) -> str: ...
+
+
+def start(folder: Path, *words: object) -> "subprocess.Popen[str]":
+    """Start the command line in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "phyla.cli", *map(str, words)],
+        cwd=folder,
+        env=child_environment({"PYTHONPATH": str(SOURCE), "COLUMNS": "140"}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finished(process: "subprocess.Popen[str]", code: int = 0) -> str:
+    out, err = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == code, err
+    assert "Traceback" not in err
+    return err if code else out
+
+
+def wait_for(condition: Callable[[], Any], what: str) -> None:
+    end = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < end, f"no {what} in {TIMEOUT_S:g} s"
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with studies that have run: two with replicates of the same seeds, one with others, two alone."""
+    folder = tmp_path_factory.mktemp("compare")
+    (folder / "studies.py").write_text(STUDY_FILE)
+    for name, count in (("pbt", 3), ("wide", 3), ("other", 2)):
+        finished(start(folder, "run", "studies.py", "--study", name, "--replicates", count, "--workers", 0))
+    for name in ("lossy", "nans"):
+        finished(start(folder, "run", "studies.py", "--study", name, "--workers", 0))
+    return folder
+
+
+@pytest.fixture
+def cli(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Phyla:
+    """The command line in that folder."""
+    monkeypatch.chdir(folder)
+
+    def run(*words: object, code: int = 0) -> str:
+        monkeypatch.setattr(sys, "argv", ["phyla", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        assert (ended.value.code or 0) == code, printed
+        assert "Traceback" not in printed.err
+        return printed.err if code else printed.out
+
+    return run
+
+
+# Replicates
+
+
+def test_replicates_are_interrupted_and_resumed_by_the_same_command(tmp_path: Path) -> None:
+    (tmp_path / "studies.py").write_text(STUDY_FILE)
+    (tmp_path / "slow").touch()
+    words = ("run", "studies.py", "--workers", 1, "--study", "pbt", "--replicates", 2)
+    process = start(tmp_path, *words)
+
+    def is_training() -> bool:
+        # From its 11th trial on, which is in the first replicate, training waits.
+        studies = list_studies(home=tmp_path / ".phyla")
+        return any(attempt.trial > 10 for one in studies for attempt in one.progress().running)
+
+    try:
+        wait_for(is_training, "trial that waits")
+        process.send_signal(signal.SIGINT)
+        err = finished(process, code=130)
+    finally:
+        process.kill()
+    assert f"Resume it with: phyla {' '.join(map(str, words))}" in err
+    assert [one.name for one in list_studies(home=tmp_path / ".phyla")] == ["pbt-r0"]
+    (tmp_path / "slow").unlink()
+    out = finished(start(tmp_path, *words))
+    lines = out.splitlines()
+    first, second = lines.index("replicate 1 of 2: pbt-r0"), lines.index("replicate 2 of 2: pbt-r1")
+    assert any(line.startswith("16 trials completed") for line in lines[first:second])
+    assert any(line.startswith("16 trials completed") for line in lines[second:])
+    assert lines[-1] == "compare them with: phyla compare pbt"
+    seeds = [one.study().seed for one in list_studies(home=tmp_path / ".phyla")]
+    assert seeds == [replicate_seed(3, 0), replicate_seed(3, 1)]
+    released = [a for a in load_study("pbt-r0", home=tmp_path / ".phyla").attempts() if a.state == "released"]
+    assert [attempt.timings for attempt in released] == [None]
+
+
+def test_one_replicate_can_be_run_by_its_name(folder: Path, tmp_path: Path) -> None:
+    home = ("--home", tmp_path, "--workers", 0)
+    out = finished(start(folder, "run", "studies.py", "--study", "wide-r2", *home))
+    assert "16 trials completed" in out
+    (one,) = list_studies(home=tmp_path)
+    assert (one.name, one.study().seed) == ("wide-r2", replicate_seed(3, 2))
+    for wrong in ("wide-r", "wide-r02", "else-r2", "wide-rx"):
+        err = finished(start(folder, "run", "studies.py", "--study", wrong, *home), code=2)
+        assert f"has no study '{wrong}'" in err
+
+
+def test_replicates_must_be_some(cli: Phyla) -> None:
+    assert "--replicates" in cli("run", "studies.py", "--study", "pbt", "--replicates", 0, code=2)
+
+
+# Comparing
+
+
+def test_a_comparison_is_printed(cli: Phyla) -> None:
+    lines = cli("compare", "pbt", "wide", "other").splitlines()
+    assert [line.split()[:2] for line in lines[2:5]] == [["pbt", "3"], ["wide", "3"], ["other", "2"]]
+    text = "\n".join(lines)
+    assert "Wilcoxon signed-rank   3 pairs" in text
+    assert text.count("Mann-Whitney") == 2
+    assert sum(line.startswith("time of ") for line in lines) == 3
+    assert "lr " in text
+
+
+def test_a_comparison_as_json_and_csv(cli: Phyla) -> None:
+    found = json.loads(cli("compare", "pbt", "wide", "--format", "json", "--by", "time", "--target", 5))
+    assert (found["by"], found["target"], found["measure"]) == ("time", 5, "best")
+    assert [group["final"]["n"] for group in found["groups"]] == [3, 3]
+    assert found["tests"][0]["smallest_p"] == 0.25
+    first, second = ([row["seed"] for row in group["studies"]] for group in found["groups"])
+    assert first == second == [replicate_seed(3, index) for index in range(3)]
+    for group in found["groups"]:
+        assert group["attempts"]["timed"] == group["attempts"]["ended"] == 3 * 16
+        assert group["time_s"]["saving"] > 0
+        assert group["time_s"]["control"] > 0
+    rows = list(csv.DictReader(io.StringIO(cli("compare", "pbt", "wide", "--format", "csv"))))
+    assert [row["study"] for row in rows] == ["pbt-r0", "pbt-r1", "pbt-r2", "wide-r0", "wide-r1", "wide-r2"]
+    assert {row["steps"] for row in rows} == {"80"}
+
+
+def test_a_comparison_is_written_as_a_page(cli: Phyla, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    out = cli("compare", "pbt", "wide", "--metric", "median", "-o", page)
+    assert out.splitlines()[-1] == str(page)
+    assert "pbt and wide" in page.read_text()
+    missing = tmp_path / "no" / "page.html"
+    assert f"cannot write {missing}" in cli("compare", "pbt", "wide", "-o", missing, code=2)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("pbt", "nothing"), "there is no study 'nothing'"),
+        (("lossy",), "a comparison needs at least two studies, or replicates of one; there is only lossy"),
+        (("pbt-r0",), "there is only pbt-r0"),
+        (("pbt", "lossy"), "lossy: minimise 'loss'"),
+        (("nans", "nans"), "there is only nans"),
+        (("pbt", "wide", "--target", "nan"), "target=nan: must be a finite number"),
+        (("pbt", "wide", "--metric", "worst"), "'worst' is not one of"),
+        ((), "Missing argument"),
+    ],
+)
+def test_what_cannot_be_compared_is_told(cli: Phyla, words: tuple[str, ...], message: str) -> None:
+    assert message in cli("compare", *words, code=2)
+
+
+def test_a_study_without_a_finite_fitness_is_named(cli: Phyla) -> None:
+    lines = cli("compare", "pbt", "nans").splitlines()
+    assert lines[0] == "nans has no completed trial with a finite fitness, and is left out."
+
+
+def test_status_and_report_tell_where_the_time_went(cli: Phyla, tmp_path: Path) -> None:
+    assert "time of workers: " in cli("status", "pbt-r0")
+    time_s = json.loads(cli("status", "pbt-r0", "--json"))["time_s"]
+    assert set(time_s) == {"control", "waiting", "loading", "training", "saving", "evaluating"}
+    assert time_s["saving"] > 0
+    page = tmp_path / "page.html"
+    cli("report", "pbt-r0", "-o", page)
+    assert "<h2>Where the time went</h2>" in page.read_text()
+
+
+def test_studies_made_before_times_were_recorded_are_read_as_ever(
+    folder: Path, tmp_path: Path, cli: Phyla
+) -> None:
+    import sqlite3
+
+    home = tmp_path / "home"
+    home.mkdir()
+    with sqlite3.connect(folder / ".phyla" / "phyla.db") as now, sqlite3.connect(home / "phyla.db") as before:
+        now.backup(before)
+        # As the release before left it.
+        before.execute("ALTER TABLE attempts DROP COLUMN timings")
+        before.execute("UPDATE phyla_revision SET version_num = ?", ("0004",))
+    assert "time of workers" not in cli("status", "pbt-r0", "--home", home)
+    page = tmp_path / "page.html"
+    cli("report", "pbt-r0", "--home", home, "-o", page)
+    assert "Where the time went" not in page.read_text()
+    assert "time of pbt: not known" in cli("compare", "pbt", "wide", "--home", home, "-o", page)
+    assert "No attempt has told where its time went" in page.read_text()
+    assert load_study("pbt-r0", home=home).attempts()[0].timings is None

@@ -1,0 +1,302 @@
+"""Studies beside each other: what is said of their replicates, and the page that says it."""
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from comparing import replicates_of, study_of
+from phyla.errors import UsageError
+from phyla.records import AttemptState, Phase, StudyState
+from phyla.report import (
+    ComparedStudy,
+    StudyComparison,
+    compare_studies,
+    curves_figure,
+    finals_figure,
+    sensitivity_figure,
+    time_figure,
+    time_spent,
+)
+from report_study import simulated
+
+HOSTILE = "<script>alert('x')</script> \"quoted\" & </script>"
+A = [0.5, 0.7, 0.9, 0.6, 0.8]
+B = [0.4, 0.5, 0.6, 0.45, 0.55]
+
+
+def compared(**finals: list[float | None]) -> StudyComparison:
+    return compare_studies([one for name, its in finals.items() for one in replicates_of(name, its)])
+
+
+def numbers(*values: float) -> list[float | None]:
+    return [*values]
+
+
+@pytest.fixture(scope="module")
+def several() -> StudyComparison:
+    """Two strategies of three replicates on simulated studies, and one study by itself."""
+    studies = [
+        ComparedStudy(
+            data=simulated(name=f"{group}-r{index}", seed=index, members=size, generations=8),
+            group=group,
+            replicate=index,
+        )
+        for group, size in (("large", 8), ("small", 4))
+        for index in range(3)
+    ]
+    alone = simulated(name="alone", seed=99, members=4, generations=8)
+    return compare_studies([*studies, ComparedStudy(data=alone, group="alone")])
+
+
+def test_final_values_are_summarised_per_group() -> None:
+    comparison = compared(a=numbers(*A), b=numbers(*B))
+    first, second = comparison.groups
+    assert (first.name, first.final.values) == ("a", tuple(A))
+    assert first.final.median == 0.7
+    assert (second.final.low, second.final.high) == tuple(np.quantile(B, [0.25, 0.75]))
+    assert second.final.mean == pytest.approx(np.mean(B))
+
+
+def test_groups_whose_seeds_match_are_compared_in_pairs() -> None:
+    (test,) = compared(a=numbers(*A), b=numbers(*B)).tests
+    assert (test.paired, test.test, test.count) == (True, "Wilcoxon signed-rank", (5, 5))
+    assert test.p == pytest.approx(stats.wilcoxon(A, B, method="exact").pvalue) == 0.0625
+    assert (test.p_holm, test.smallest) == (test.p, 0.0625)
+    assert test.difference == pytest.approx(0.2)
+
+
+def test_a_group_with_fewer_replicates_is_paired_with_those_of_its_seeds() -> None:
+    (test,) = compared(a=numbers(*A), b=numbers(*B[:3])).tests
+    assert (test.paired, test.count, test.p) == (True, (3, 3), 0.25)
+
+
+def test_groups_with_other_seeds_are_compared_as_a_whole() -> None:
+    for first_seed in (3, 100):
+        other = replicates_of("b", B, first_seed=first_seed)
+        (test,) = compare_studies([*replicates_of("a", A), *other]).tests
+        assert (test.paired, test.test, test.count) == (False, "Mann-Whitney", (5, 5))
+        assert test.smallest == 2 / 252
+        # Ties make scipy's own exact method inexact; over all splits it is exact.
+        exact = stats.permutation_test(
+            (A, B), lambda a, b: stats.rankdata([*a, *b])[: len(a)].sum(), n_resamples=1000, alternative="greater"
+        )
+        assert test.p == pytest.approx(2 * exact.pvalue)
+
+
+def test_many_tests_are_adjusted_together() -> None:
+    comparison = compared(a=numbers(*A), b=numbers(*B), c=[0.1, 0.2, 0.3, 0.15, 0.25])
+    assert [(test.first, test.second) for test in comparison.tests] == [("a", "b"), ("a", "c"), ("b", "c")]
+    assert [test.p for test in comparison.tests] == [0.0625] * 3
+    assert [test.p_holm for test in comparison.tests] == [0.1875] * 3
+
+
+def test_one_replicate_has_no_p() -> None:
+    (test,) = compared(a=[0.5], b=[0.4]).tests
+    assert (test.p, test.p_holm) == (None, None)
+    assert test.difference == pytest.approx(0.1)
+
+
+def test_the_target_is_the_worst_median_or_what_was_asked_for() -> None:
+    comparison = compared(a=numbers(*A), b=numbers(*B))
+    assert comparison.target == 0.5
+    assert [comparison.reached(group) for group in comparison.groups] == [(5, 10.0), (3, 10.0)]
+    high = compare_studies([*replicates_of("a", A), *replicates_of("b", B)], target=0.75)
+    assert [high.reached(group) for group in high.groups] == [(2, None), (0, None)]
+    down = [
+        replace(one, data=replace(one.data, maximize=False))
+        for one in (*replicates_of("a", A), *replicates_of("b", B))
+    ]
+    assert compare_studies(down).target == 0.7
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=6), st.integers(0, 9))
+def test_the_first_time_is_the_median_over_all_replicates(histories: list[tuple[int, int]], target: int) -> None:
+    studies = [
+        ComparedStudy(
+            data=study_of([(0, steps, 1.0, float(value)), (0, 1, 2.0, 9.0)], name=f"a-r{i}", seed=i),
+            group="a",
+            replicate=i,
+        )
+        for i, (steps, value) in enumerate([*histories, (1, 0)])
+    ]
+    comparison = compare_studies(studies, target=float(target))
+    expected = np.median([steps if value >= target else steps + 1 for steps, value in [*histories, (1, 0)]])
+    assert comparison.reached(comparison.groups[0]) == (len(studies), expected)
+
+
+def test_different_objectives_are_refused_with_names() -> None:
+    other = ComparedStudy(data=study_of([(0, 1, 1.0, 0.5)], name="odd", metric="loss"), group="odd")
+    with pytest.raises(UsageError, match=r"a-r0, a-r1: maximise 'score'; odd: maximise 'loss'"):
+        compare_studies([*replicates_of("a", A[:2]), other])
+    down = ComparedStudy(data=study_of([(0, 1, 1.0, 0.5)], name="down", maximize=False), group="down")
+    with pytest.raises(UsageError, match=r"a-r0: maximise 'score'; down: minimise 'score'"):
+        compare_studies([*replicates_of("a", A[:1]), down])
+
+
+def test_a_study_without_a_finite_fitness_is_named_and_left_out() -> None:
+    comparison = compared(a=numbers(*A[:2]), b=[None, 0.4], c=[float("nan"), None])
+    assert [(group.name, len(group.studies)) for group in comparison.groups] == [("a", 2), ("b", 1)]
+    assert "b-r0 has no completed trial with a finite fitness, and is left out." in comparison.notes
+    assert sum(note.startswith("c-r") for note in comparison.notes) == 2
+    with pytest.raises(UsageError, match=r"none of the studies a-r0, a-r1 has a completed trial"):
+        compared(a=[None, float("inf")])
+    with pytest.raises(UsageError, match="only a-r0"):
+        compared(a=[0.5])
+    with pytest.raises(UsageError, match="there is none"):
+        compare_studies([])
+
+
+def test_a_study_that_has_not_ended_is_named() -> None:
+    running = study_of([(0, 1, 1.0, 0.5)], name="going", state=StudyState.RUNNING)
+    comparison = compare_studies([*replicates_of("a", A[:2]), ComparedStudy(data=running, group="going")])
+    assert comparison.notes == ("going is running: what it has so far is taken as its end.",)
+
+
+def test_it_can_be_written_as_strict_json(several: StudyComparison) -> None:
+    found = json.loads(json.dumps(several.to_json(), allow_nan=False))
+    assert [group["group"] for group in found["groups"]] == ["large", "small", "alone"]
+    assert [row["seed"] for row in found["groups"][1]["studies"]] == [0, 1, 2]
+    assert found["groups"][0]["final"]["n"] == 3
+    assert [test["n"] for test in found["tests"]] == [[3, 3], [3, 1], [3, 1]]
+    lengths = {key: len(values) for key, values in found["groups"][0]["curve"].items()}
+    assert len(set(lengths.values())) == 1
+    assert {one["name"] for one in found["groups"][0]["sensitivity"]} >= {"opt/lr", "augment", "batch"}
+
+
+# Where the time went
+
+
+def test_the_time_of_attempts_is_added_up() -> None:
+    data = study_of([(0, 1, 1.0, 0.5), (0, 1, 2.0, 0.5), (0, 1, 3.0, 0.5)])
+    loading, failed, old = data.attempts
+    attempts = [
+        replace(loading, timings={"loading": 1.0, "training": 5.0, "later": 9.0}),
+        replace(failed, state=AttemptState.FAILED, timings={"loading": 2.0, "evaluating": 4.0}),
+        old,
+    ]
+    spent = time_spent(attempts)
+    assert {phase: seconds for phase, seconds in spent.seconds.items() if seconds} == {
+        Phase.TRAINING: 5.0,
+        Phase.LOADING: 3.0,
+        Phase.EVALUATING: 4.0,
+    }
+    assert (spent.timed, spent.ended, spent.total_s) == (2, 3, 12.0)
+    assert spent.words() == "training 42 %, evaluating 33 %, loading 25 % of 12 s"
+    assert time_spent(attempts, [(0.0, 10.0), (5.0, 6.0)]).seconds[Phase.EVALUATING] == 11.0
+    figure = time_figure({"s": spent})
+    assert [trace.name for trace in figure.data] == ["training", "loading", "evaluating"]
+    assert "s: known of 2 of 3 attempts." in figure.layout.annotations[0].text
+
+
+def test_studies_made_before_tell_nothing_of_time(several: StudyComparison) -> None:
+    spent = several.groups[0].time
+    assert (spent.timed, spent.total_s, spent.words()) == (0, 0.0, "not known")
+    assert "No attempt has told" in time_figure({"large": spent}).layout.annotations[0].text
+
+
+# Figures and page
+
+
+def test_a_line_and_a_band_per_group(several: StudyComparison) -> None:
+    figure = curves_figure(several)
+    lines = {trace.name: trace for trace in figure.data if trace.showlegend is not False}
+    assert list(lines) == ["large (3 replicates)", "small (3 replicates)", "alone (1 replicate)"]
+    bands = [trace for trace in figure.data if trace.fill == "toself"]
+    assert len(bands) == 2
+    band = several.groups[0].band
+    assert list(lines["large (3 replicates)"].y) == list(band.middle)
+    assert lines["large (3 replicates)"].line.shape == "hv"
+    assert max(bands[0].y) == max(band.high)
+
+
+def test_every_replicate_is_a_point_joined_with_those_of_its_seed(several: StudyComparison) -> None:
+    figure = finals_figure(several)
+    points = [trace for trace in figure.data if trace.mode == "markers"]
+    assert [len(trace.y) for trace in points] == [3, 3, 1]
+    (pairs,) = (trace for trace in figure.data if trace.name == "same seed")
+    assert list(pairs.y).count(None) == 3
+
+
+def test_a_bar_per_hyperparameter_and_group(several: StudyComparison) -> None:
+    figure = sensitivity_figure(several)
+    names = {"opt/lr", "opt/momentum", "batch", "layers", "augment (choice)", "activation (choice)"}
+    assert set(figure.data[0].y) == names
+    assert {trace.name for trace in figure.data} == {"large", "small", "alone"}
+    few = compared(a=numbers(*A))
+    assert "Too few trials" in sensitivity_figure(few).layout.annotations[0].text
+
+
+class Page(HTMLParser):
+    """Text outside of scripts and styles."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.text, self._inside, self.tags = "", 0, list[str]()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self._inside += tag in ("script", "style")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside -= tag in ("script", "style")
+
+    def handle_data(self, data: str) -> None:
+        if not self._inside:
+            self.text += data
+
+
+def test_the_page_needs_nothing_else(several: StudyComparison, tmp_path: Path) -> None:
+    path = several.write_report(tmp_path / "new" / "comparison.html")
+    text = path.read_text(encoding="utf-8")
+    assert len(re.findall(r"\* plotly\.js v", text)) == 1
+    assert text.count("data-figure=") == 4
+    words = " ".join(Page(text).text.split())
+    for told in (
+        "large and small and alone",
+        "Is the difference real?",
+        "Wilcoxon signed-rank",
+        "3 pairs",
+        "too few",
+    ):
+        assert told in words
+    assert words.count("completed") == 7
+    assert "src=" not in re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
+
+
+def test_what_users_wrote_is_shown_as_they_wrote_it(tmp_path: Path) -> None:
+    studies = [
+        ComparedStudy(
+            data=study_of(
+                [(0, 1, float(place), place / 7 % 1) for place in range(1, 30)],
+                name=HOSTILE + str(number),
+                metric=HOSTILE,
+                state=StudyState.STOPPED,
+                params=[{HOSTILE: place / 3 % 1} for place in range(1, 30)],
+            ),
+            group=HOSTILE + str(number),
+        )
+        for number in range(2)
+    ]
+    text = compare_studies(studies).write_report(tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "<script>alert" not in text
+    page = Page(text)
+    assert page.tags.count("script") == 2 + 4
+    assert page.text.count("<script>alert('x')</script>") > 8
+
+
+@pytest.mark.parametrize("finals", [[0.5, 0.5], [0.5, None, 0.7]])
+def test_replicates_of_one_study_have_a_page(finals: list[float | None], tmp_path: Path) -> None:
+    comparison = compared(a=finals)
+    assert comparison.tests == []
+    text = Page(comparison.write_report(tmp_path / "page.html").read_text(encoding="utf-8")).text
+    assert "Is the difference real?" not in text
+    assert "Final values" in text
