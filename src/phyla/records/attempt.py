@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import final
 
 from phyla.records.json import JsonObject
+from phyla.records.tally import Tally
 
 
 class AttemptState(StrEnum):
@@ -34,6 +35,7 @@ class Attempt:
         ended_at: when it ended.
         outcome: the answer that its completion got, so that a repeated request gets it again.
         error: what went wrong.
+        tally: what it reported of the objective so far; None unless stopping rules are in use.
     """
 
     trial: int
@@ -46,6 +48,7 @@ class Attempt:
     ended_at: float | None = None
     outcome: JsonObject | None = None
     error: str | None = None
+    tally: Tally | None = None
 
 
 @final
