@@ -6,6 +6,8 @@ from alembic import op
 revision = "0005"
 down_revision = "0003"
 
+KEY = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
 
 def upgrade() -> None:
     """Add the columns, and the table of marks."""
@@ -17,7 +19,7 @@ def upgrade() -> None:
         sa.Column("study", sa.BigInteger(), nullable=False, autoincrement=False),
         sa.Column("every", sa.BigInteger(), nullable=False, autoincrement=False),
         sa.Column("step", sa.BigInteger(), nullable=False, autoincrement=False),
-        sa.Column("trial", sa.BigInteger(), nullable=False, autoincrement=False),
+        sa.Column("trial", KEY, nullable=False, autoincrement=False),
         sa.Column("average", sa.Double()),
         sa.PrimaryKeyConstraint("study", "every", "step", "trial"),
         sa.ForeignKeyConstraint(["trial"], ["trials.id"], name="marks_trial"),
