@@ -8,7 +8,7 @@ from typing import Any, final
 
 from phyla.api import Client
 from phyla.checkpoints import CheckpointRepository
-from phyla.errors import ConfigurationError, StateError
+from phyla.errors import ConfigurationError, LeaseLost, StateError
 from phyla.machine import Completion
 from phyla.records import Checkpoint, CheckpointKind, JsonObject, Report, TrialKind, TrialRecord
 from phyla.settings import Clock
@@ -238,9 +238,11 @@ class Trial:
 
         Raises:
             NoCheckpoint: nothing was saved in `checkpoint_dir`.
-            LeaseLost: the trial was given to somebody else.
+            LeaseLost: the trial was given to somebody else, or stopped by a rule.
             CheckpointStorageFailed: the disk is full, read-only, or permission is missing.
         """
+        if self._stop_reason is not None:
+            raise LeaseLost(f"trial {self.id} was stopped early by a rule; its progress is not needed")
         if step is None:
             if self._at is None:
                 raise StateError("save_progress(): say at which step, since steps() is not being used")

@@ -13,6 +13,7 @@ from phyla import plugins
 from phyla.errors import ConfigurationError
 from phyla.population import Divergence, MedianStopping, Reported, StopWith, describe
 from phyla.records import (
+    JsonObject,
     Mark,
     Maximize,
     Minimize,
@@ -227,5 +228,5 @@ def test_reasons_in_words() -> None:
     assert describe(high) == "stopped at step 100: score was 0.25, above 0.1"
     assert describe({"rule": "mine", "step": 3, "why": "no hope"}) == "stopped at step 3: no hope (mine)"
     assert describe({"rule": "mine", "step": 3}) == "stopped at step 3: mine"
-    decision = {"decision": "start", "replaces": 4, "stopped": nan}
+    decision: JsonObject = {"decision": "start", "replaces": 4, "stopped": nan}
     assert describe(decision) == "started fresh, in place of trial 4 (stopped at step 100: score was nan)"

@@ -92,7 +92,7 @@ def test_a_report_of_nan_stops_the_trial_and_its_member_starts_afresh() -> None:
     first = claim(simulation)
     assert report(simulation, first, 0.5) == Standing(trial=first.id, token=1, cancelled=False)
     standing = report(simulation, first, NAN, first=2)
-    reason = {"rule": "divergence", "metric": "Q", "step": 2, "value": "nan"}
+    reason: JsonObject = {"rule": "divergence", "metric": "Q", "step": 2, "value": "nan"}
     assert standing == Standing(trial=first.id, token=1, cancelled=True, stop_reason=reason)
     stopped = row(simulation, first)
     assert (stopped.state, stopped.stop_reason) == (TrialState.CANCELLED, reason)
