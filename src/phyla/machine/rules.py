@@ -5,7 +5,7 @@ from typing import final
 
 from phyla.errors import ConfigurationError
 from phyla.evaluation import Suite, suite_named
-from phyla.population import FromSuite, StoppingRule, Strategy
+from phyla.population import FromSuite, StoppingRule, Strategy, check_rule
 from phyla.records import Objective
 from phyla.space import Space
 
@@ -59,11 +59,7 @@ class Rules:
         object.__setattr__(self, "suites", tuple(self.suites))
         object.__setattr__(self, "stopping", tuple(self.stopping))
         for rule in self.stopping:
-            if isinstance(rule, type) or not callable(getattr(rule, "judge", None)):
-                raise ConfigurationError(
-                    f"stopping={rule!r}: this is no stopping rule; use MedianStopping(...), Divergence(...) or "
-                    "StopWith(function)"
-                )
+            check_rule(rule)
         names = [suite.name for suite in self.suites]
         if len(set(names)) < len(names):
             raise ConfigurationError(f"suites: each needs a name of its own, there are {', '.join(names)}")

@@ -1,7 +1,8 @@
 """Early stopping: rules judge what running trials report; who is stopped is decided about again."""
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import final
 
@@ -95,7 +96,7 @@ def judge(
         )
         for rule in rules.stopping:
             try:
-                found.reason = rule.judge(reported, others)
+                found.reason = _as_json(rule.judge(reported, others))
             except Exception as error:  # noqa: BLE001  # whatever a rule of the user raises
                 found.broken = f"the stopping rule {rule!r} raised {type(error).__name__}: {error}"
             if found.reason is not None or found.broken is not None:
@@ -111,6 +112,20 @@ def judge(
     if found.reason is not None:
         commands += _stop(view, trial, found.reason)
     return found.reason, commands
+
+
+def _as_json(reason: JsonObject | None) -> JsonObject | None:
+    """Return a reason as it will be read again.
+
+    Raises:
+        TypeError: it is no JSON object.
+    """
+    if reason is None:
+        return None
+    if not isinstance(reason, Mapping):
+        raise TypeError(f"judge() returned {reason!r}, which is no JSON object and not None")
+    read: JsonObject = json.loads(json.dumps(dict(reason)))
+    return read
 
 
 @dataclass(slots=True)

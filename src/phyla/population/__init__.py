@@ -20,7 +20,7 @@ from phyla.population.reasons import describe
 from phyla.population.search import GridSearch, RandomSearch
 from phyla.population.single_worker import SingleWorkerExplore
 from phyla.population.stop_with import StopWith
-from phyla.population.stopping import Others, Reported, StoppingRule
+from phyla.population.stopping import Others, Reported, StoppingRule, check_rule
 from phyla.population.strategy import Context, Strategy
 from phyla.population.tournament import BinaryTournament, TTest, WinnerTakesAll
 
@@ -67,6 +67,7 @@ __all__ = [
     "Truncation",
     "Wait",
     "WinnerTakesAll",
+    "check_rule",
     "decision_rng",
     "describe",
     "trial_seed",

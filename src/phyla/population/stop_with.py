@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias, final
 
+import numpy as np
+
 from phyla.errors import ConfigurationError
 from phyla.population.checks import check_integer
 from phyla.population.stopping import Others, Reported
@@ -48,9 +50,9 @@ class StopWith:
         """
         name = getattr(self.function, "__name__", repr(self.function))
         said = self.function(reported)
-        if said is None or said is False:
+        if said is None or (isinstance(said, str | bool | np.bool_) and not said):
             return None
-        if not isinstance(said, str | bool):
+        if not isinstance(said, str | bool | np.bool_):
             raise ConfigurationError(
                 f"StopWith({name}) returned {said!r}; return why to stop, in words, or None to go on"
             )

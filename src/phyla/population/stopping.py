@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, final
 
+from phyla.errors import ConfigurationError
+from phyla.population.checks import check_integer
 from phyla.records import JsonObject, Mark, Objective, Report, Tally, TrialRecord
 from phyla.space import Params
 
@@ -79,5 +81,29 @@ class StoppingRule(Protocol):
         ...
 
     def judge(self, reported: Reported, others: Others) -> JsonObject | None:
-        """Return why the trial is to be stopped, as data; None lets it go on."""
+        """Return why the trial is to be stopped, as data; None lets it go on.
+
+        The data has to be JSON, with `rule` and `step` among it, and `why` in words unless the rule says it all.
+        """
         ...
+
+
+def check_rule(rule: object) -> None:
+    """Refuse what is no stopping rule.
+
+    Raises:
+        ConfigurationError: a class instead of an object, or a member is missing or makes no sense.
+    """
+    members = ("judge", "marks_every", "history")
+    missing = [name for name in members if not hasattr(rule, name)]
+    if isinstance(rule, type) or missing:
+        raise ConfigurationError(
+            f"stopping={rule!r}: this is no stopping rule"
+            + (f", it has no {' and no '.join(missing)}" if missing else " but a class")
+            + "; use MedianStopping(...), Divergence(...) or StopWith(function)"
+        )
+    name = type(rule).__name__
+    every = getattr(rule, "marks_every")  # noqa: B009  # of any object
+    if every is not None:
+        check_integer(name, "marks_every", every, 1)
+    check_integer(name, "history", getattr(rule, "history"), 0)  # noqa: B009

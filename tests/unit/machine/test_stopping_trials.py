@@ -455,10 +455,39 @@ def test_the_configuration_keeps_the_rules() -> None:
     assert from_config(old).stopping == ()
 
 
-@pytest.mark.parametrize("wrong", [Divergence, "median", 3])
-def test_what_is_no_rule_is_refused(wrong: Any) -> None:
-    with pytest.raises(ConfigurationError, match="no stopping rule"):
+@dataclass(frozen=True)
+class Odd:
+    """A rule whose members can be anything."""
+
+    marks_every: Any = None
+    history: Any = 0
+    answer: Any = None
+
+    def judge(self, reported: Reported, others: Others) -> Any:
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (Divergence, "no stopping rule but a class"),
+        ("median", "no stopping rule, it has no judge and no marks_every and no history"),
+        (Odd(marks_every=0), r"Odd\(marks_every=0\)"),
+        (Odd(history=None), r"Odd\(history=None\)"),
+    ],
+)
+def test_what_is_no_rule_is_refused(wrong: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         make(pbt(), wrong)
+
+
+@pytest.mark.parametrize("answer", [True, "why", {"rule": "odd", "value": np.float32(1.0)}, {1j: 2}])
+def test_a_reason_that_is_no_json_stops_the_study_and_no_trial(answer: Any) -> None:
+    simulation = make(pbt(size=1), Odd(answer=answer))
+    assert not report(simulation, claim(simulation), 1.0).cancelled
+    with simulation.store.reader(simulation.study.id) as reader:
+        assert reader.study().state is StudyState.FAILED
+        assert "TypeError" in str(reader.study().message)
 
 
 def test_minimising_compares_the_other_way_round() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -176,8 +177,18 @@ def test_a_function_of_ones_own() -> None:
     assert rule.judge(Reported(trial=trial(), objective=Maximize("score"), report=reports[0]), Others()) is None
     assert reported.trained_steps == 15
     assert StopWith(bool).judge(reported, Others()) == {"rule": "bool", "step": 20}
+    assert StopWith(_numpy).judge(reported, Others()) == {"rule": "_numpy", "step": 20}
+    assert StopWith(_nothing).judge(reported, Others()) is None
     with pytest.raises(ConfigurationError, match=r"StopWith\(_three\) returned 3"):
         StopWith(_three).judge(reported, Others())
+
+
+def _numpy(reported: Reported) -> Any:
+    return np.mean(reported.values("score")) > 0.5
+
+
+def _nothing(reported: Reported) -> Any:
+    return np.mean(reported.values("score")) > 1.5
 
 
 def _three(reported: Reported) -> Any:
