@@ -335,6 +335,16 @@ def test_the_tally_goes_on_over_reports_and_starts_anew_with_an_attempt() -> Non
         assert reader.averages(5, 0, besides=0, limit=5) == [2.0]
 
 
+def test_a_trial_is_not_compared_with_an_earlier_attempt_of_itself() -> None:
+    simulation = make(pbt(size=1), MedianStopping(min_steps=2, min_trials=1))
+    trial = claim(simulation)
+    assert not report(simulation, trial, 9.0, 9.0).cancelled
+    simulation.controller.release(trial.id, 1)
+    trial = claim(simulation)
+    assert trial.token == 2
+    assert not report(simulation, trial, 1.0, 1.0).cancelled
+
+
 def broken_rule(reported: Reported) -> bool:
     raise KeyError("loss")
 
