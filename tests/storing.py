@@ -18,13 +18,18 @@ from phyla.population import (
     Backtrack,
     Context,
     Decision,
+    Divergence,
     FitnessRule,
     Last,
     Measure,
+    MedianStopping,
     Perturb,
     Population,
+    Reported,
     Start,
     Stop,
+    StoppingRule,
+    StopWith,
     Strategy,
     Truncation,
     Wait,
@@ -106,7 +111,22 @@ def pbt(size: int, *, synchronous: bool = False) -> PBT:
     )
 
 
-def rules(strategy: Strategy, *, minimize: bool = False, max_broken: int = 4) -> Rules:
+def falls(reported: Reported) -> str | None:
+    """Stop what reported less than its last three reports on average, or is soon to end."""
+    values = reported.values("score")
+    return "it falls" if len(values) > 2 and values[-1] < sum(values[-3:]) / 3 else None
+
+
+STOPPING = (Divergence(below=-2.0), MedianStopping(min_steps=1, min_trials=1), StopWith(falls, history=3))
+
+
+def rules(
+    strategy: Strategy,
+    *,
+    minimize: bool = False,
+    max_broken: int = 4,
+    stopping: Sequence[StoppingRule] = (),
+) -> Rules:
     return Rules(
         space=Space(rate=Float(0.0, 1.0)),
         objective=Minimize("loss") if minimize else Maximize("score"),
@@ -116,6 +136,8 @@ def rules(strategy: Strategy, *, minimize: bool = False, max_broken: int = 4) ->
         max_claims=5,
         max_broken=max_broken,
         keep_best=2,
+        stopping=tuple(stopping),
+        max_stops=2,
     )
 
 
@@ -177,6 +199,7 @@ def everything(store: Store, study: int) -> Any:
                 "checkpoints": view.checkpoints(),
                 "reports": [view.reports(trial.id) for trial in trials],
                 "reports of first attempts": [view.reports(trial.id, 1) for trial in trials],
+                "last reports": [view.last_reports(trial.id, trial.token, 2) for trial in trials],
                 "counts": sorted(view.counts().items()),
                 **_answers(view),
                 "ranks": [view.rank(member) for member in members],
@@ -208,6 +231,9 @@ def _answers(view: Reader) -> dict[str, Any]:
         "standing": [
             view.standing(generation, order) for generation in (0, 1, 7) for order in (float("-inf"), 0.0, 0.5)
         ],
+        "averages": [
+            view.averages(1, step, besides=besides, limit=2) for step in range(3 * STEPS) for besides in (0, 2)
+        ],
     }
 
 
@@ -231,14 +257,15 @@ class Alike(RuleBasedStateMachine):
         size=st.integers(1, 4),
         kind=st.sampled_from(("async", "sync", "capricious", "back", "back, sync")),
         minimize=st.booleans(),
+        stopping=st.sampled_from(((), STOPPING)),
     )
-    def create(self, size: int, kind: str, minimize: bool) -> None:
+    def create(self, size: int, kind: str, minimize: bool, stopping: Sequence[StoppingRule]) -> None:
         strategy: Strategy = Capricious(population_size=size)
         if kind != "capricious":
             evolving = pbt(size, synchronous=kind in ("sync", "back, sync"))
             returning = replace(evolving, exploit=Backtrack(quantile=0.3, pool=0.6))
             strategy = returning if kind.startswith("back") else evolving
-        agreed = rules(strategy, minimize=minimize)
+        agreed = rules(strategy, minimize=minimize, stopping=stopping)
         name = f"study {len(self.oracle.studies())}"
         config: JsonObject = {"schema": 1, "nan": math.nan, "$float": "mine"}
         self.both(lambda store: store.create_study(name, config, 7, size))
@@ -315,10 +342,15 @@ class Alike(RuleBasedStateMachine):
         self.asked(lambda controller: controller.save_progress(trial.id, trial.token, checkpoint))
 
     @precondition(lambda self: self.claims)
-    @rule(data=st.data(), value=st.sampled_from((0.5, math.nan, -math.inf)))
-    def report(self, data: st.DataObject, value: float) -> None:
+    @rule(
+        data=st.data(),
+        value=st.sampled_from((0.5, 0.75, -0.5, math.nan, -math.inf)),
+        after=st.integers(0, STEPS),
+        count=st.integers(1, 3),
+    )
+    def report(self, data: st.DataObject, value: float, after: int, count: int) -> None:
         trial = data.draw(st.sampled_from(self.claims[-8:])).trial
-        reports = [Report(trial.start_step, {"score": value, "a/b": 1})]
+        reports = [Report(trial.start_step + after + n, {"score": value - n / 8, "a/b": 1}) for n in range(count)]
         self.asked(lambda controller: controller.report(trial.id, trial.token, reports))
 
     @rule(worker=st.sampled_from(WORKERS), counts=st.booleans())

@@ -13,6 +13,7 @@ A plug-in is a frozen dataclass named under one of these entry point groups:
 | `phyla.explore`     | `phyla.population.Explore`      | `perturb`, `resample`, `crossover`,           |
 |                     |                                 | `explore-with`, `explore-pipeline`            |
 | `phyla.fitness`     | `phyla.population.FitnessRule`  | `last`, `mean-of-last`, `best-of-last`        |
+| `phyla.stopping`    | `phyla.population.StoppingRule` | `median-stopping`, `divergence`, `stop-with`  |
 | `phyla.objectives`  | `phyla.records.Objective`       | `maximize`, `minimize`                        |
 | `phyla.aggregators` | `phyla.evaluation.Aggregator`   | `mean`, `weighted-mean`, `worst`, and others  |
 
@@ -42,6 +43,7 @@ GROUPS = (
     "phyla.exploit",
     "phyla.explore",
     "phyla.fitness",
+    "phyla.stopping",
     "phyla.objectives",
     "phyla.aggregators",
 )

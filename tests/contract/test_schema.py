@@ -52,15 +52,19 @@ def _migrated(url: str) -> Backend:
 def _sqlite_schema(backend: Backend) -> Any:
     with backend.engine.connect() as connection:
         rows = connection.exec_driver_sql("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").all()
-    return {
-        # Constraints of a table have no order that counts; a column that was added is on the last line.
-        name: sorted(
-            part.strip().strip(",")
-            for line in sql.replace('"', "").splitlines()
-            for part in re.split(r", (?=\w+ (?:TEXT|INTEGER|BIGINT|DOUBLE)\b)", line)
-        )
-        for name, sql in rows
-    }
+    return {name: _parts(sql) for name, sql in rows}
+
+
+def _parts(sql: str) -> list[str]:
+    """Return the columns and constraints of a table, whose order does not count, or an index as it is."""
+    parts, depth = [""], 0
+    for char in " ".join(sql.replace('"', "").split()):
+        depth += (char == "(") - (char == ")")
+        if (char == "," and depth == 1) or (char == "(" and depth == 1) or (char == ")" and depth == 0):
+            parts.append("")
+        else:
+            parts[-1] += char
+    return sorted(part.strip() for part in parts)
 
 
 def _postgres_schema(backend: Backend) -> Any:

@@ -14,14 +14,15 @@ from hypothesis.stateful import run_state_machine_as_test
 from phyla import machine
 from phyla.controller import Controller
 from phyla.errors import LeaseLost, StudyNotFound
-from phyla.machine import Accepted, Failure
-from phyla.records import CheckpointState, MemberState, Report, Scored, StudyState, TrialState
+from phyla.machine import Accepted, Claimed, Failure, Stopped
+from phyla.records import CheckpointState, Mark, MemberState, Report, Scored, StudyState, Tally, TrialState
 from phyla.store import MemoryStore, Store, pages
 from phyla.store.sql import SqlStore
 from phyla.store.sql.postgres import PostgresBackend
 from phyla.store.sql.sqlite import SqliteBackend
 from storing import (
     LEASE_S,
+    STOPPING,
     Alike,
     Capricious,
     VirtualClock,
@@ -381,3 +382,63 @@ def test_every_kind_of_decision_survives_a_restart(subject: Subject) -> None:
         kinds = {trial.kind for trial in reader.trials() if trial.state is TrialState.COMPLETED}
         assert kinds == {"train", "measure"}
         assert reader.study().state_version > size
+
+
+def test_marks_are_read_newest_trial_first_and_belong_to_their_study(subject: Subject) -> None:
+    controllers = [subject.controller(name=name) for name in ("a", "b")]
+    claimed = [claim.trial for claim in controllers[0].claim("w", 3)[0]]
+    other = controllers[1].claim("w")[0][0].trial
+    tally = Tally(count=2, mean=math.nan, best=-0.5, step=11)
+    with subject.store.transaction(1, exclusive=False) as tx:
+        for trial, average in zip(claimed, (1.5, math.nan, -math.inf), strict=True):
+            marks = [Mark(every=5, step=step, at=step, average=average, best=0.0) for step in (5, 10)]
+            tx.apply([machine.SetTally(trial.id, 1, tally, marks)])
+    with subject.store.transaction(2, exclusive=False) as tx:
+        mark = Mark(every=5, step=5, at=5, average=7.0, best=7.0)
+        tx.apply([machine.SetTally(other.id, 1, tally, [mark])])
+    with subject.again().reader(1) as reader:
+        assert plain(reader.averages(5, 5, besides=0, limit=9)) == plain([-math.inf, math.nan, 1.5])
+        assert reader.averages(5, 10, besides=claimed[1].id, limit=9) == [-math.inf, 1.5]
+        assert reader.averages(5, 10, besides=claimed[2].id, limit=9)[1:] == [1.5]
+        assert len(reader.averages(5, 5, besides=claimed[0].id, limit=1)) == 1
+        assert reader.averages(4, 5, besides=0, limit=9) == reader.averages(5, 15, besides=0, limit=9) == []
+        assert plain(reader.attempts(claimed[0].id)[0].tally) == plain(tally)
+    with subject.store.transaction(1, exclusive=False) as tx:
+        again = Mark(every=5, step=5, at=6, average=2.5, best=0.0)
+        tx.apply([machine.SetTally(claimed[0].id, 1, tally, [again])])
+    with subject.store.reader(1) as reader:
+        assert reader.averages(5, 5, besides=claimed[1].id, limit=9) == [-math.inf, 2.5]
+
+
+def test_the_last_reports_come_from_as_many_batches_as_it_takes(subject: Subject) -> None:
+    controller = subject.controller()
+    trial = controller.claim("w")[0][0].trial
+    for first, count in ((0, 3), (3, 1), (4, 2)):
+        controller.report(trial.id, 1, [Report(first + n, {"a": math.nan}) for n in range(count)])
+    with subject.again().reader(1) as reader:
+        for count in range(8):
+            found = [report.step for report in reader.last_reports(trial.id, 1, count)]
+            assert found == list(range(6))[max(0, 6 - count) :]
+        assert reader.last_reports(trial.id, 2, 5) == []
+
+
+def test_why_a_trial_was_stopped_is_remembered(subject: Subject) -> None:
+    size = 2
+    study = subject.store.create_study("s", {}, 1, size)
+    agreed = rules(pbt(size), stopping=STOPPING)
+    trial = Controller(subject.store, study.id, agreed).claim("w")[0][0].trial
+    standing = Controller(subject.again(), study.id, agreed).report(trial.id, 1, [Report(1, {"score": math.nan})])
+    assert standing.stop_reason is not None
+    with subject.again().reader(study.id) as reader:
+        stored = reader.trial(trial.id)
+        assert plain(stored.stop_reason) == plain(standing.stop_reason)
+        assert (stored.state, reader.counts()) == (TrialState.CANCELLED, {"cancelled": 1})
+        member = reader.member(trial.member)
+        assert (member.state, member.stops, member.broken_trial) == (MemberState.READY, 1, trial.id)
+        assert reader.broken_in_a_row() == 0
+    again = Controller(subject.again(), study.id, agreed).claim("w")[0][0].trial
+    assert again.replaces == trial.id
+    (answer,), _, _ = Controller(subject.again(), study.id, agreed).complete(
+        [completion(Claimed(trial=trial, expires_at=0.0))]
+    )
+    assert answer == Stopped(trial=trial.id, reason=standing.stop_reason)

@@ -16,6 +16,8 @@ from phyla.machine import (
     EvaluationFailed,
     Failure,
     Idle,
+    Standing,
+    Stopped,
 )
 from phyla.records import (
     Checkpoint,
@@ -28,7 +30,7 @@ from phyla.records import (
     WorkKind,
 )
 
-Answer: TypeAlias = Accepted | EvaluationAccepted | LeaseLost
+Answer: TypeAlias = Accepted | Stopped | EvaluationAccepted | LeaseLost
 Given: TypeAlias = Claimed | ClaimedEvaluation
 
 
@@ -163,8 +165,8 @@ class Client(WorkClient, Protocol):
         """
         ...
 
-    def report(self, trial: int, token: int, reports: Sequence[Report]) -> bool:
-        """Store what training reported so far; return whether the lease still stands."""
+    def report(self, trial: int, token: int, reports: Sequence[Report]) -> Standing:
+        """Store what training reported so far; return whether the lease still stands, and if a rule stops it."""
         ...
 
     def save_progress(self, trial: int, token: int, checkpoint: Checkpoint) -> None:

@@ -188,8 +188,10 @@ def _closing(results: "Results", seconds: float) -> list[str]:
 
     counts = results.counts()
     brief = results.replicate is not None
+    stopped = f", {counts['cancelled']} stopped early" if counts.get("cancelled") else ""
+    ended = f"{counts.get('completed', 0)} trials completed, {counts.get('failed', 0)} failed{stopped}"
     return [
-        f"{counts.get('completed', 0)} trials completed, {counts.get('failed', 0)} failed, in {duration(seconds)}",
+        f"{ended}, in {duration(seconds)}",
         *best_lines(results)[: 1 if brief else None],
         f"make the report with: {command('report', results.name, results.places)}",
     ]

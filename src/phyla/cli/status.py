@@ -119,7 +119,11 @@ def _head(results: "Results", progress: "Progress") -> list[str]:
     lines = [f"{record.name}: {record.state}, last activity {duration(progress.now - progress.last_activity)} ago"]
     if record.message:
         lines.append(record.message)
-    others = "".join(f", {count} {state}" for state, count in progress.counts.items() if state != "completed")
+    others = "".join(
+        f", {count} {'stopped early' if state == 'cancelled' else state}"
+        for state, count in progress.counts.items()
+        if state != "completed"
+    )
     lines.append(
         f"{progress.completed}/{progress.planned_trials or '?'} trials completed{others}; "
         f"{progress.spent_steps}/{progress.total_steps or '?'} steps by {record.population_size} members"
@@ -234,6 +238,7 @@ def _summary(results: "Results", progress: "Progress") -> dict[str, Any]:
         "population_size": progress.study.population_size,
         "trials": dict(progress.counts),
         "completed_trials": progress.completed,
+        "stopped_trials": progress.stopped,
         "planned_trials": progress.planned_trials,
         "spent_steps": progress.spent_steps,
         "total_steps": progress.total_steps,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, final
 
 from phyla.cli.words import first_line, number, params
 from phyla.lineage import Lineage
+from phyla.population import describe
 from phyla.records import TrialRecord, TrialState
 
 if TYPE_CHECKING:
@@ -153,6 +154,8 @@ def _label(chain: list[TrialRecord], shown: Shown, hidden: int, prefix: str) -> 
         text.append(f" <- jumped from trial {first.jump_from} (member {first.member})", style="yellow")
     if last.state is TrialState.FAILED:
         text.append(f"  failed: {first_line(last.error)}", style="red")
+    elif last.stop_reason is not None:
+        text.append(f"  {describe(last.stop_reason)}", style="yellow")
     elif last.state is not TrialState.COMPLETED:
         text.append(f"  {last.state}", style="cyan")
     if any(trial.id == shown.mark for trial in chain):

@@ -19,7 +19,9 @@ class Order(StrEnum):
 def trials(
     study: options.StudyName,
     member: Annotated[int | None, typer.Option(help="Only this member's.")] = None,
-    state: Annotated[TrialState | None, typer.Option(help="Only those in this state.")] = None,
+    state: Annotated[
+        TrialState | None, typer.Option(help="Only those in this state; those stopped early are cancelled.")
+    ] = None,
     last: Annotated[int | None, typer.Option(min=1, help="Only the last N of them.")] = None,
     sort: Annotated[Order, typer.Option(help="By id, or the best first.")] = Order.TRIAL,
     home: options.Home = None,
@@ -28,7 +30,7 @@ def trials(
 ) -> None:
     """List the trials of a study."""
     from phyla.cli.output import add_row, console, print_json, table
-    from phyla.cli.words import NOTHING, first_line, number, params
+    from phyla.cli.words import NOTHING, first_line, number, params, state_of
     from phyla.errors import UsageError
     from phyla.population import describe
     from phyla.study import load_study
@@ -69,14 +71,16 @@ def trials(
     for trial in chosen:
         end = trial.end_step if trial.reached_step is None else trial.reached_step
         text = describe(trial.reason)
-        if trial.error and trial.state is not TrialState.COMPLETED:
+        if trial.stop_reason is not None:
+            text = f"{describe(trial.stop_reason)} ({text})"
+        elif trial.error and trial.state is not TrialState.COMPLETED:
             text = f"{first_line(trial.error)} ({text})"
         add_row(
             made,
             trial.id,
             trial.member,
             trial.generation,
-            trial.state if trial.kind == "train" else f"{trial.state} ({trial.kind})",
+            state_of(trial) if trial.kind == "train" else f"{trial.state} ({trial.kind})",
             NOTHING if trial.parent is None else trial.parent,
             f"{trial.start_step} -> {end}",
             number(trial.fitness),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from phyla.records import Attempt
+from phyla.records import Attempt, TrialRecord
 from phyla.study import Places, Progress
 
 NOTHING = "-"
@@ -76,6 +76,8 @@ def progress_line(progress: Progress, left_s: float | None) -> str:
     parts = [f"{progress.completed}/{progress.planned_trials or '?'} trials"]
     if progress.failed:
         parts.append(f"{progress.failed} failed")
+    if progress.stopped:
+        parts.append(f"{progress.stopped} stopped early")
     if progress.best is not None:
         best = progress.best
         parts.append(f"best {number(best.fitness)} (member {best.member}, step {best.reached_step})")
@@ -93,6 +95,11 @@ def masked(url: str) -> str:
     """Return a URL without its password, which has no place on a screen or in a log."""
     url = re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", url)
     return re.sub(r"([?&]password=)[^&]*", r"\1***", url)
+
+
+def state_of(trial: TrialRecord) -> str:
+    """Return the state of a trial in words; what a rule stopped early is stopped, not just cancelled."""
+    return "stopped" if trial.stop_reason is not None else trial.state.value
 
 
 def command(name: str, study: str, places: Places) -> str:

@@ -53,6 +53,12 @@ def to_config(
         "strategy": plugins.encode(rules.strategy, name_of),
         "options": {name: getattr(rules, name) for name in OPERATING},
         "suites": [plugins.encode(suite, name_of) for suite in rules.suites],
+        "stopping": None
+        if not rules.stopping
+        else {
+            "rules": [plugins.encode(rule, name_of) for rule in rules.stopping],
+            "max_stops": rules.max_stops,
+        },
         "train": train,
         "setup": setup,
     }
@@ -74,11 +80,15 @@ def from_config(config: JsonObject) -> Rules:
         )
     options: Any = config["options"]
     space: Any = config["space"]
+    stopping: Any = config.get("stopping") or {"rules": []}
+    if "max_stops" in stopping:
+        options = {**options, "max_stops": stopping["max_stops"]}
     return Rules(
         space=Space.from_config(space, plugins.resolve),
         objective=plugins.decode(config["objective"]),
         strategy=plugins.decode(config["strategy"]),
         suites=suites_from(config),
+        stopping=tuple(plugins.decode(rule) for rule in stopping["rules"]),
         **options,
     )
 
@@ -113,18 +123,20 @@ def check_extension(changed: Mapping[str, tuple[Json, Json]]) -> None:
     refused = {
         name: values
         for name, values in changed.items()
-        if not name.startswith("strategy.") or any(f"{name}.".startswith(f"{fixed}.") for fixed in FIXED)
+        if not name.startswith(("strategy.", "stopping"))
+        or any(f"{name}.".startswith(f"{fixed}.") for fixed in FIXED)
     }
     if refused:
         raise ConfigurationError(
             "an existing study cannot be extended with another "
             + "; ".join(f"{name} (it has {old!r}, given {new!r})" for name, (old, new) in refused.items())
-            + ". Settings of the strategy, total_steps among them, can change. Give the study another name."
+            + ". Settings of the strategy, total_steps among them, and the stopping rules can change. "
+            "Give the study another name."
         )
 
 
 def _deciding(config: JsonObject) -> JsonObject:
-    return {name: config.get(name) for name in ("seed", "space", "objective", "strategy")}
+    return {name: config.get(name) for name in ("seed", "space", "objective", "strategy", "stopping")}
 
 
 def _flat(value: Json, prefix: str = "") -> Iterator[tuple[str, Json]]:

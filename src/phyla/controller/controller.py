@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import TypeAlias, final
 
 from phyla import machine
@@ -28,30 +27,16 @@ from phyla.machine import (
     Rules,
     SetCheckpointState,
     SetStudyState,
+    Standing,
+    Stopped,
 )
-from phyla.records import AttemptState, Checkpoint, CheckpointState, Report, StudyState, TrialState, WorkKind
+from phyla.records import Checkpoint, CheckpointState, Report, StudyState, WorkKind
 from phyla.store import Store, Transaction
 
-Answer: TypeAlias = Accepted | EvaluationAccepted | LeaseLost
+Answer: TypeAlias = Accepted | Stopped | EvaluationAccepted | LeaseLost
 TRAIN_ONLY = frozenset({WorkKind.TRAIN})
 EXPIRED_AT_ONCE = 100
 BUSY_RETRIES = 3
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """What a heartbeat answers about one attempt.
-
-    Attributes:
-        trial: id of the trial.
-        token: the attempt's token.
-        cancelled: the lease is gone; whatever is done under it does not count.
-    """
-
-    trial: int
-    token: int
-    cancelled: bool
 
 
 @final
@@ -90,8 +75,9 @@ class Controller:
     ) -> tuple[list[Answer], list[Claimed | ClaimedEvaluation], Idle | Ended | None]:
         """Accept finished work and, in the same transaction, give the worker its next.
 
-        A completion whose lease is gone is answered with the error and does not hold up the others. Eval tasks
-        are given out before trials, so that scores come while they matter.
+        A completion whose lease is gone is answered with the error, and one that a rule stops with the reason;
+        neither holds up the others. Eval tasks are given out before trials, so that scores come while they
+        matter.
 
         Raises:
             StoreError: the database failed.
@@ -137,7 +123,7 @@ class Controller:
         except LeaseLost as error:
             return error
         tx.apply(commands)
-        if commands:
+        if commands and isinstance(answer, Accepted):
             tx.apply(machine.settle(tx, self.rules, completed=True))
         return answer
 
@@ -286,20 +272,15 @@ class Controller:
                 tx.apply([machine.RenewEvalAttempts(worker, expires_at)])
 
     def report(self, trial: int, token: int, reports: Sequence[Report]) -> Standing:
-        """Store what training reported so far and say how its attempt stands.
+        """Store what training reported so far, let rules stop it, and say how its attempt stands.
 
         Raises:
             StoreError: the database failed.
         """
         with self._transaction() as tx:
-            attempt = tx.attempt(trial, token)
-            row = tx.locked_trial(trial)
-            if attempt is None or row is None:
-                return Standing(trial=trial, token=token, cancelled=True)
-            running = attempt.state is AttemptState.RUNNING and row.state is TrialState.RUNNING
-            if reports and running:
-                tx.apply([machine.AddReports(trial, token, reports)])
-            return Standing(trial=trial, token=token, cancelled=row.token != token or not running)
+            standing, commands = machine.report(tx, self.rules, trial, token, reports)
+            tx.apply(commands)
+            return standing
 
     def save_progress(self, trial: int, token: int, checkpoint: Checkpoint) -> None:
         """Remember where a retry of the trial resumes.

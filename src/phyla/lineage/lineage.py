@@ -214,6 +214,7 @@ def _node(trial: TrialRecord) -> Json:
         "reached_step": trial.reached_step,
         "checkpoint": trial.checkpoint,
         "reason": strict(trial.reason),
+        **({} if trial.stop_reason is None else {"stop_reason": strict(trial.stop_reason)}),
     }
 
 

@@ -9,7 +9,18 @@ from phyla.checkpoints import CheckpointRepository
 from phyla.controller import TRAIN_ONLY, Controller
 from phyla.errors import CheckpointError, StudyNotFound
 from phyla.local_client.run_client import group_results
-from phyla.machine import Completion, Ended, Evaluated, EvaluationFailed, Failure, Idle, Retention, Rules
+from phyla.machine import (
+    Completion,
+    Ended,
+    Evaluated,
+    EvaluationFailed,
+    Failure,
+    Idle,
+    Retention,
+    Rules,
+    Standing,
+    Stopped,
+)
 from phyla.records import (
     Attempt,
     Checkpoint,
@@ -72,9 +83,23 @@ class LocalClient:
         """Hand in finished work and claim up to `count` new trials and eval tasks, atomically."""
         answer = self._controller.complete(completions, worker, count, kinds=kinds, holding=holding)
         self._completed_since_collection += len(completions)
+        self._discard_stopped(completions, answer[0])
         if self._collects and self._completed_since_collection >= self.collect_every:
             self.collect()
         return answer
+
+    def _discard_stopped(self, completions: Sequence[Completion | Evaluated], answers: Sequence[Answer]) -> None:
+        """Delete checkpoints of trials that a rule stopped when they were handed in; no row names them."""
+        names = {
+            done.checkpoint.name
+            for done, answer in zip(completions, answers, strict=True)
+            if isinstance(answer, Stopped) and isinstance(done, Completion) and done.checkpoint is not None
+        }
+        if names:
+            with self._store.reader(self._study.id) as reader:
+                unknown = [name for name in names if reader.checkpoint(name) is None]
+            with contextlib.suppress(CheckpointError):
+                self._repository.delete(*unknown)
 
     @property
     def collect_every(self) -> int:
@@ -117,9 +142,9 @@ class LocalClient:
         """Return a trial to the queue."""
         self._controller.release(trial, token)
 
-    def report(self, trial: int, token: int, reports: Sequence[Report]) -> bool:
-        """Store what training reported so far; return whether the lease still stands."""
-        return not self._controller.report(trial, token, reports).cancelled
+    def report(self, trial: int, token: int, reports: Sequence[Report]) -> Standing:
+        """Store what training reported so far; return whether the lease still stands, and if a rule stops it."""
+        return self._controller.report(trial, token, reports)
 
     def renew(self, worker: str) -> None:
         """Renew all leases of a worker."""

@@ -17,6 +17,7 @@ from phyla.machine.commands import (
     SetElite,
     SetStrategyState,
     SetStudyState,
+    SetTally,
     TakeCheckpoint,
     UpdateMember,
     UpdateTrial,
@@ -65,11 +66,14 @@ from phyla.machine.events import (
     Failure,
     Idle,
     Observed,
+    Standing,
+    Stopped,
 )
 from phyla.machine.finish import complete, fail, lose, release, save_progress, settle
 from phyla.machine.observe import backfill, drain, gone, observe
 from phyla.machine.retention import Retention, bound, explain, retention
 from phyla.machine.rules import Rules
+from phyla.machine.stopping import report
 from phyla.machine.view import View
 
 __all__ = [
@@ -115,7 +119,10 @@ __all__ = [
     "SetRunState",
     "SetStrategyState",
     "SetStudyState",
+    "SetTally",
+    "Standing",
     "StartGroup",
+    "Stopped",
     "TakeCheckpoint",
     "UpdateEvalTask",
     "UpdateGroup",
@@ -143,6 +150,7 @@ __all__ = [
     "observe",
     "release",
     "release_evaluation",
+    "report",
     "retention",
     "save_progress",
     "settle",

@@ -126,6 +126,9 @@ def _start_trial(
         # The donor's bytes went between the decision and its commit: keep one's own state.
         reason = {"decision": "continue", "compared": {"why": "the donor's checkpoint is gone"}}
         weights, params, params_from, exploited = member.head, member.head.params, member.head.trial, False
+    if member.stops and member.broken_trial is not None:
+        stopped = view.trial(member.broken_trial).stop_reason
+        reason = reason if stopped is None else {**reason, "stopped": stopped}
     start_step = weights.step if weights else 0
     head = member.head
     trial = TrialRecord(

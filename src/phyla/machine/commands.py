@@ -11,10 +11,12 @@ from phyla.records import (
     CheckpointState,
     Json,
     JsonObject,
+    Mark,
     Member,
     Report,
     Scored,
     StudyState,
+    Tally,
     TrialRecord,
 )
 
@@ -166,6 +168,20 @@ class AddReports:
 
 @final
 @dataclass(frozen=True, slots=True)
+class SetTally:
+    """Set what an attempt reported of the objective so far, and add the marks its trial came to since.
+
+    A mark that an earlier attempt of the trial came to is replaced.
+    """
+
+    trial: int
+    token: int
+    tally: Tally
+    marks: Sequence[Mark] = ()
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class SetStudyState:
     """Set the state of the study and why."""
 
@@ -197,6 +213,7 @@ Command: TypeAlias = (
     | MarkDeleting
     | SetCheckpointState
     | AddReports
+    | SetTally
     | SetStudyState
     | SetStrategyState
 )

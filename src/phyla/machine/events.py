@@ -113,6 +113,40 @@ class Accepted:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    """A completion does not count: a rule stopped the trial early.
+
+    Attributes:
+        trial: id of the trial.
+        reason: why, as data.
+        repeated: True when that was known before this completion.
+    """
+
+    trial: int
+    reason: JsonObject
+    repeated: bool = field(default=False, compare=False)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What a report answers about its attempt.
+
+    Attributes:
+        trial: id of the trial.
+        token: the attempt's token.
+        cancelled: the lease is gone; whatever is done under it does not count.
+        stop_reason: why a rule stopped the trial, as data; None unless one did.
+    """
+
+    trial: int
+    token: int
+    cancelled: bool
+    stop_reason: JsonObject | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """A checkpoint was found, or found changed.
 

@@ -20,8 +20,9 @@ from phyla.machine.commands import (
     WakeMembers,
 )
 from phyla.machine.evaluate import AnyCommand, observe_trial
-from phyla.machine.events import Accepted, Completion, Failure, Observed
+from phyla.machine.events import Accepted, Completion, Failure, Observed, Stopped
 from phyla.machine.rules import RECENT, Rules
+from phyla.machine.stopping import judge
 from phyla.machine.view import View
 from phyla.population import FromSuite
 from phyla.records import (
@@ -40,8 +41,8 @@ from phyla.records import (
 )
 
 
-def complete(view: View, rules: Rules, done: Completion) -> tuple[Accepted, list[AnyCommand]]:
-    """Accept a completion while its token is the newest, even when it is late.
+def complete(view: View, rules: Rules, done: Completion) -> tuple[Accepted | Stopped, list[AnyCommand]]:
+    """Accept a completion while its token is the newest, even when it is late, unless a rule stops the trial.
 
     Raises:
         LeaseLost: a newer claim, a cancellation or a quarantine took the lease away.
@@ -50,6 +51,10 @@ def complete(view: View, rules: Rules, done: Completion) -> tuple[Accepted, list
     if trial is None:
         return _first_answer(view, done.trial, done.token), []
     check_transition(trial, TrialState.COMPLETED)
+    brought: list[AnyCommand] = [AddReports(trial.id, done.token, done.reports)] if done.reports else []
+    reason, judged = judge(view, rules, trial, done.reports)
+    if reason is not None:
+        return Stopped(trial=trial.id, reason=reason), [*brought, *judged]
     rule = rules.strategy.fitness
     fitness = None if isinstance(rule, FromSuite) else rule(done.values, rules.objective)
     order = None if fitness is None else rules.objective.order(fitness)
@@ -105,8 +110,7 @@ def complete(view: View, rules: Rules, done: Completion) -> tuple[Accepted, list
     ]
     if rules.strategy.keeps.elites and not rules.strategy.synchronous:
         commands.append(RaiseElites(trial.member))
-    if done.reports:
-        commands.append(AddReports(trial.id, done.token, done.reports))
+    commands += [*brought, *judged]
     evaluation = view.evaluation() if rules.suites and trial.kind is TrialKind.TRAIN else None
     if evaluation is not None:
         commands += observe_trial(evaluation, rules, _observed(completed, done, view))
@@ -154,6 +158,7 @@ def _trained(member: Member, trial: TrialRecord, scored: Scored, rules: Rules) -
         recent=recent if fitness is None else (*recent, fitness)[-RECENT:],
         current_trial=None,
         replacements=0,
+        stops=0,
         state=MemberState.READY,
     )
     if rules.strategy.finished(changed):
@@ -346,7 +351,7 @@ def save_progress(view: View, trial_id: int, token: int, checkpoint: Checkpoint)
     """
     trial = _owned(view, trial_id, token)
     if trial is None:
-        raise LeaseLost(f"trial {trial_id} has already completed; its progress is not needed")
+        raise LeaseLost(f"trial {trial_id} has already ended; its progress is not needed")
     return [
         InsertCheckpoint(checkpoint),
         UpdateTrial(replace(trial, progress=checkpoint.name, progress_step=checkpoint.step)),
@@ -365,12 +370,15 @@ def _owned(view: View, trial_id: int, token: int) -> TrialRecord | None:
         )
     if trial.state in (TrialState.RUNNING, TrialState.PENDING):
         return trial
-    if trial.state is TrialState.COMPLETED:
+    if trial.state is TrialState.COMPLETED or trial.stop_reason is not None:
         return None
     raise LeaseLost(f"trial {trial_id} is {trial.state}" + (f" ({trial.error})" if trial.error else ""))
 
 
-def _first_answer(view: View, trial_id: int, token: int) -> Accepted:
+def _first_answer(view: View, trial_id: int, token: int) -> Accepted | Stopped:
+    reason = view.trial(trial_id).stop_reason
+    if reason is not None:
+        return Stopped(trial=trial_id, reason=reason, repeated=True)
     attempt = view.attempt(trial_id, token)
     outcome: JsonObject = attempt.outcome if attempt and attempt.outcome else {}
     fitness = outcome.get("fitness")

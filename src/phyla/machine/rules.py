@@ -5,7 +5,7 @@ from typing import final
 
 from phyla.errors import ConfigurationError
 from phyla.evaluation import Suite, suite_named
-from phyla.population import FromSuite, Strategy
+from phyla.population import FromSuite, StoppingRule, Strategy, check_rule
 from phyla.records import Objective
 from phyla.space import Space
 
@@ -29,6 +29,8 @@ class Rules:
         keep_best: best checkpoints that are kept besides those in use.
         keep_every_steps: also keep checkpoints whose step is a multiple of this; None keeps no milestones.
         suites: what is evaluated on every checkpoint that a trial leaves.
+        stopping: rules that may stop a running trial early, in the order in which they are asked.
+        max_stops: how often a member is stopped within one generation; after that its trial is left to run.
 
     Raises:
         ConfigurationError: a number is out of range, or the strategy's fitness names a suite that is not there.
@@ -44,15 +46,20 @@ class Rules:
     keep_best: int = 1
     keep_every_steps: int | None = None
     suites: tuple[Suite, ...] = ()
+    stopping: tuple[StoppingRule, ...] = ()
+    max_stops: int = 3
 
     def __post_init__(self) -> None:
-        for name in ("lease_s", "max_attempts", "max_claims", "max_broken", "keep_best"):
+        for name in ("lease_s", "max_attempts", "max_claims", "max_broken", "keep_best", "max_stops"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
                 raise ConfigurationError(f"{name}={value!r}: must be above 0")
         if self.keep_every_steps is not None and self.keep_every_steps < 1:
             raise ConfigurationError(f"keep_every_steps={self.keep_every_steps!r}: must be at least 1 step")
         object.__setattr__(self, "suites", tuple(self.suites))
+        object.__setattr__(self, "stopping", tuple(self.stopping))
+        for rule in self.stopping:
+            check_rule(rule)
         names = [suite.name for suite in self.suites]
         if len(set(names)) < len(names):
             raise ConfigurationError(f"suites: each needs a name of its own, there are {', '.join(names)}")

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from phyla.machine.evaluation_view import EvalView
 from phyla.population import Population
-from phyla.records import Attempt, Checkpoint, Member, Scored, StudyRecord, TrialRecord
+from phyla.records import Attempt, Checkpoint, Member, Report, Scored, StudyRecord, TrialRecord
 
 
 class View(Population, Protocol):
@@ -63,6 +63,21 @@ class View(Population, Protocol):
 
     def running(self, worker: str | None = None) -> Sequence[Attempt]:
         """Return the running attempts of one worker, or all of them."""
+        ...
+
+    def last_reports(self, trial_id: int, token: int, count: int) -> Sequence[Report]:
+        """Return the last reports of one attempt, oldest first."""
+        ...
+
+    def averages(self, every: int, step: int, *, besides: int, limit: int) -> Sequence[float]:
+        """Return the averages that trials besides one had at a mark, of the newest trials first; nan is possible.
+
+        Args:
+            every: distance of the marks.
+            step: the mark.
+            besides: id of the trial that is left out.
+            limit: how many at most.
+        """
         ...
 
     def checkpoint(self, name: str) -> Checkpoint | None:

@@ -1,8 +1,9 @@
-"""Decisions about a population: strategies, exploit and explore rules, fitness. Pure."""
+"""Decisions about a population: strategies, exploit, explore and stopping rules, fitness. Pure."""
 
 from phyla.population.backtrack import Backtrack
 from phyla.population.crossover import Crossover
 from phyla.population.decision import Decision, Measure, Start, Stop, Wait
+from phyla.population.divergence import Divergence
 from phyla.population.exploit import Exploit, Exploited, ExploitPipeline, Truncation
 from phyla.population.explore import Explore, Explored, ExplorePipeline, Perturb, Resample
 from phyla.population.explore_with import ExploreWith
@@ -11,12 +12,15 @@ from phyla.population.fixed_schedule import FixedSchedule
 from phyla.population.from_suite import FromSuite
 from phyla.population.initiator import InitiatorPBT
 from phyla.population.keeps import NOTHING, Keeps
+from phyla.population.median_stopping import MedianStopping
 from phyla.population.pbt import PBT
 from phyla.population.protocol import Population
 from phyla.population.randomness import decision_rng, trial_seed
 from phyla.population.reasons import describe
 from phyla.population.search import GridSearch, RandomSearch
 from phyla.population.single_worker import SingleWorkerExplore
+from phyla.population.stop_with import StopWith
+from phyla.population.stopping import Others, Reported, StoppingRule, check_rule
 from phyla.population.strategy import Context, Strategy
 from phyla.population.tournament import BinaryTournament, TTest, WinnerTakesAll
 
@@ -29,6 +33,7 @@ __all__ = [
     "Context",
     "Crossover",
     "Decision",
+    "Divergence",
     "Exploit",
     "ExploitPipeline",
     "Exploited",
@@ -45,18 +50,24 @@ __all__ = [
     "Last",
     "MeanOfLast",
     "Measure",
+    "MedianStopping",
+    "Others",
     "Perturb",
     "Population",
     "RandomSearch",
+    "Reported",
     "Resample",
     "SingleWorkerExplore",
     "Start",
     "Stop",
+    "StopWith",
+    "StoppingRule",
     "Strategy",
     "TTest",
     "Truncation",
     "Wait",
     "WinnerTakesAll",
+    "check_rule",
     "decision_rng",
     "describe",
     "trial_seed",

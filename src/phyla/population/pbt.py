@@ -120,7 +120,9 @@ class PBT:
                 return self._explored(member, population, choice.donor, steps, context, choice.reason)
             compared = choice.reason
         if member.broken_trial is not None:
-            return self._explored(member, population, None, steps, context, {"why": "the same work broke before"})
+            return self._explored(
+                member, population, None, steps, context, {"why": "the same work broke or was stopped before"}
+            )
         return Start(
             weights=head,
             params=head.params,

@@ -6,7 +6,9 @@ from phyla.records import Json, JsonObject
 
 
 def describe(reason: JsonObject) -> str:
-    """Return a stored reason as one line for a person."""
+    """Return a stored reason, of a decision or of a stop, as one line for a person."""
+    if "decision" not in reason and "rule" in reason:
+        return _stop(reason)
     decision = reason.get("decision")
     words = _WORDS.get(str(decision), str(decision or "unknown"))
     compared = _mapping(reason.get("compared"))
@@ -35,7 +37,10 @@ def describe(reason: JsonObject) -> str:
     changes = _mapping(reason.get("changes"))
     if changes:
         words += ", " + ", ".join(_change(name, _mapping(change)) for name, change in changes.items())
-    if reason.get("replaces") is not None:
+    stopped = _mapping(reason.get("stopped"))
+    if reason.get("replaces") is not None and stopped:
+        words += f", in place of trial {reason['replaces']} ({_stop(stopped)})"
+    elif reason.get("replaces") is not None:
         words += f", in place of broken trial {reason['replaces']}"
     return words
 
@@ -48,6 +53,19 @@ _WORDS = {
     "schedule": "continued",
     "measure": "measured again",
 }
+
+
+def _stop(reason: JsonObject) -> str:
+    words = f"stopped at step {reason.get('step')}: "
+    metric = reason.get("metric")
+    if reason.get("rule") == "median":
+        best, median = _number(reason.get("best")), _number(reason.get("median"))
+        return f"{words}best {metric} {best} is worse than the median {median} of {reason.get('of')} trials"
+    if reason.get("rule") == "divergence":
+        words += f"{metric} was {_number(reason.get('value'))}"
+        bounds = [f"{side} {_number(reason[side])}" for side in ("above", "below") if side in reason]
+        return ", ".join([words, *bounds])
+    return words + (f"{reason['why']} ({reason.get('rule')})" if "why" in reason else str(reason.get("rule")))
 
 
 def _what(reason: JsonObject) -> str:

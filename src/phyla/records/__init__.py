@@ -27,6 +27,7 @@ from phyla.records.json import Json, JsonObject, json_number, read_list, read_nu
 from phyla.records.member import Member, MemberState, Scored
 from phyla.records.objective import Maximize, Minimize, Objective
 from phyla.records.study import StudyRecord, StudyState
+from phyla.records.tally import Mark, Tally
 from phyla.records.trial import TrialKind, TrialRecord, TrialState
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "GroupState",
     "Json",
     "JsonObject",
+    "Mark",
     "Maximize",
     "Member",
     "MemberState",
@@ -60,6 +62,7 @@ __all__ = [
     "SeenState",
     "StudyRecord",
     "StudyState",
+    "Tally",
     "TrialKind",
     "TrialRecord",
     "TrialState",

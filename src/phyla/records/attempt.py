@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import final
 
 from phyla.records.json import JsonObject
+from phyla.records.tally import Tally
 
 
 class AttemptState(StrEnum):
@@ -59,6 +60,7 @@ class Attempt:
         ended_at: when it ended.
         outcome: the answer that its completion got, so that a repeated request gets it again.
         error: what went wrong.
+        tally: what it reported of the objective so far; None unless stopping rules are in use.
         timings: seconds by `Phase`, as the worker measured them; None where it could not tell, as after a crash.
     """
 
@@ -72,6 +74,7 @@ class Attempt:
     ended_at: float | None = None
     outcome: JsonObject | None = None
     error: str | None = None
+    tally: Tally | None = None
     timings: Mapping[str, float] | None = None
 
 

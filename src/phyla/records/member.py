@@ -67,8 +67,9 @@ class Member:
         published: what the population sees of it; in synchronous studies it lags behind `head`.
         recent: its last fitness values since it last took over somebody's weights, oldest first.
         current_trial: id of its running or queued trial.
-        broken_trial: id of the broken trial that the next decision replaces.
-        replacements: broken trials replaced at this generation.
+        broken_trial: id of the broken or stopped trial that the next decision replaces.
+        replacements: broken and stopped trials replaced at this generation.
+        stops: how many of these were stopped early by a rule.
         measures_left: how many more times its head is to be measured before the next decision.
         slot: where its last trial ran, as `host:slot`; a worker there may still hold its weights.
         wait_generation: waits until every active member reached this generation.
@@ -93,3 +94,4 @@ class Member:
     wait_generation: int | None = None
     wait_until: float | None = None
     wait_reason: str | None = None
+    stops: int = 0

@@ -63,6 +63,7 @@ class TrialRecord:
         created_at: when it was decided.
         started_at: when its newest attempt was claimed.
         ended_at: when it reached a final state.
+        stop_reason: why a rule stopped it early, as data; None unless one did. It is then cancelled.
     """
 
     id: int
@@ -98,3 +99,4 @@ class TrialRecord:
     created_at: float
     started_at: float | None = None
     ended_at: float | None = None
+    stop_reason: JsonObject | None = None

@@ -227,10 +227,12 @@ def _label_winner(figure: Any, data: StudyData, best: TrialRecord, *, log: bool)
 def _add_mishaps(figure: Any, go: Any, data: StudyData) -> None:
     """Mark at the edge of bad values where trials failed and where a fitness is no finite number."""
     broken = [trial for trial in data.lineage if trial.state is TrialState.FAILED]
+    stopped = [trial for trial in data.lineage if trial.state is TrialState.CANCELLED]
     odd = [t for t in data.lineage if t.state is TrialState.COMPLETED and finite_fitness(t) is None]
     for name, trials, symbol in (
         (f"{len(odd):,} nan or infinite", odd, "triangle-up"),
         (counted(len(broken), "failed trial"), broken, "x"),
+        (f"{len(stopped):,} stopped early", stopped, "x-open"),
     ):
         if not trials:
             continue

@@ -78,7 +78,7 @@ def _times(data: StudyData) -> Iterator[str]:
 
 def _header(data: StudyData, title: str) -> str:
     study, counts = data.study, data.counts
-    failed = counts[TrialState.FAILED]
+    failed, stopped = counts[TrialState.FAILED], counts[TrialState.CANCELLED]
     unfinished = counts[TrialState.RUNNING] + counts[TrialState.PENDING]
     facts = [
         ("members", f"{study.population_size:,}", ""),
@@ -87,7 +87,7 @@ def _header(data: StudyData, title: str) -> str:
             f"{counts[TrialState.COMPLETED]:,}",
             f"{unfinished:,} unfinished" if unfinished else "",
         ),
-        ("trials failed", f"{failed:,}", ""),
+        ("trials failed", f"{failed:,}", f"{stopped:,} stopped early" if stopped else ""),
         ("total steps", f"{data.total_steps:,}", ""),
         ("wall time", duration(data.wall_seconds), f"since {moment(study.created_at):%Y-%m-%d %H:%M} UTC"),
     ]
@@ -161,7 +161,7 @@ def _members(data: StudyData) -> str:
         spent = max((data.spent[trial.id].end or 0 for trial in done), default=0)
         finite = bool(done) and finite_fitness(done[-1]) is not None
         decision = describe(last.reason) if last else ""
-        if last and last.state is TrialState.FAILED:
+        if last and last.state in (TrialState.FAILED, TrialState.CANCELLED):
             decision += f" ({fate(last, data.metric)})"
         rows.append(
             [

@@ -12,6 +12,7 @@ from phyla.report.words import counted, hover, plain
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
+GIVEN_UP = (TrialState.FAILED, TrialState.CANCELLED)
 NODES = 20_000
 """Trials that are drawn; beyond, the newest ones and the winner's path."""
 TOLD = 5_000
@@ -24,7 +25,7 @@ def lineage_figure(data: StudyData) -> "go.Figure":
     """Return the lineage tree: generations to the right, a row per member, colour for fitness.
 
     Grey edges lead from the trial whose weights were taken; dashed ones from the trial that was abandoned;
-    the bold path is the winner's ancestry; crosses are trials that failed.
+    the bold path is the winner's ancestry; crosses are trials that failed, grey ones were stopped early.
     """
     title = "Lineage"
     trials = list(data.lineage)
@@ -74,12 +75,12 @@ def lineage_figure(data: StudyData) -> "go.Figure":
 
 
 def _places(trials: list[TrialRecord]) -> dict[int, tuple[float, float]]:
-    """Return where each trial is drawn; a failed one a little before the one that replaced it."""
+    """Return where each trial is drawn; a failed or stopped one a little before the one that replaced it."""
     tries: dict[tuple[int, int], int] = {}
     places: dict[int, tuple[float, float]] = {}
     for trial in trials:
         back = 0.0
-        if trial.state is TrialState.FAILED:
+        if trial.state in GIVEN_UP:
             slot = (trial.member, trial.generation)
             tries[slot] = tries.get(slot, 0) + 1
             back = 0.5 - 0.5 / (tries[slot] + 1)
@@ -90,7 +91,7 @@ def _places(trials: list[TrialRecord]) -> dict[int, tuple[float, float]]:
 def _add_edges(
     figure: Any, kind: Any, trials: list[TrialRecord], places: dict[int, tuple[float, float]], size: float
 ) -> None:
-    shown = [trial for trial in trials if trial.state is not TrialState.FAILED]
+    shown = [trial for trial in trials if trial.state not in GIVEN_UP]
     parents = [(trial.parent, trial.id) for trial in shown if trial.parent is not None]
     jumps = [(trial.jump_from, trial.id) for trial in shown if trial.jump_from is not None]
     width, opacity = (1.4, 1.0) if size > 6 else (0.9, 0.5)
@@ -175,8 +176,13 @@ def _add_nodes(
         ),
         (
             "failed",
-            [trial for trial in rest if trial.state in (TrialState.FAILED, TrialState.CANCELLED)],
+            [trial for trial in rest if trial.state is TrialState.FAILED],
             {"symbol": "x", "color": style.FAILED, "size": 0.8 * size},
+        ),
+        (
+            "stopped early",
+            [trial for trial in rest if trial.state is TrialState.CANCELLED],
+            {"symbol": "x", "color": style.MUTED, "size": 0.8 * size},
         ),
         (
             "unfinished",

@@ -72,6 +72,8 @@ def fate(trial: TrialRecord, metric: str) -> str:
     """Return what came of a trial."""
     if trial.state is TrialState.COMPLETED:
         return f"{metric} {score(trial.fitness)}"
+    if trial.stop_reason is not None:
+        return describe(trial.stop_reason)
     error = last_line(trial.error or "")
     return f"{trial.state.value}: {error}" if error else trial.state.value
 

@@ -25,6 +25,7 @@ from phyla.machine import (
     SetElite,
     SetStrategyState,
     SetStudyState,
+    SetTally,
     TakeCheckpoint,
     UpdateMember,
     UpdateTrial,
@@ -208,6 +209,7 @@ class _Tables:
         self.checkpoints: dict[str, Checkpoint] = {}
         self.elites: dict[int, Scored | None] = {}
         self.reports: dict[tuple[int, int], list[Report]] = {}
+        self.marks: dict[tuple[int, int, int], float] = {}
 
 
 @final
@@ -467,6 +469,19 @@ class MemoryTransaction:
             token = max((t for key, t in self._t.reports if key == trial), default=0)
         return list(self._t.reports.get((trial, token), ()))
 
+    def last_reports(self, trial_id: int, token: int, count: int) -> Sequence[Report]:
+        """Return the last reports of one attempt, oldest first."""
+        return self._t.reports.get((trial_id, token), [])[-count:] if count > 0 else []
+
+    def averages(self, every: int, step: int, *, besides: int, limit: int) -> Sequence[float]:
+        """Return the averages that trials besides one had at a mark, of the newest trials first."""
+        found = [
+            (trial, average)
+            for (e, s, trial), average in self._t.marks.items()
+            if (e, s) == (every, step) and trial != besides
+        ]
+        return [average for _, average in sorted(found, reverse=True)][:limit]
+
     # What can be changed
 
     def apply(self, commands: Sequence[AnyCommand]) -> list[str]:
@@ -541,6 +556,11 @@ class MemoryTransaction:
             case AddReports(trial_id, token, reports):
                 old = t.reports.get((trial_id, token), [])
                 self._set(t.reports, (trial_id, token), [*old, *reports])
+            case SetTally(trial_id, token, tally, marks):
+                key = (trial_id, token)
+                self._set(t.attempts, key, replace(t.attempts[key], tally=tally))
+                for mark in marks:
+                    self._set(t.marks, (mark.every, mark.step, trial_id), mark.average)
             case SetStudyState(state, message):
                 self._set(self._store._studies, self._id, replace(self.study(), state=state, message=message))
             case SetStrategyState(state):

@@ -58,6 +58,11 @@ class Progress:
         return self.counts.get("failed", 0)
 
     @property
+    def stopped(self) -> int:
+        """Number of training trials that stopping rules ended early."""
+        return self.counts.get("cancelled", 0)
+
+    @property
     def spent_steps(self) -> int:
         """Steps of all members' completed trials together."""
         return sum(member.spent_steps for member in self.members)

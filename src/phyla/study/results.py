@@ -353,6 +353,7 @@ def trial_row(trial: TrialRecord) -> dict[str, Any]:
         "attempts": trial.token,
         "failures": trial.failures,
         "error": trial.error,
+        "stop_reason": None if trial.stop_reason is None else describe(trial.stop_reason),
         "checkpoint": trial.checkpoint,
         "worker": trial.worker,
         "created_at": trial.created_at,

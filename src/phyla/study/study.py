@@ -15,7 +15,7 @@ from phyla import plugins, settings
 from phyla.controller import check_extension, differences, to_config
 from phyla.errors import ConfigurationError, LeaseLost, StoreError, StudyChanged, StudyFailed
 from phyla.machine import Claimed, Failure, Rules
-from phyla.population import Strategy
+from phyla.population import StoppingRule, Strategy
 from phyla.records import Objective, RunKind, RunRecord, StudyRecord, StudyState
 from phyla.space import Space
 from phyla.study.outputs import remove_leftovers
@@ -38,7 +38,7 @@ class Study:
     """One job: a search space, an objective, a strategy and a training function. Durable and resumable.
 
     A study that exists under this name is resumed. With another configuration it is refused, unless
-    `extend=True` and only settings of the strategy differ.
+    `extend=True` and only settings of the strategy or the stopping rules differ.
 
     Args:
         name: letters, digits, `_`, `-` and `.`; also the name of its directories.
@@ -51,7 +51,7 @@ class Study:
         home: directory for everything; by default `.phyla`, or what `PHYLA_HOME` says.
         storage: URL of the store, such as `postgresql://user@host/db`; by default SQLite in the home.
         checkpoints: directory for checkpoints; by default in the home.
-        extend: take over changed settings of the strategy into an existing study.
+        extend: take over changed settings of the strategy, and stopping rules, into an existing study.
         lease_s: seconds after which a worker that went silent loses its trial.
         max_attempts: attempts of one trial that may fail before it counts as broken.
         max_broken: broken trials in a row, with none completed between, that stop the study.
@@ -60,6 +60,9 @@ class Study:
         stall_timeout_s: seconds without any progress before a worker is ended; None never ends one.
         suites: what is evaluated on every checkpoint; with `FromSuite` one of them gives the fitness.
         yield_at_report: let `trial.report()` run an eval task that waits, before training goes on.
+        stopping: a rule, or several, that may stop a running trial early, such as `MedianStopping(min_steps=100)`;
+            its member then decides again.
+        max_stops: how often a member is stopped within one generation; after that its trial is left to run.
 
     Raises:
         ConfigurationError: an argument makes no sense.
@@ -87,6 +90,8 @@ class Study:
         stall_timeout_s: float | None = None,
         suites: "Sequence[Suite]" = (),
         yield_at_report: bool = False,
+        stopping: StoppingRule | Sequence[StoppingRule] = (),
+        max_stops: int = 3,
     ) -> None:
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise ConfigurationError(
@@ -114,6 +119,8 @@ class Study:
             keep_best=keep_best,
             keep_every_steps=keep_every_steps,
             suites=tuple(suites),
+            stopping=tuple(stopping) if isinstance(stopping, Sequence) else (stopping,),
+            max_stops=max_stops,
         )
         self.yield_at_report = yield_at_report
         self.replicate_of: Replicate | None = None
@@ -454,6 +461,9 @@ class Study:
             metrics: last metrics to report, one mapping per trial.
             checkpoint: the trial that holds the checkpoint of all.
             error: what went wrong; the trials are then tried again or given up.
+
+        A trial that a stopping rule stops for what was reported is over: it leaves nothing, and its member is
+        asked about again.
 
         Raises:
             LeaseLost: a trial was given to somebody else meanwhile; the others count.

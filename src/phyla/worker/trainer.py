@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -71,6 +72,7 @@ class Trainer:
         self._cached: tuple[str | None, Any] = (None, None)
         self._beats = 0
         self._stopping = False
+        self._sending = threading.Lock()
         self.current: Trial | None = None
 
     @property
@@ -87,22 +89,25 @@ class Trainer:
             current.stop()
 
     def flush(self) -> None:
-        """Send what the running trial reported, and learn whether its lease stands; called by another thread.
+        """Send what the running trial reported, and learn how it stands; called by another thread.
 
         Raises:
             StoreError: the database failed; the reports are sent the next time.
         """
-        trial = self.current
-        if trial is None:
-            return
-        reports: list[Report] = [*trial.take_reports()]
-        try:
-            stands = self._client.report(trial.id, trial.token, reports)
-        except StoreError:
-            trial.give_back(reports)
-            raise
-        if not stands:
-            trial.stop()
+        with self._sending:
+            trial = self.current
+            if trial is None:
+                return
+            reports: list[Report] = [*trial.take_reports()]
+            try:
+                standing = self._client.report(trial.id, trial.token, reports)
+            except StoreError:
+                trial.give_back(reports)
+                raise
+            if standing.stop_reason is not None:
+                trial.stop_for(standing.stop_reason)
+            elif standing.cancelled:
+                trial.stop()
 
     def run(self, record: TrialRecord, on_report: Callable[[], None] | None = None) -> Completion | None:
         """Train one trial; return its completion, or None when it was failed or returned to the queue.
@@ -168,6 +173,10 @@ class Trainer:
         return value if continues and record.jump_from is None else None
 
     def _finish(self, trial: Trial) -> Completion | None:
+        if trial.stop_reason is not None:
+            # A rule stopped it: its member has decided again, perhaps, and nothing of it is kept.
+            trial.discard()
+            return None
         if trial.stopped_early:
             trial.discard()
             self._client.release(trial.id, trial.token)
@@ -185,7 +194,9 @@ class Trainer:
         checkpoint = trial.commit()
         if checkpoint is not None:
             self._cached = (checkpoint.name, trial.cached_state)
-        return trial.completion(checkpoint)
+        # Reports that are just being sent come first, since rules judge them in order.
+        with self._sending:
+            return trial.completion(checkpoint)
 
     def _refused(self, trial: Trial, error: PhylaError) -> None:
         """Handle errors that another attempt would not cure."""

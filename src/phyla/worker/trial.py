@@ -9,9 +9,9 @@ from typing import Any, final
 
 from phyla.api import Client
 from phyla.checkpoints import CheckpointRepository
-from phyla.errors import ConfigurationError, StateError
+from phyla.errors import ConfigurationError, LeaseLost, StateError
 from phyla.machine import Completion
-from phyla.records import Checkpoint, CheckpointKind, Phase, Report, TrialKind, TrialRecord
+from phyla.records import Checkpoint, CheckpointKind, JsonObject, Phase, Report, TrialKind, TrialRecord
 from phyla.settings import Clock
 from phyla.space import Params
 from phyla.worker.stopwatch import Stopwatch
@@ -103,6 +103,7 @@ class Trial:
         self._left = False
         self._stop = False
         self._stop_seen = False
+        self._stop_reason: JsonObject | None = None
         self._lock = threading.Lock()
         self._unsent: list[Report] = []
         self._values: list[float] = []
@@ -221,13 +222,23 @@ class Trial:
 
     @property
     def should_stop(self) -> bool:
-        """Whether to stop soon: the worker is being stopped, or the trial was cancelled.
+        """Whether to stop soon: the worker is being stopped, the trial was cancelled, or a rule stopped it.
 
-        Save with `save_progress()` if that is quick, and return; the trial goes back to the queue.
+        Save with `save_progress()` if that is quick, and return; the trial goes back to the queue. With a
+        `stop_reason` there is nothing to save: just return.
         """
         if self._stop:
             self._stop_seen = True
         return self._stop_seen
+
+    @property
+    def stop_reason(self) -> Mapping[str, Any] | None:
+        """Why a stopping rule stopped this trial, as data; None unless one did.
+
+        It is known about a second after the report. Training that goes on all the same is in vain: the trial
+        counts as stopped, and what it leaves is thrown away.
+        """
+        return self._stop_reason
 
     def save_progress(self, step: int | None = None) -> None:
         """Commit what is in `checkpoint_dir` as progress: a retry resumes there instead of at the parent.
@@ -239,9 +250,11 @@ class Trial:
 
         Raises:
             NoCheckpoint: nothing was saved in `checkpoint_dir`.
-            LeaseLost: the trial was given to somebody else.
+            LeaseLost: the trial was given to somebody else, or stopped by a rule.
             CheckpointStorageFailed: the disk is full, read-only, or permission is missing.
         """
+        if self._stop_reason is not None:
+            raise LeaseLost(f"trial {self.id} was stopped early by a rule; its progress is not needed")
         if step is None:
             if self._at is None:
                 raise StateError("save_progress(): say at which step, since steps() is not being used")
@@ -274,6 +287,11 @@ class Trial:
 
     def stop(self) -> None:
         """Ask training to stop. Takes no lock, so a signal handler may call it."""
+        self._stop = True
+
+    def stop_for(self, reason: JsonObject) -> None:
+        """Ask training to stop because a rule stopped the trial."""
+        self._stop_reason = reason
         self._stop = True
 
     @property

@@ -16,12 +16,14 @@ from phyla.records import (
     Checkpoint,
     CheckpointKind,
     CheckpointState,
+    JsonObject,
     Member,
     MemberState,
     Report,
     Scored,
     StudyRecord,
     StudyState,
+    Tally,
     TrialKind,
     TrialRecord,
     TrialState,
@@ -52,6 +54,7 @@ MEMBER_FIELDS = (
     "wait_generation",
     "wait_until",
     "wait_reason",
+    "stops",
 )
 TRIAL_FIELDS = (
     "state",
@@ -69,6 +72,7 @@ TRIAL_FIELDS = (
     "worker",
     "started_at",
     "ended_at",
+    "stop_reason",
 )
 """Fields of a trial that may change; the others are facts of the decision that made it."""
 
@@ -190,6 +194,7 @@ def member_record(row: Row) -> Member:
         wait_generation=row[18],
         wait_until=row[19],
         wait_reason=row[20],
+        stops=row[21] or 0,
     )
 
 
@@ -281,11 +286,16 @@ def trial_record(row: Row) -> TrialRecord:
         created_at=row[30],
         started_at=row[31],
         ended_at=row[32],
+        stop_reason=None if row[33] is None else decode(row[33]),
     )
 
 
 def _fitness(fitness: float | None) -> float | None:
     return None if fitness is None or math.isnan(fitness) else fitness
+
+
+def _stop_reason(reason: JsonObject | None) -> str | None:
+    return None if reason is None else encode(reason)
 
 
 _TRIAL_WRITERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
@@ -294,6 +304,7 @@ _TRIAL_WRITERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "order": ("fitness_order", lambda order: order),
     "metrics": ("metrics", encode),
     "error": ("error", text),
+    "stop_reason": ("stop_reason", _stop_reason),
 }
 
 
@@ -346,6 +357,7 @@ def trial_values(trial: TrialRecord) -> Values:
         "created_at": trial.created_at,
         "started_at": trial.started_at,
         "ended_at": trial.ended_at,
+        "stop_reason": _stop_reason(trial.stop_reason),
     }
 
 
@@ -362,7 +374,8 @@ def attempt_record(row: Row) -> Attempt:
         ended_at=row[7],
         outcome=None if row[8] is None else decode(row[8]),
         error=row[9],
-        timings=None if row[10] is None else decode(row[10]),
+        tally=None if row[10] is None else tally_record(row[10]),
+        timings=None if row[11] is None else decode(row[11]),
     )
 
 
@@ -379,8 +392,20 @@ def attempt_values(attempt: Attempt) -> Values:
         "ended_at": attempt.ended_at,
         "outcome": None if attempt.outcome is None else encode(attempt.outcome),
         "error": text(attempt.error),
+        "tally": None if attempt.tally is None else tally_json(attempt.tally),
         "timings": None if attempt.timings is None else encode(attempt.timings),
     }
+
+
+def tally_json(tally: Tally) -> str:
+    """Return a tally as JSON."""
+    return encode([tally.count, tally.mean, tally.best, tally.step])
+
+
+def tally_record(text: str) -> Tally:
+    """Return the tally of what `tally_json` wrote."""
+    count, mean, best, step = decode(text)
+    return Tally(count=count, mean=mean, best=best, step=step)
 
 
 def checkpoint_record(row: Row) -> Checkpoint:

@@ -31,6 +31,7 @@ from phyla.store.sql.tables import (
     attempts,
     checkpoints,
     elites,
+    marks,
     members,
     reports,
     studies,
@@ -86,6 +87,7 @@ class Statements:
         self._attempts()
         self._checkpoints()
         self._reports()
+        self._marks()
 
     @cached_property
     def evaluation(self) -> EvalStatements:
@@ -393,3 +395,29 @@ class Statements:
         batches = sa.select(r.batch).where(of_trial).order_by(r.seq)
         self.reports_of_token = self._compile(batches.where(r.token == TOKEN))
         self.reports_of_newest = self._compile(batches.where(r.token == newest))
+        newest_first = sa.select(r.batch).where(of_trial, r.token == TOKEN).order_by(r.seq.desc())
+        self.last_reports = self._compile(newest_first.limit(LIMIT).offset(ZERO))
+        self.set_tally = self._compile(
+            attempts.update().where(attempts.c.trial == TRIAL, attempts.c.token == TOKEN), ["tally"]
+        )
+
+    def _marks(self) -> None:
+        m = marks.c
+        step = sa.bindparam("k_step", type_=sa.BigInteger)
+        every = sa.bindparam("k_every", type_=sa.BigInteger)
+        at_mark = sa.and_(m.study == STUDY, m.every == every, m.step == step)
+        self.averages = self._compile(
+            sa.select(m.average)
+            .where(at_mark, m.trial != TRIAL)
+            .order_by(m.trial.desc())
+            .limit(LIMIT)
+            .offset(ZERO)
+        )
+        insert: Any = sqlite.insert if self._dialect.name == "sqlite" else postgresql.insert
+        add = insert(marks)
+        self.set_mark = self._compile(
+            add.on_conflict_do_update(
+                index_elements=["study", "every", "step", "trial"], set_={"average": add.excluded.average}
+            ),
+            [column.name for column in m],
+        )

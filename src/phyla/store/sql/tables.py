@@ -110,6 +110,7 @@ members = sa.Table(
     sa.Column("wait_generation", sa.Integer),
     sa.Column("wait_until", sa.Double),
     sa.Column("wait_reason", sa.Text),
+    sa.Column("stops", sa.Integer),
     sa.CheckConstraint(_one_of("state", MemberState), name="members_state"),
     sa.CheckConstraint("state <> 'running' OR current_trial IS NOT NULL", name="members_running_has_trial"),
     _index("members_ready", "study", "spent_steps", "member", where=READY),
@@ -175,6 +176,7 @@ trials = sa.Table(
     sa.Column("created_at", sa.Double, nullable=False),
     sa.Column("started_at", sa.Double),
     sa.Column("ended_at", sa.Double),
+    sa.Column("stop_reason", sa.Text),
     sa.CheckConstraint(_one_of("kind", TrialKind), name="trials_kind"),
     sa.CheckConstraint(_one_of("state", TrialState), name="trials_state"),
     sa.CheckConstraint(
@@ -204,6 +206,7 @@ attempts = sa.Table(
     sa.Column("ended_at", sa.Double),
     sa.Column("outcome", sa.Text),
     sa.Column("error", sa.Text),
+    sa.Column("tally", sa.Text),
     sa.Column("timings", sa.Text),
     sa.CheckConstraint(_one_of("state", AttemptState), name="attempts_state"),
     sa.CheckConstraint("(ended_at IS NULL) = (state = 'running')", name="attempts_ended"),
@@ -241,6 +244,18 @@ reports = sa.Table(
     sa.Column("token", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("seq", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("batch", sa.Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+marks = sa.Table(
+    "marks",
+    metadata,
+    sa.Column("study", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("every", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("step", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("trial", sa.ForeignKey("trials.id", name="marks_trial"), primary_key=True, autoincrement=False),
+    # NULL stands for nan, which SQLite cannot store.
+    sa.Column("average", sa.Double),
     sqlite_with_rowid=False,
 )
 

@@ -28,6 +28,7 @@ from phyla.store.sql.rows import (
 from phyla.store.sql.writing import Held, Writer
 
 NEVER = float("-inf")
+NAN = float("nan")
 
 
 @final
@@ -274,6 +275,20 @@ class SqlTransaction:
         else:
             rows = self._all(self._sql.reports_of_token, k_trial=trial, k_token=token)
         return [report for (batch,) in rows for report in batch_records(batch)]
+
+    def last_reports(self, trial_id: int, token: int, count: int) -> Sequence[Report]:
+        """Return the last reports of one attempt, oldest first."""
+        if count < 1:
+            return []
+        # A batch holds at least one report.
+        rows = self._all(self._sql.last_reports, k_trial=trial_id, k_token=token, k_limit=count)
+        found = [report for (batch,) in reversed(rows) for report in batch_records(batch)]
+        return found[-count:]
+
+    def averages(self, every: int, step: int, *, besides: int, limit: int) -> Sequence[float]:
+        """Return the averages that trials besides one had at a mark, of the newest trials first."""
+        rows = self._all(self._sql.averages, k_every=every, k_step=step, k_trial=besides, k_limit=limit)
+        return [NAN if average is None else average for (average,) in rows]
 
     # Checkpoints
 

@@ -1,5 +1,6 @@
 """Applies commands."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast, final
@@ -21,6 +22,7 @@ from phyla.machine import (
     SetElite,
     SetStrategyState,
     SetStudyState,
+    SetTally,
     TakeCheckpoint,
     UpdateMember,
     UpdateTrial,
@@ -40,6 +42,7 @@ from phyla.store.sql.rows import (
     checkpoint_values,
     member_values,
     scored_json,
+    tally_json,
     text,
     trial_changes,
     trial_values,
@@ -159,6 +162,19 @@ class Writer:
         }
         self._cursor.execute(self._sql.insert_reports, values)
 
+    def _set_tally(self, command: SetTally) -> None:
+        key = {"k_trial": command.trial, "k_token": command.token}
+        self._cursor.execute(self._sql.set_tally, {"tally": tally_json(command.tally), **key})
+        for mark in command.marks:
+            values = {
+                "study": self._id,
+                "every": mark.every,
+                "step": mark.step,
+                "trial": command.trial,
+                "average": None if math.isnan(mark.average) else mark.average,
+            }
+            self._cursor.execute(self._sql.set_mark, values)
+
     def _insert_checkpoint(self, command: InsertCheckpoint) -> None:
         self._cursor.execute(self._sql.insert_checkpoint, checkpoint_values(command.checkpoint))
 
@@ -240,6 +256,7 @@ _WAYS: dict[type, Callable[[Writer, Any], None]] = {
     TakeCheckpoint: Writer._take_checkpoint,
     SetCheckpointState: Writer._set_checkpoint_state,
     AddReports: Writer._add_reports,
+    SetTally: Writer._set_tally,
     SetStudyState: Writer._set_study_state,
     SetStrategyState: Writer._set_strategy_state,
 }

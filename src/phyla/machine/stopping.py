@@ -1,0 +1,205 @@
+"""Early stopping: rules judge what running trials report; who is stopped is decided about again."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import final
+
+from phyla.leases import check_transition
+from phyla.machine.commands import (
+    AddReports,
+    Command,
+    EndAttempt,
+    SetStudyState,
+    SetTally,
+    UpdateMember,
+    UpdateTrial,
+)
+from phyla.machine.events import Standing
+from phyla.machine.rules import Rules
+from phyla.machine.view import View
+from phyla.population import Reported
+from phyla.records import (
+    AttemptState,
+    JsonObject,
+    Mark,
+    MemberState,
+    Objective,
+    Report,
+    StudyState,
+    Tally,
+    TrialKind,
+    TrialRecord,
+    TrialState,
+)
+
+OTHERS = 100
+"""Trials that one is compared with at most, the newest."""
+
+
+def report(
+    view: View, rules: Rules, trial_id: int, token: int, reports: Sequence[Report]
+) -> tuple[Standing, list[Command]]:
+    """Take in what a running trial reported, and say how its attempt stands."""
+    attempt = view.attempt(trial_id, token)
+    trial = view.locked_trial(trial_id)
+    if attempt is None or trial is None:
+        return Standing(trial=trial_id, token=token, cancelled=True), []
+    running = attempt.state is AttemptState.RUNNING and trial.state is TrialState.RUNNING
+    if trial.token != token or not running:
+        reason = trial.stop_reason if trial.token == token else None
+        return Standing(trial=trial_id, token=token, cancelled=True, stop_reason=reason), []
+    if not reports:
+        return Standing(trial=trial_id, token=token, cancelled=False), []
+    reason, commands = judge(view, rules, trial, reports)
+    standing = Standing(trial=trial_id, token=token, cancelled=reason is not None, stop_reason=reason)
+    return standing, [AddReports(trial_id, token, reports), *commands]
+
+
+def judge(
+    view: View, rules: Rules, trial: TrialRecord, reports: Sequence[Report]
+) -> tuple[JsonObject | None, list[Command]]:
+    """Let the stopping rules look at new reports of a trial, one by one; so it is all the same how they came.
+
+    Args:
+        view: the study; the trial is locked.
+        rules: what decisions go by.
+        trial: an unfinished trial.
+        reports: what its newest attempt reported, as far as it is not stored yet.
+
+    Returns:
+        Why the trial is stopped, or None; and what follows: what has to be remembered, and the stop.
+    """
+    if not rules.stopping or not reports or trial.kind is not TrialKind.TRAIN:
+        return None, []
+    attempt = view.attempt(trial.id, trial.token)
+    grids = {rule.marks_every for rule in rules.stopping} - {None}
+    found = _Found(attempt.tally if attempt else None)
+    before = found.tally
+    free = view.member(trial.member).stops >= rules.max_stops
+    history = 0 if free else max(rule.history for rule in rules.stopping)
+    seen = [*view.last_reports(trial.id, trial.token, history), *reports] if history else []
+    new = len(seen) - len(reports)
+    others = _Others(view, trial)
+    for place, each in enumerate(reports):
+        marks = found.add(each, rules.objective, sorted(grid for grid in grids if grid is not None))
+        if free:
+            continue
+        reported = Reported(
+            trial=trial,
+            objective=rules.objective,
+            report=each,
+            tally=found.tally,
+            marks=marks,
+            reports=seen[max(0, new + place + 1 - history) : new + place + 1] if history else (),
+        )
+        for rule in rules.stopping:
+            try:
+                found.reason = _as_json(rule.judge(reported, others))
+            except Exception as error:  # noqa: BLE001  # whatever a rule of the user raises
+                found.broken = f"the stopping rule {rule!r} raised {type(error).__name__}: {error}"
+            if found.reason is not None or found.broken is not None:
+                break
+        if found.reason is not None or found.broken is not None:
+            break
+    commands: list[Command] = []
+    if grids and found.tally is not None and found.tally != before:
+        commands.append(SetTally(trial.id, trial.token, found.tally, tuple(found.marks)))
+    if found.broken is not None and view.study().state is StudyState.RUNNING:
+        message = f"{found.broken}. Nothing is lost: mend it, then resume the study."
+        commands.append(SetStudyState(StudyState.FAILED, message))
+    if found.reason is not None:
+        commands += _stop(view, trial, found.reason)
+    return found.reason, commands
+
+
+def _as_json(reason: JsonObject | None) -> JsonObject | None:
+    """Return a reason as it will be read again.
+
+    Raises:
+        TypeError: it is no JSON object.
+    """
+    if reason is None:
+        return None
+    if not isinstance(reason, Mapping):
+        raise TypeError(f"judge() returned {reason!r}, which is no JSON object and not None")
+    read: JsonObject = json.loads(json.dumps(dict(reason)))
+    return read
+
+
+@dataclass(slots=True)
+class _Found:
+    tally: Tally | None
+    marks: list[Mark] = field(default_factory=list)
+    reason: JsonObject | None = None
+    broken: str | None = None
+
+    def add(self, report: Report, objective: Objective, grids: Sequence[int]) -> tuple[Mark, ...]:
+        """Count a report in; return the marks that the trial comes to with it."""
+        value = report.metrics.get(objective.metric)
+        if value is None:
+            return ()
+        before = self.tally
+        self.tally = tally = _with(before, value, report.step, objective)
+        marks = tuple(
+            Mark(
+                every=every,
+                step=report.step // every * every,
+                at=report.step,
+                average=tally.mean,
+                best=tally.best,
+            )
+            for every in grids
+            if before is None or report.step // every > before.step // every
+        )
+        self.marks += marks
+        return marks
+
+
+def _with(before: Tally | None, value: float, step: int, objective: Objective) -> Tally:
+    finite = math.isfinite(value)
+    if before is None:
+        value = value if finite else math.nan
+        return Tally(count=1, mean=value, best=value, step=step)
+    count = before.count + 1
+    mean = before.mean + (value / count - before.mean / count)
+    better = finite and (math.isnan(before.best) or objective.order(value) > objective.order(before.best))
+    return Tally(
+        count=count,
+        mean=mean if math.isfinite(mean) else math.nan,
+        best=value if better else before.best,
+        step=max(before.step, step),
+    )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Others:
+    view: View
+    trial: TrialRecord
+
+    def averages(self, mark: Mark) -> Sequence[float]:
+        return self.view.averages(mark.every, mark.step, besides=self.trial.id, limit=OTHERS)
+
+
+def _stop(view: View, trial: TrialRecord, reason: JsonObject) -> list[Command]:
+    """End a trial for good; its member decides again from its true ancestor, with other random numbers."""
+    check_transition(trial, TrialState.CANCELLED, view.attempts(trial.id))
+    member = view.locked_member(trial.member)
+    now = view.now()
+    return [
+        UpdateTrial(replace(trial, state=TrialState.CANCELLED, stop_reason=reason, progress=None, ended_at=now)),
+        EndAttempt(trial=trial.id, token=trial.token, state=AttemptState.CANCELLED, ended_at=now),
+        UpdateMember(
+            replace(
+                member,
+                state=MemberState.READY,
+                current_trial=None,
+                measures_left=0,
+                broken_trial=trial.id,
+                replacements=member.replacements + 1,
+                stops=member.stops + 1,
+            )
+        ),
+    ]

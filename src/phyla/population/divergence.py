@@ -1,0 +1,76 @@
+"""Stopping trials that diverged."""
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+from phyla.errors import ConfigurationError
+from phyla.population.stopping import Others, Reported
+from phyla.records import JsonObject, json_number
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divergence:
+    """Stop a trial as soon as a metric is nan or infinite, or beyond a bound.
+
+    Args:
+        metric: the metric to watch; by default the study's objective.
+        above: stop when it is above this; None sets no such bound.
+        below: stop when it is below this; None sets no such bound.
+
+    Raises:
+        ConfigurationError: the metric is no name, or a bound no finite number.
+    """
+
+    metric: str | None = None
+    above: float | None = None
+    below: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.metric is not None and (not isinstance(self.metric, str) or not self.metric):
+            raise ConfigurationError(
+                f"Divergence(metric={self.metric!r}): name a reported metric, or leave it out"
+            )
+        for name in ("above", "below"):
+            bound = getattr(self, name)
+            if bound is None:
+                continue
+            if isinstance(bound, bool) or not isinstance(bound, int | float) or not math.isfinite(bound):
+                raise ConfigurationError(
+                    f"Divergence({name}={bound!r}): must be a finite number; nan and infinities always stop"
+                )
+        if self.above is not None and self.below is not None and self.above <= self.below:
+            raise ConfigurationError(
+                f"Divergence(above={self.above!r}, below={self.below!r}): every value is beyond one of them"
+            )
+
+    @property
+    def marks_every(self) -> None:
+        """It compares with no other trial."""
+        return
+
+    @property
+    def history(self) -> int:
+        """It needs no earlier reports."""
+        return 0
+
+    def judge(self, reported: Reported, others: Others) -> JsonObject | None:
+        """Look at one report."""
+        metric = self.metric or reported.objective.metric
+        value = reported.report.metrics.get(metric)
+        if value is None:
+            return None
+        facts: JsonObject = {
+            "rule": "divergence",
+            "metric": metric,
+            "step": reported.step,
+            "value": json_number(value),
+        }
+        if not math.isfinite(value):
+            return facts
+        if self.above is not None and value > self.above:
+            return {**facts, "above": self.above}
+        if self.below is not None and value < self.below:
+            return {**facts, "below": self.below}
+        return None

@@ -1,0 +1,520 @@
+"""Stopping running trials: what is remembered, who is told, and what their members do next."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phyla.controller import from_config, to_config
+from phyla.errors import ConfigurationError, LeaseLost
+from phyla.machine import Accepted, Claimed, Completion, Ended, Failure, Rules, Standing, Stopped
+from phyla.population import (
+    PBT,
+    Backtrack,
+    Divergence,
+    GridSearch,
+    InitiatorPBT,
+    MedianStopping,
+    Others,
+    RandomSearch,
+    Reported,
+    SingleWorkerExplore,
+    StoppingRule,
+    StopWith,
+    Truncation,
+)
+from phyla.records import (
+    AttemptState,
+    JsonObject,
+    Maximize,
+    Member,
+    MemberState,
+    Minimize,
+    Report,
+    StudyState,
+    TrialKind,
+    TrialRecord,
+    TrialState,
+)
+from phyla.space import Float, Space
+from simulation import Simulation
+
+SPACE = Space(lr=Float(0.1, 1.0))
+NAN = math.nan
+
+
+def pbt(size: int = 4, trials: int = 3, steps: int = 10, **more: Any) -> PBT:
+    return PBT(population_size=size, steps_per_trial=steps, total_steps=trials * steps, **more)
+
+
+def make(strategy: Any, *stopping: StoppingRule, train: Any = None, **more: Any) -> Simulation:
+    rules = Rules(space=SPACE, objective=Maximize("Q"), strategy=strategy, stopping=stopping, **more)
+    return Simulation(rules, train or (lambda parent, trial: (None, float(trial.member))))
+
+
+def claim(simulation: Simulation) -> TrialRecord:
+    (work,), rest = simulation.controller.claim("w")
+    assert isinstance(work, Claimed), rest
+    return work.trial
+
+
+def report(simulation: Simulation, trial: TrialRecord, *values: float, first: int = 1) -> Standing:
+    reports = [Report(trial.start_step + first + n, {"Q": value}) for n, value in enumerate(values)]
+    return simulation.controller.report(trial.id, trial.token, reports)
+
+
+def complete(simulation: Simulation, trial: TrialRecord, reports: Sequence[Report] = ()) -> Any:
+    done = replace(simulation.completion(trial), reports=tuple(reports))
+    (answer,), _, _ = simulation.controller.complete([done])
+    return answer
+
+
+def row(simulation: Simulation, trial: TrialRecord | int) -> TrialRecord:
+    with simulation.store.reader(simulation.study.id) as reader:
+        return reader.trial(trial if isinstance(trial, int) else trial.id)
+
+
+def rows(simulation: Simulation) -> list[TrialRecord]:
+    with simulation.store.reader(simulation.study.id) as reader:
+        return list(reader.trials())
+
+
+def member(simulation: Simulation, index: int) -> Member:
+    with simulation.store.reader(simulation.study.id) as reader:
+        return reader.member(index)
+
+
+def test_a_report_of_nan_stops_the_trial_and_its_member_starts_afresh() -> None:
+    simulation = make(pbt(size=1), Divergence())
+    first = claim(simulation)
+    assert report(simulation, first, 0.5) == Standing(trial=first.id, token=1, cancelled=False)
+    standing = report(simulation, first, NAN, first=2)
+    reason: JsonObject = {"rule": "divergence", "metric": "Q", "step": 2, "value": "nan"}
+    assert standing == Standing(trial=first.id, token=1, cancelled=True, stop_reason=reason)
+    stopped = row(simulation, first)
+    assert (stopped.state, stopped.stop_reason) == (TrialState.CANCELLED, reason)
+    assert stopped.ended_at is not None
+    with simulation.store.reader(simulation.study.id) as reader:
+        assert [attempt.state for attempt in reader.attempts(first.id)] == [AttemptState.CANCELLED]
+        assert [r.step for r in reader.reports(first.id)] == [1, 2]
+        assert reader.broken_in_a_row() == 0
+        assert reader.counts() == {"cancelled": 1}
+    # Whoever asks again learns the same.
+    assert simulation.controller.report(first.id, 1, []).stop_reason == reason
+    again = claim(simulation)
+    assert (again.replaces, again.parent, again.generation, again.jump_from) == (first.id, None, 0, None)
+    assert again.params != first.params
+    assert again.seed != first.seed
+    assert again.reason["decision"] == "replace"
+    assert again.reason["stopped"] == reason
+    assert isinstance(complete(simulation, again), Accepted)
+    assert (member(simulation, 0).stops, member(simulation, 0).generation) == (0, 1)
+
+
+@pytest.mark.parametrize("exploit", [Truncation(0.5), Backtrack(quantile=0.5, pool=0.5)])
+@pytest.mark.parametrize("synchronous", [False, True])
+def test_the_replacement_starts_from_the_true_ancestor(exploit: Any, synchronous: bool) -> None:
+    # The last generation takes nobody over, because the ready interval has not passed.
+    strategy = pbt(size=2, exploit=exploit, ready_interval=20, synchronous=synchronous)
+    simulation = make(strategy, Divergence())
+    heads: dict[int, int] = {}
+    for _ in range(2):
+        trial = claim(simulation)
+        complete(simulation, trial)
+        heads[trial.member] = trial.id
+    for _ in range(2):
+        trial = claim(simulation)
+        assert trial.parent == heads[trial.member]
+        assert report(simulation, trial, NAN).cancelled
+        again = claim(simulation)
+        assert again.replaces == trial.id
+        assert (again.parent, again.jump_from) == (heads[trial.member], None)
+        assert again.parent_checkpoint == f"{heads[trial.member]}.1"
+        assert again.start_step == 10
+        assert again.params != trial.params
+        complete(simulation, again)
+
+
+def test_a_stopped_exploit_is_decided_again_from_where_the_member_was() -> None:
+    simulation = make(pbt(size=4, exploit=Truncation(0.25)), Divergence())
+    for _ in range(4):
+        complete(simulation, claim(simulation))
+    trial = claim(simulation)
+    assert trial.member == 0
+    assert trial.jump_from == 1
+    assert report(simulation, trial, NAN).cancelled
+    again = claim(simulation)
+    assert (again.member, again.replaces, again.jump_from) == (0, trial.id, 1)
+    assert again.parent is not None
+    assert again.seed != trial.seed
+
+
+def test_a_completion_brings_reports_that_are_judged_too() -> None:
+    simulation = make(pbt(size=1), Divergence(metric="loss", above=1.0))
+    trial = claim(simulation)
+    reports = [Report(1, {"loss": 0.5}), Report(2, {"loss": 1.5}), Report(3, {"loss": 0.5})]
+    for repeated in (False, True):
+        answer = complete(simulation, trial, reports)
+        assert isinstance(answer, Stopped)
+        assert answer.repeated is repeated
+        assert answer.reason["step"] == 2
+    with simulation.store.reader(simulation.study.id) as reader:
+        assert reader.reports(trial.id) == reports
+        assert reader.checkpoints() == []
+        assert reader.member(0).head is None
+        assert reader.counts() == {"cancelled": 1}
+
+
+def test_a_function_that_ignores_the_stop_works_in_vain() -> None:
+    simulation = make(pbt(size=2), Divergence())
+    trial = claim(simulation)
+    report(simulation, trial, NAN)
+    again = claim(simulation)
+    assert isinstance(complete(simulation, trial), Stopped)
+    with simulation.store.reader(simulation.study.id) as reader:
+        assert reader.checkpoints() == []
+        assert reader.member(0).head is None
+    complete(simulation, again)
+    assert [t.id for t in rows(simulation) if t.state is TrialState.COMPLETED] == [again.id]
+    # Whatever else it may do is refused or without effect.
+    simulation.controller.fail(Failure(trial=trial.id, token=1, error="late"))
+    simulation.controller.release(trial.id, 1)
+    checkpoint = simulation.completion(trial).checkpoint
+    assert checkpoint is not None
+    with pytest.raises(LeaseLost):
+        simulation.controller.save_progress(trial.id, 1, checkpoint)
+    assert row(simulation, trial).state is TrialState.CANCELLED
+
+
+def test_a_member_is_stopped_only_so_often_in_one_generation() -> None:
+    simulation = make(pbt(size=1, trials=2), Divergence(), max_stops=2)
+    for _ in range(2):
+        for stops in range(2):
+            trial = claim(simulation)
+            assert member(simulation, 0).stops == stops
+            assert report(simulation, trial, NAN).cancelled
+        free = claim(simulation)
+        assert not report(simulation, free, NAN, NAN).cancelled
+        assert isinstance(complete(simulation, free, [Report(9, {"Q": NAN})]), Accepted)
+    assert isinstance(simulation.run_serially(), Ended)
+    assert [t.state.value for t in rows(simulation)] == ["cancelled", "cancelled", "completed"] * 2
+
+
+def test_stops_do_not_count_as_broken_and_broken_ones_not_as_stops() -> None:
+    simulation = make(pbt(size=6, trials=1), Divergence(), max_broken=2, max_attempts=1, max_stops=9)
+    for _ in range(3):
+        assert report(simulation, claim(simulation), NAN).cancelled
+    simulation.controller.fail(Failure(trial=claim(simulation).id, token=1, error="boom"))
+    for _ in range(2):
+        assert report(simulation, claim(simulation), NAN).cancelled
+    with simulation.store.reader(simulation.study.id) as reader:
+        assert reader.study().state is StudyState.RUNNING
+        assert reader.broken_in_a_row() == 1
+    again = claim(simulation)
+    assert again.reason.get("stopped") is not None or row(simulation, again.replaces or 0).error == "boom"
+
+
+def test_a_measurement_is_not_stopped() -> None:
+    simulation = make(pbt(size=1), Divergence())
+    complete(simulation, claim(simulation))
+    with simulation.store.transaction(simulation.study.id, exclusive=True) as tx:
+        from phyla.machine import UpdateMember
+
+        tx.apply([UpdateMember(replace(tx.member(0), measures_left=1))])
+    trial = claim(simulation)
+    assert trial.kind is TrialKind.MEASURE
+    assert not report(simulation, trial, NAN).cancelled
+
+
+def test_reports_of_a_lost_attempt_stop_nothing() -> None:
+    simulation = make(pbt(size=1), Divergence())
+    trial = claim(simulation)
+    simulation.controller.lose_worker("w", "gone", counts=False)
+    standing = report(simulation, trial, NAN)
+    assert (standing.cancelled, standing.stop_reason) == (True, None)
+    assert row(simulation, trial).state is TrialState.PENDING
+    retried = claim(simulation)
+    assert (retried.id, retried.token) == (trial.id, 2)
+    assert report(simulation, trial, NAN).stop_reason is None
+    assert report(simulation, retried, NAN).stop_reason is not None
+
+
+def together(simulation: Simulation, curves: Sequence[Sequence[float]], first: int = 1) -> list[Standing]:
+    """Claim a trial for each curve, and report them value by value in turns."""
+    trials = [claim(simulation) for _ in curves]
+    standings: dict[int, Standing] = {}
+    for n in range(max(map(len, curves))):
+        for trial, curve in zip(trials, curves, strict=True):
+            if n < len(curve) and not (trial.id in standings and standings[trial.id].cancelled):
+                standings[trial.id] = report(simulation, trial, curve[n], first=first + n)
+    return [standings[trial.id] for trial in trials]
+
+
+def test_the_median_of_running_averages_of_those_who_came_to_the_same_age() -> None:
+    rule = MedianStopping(min_steps=2, min_trials=3, every_steps=2)
+    simulation = make(pbt(size=5, steps=10), rule)
+    # Averages at age 2: 1, 2, 3, 4 (not the last values, 2, 4, 6, 8); the best of the fifth is 2.4 there.
+    curves = [(0.0, 2.0), (0.0, 4.0), (0.0, 6.0), (0.0, 8.0), (2.4, 0.0)]
+    standings = together(simulation, curves)
+    assert [standing.cancelled for standing in standings] == [False, False, False, False, True]
+    assert standings[-1].stop_reason == {
+        "rule": "median",
+        "metric": "Q",
+        "step": 2,
+        "best": 2.4,
+        "median": 2.5,
+        "of": 4,
+    }
+    with simulation.store.reader(simulation.study.id) as reader:
+        assert reader.averages(2, 2, besides=5, limit=10) == [4.0, 3.0, 2.0, 1.0]
+        assert reader.averages(2, 2, besides=2, limit=2) == [1.2, 4.0]
+        assert reader.averages(2, 0, besides=2, limit=9) == [2.4, 0.0, 0.0, 0.0]
+        assert reader.averages(3, 0, besides=2, limit=9) == []
+
+
+def test_trials_are_compared_at_the_age_of_their_weights() -> None:
+    rule = MedianStopping(min_steps=2, min_trials=1, every_steps=2)
+    simulation = make(pbt(size=2, exploit=None, explore=None, steps=10), rule)
+    first, second = claim(simulation), claim(simulation)
+    assert not report(simulation, first, 5.0, 5.0, 5.0).cancelled
+    complete(simulation, first)
+    third = claim(simulation)
+    assert third.start_step == 10
+    # Nobody has come to age 12 yet, however good others were after two steps of their trial.
+    assert not report(simulation, third, 1.0, 1.0).cancelled
+    assert report(simulation, second, 1.0, 1.0).cancelled
+    assert third.member == first.member
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 1, 1, 1, 1), (6,), (2, 4), (5, 1), (1, 3, 2)])
+def test_how_reports_are_sent_changes_nothing(sizes: tuple[int, ...]) -> None:
+    rules = (MedianStopping(min_steps=3, min_trials=2, every_steps=3), StopWith(three_bad, history=3))
+    simulation = make(pbt(size=4, steps=10), *rules)
+    for curve in ((5.0, 5.0, 5.0), (6.0, 6.0, 6.0)):
+        assert not report(simulation, claim(simulation), *curve).cancelled
+    for values, step in (((1.0, 4.0, 5.0, 4.0, 5.0, 5.0), None), ((6.0, 7.0, 6.0, -1.0, -1.0, -1.0), 6)):
+        trial = claim(simulation)
+        at = 0
+        standing = None
+        for size in sizes:
+            standing = report(simulation, trial, *values[at : at + size], first=1 + at)
+            at += size
+        assert standing is not None
+        reason: Any = standing.stop_reason
+        if step is None:
+            # The averages of the others at age 3 are 5 and 6.
+            assert reason is not None
+            assert (reason["rule"], reason["step"], reason["best"]) == ("median", 3, 5.0)
+        else:
+            assert (reason["rule"], reason["step"]) == ("three_bad", step)
+
+
+def three_bad(reported: Reported) -> bool:
+    return reported.values("Q") == [-1.0, -1.0, -1.0]
+
+
+def test_the_tally_goes_on_over_reports_and_starts_anew_with_an_attempt() -> None:
+    simulation = make(pbt(size=1), MedianStopping(min_steps=5))
+    trial = claim(simulation)
+    report(simulation, trial, 1.0, NAN)
+    report(simulation, trial, 3.0, first=3)
+    with simulation.store.reader(simulation.study.id) as reader:
+        tally: Any = reader.attempts(trial.id)[0].tally
+        assert math.isnan(tally.mean)
+        assert (tally.count, tally.best, tally.step) == (3, 3.0, 3)
+    simulation.controller.release(trial.id, 1)
+    trial = claim(simulation)
+    report(simulation, trial, 2.0, 4.0)
+    with simulation.store.reader(simulation.study.id) as reader:
+        again: Any = reader.attempts(trial.id)[1].tally
+        assert (again.count, again.mean, again.best, again.step) == (2, 3.0, 4.0, 2)
+        # The mark of the newest attempt is the one that counts.
+        assert reader.averages(5, 0, besides=0, limit=5) == [2.0]
+
+
+def test_a_trial_is_not_compared_with_an_earlier_attempt_of_itself() -> None:
+    simulation = make(pbt(size=1), MedianStopping(min_steps=2, min_trials=1))
+    trial = claim(simulation)
+    assert not report(simulation, trial, 9.0, 9.0).cancelled
+    simulation.controller.release(trial.id, 1)
+    trial = claim(simulation)
+    assert trial.token == 2
+    assert not report(simulation, trial, 1.0, 1.0).cancelled
+
+
+def broken_rule(reported: Reported) -> bool:
+    raise KeyError("loss")
+
+
+def test_a_rule_that_raises_stops_the_study_and_no_trial() -> None:
+    simulation = make(pbt(size=1), StopWith(broken_rule))
+    trial = claim(simulation)
+    assert not report(simulation, trial, 1.0).cancelled
+    with simulation.store.reader(simulation.study.id) as reader:
+        study = reader.study()
+    assert study.state is StudyState.FAILED
+    assert "StopWith" in str(study.message)
+    assert "KeyError: 'loss'" in str(study.message)
+    assert isinstance(complete(simulation, trial, [Report(2, {"Q": 1.0})]), Accepted)
+
+
+@dataclass(frozen=True)
+class Always:
+    """Stops everything at once."""
+
+    @property
+    def marks_every(self) -> int | None:
+        return 5
+
+    @property
+    def history(self) -> int:
+        return 3
+
+    def judge(self, reported: Reported, others: Others) -> JsonObject | None:
+        return {"rule": "always", "step": reported.step}
+
+
+def strategies() -> Iterator[tuple[str, Any]]:
+    for synchronous in (False, True):
+        kind = "sync" if synchronous else "async"
+        yield f"truncation, {kind}", pbt(exploit=Truncation(0.25), synchronous=synchronous)
+        yield f"backtrack, {kind}", pbt(exploit=Backtrack(quantile=0.25, pool=0.5), synchronous=synchronous)
+        yield f"explore only, {kind}", pbt(exploit=None, synchronous=synchronous)
+    yield "random", RandomSearch(4, 10)
+    yield "grid", GridSearch({"lr": [0.1, 0.5]}, 10)
+    yield "initiator", InitiatorPBT(population_size=4, steps_per_trial=10, total_steps=30)
+    yield "single worker", SingleWorkerExplore(explore_steps=10, exploit_steps=10, total_steps=60)
+
+
+@pytest.mark.parametrize(("name", "strategy"), list(strategies()), ids=[name for name, _ in strategies()])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_rule_that_always_stops_leaves_the_budget_exact(name: str, strategy: Any, workers: int) -> None:
+    def ran(*stopping: StoppingRule) -> Simulation:
+        simulation = make(strategy, *stopping, max_stops=2, train=_noisy)
+        busy: list[TrialRecord] = []
+        rng = np.random.default_rng(0)
+        for turn in range(5000):
+            claimed, rest = (
+                simulation.controller.claim(f"w{turn % workers}") if len(busy) < workers else ([], None)
+            )
+            if isinstance(rest, Ended) and not busy:
+                return simulation
+            busy += [work.trial for work in claimed]
+            if not busy:
+                continue
+            trial = busy.pop(int(rng.integers(len(busy))))
+            if rng.random() < 0.5 and report(simulation, trial, 0.5).cancelled:
+                continue
+            complete(simulation, trial, [Report(trial.end_step, {"Q": 0.5})])
+        raise AssertionError("the study does not end")
+
+    free, stopping = ran(), ran(Always())
+    completed = [t for t in rows(stopping) if t.state is TrialState.COMPLETED]
+    assert len(completed) == len([t for t in rows(free) if t.state is TrialState.COMPLETED])
+    assert len(rows(stopping)) == 3 * len(completed)
+    assert all(t.stop_reason is not None for t in rows(stopping) if t.state is TrialState.CANCELLED)
+    assert all(
+        member(stopping, m).state is MemberState.DONE for m in range(stopping.rules.strategy.population_size)
+    )
+
+
+def _noisy(parent: Any, trial: TrialRecord) -> tuple[Any, float]:
+    return None, float(np.random.default_rng(trial.seed).normal())
+
+
+def test_a_synchronous_study_is_the_same_for_the_same_reports() -> None:
+    def ran(workers: int) -> list[Any]:
+        strategy = pbt(size=4, trials=4, synchronous=True, exploit=Truncation(0.25))
+        simulation = make(strategy, Divergence(), train=_noisy)
+        busy: list[TrialRecord] = []
+        rng = np.random.default_rng(workers)
+        while True:
+            claimed, rest = simulation.controller.claim("w") if len(busy) < workers else ([], None)
+            if isinstance(rest, Ended) and not busy:
+                break
+            busy += [work.trial for work in claimed]
+            if busy:
+                trial = busy.pop(int(rng.integers(len(busy))))
+                value = NAN if trial.seed % 3 == 0 else 0.5
+                if workers % 2:
+                    report(simulation, trial, value)
+                complete(simulation, trial, [] if workers % 2 else [Report(trial.start_step + 1, {"Q": value})])
+        found = rows(simulation)
+        place = {t.id: (t.member, t.generation, t.seed) for t in found}
+        return sorted(
+            (place[t.id], t.state.value, t.params["lr"], place.get(t.parent or 0), place.get(t.replaces or 0))
+            for t in found
+        )
+
+    first = ran(1)
+    assert any(state == "cancelled" for _, state, *_ in first)
+    for workers in (2, 3, 4):
+        assert ran(workers) == first
+
+
+def test_the_configuration_keeps_the_rules() -> None:
+    rules = make(pbt(), Divergence(above=3.0), MedianStopping(min_steps=7), max_stops=5).rules
+    stored = to_config(rules, 0)
+    assert from_config(stored) == rules
+    without = to_config(make(pbt()).rules, 0)
+    assert without["stopping"] is None
+    old = {name: value for name, value in without.items() if name != "stopping"}
+    assert from_config(old).stopping == ()
+
+
+@dataclass(frozen=True)
+class Odd:
+    """A rule whose members can be anything."""
+
+    marks_every: Any = None
+    history: Any = 0
+    answer: Any = None
+
+    def judge(self, reported: Reported, others: Others) -> Any:
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (Divergence, "no stopping rule but a class"),
+        ("median", "no stopping rule, it has no judge and no marks_every and no history"),
+        (Odd(marks_every=0), r"Odd\(marks_every=0\)"),
+        (Odd(history=None), r"Odd\(history=None\)"),
+    ],
+)
+def test_what_is_no_rule_is_refused(wrong: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        make(pbt(), wrong)
+
+
+@pytest.mark.parametrize("answer", [True, "why", {"rule": "odd", "value": np.float32(1.0)}, {1j: 2}])
+def test_a_reason_that_is_no_json_stops_the_study_and_no_trial(answer: Any) -> None:
+    simulation = make(pbt(size=1), Odd(answer=answer))
+    assert not report(simulation, claim(simulation), 1.0).cancelled
+    with simulation.store.reader(simulation.study.id) as reader:
+        assert reader.study().state is StudyState.FAILED
+        assert "TypeError" in str(reader.study().message)
+
+
+def test_minimising_compares_the_other_way_round() -> None:
+    rule = MedianStopping(min_steps=1, min_trials=2)
+    rules = Rules(space=SPACE, objective=Minimize("Q"), strategy=pbt(size=3), stopping=(rule,))
+    simulation = Simulation(rules, lambda parent, trial: (None, 0.0))
+    assert [s.cancelled for s in together(simulation, [(1.0,), (2.0,), (1.4,)])] == [False] * 3
+    simulation = Simulation(rules, lambda parent, trial: (None, 0.0))
+    assert [s.cancelled for s in together(simulation, [(1.0,), (2.0,), (1.6,)])] == [False, False, True]
+
+
+def test_a_completion_without_reports_of_a_study_without_rules_costs_nothing_more() -> None:
+    simulation = make(pbt(size=1))
+    trial = claim(simulation)
+    done = simulation.completion(trial)
+    assert isinstance(done, Completion)
+    report(simulation, trial, NAN)
+    with simulation.store.reader(simulation.study.id) as reader:
+        assert reader.attempts(trial.id)[0].tally is None
+    assert isinstance(complete(simulation, trial), Accepted)
