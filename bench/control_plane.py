@@ -52,7 +52,7 @@ def result(claimed: Claimed) -> Completion:
         trial=trial.id,
         token=trial.token,
         reached_step=trial.end_step,
-        values=[score],
+        values={"score": [score]},
         metrics={"score": score, "loss": 1 - score},
         checkpoint=Checkpoint(
             name=f"{trial.id}.{trial.token}",

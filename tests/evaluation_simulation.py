@@ -194,7 +194,7 @@ class EvaluatedStudy:
             trial=trial.id,
             token=trial.token,
             reached_step=trial.end_step,
-            values=(),
+            values={},
             metrics={},
             checkpoint=checkpoint,
         )

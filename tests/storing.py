@@ -21,6 +21,7 @@ from phyla.population import (
     FitnessRule,
     Last,
     Measure,
+    ParetoTournament,
     Perturb,
     Population,
     Start,
@@ -29,7 +30,19 @@ from phyla.population import (
     Truncation,
     Wait,
 )
-from phyla.records import Checkpoint, CheckpointState, JsonObject, Maximize, Member, Minimize, Report, StudyState
+from phyla.records import (
+    Checkpoint,
+    CheckpointState,
+    Constrained,
+    JsonObject,
+    Maximize,
+    Member,
+    Minimize,
+    Objective,
+    Pareto,
+    Report,
+    StudyState,
+)
 from phyla.space import Float, Space
 from phyla.store import Reader, Store, pages
 
@@ -57,6 +70,7 @@ class Capricious:
     synchronous: bool = False
     exclusive: bool = True
     keeps = NOTHING
+    pareto = True
     fitness: FitnessRule = field(default_factory=Last)
     member_steps: int | None = None
 
@@ -106,10 +120,15 @@ def pbt(size: int, *, synchronous: bool = False) -> PBT:
     )
 
 
-def rules(strategy: Strategy, *, minimize: bool = False, max_broken: int = 4) -> Rules:
+FEASIBLE = Constrained(Pareto(Maximize("score"), Minimize("cost")), subject_to=["cost <= 0.75"])
+
+
+def rules(
+    strategy: Strategy, *, minimize: bool = False, max_broken: int = 4, objective: Objective | None = None
+) -> Rules:
     return Rules(
         space=Space(rate=Float(0.0, 1.0)),
-        objective=Minimize("loss") if minimize else Maximize("score"),
+        objective=objective or (Minimize("loss") if minimize else Maximize("score")),
         strategy=strategy,
         lease_s=LEASE_S,
         max_attempts=2,
@@ -136,7 +155,7 @@ def completion(
         trial=trial.id,
         token=trial.token,
         reached_step=trial.end_step,
-        values=[value],
+        values={"score": [value], "loss": [value], "cost": [trial.seed % 7 / 7]},
         metrics={"score": value} if metrics is None else metrics,
         reports=[Report(trial.start_step + n, {"score": value}) for n in range(reports)],
         checkpoint=None if trial.kind == "measure" else checkpoint,
@@ -228,16 +247,20 @@ class Alike(RuleBasedStateMachine):
 
     @initialize(
         size=st.integers(1, 4),
-        kind=st.sampled_from(("async", "sync", "capricious", "back", "back, sync")),
+        kind=st.sampled_from(("async", "sync", "capricious", "back", "back, sync", "pareto", "pareto, sync")),
         minimize=st.booleans(),
     )
     def create(self, size: int, kind: str, minimize: bool) -> None:
         strategy: Strategy = Capricious(population_size=size)
         if kind != "capricious":
-            evolving = pbt(size, synchronous=kind in ("sync", "back, sync"))
+            evolving = pbt(size, synchronous=kind.endswith("sync") and kind != "async")
             returning = replace(evolving, exploit=Backtrack(quantile=0.3, pool=0.6))
             strategy = returning if kind.startswith("back") else evolving
-        agreed = rules(strategy, minimize=minimize)
+        objective = None
+        if kind.startswith("pareto"):
+            strategy = replace(evolving, exploit=ParetoTournament())
+            objective = FEASIBLE
+        agreed = rules(strategy, minimize=minimize, objective=objective)
         name = f"study {len(self.oracle.studies())}"
         config: JsonObject = {"schema": 1, "nan": math.nan, "$float": "mine"}
         self.both(lambda store: store.create_study(name, config, 7, size))

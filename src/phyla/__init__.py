@@ -6,7 +6,7 @@ Everything public is here: `phyla.Study`, `phyla.Space`, `phyla.PBT` and the res
 from typing import TYPE_CHECKING, Any
 
 from phyla.errors import PhylaError
-from phyla.records import Maximize, Minimize
+from phyla.records import Constrained, Maximize, Minimize, Pareto, WeightedSum
 from phyla.space import Choice, Float, Int, Ordinal, Params, Space
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
         InitiatorPBT,
         Last,
         MeanOfLast,
+        ParetoTournament,
+        ParetoTruncation,
         Perturb,
         RandomSearch,
         Resample,
@@ -74,6 +76,7 @@ __all__ = [
     "BinaryTournament",
     "Choice",
     "Confusion",
+    "Constrained",
     "Crossover",
     "EvalTask",
     "Evaluation",
@@ -101,6 +104,9 @@ __all__ = [
     "Normalised",
     "Ordinal",
     "Params",
+    "Pareto",
+    "ParetoTournament",
+    "ParetoTruncation",
     "Percentiles",
     "Perplexity",
     "Perturb",
@@ -119,6 +125,7 @@ __all__ = [
     "Truncation",
     "Watched",
     "WeightedMean",
+    "WeightedSum",
     "WinnerTakesAll",
     "WorkerContext",
     "Worst",

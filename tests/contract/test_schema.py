@@ -52,11 +52,21 @@ def _migrated(url: str) -> Backend:
 def _sqlite_schema(backend: Backend) -> Any:
     with backend.engine.connect() as connection:
         rows = connection.exec_driver_sql("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").all()
-    return {
-        # Constraints of a table have no order that counts.
-        name: sorted(line.strip().strip(",") for line in sql.replace('"', "").splitlines())
-        for name, sql in rows
-    }
+    # Constraints of a table have no order that counts, and columns that were added come after them.
+    return {name: sorted(_pieces(sql.replace('"', ""))) for name, sql in rows}
+
+
+def _pieces(sql: str) -> list[str]:
+    """Return what a definition lists, between the commas that are in no further parentheses."""
+    start, depth, found = sql.find("(") + 1, 0, [sql[: sql.find("(")].strip()]
+    for at in range(start, len(sql)):
+        depth += {"(": 1, ")": -1}.get(sql[at], 0)
+        if depth < 0 or (sql[at] == "," and depth == 0):
+            found.append(" ".join(sql[start:at].split()))
+            start = at + 1
+        if depth < 0:
+            break
+    return [*found, sql[start:].strip()]
 
 
 def _postgres_schema(backend: Backend) -> Any:

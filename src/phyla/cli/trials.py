@@ -28,7 +28,7 @@ def trials(
 ) -> None:
     """List the trials of a study."""
     from phyla.cli.output import add_row, console, print_json, table
-    from phyla.cli.words import NOTHING, first_line, number, params
+    from phyla.cli.words import NOTHING, first_line, fitness, infeasible, params
     from phyla.errors import UsageError
     from phyla.population import describe
     from phyla.study import load_study
@@ -71,6 +71,8 @@ def trials(
         text = describe(trial.reason)
         if trial.error and trial.state is not TrialState.COMPLETED:
             text = f"{first_line(trial.error)} ({text})"
+        if infeasible(trial):
+            text = f"{infeasible(trial)} ({text})"
         add_row(
             made,
             trial.id,
@@ -79,7 +81,7 @@ def trials(
             trial.state if trial.kind == "train" else f"{trial.state} ({trial.kind})",
             NOTHING if trial.parent is None else trial.parent,
             f"{trial.start_step} -> {end}",
-            number(trial.fitness),
+            fitness(trial),
             params(trial.params),
             text,
             style="red" if trial.state is TrialState.FAILED else "",

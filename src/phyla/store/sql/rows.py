@@ -16,6 +16,7 @@ from phyla.records import (
     Checkpoint,
     CheckpointKind,
     CheckpointState,
+    Criteria,
     Member,
     MemberState,
     Report,
@@ -69,6 +70,7 @@ TRIAL_FIELDS = (
     "worker",
     "started_at",
     "ended_at",
+    "criteria",
 )
 """Fields of a trial that may change; the others are facts of the decision that made it."""
 
@@ -156,22 +158,26 @@ def scored_json(scored: Scored) -> str:
             "order": scored.order,
             "measurements": scored.measurements,
             **({} if scored.stderr is None else {"stderr": scored.stderr}),
+            **({} if scored.criteria is None else {"criteria": scored.criteria.to_json()}),
         }
     )
 
 
 def scored_record(text: str) -> Scored:
     """Return the score, weights and hyperparameters of what `scored_json` wrote."""
-    return Scored(**decode(text))
+    raw = decode(text)
+    if "criteria" in raw:
+        raw["criteria"] = Criteria.from_json(raw["criteria"])
+    return Scored(**raw)
 
 
 def member_record(row: Row) -> Member:
     """Return the member of a row."""
-    head = None if row[6] is None else Scored(**decode(row[6]))
+    head = None if row[6] is None else scored_record(row[6])
     if row[9] == row[6]:
         published = head
     else:
-        published = None if row[9] is None else Scored(**decode(row[9]))
+        published = None if row[9] is None else scored_record(row[9])
     return Member(
         study=row[0],
         index=row[1],
@@ -281,7 +287,12 @@ def trial_record(row: Row) -> TrialRecord:
         created_at=row[30],
         started_at=row[31],
         ended_at=row[32],
+        criteria=None if row[33] is None else Criteria.from_json(decode(row[33])),
     )
+
+
+def _criteria(criteria: Criteria | None) -> str | None:
+    return None if criteria is None else encode(criteria.to_json())
 
 
 def _fitness(fitness: float | None) -> float | None:
@@ -294,6 +305,7 @@ _TRIAL_WRITERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "order": ("fitness_order", lambda order: order),
     "metrics": ("metrics", encode),
     "error": ("error", text),
+    "criteria": ("criteria", _criteria),
 }
 
 
@@ -346,6 +358,7 @@ def trial_values(trial: TrialRecord) -> Values:
         "created_at": trial.created_at,
         "started_at": trial.started_at,
         "ended_at": trial.ended_at,
+        "criteria": _criteria(trial.criteria),
     }
 
 
