@@ -158,7 +158,7 @@ def members_table(progress: "Progress", members: "tuple[Member, ...] | list[Memb
         right=("member", "steps", "gen", "fitness"),
         elastic=("hyperparameters", "last decision"),
     )
-    best = {trial.member for trial in progress.front}
+    best = _best_members(progress)
     for member in members:
         trial = progress.trials.get(member.index)
         add_row(
@@ -174,6 +174,14 @@ def members_table(progress: "Progress", members: "tuple[Member, ...] | list[Memb
             style="bold" if member.index in best else "",
         )
     return made
+
+
+def _best_members(progress: "Progress") -> set[int]:
+    """Return the member of the best trial; with trade-offs those that are on the Pareto front now."""
+    if not progress.aim.tradeoffs:
+        return {trial.member for trial in progress.front}
+    front = {trial.id for trial in progress.front}
+    return {member.index for member in progress.members if member.head and member.head.trial in front}
 
 
 def _running_table(results: "Results", progress: "Progress") -> Any:
