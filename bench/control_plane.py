@@ -150,7 +150,7 @@ HISTORY = (
     SELECT base + i, 1, i % size, i / size, 'train', 'completed', base + i - size, (base + i - size) || '.1', 0,
     NULL, base + i - size, NULL, :params, i, i + 10, i + 10, i, 1, 0, NULL, NULL, 0,
     (i * 7919 % 100003) / 100003.0, (i * 7919 % 100003) / 100003.0, '{{"score":0.5,"loss":0.5}}',
-    (base + i) || '.1', 0, :reason, NULL, 'bench', i, i, i + 1 FROM n, b""",
+    (base + i) || '.1', 0, :reason, NULL, 'bench', i, i, i + 1, NULL FROM n, b""",
     "UPDATE members SET generation = generation + :count / (SELECT count(*) FROM members)",
 )
 

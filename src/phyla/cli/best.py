@@ -51,7 +51,9 @@ def best(
         )
         return
     if found is None:
-        raise StudyNotFound(f"study {study!r} has no completed trial with a finite fitness yet")
+        raise StudyNotFound(
+            f"study {study!r} has no completed trial that is feasible and has a finite fitness yet"
+        )
     if results.aim.tradeoffs:
         _print_front(results)
     print("\n".join(best_lines(results)))
@@ -152,7 +154,7 @@ def best_lines(results: "Results") -> list[str]:
 
     found = results.best
     if found is None:
-        return ["no trial completed with a finite fitness"]
+        return ["no trial that is feasible completed with a finite fitness"]
     where = found.checkpoint
     index = f", index {where.index}" if where.index else ""
     others = ", ".join(f"{name} {number(value)}" for name, value in found.values.items() if name != results.metric)

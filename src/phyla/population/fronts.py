@@ -30,11 +30,22 @@ def front_ranks(vectors: Vectors) -> npt.NDArray[np.intp]:
     Returns:
         Shape (number of vectors,).
     """
-    distinct, place = np.unique(vectors, axis=0, return_inverse=True)
+    distinct, _, place = _distinct(vectors)
     # Best first goal first, so that a vector is dominated only by vectors before it.
     ordered = distinct[::-1]
     ranks = _two(ordered) if ordered.shape[1] == 2 else _many(ordered)
-    return ranks[::-1][place.reshape(-1)]
+    return ranks[::-1][place]
+
+
+def _distinct(vectors: Vectors) -> tuple[Vectors, npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Return the distinct vectors in ascending order, where each is first, and which one each vector is."""
+    order = np.lexsort(vectors.T[::-1])
+    ascending = vectors[order]
+    new = np.ones(len(vectors), dtype=np.bool_)
+    new[1:] = (ascending[1:] != ascending[:-1]).any(axis=1)
+    place = np.empty(len(vectors), dtype=np.intp)
+    place[order] = np.cumsum(new) - 1
+    return ascending[new], order[new], place
 
 
 def _two(ordered: Vectors) -> npt.NDArray[np.intp]:
@@ -63,28 +74,36 @@ def _many(ordered: Vectors) -> npt.NDArray[np.intp]:
     return ranks
 
 
-def crowding(vectors: Vectors) -> npt.NDArray[np.float64]:
-    """Return the crowding distance of each vector of one front; more is less crowded.
+def crowding(vectors: Vectors, fronts: npt.NDArray[np.intp] | None = None) -> npt.NDArray[np.float64]:
+    """Return the crowding distance of each vector within its front; more is less crowded.
 
     For each goal the distance between the neighbours on both sides, in units of the front's range; these are
     added. The best and the worst of each goal are infinitely far from others. Of equal vectors the first gets
     the distance, and the others 0.
 
+    Args:
+        vectors: of all fronts.
+        fronts: the front of each vector; None if all are on one.
+
     Returns:
         Shape (number of vectors,).
     """
-    distinct, first = np.unique(vectors, axis=0, return_index=True)
-    count = len(distinct)
-    distance = np.zeros(count)
+    distinct, first, _ = _distinct(vectors)
+    front = np.zeros(len(distinct), dtype=np.intp) if fronts is None else fronts[first]
+    distance = np.zeros(len(distinct))
     for column in distinct.T:
-        order = np.argsort(column, kind="stable")
-        sorted_column = column[order]
+        order = np.lexsort((column, front))
+        values = column[order]
+        starts = np.flatnonzero(np.diff(front[order], prepend=-1))
+        ends = np.append(starts[1:], len(order)) - 1
         with np.errstate(over="ignore"):
-            span = sorted_column[-1] - sorted_column[0]
-            gaps = sorted_column[2:] - sorted_column[:-2]
-        distance[order[[0, -1]]] = np.inf
-        if count > 2 and 0 < span < np.inf:
-            distance[order[1:-1]] += gaps / span
+            span = np.repeat(values[ends] - values[starts], ends - starts + 1)
+            gap = np.zeros(len(order))
+            gap[1:-1] = values[2:] - values[:-2]
+        inner = (span > 0) & (span < np.inf)
+        inner[starts] = inner[ends] = False
+        distance[order[inner]] += gap[inner] / span[inner]
+        distance[order[starts]] = distance[order[ends]] = np.inf
     found = np.zeros(len(vectors))
     found[first] = distance
     return found

@@ -13,7 +13,7 @@ from phyla.population.fronts import crowding, dominates, front_ranks
 from phyla.population.keeps import NOTHING, Keeps
 from phyla.population.protocol import Population
 from phyla.population.strategy import Context
-from phyla.records import JsonObject, Member, Scored, json_number
+from phyla.records import WORST, JsonObject, Member, Scored, json_number
 
 
 @final
@@ -29,11 +29,7 @@ class _Standing:
         self.distance: npt.NDArray[np.float64] = np.zeros(len(self.scored))
         if len(vectors):
             fronts = front_ranks(vectors)
-            by_front = np.argsort(fronts, kind="stable")
-            distances = np.empty(len(vectors))
-            for group in np.split(by_front, np.flatnonzero(np.diff(fronts[by_front])) + 1):
-                distances[group] = crowding(vectors[group])
-            self.front[fit], self.distance[fit] = fronts, distances
+            self.front[fit], self.distance[fit] = fronts, crowding(vectors, fronts)
         # Best first; among equals the lower index.
         self.ranked: npt.NDArray[np.intp] = np.lexsort((-self.distance, self.front))
 
@@ -180,4 +176,6 @@ class ParetoTournament:
 
 
 def _orders(scored: Scored) -> tuple[float, ...]:
-    return () if scored.criteria is None else scored.criteria.orders
+    """Return the sort keys of the goals; of an objective that makes one number, that one."""
+    goals = () if scored.criteria is None else scored.criteria.orders
+    return goals or (WORST if scored.order is None else scored.order,)

@@ -247,7 +247,9 @@ class Results:
         if trial is None:
             best = self.best
             if best is None:
-                raise StudyNotFound(f"study {self.name!r} has no completed trial with a finite fitness yet")
+                raise StudyNotFound(
+                    f"study {self.name!r} has no completed trial that is feasible and has a finite fitness yet"
+                )
             trial = best.trial
         from phyla.lineage import Schedule
 

@@ -284,11 +284,8 @@ class Trial:
     def missing(self, what: str, when: str) -> str:
         """Return the message of an error about metrics that were not reported."""
         names = self.unreported
-        said = (
-            f"the objective {names[0]!r}"
-            if len(self._values) == 1
-            else f"what the objective needs, {', '.join(names)}"
-        )
+        single = len(self._values) == 1
+        said = f"the objective {names[0]!r}" if single else f"{' and '.join(names)}, which the objective needs"
         example = ", ".join(f"{name!r}: value" for name in names)
         return f"{what} {said}; call trial.report({{{example}}}) {when}"
 

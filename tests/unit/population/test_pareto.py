@@ -21,7 +21,7 @@ from phyla.population import (
     dominates,
     front_ranks,
 )
-from phyla.records import Constrained, Member, MemberState, Minimize, Objective, Pareto, Scored
+from phyla.records import Constrained, JsonObject, Member, MemberState, Minimize, Objective, Pareto, Scored
 from phyla.records import Criteria as JudgedBy
 from populations import context
 
@@ -93,7 +93,7 @@ VECTOR = st.none() | st.tuples(NUMBER, NUMBER, st.sampled_from([0.0, 0.0, 1.0]))
 def test_donors_are_feasible_and_strictly_better(name: str, vectors: list[Vector], seed: int) -> None:
     population = Judged(*vectors)
     fit = [member for member in population.slots if member.published and member.published.can_donate]
-    fronts = front_ranks(np.asarray([orders(member) for member in fit])) if fit else []
+    fronts: Sequence[int] = front_ranks(np.asarray([orders(one) for one in fit])).tolist() if fit else []
     front = {member.index: int(rank) for member, rank in zip(fit, fronts, strict=True)}
     for member in population.slots:
         choice = population.choose(RULES[name], member.index, seed)
@@ -130,7 +130,7 @@ def test_where_all_are_on_one_front_the_crowded_make_room() -> None:
     assert choice.donor is not None
     assert choice.donor.member in (0, 4)
     end = "0 (a 0, b 10" if choice.donor.member == 0 else "4 (a 10, b 0"
-    told = {"decision": "exploit", "compared": choice.reason}
+    told: JsonObject = {"decision": "exploit", "compared": choice.reason}
     assert describe(told) == f"took over member {end} against a 5.1, b 4.9)"
 
 
@@ -150,7 +150,7 @@ def test_what_is_infeasible_takes_over_what_is_feasible_even_with_the_same_goals
         assert choice.donor is not None
         assert choice.donor.member == 1
         assert population.choose(rule, 1).donor is None
-    told = {"decision": "exploit", "compared": population.choose(RULES["tournament"], 0).reason}
+    told: JsonObject = {"decision": "exploit", "compared": population.choose(RULES["tournament"], 0).reason}
     assert describe(told).endswith("against infeasible)")
 
 
@@ -166,6 +166,14 @@ def test_crowding_decides_a_tournament_only_where_it_may() -> None:
     moved = {seed: population.choose(ParetoTournament(), 0, seed).donor for seed in range(30)}
     assert {donor.member for donor in moved.values() if donor} == {1, 3}
     assert not any(population.choose(ParetoTournament(crowded=False), 0, seed).donor for seed in range(30))
+
+
+def test_where_one_number_decides_it_is_plain_truncation() -> None:
+    objective = Constrained(Minimize("a"), ["c <= 0"])
+    population = Judged((1, 0), (2, 0), (3, 0), (4, 0), (0, 0, 9), objective=objective)
+    moves = [population.choose(ParetoTruncation(0.4), member) for member in range(5)]
+    assert [move.donor is not None for move in moves] == [False, False, False, True, True]
+    assert all(move.donor.member in (0, 1) for move in moves if move.donor)
 
 
 def test_settings() -> None:
