@@ -121,6 +121,9 @@ class Listed:
     def member(self, index: int) -> Member:
         return self.slots[index]
 
+    def vectors(self) -> Sequence[tuple[int, tuple[float, ...]]]:
+        return [(m.index, m.published.orders) for m in self.slots if m.published and m.published.can_donate]
+
     def lowest_generation(self) -> int | None:
         return min((member.generation for member in self.slots), default=None)
 

@@ -208,6 +208,7 @@ def everything(store: Store, study: int) -> Any:
 def _answers(view: Reader) -> dict[str, Any]:
     return {
         "size": view.size,
+        "vectors": view.vectors(),
         "now": view.now(),
         "live": view.live_checkpoints(),
         "held": view.held_checkpoints(),

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-import numpy.typing as npt
 
 from phyla.errors import ConfigurationError
 from phyla.population.exploit import Exploited, facts, unfit
@@ -13,48 +12,50 @@ from phyla.population.fronts import crowding, dominates, front_ranks
 from phyla.population.keeps import NOTHING, Keeps
 from phyla.population.protocol import Population
 from phyla.population.strategy import Context
-from phyla.records import WORST, JsonObject, Member, Scored, json_number
+from phyla.records import JsonObject, Member, json_number
 
 
 @final
 class _Standing:
-    """Members with a published score, compared as NSGA-II does: by front, then by how crowded it is there."""
+    """Members that may donate, compared as NSGA-II does: by front, then by how crowded it is there."""
 
-    def __init__(self, members: Sequence[Member]) -> None:
-        shown = [member.published for member in members if member.published is not None]
-        self.scored: list[Scored] = [one for one in shown if one.order is not None]
-        fit = np.asarray([one.can_donate for one in self.scored], dtype=np.bool_)
-        vectors = np.asarray([_orders(one) for one, good in zip(self.scored, fit, strict=True) if good])
-        self.front: npt.NDArray[np.intp] = np.full(len(self.scored), len(self.scored), dtype=np.intp)
-        self.distance: npt.NDArray[np.float64] = np.zeros(len(self.scored))
-        if len(vectors):
-            fronts = front_ranks(vectors)
-            self.front[fit], self.distance[fit] = fronts, crowding(vectors, fronts)
+    def __init__(self, vectors: Sequence[tuple[int, tuple[float, ...]]]) -> None:
+        self._indices = np.asarray([index for index, _ in vectors], dtype=np.intp)
+        self._vectors = np.asarray([orders for _, orders in vectors], dtype=np.float64)
+        if not vectors:
+            return
+        self._front = front_ranks(self._vectors)
+        self._distance = crowding(self._vectors, self._front)
         # Best first; among equals the lower index.
-        self.ranked: npt.NDArray[np.intp] = np.lexsort((-self.distance, self.front))
+        self._ranked = np.lexsort((-self._distance, self._front))
 
-    def place(self, member: int) -> int:
-        """Return where in `scored` a member is."""
-        return next(place for place, one in enumerate(self.scored) if one.member == member)
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def place(self, member: Member) -> int | None:
+        """Return where a member is; None if it may not donate."""
+        place = int(np.searchsorted(self._indices, member.index))
+        return place if place < len(self) and self._indices[place] == member.index else None
+
+    def rank(self, place: int) -> int:
+        """Return how many rank before a place."""
+        return int(np.flatnonzero(self._ranked == place)[0])
+
+    def at_rank(self, rank: int) -> tuple[int, int]:
+        """Return place and index of the member at a rank."""
+        place = int(self._ranked[rank])
+        return place, int(self._indices[place])
 
     def better(self, one: int, other: int) -> bool:
-        """Return whether one is strictly better; equal vectors never are."""
-        if not self.scored[one].can_donate or not self.scored[other].can_donate:
-            return self.scored[one].can_donate
-        if _orders(self.scored[one]) == _orders(self.scored[other]):
+        """Return whether one place is strictly better; equal vectors never are."""
+        if (self._vectors[one] == self._vectors[other]).all():
             return False
-        mine, theirs = (self.front[one], -self.distance[one]), (self.front[other], -self.distance[other])
+        mine, theirs = (self._front[one], -self._distance[one]), (self._front[other], -self._distance[other])
         return bool(mine < theirs)
 
     def told(self, place: int) -> JsonObject:
-        """Return what a reason says about a member that was compared."""
-        if not self.scored[place].can_donate:
-            return facts(self.scored[place])
-        standing: JsonObject = {
-            "front": int(self.front[place]),
-            "crowding": json_number(float(self.distance[place])),
-        }
-        return {**facts(self.scored[place]), **standing}
+        """Return what a reason says about a place."""
+        return {"front": int(self._front[place]), "crowding": json_number(float(self._distance[place]))}
 
 
 @final
@@ -65,7 +66,7 @@ class ParetoTruncation:
     Members are sorted by non-dominated front, and within a front by crowding distance, the least crowded first;
     infeasible ones, and those with a goal that is nan or infinite, come last. The donor has to be strictly
     better: on a better front, or on the same one where it is less crowded. Equal vectors are a tie, and a tie is
-    no reason to move. Reads all members at each decision.
+    no reason to move. Reads the scores of all members at each decision.
 
     Source: Deb et al. 2002 (NSGA-II, crowded-comparison operator); Jaderberg et al. 2017, section 4.1.1
     (truncation selection).
@@ -103,17 +104,24 @@ class ParetoTruncation:
         scored = population.scored()
         if mine is None or mine.order is None or scored < 2:
             return Exploited(donor=None, reason={**reason, "why": "too few scores", "scored": scored})
-        standing = _Standing(population.members())
-        own = standing.place(member.index)
+        standing = _Standing(population.vectors())
+        own = standing.place(member)
         share = max(1, int(self.quantile * scored + 1e-9))
-        rank = int(np.flatnonzero(standing.ranked == own)[0])
-        reason = {**reason, "rank": rank + 1, "of": scored, "share": share, "own": standing.told(own)}
+        # Those that may not donate come last.
+        rank = population.rank(member) if own is None else standing.rank(own)
+        told: JsonObject = facts(mine) if own is None else {**facts(mine), **standing.told(own)}
+        reason = {**reason, "rank": rank + 1, "of": scored, "share": share, "own": told}
         if rank < scored - share:
             return Exploited(donor=None, reason={**reason, "why": "not in the bottom"})
-        donor = int(standing.ranked[int(context.rng.integers(share))])
-        if not standing.better(donor, own):
-            return Exploited(donor=None, reason={**reason, "why": "nobody in the top is better"})
-        return Exploited(donor=standing.scored[donor], reason={**reason, "donor": standing.told(donor)})
+        drawn = int(context.rng.integers(share))
+        nobody = Exploited(donor=None, reason={**reason, "why": "nobody in the top is better"})
+        if drawn >= len(standing):
+            return nobody
+        place, index = standing.at_rank(drawn)
+        donor = population.member(index).published
+        if donor is None or not donor.can_donate or (own is not None and not standing.better(place, own)):
+            return nobody
+        return Exploited(donor=donor, reason={**reason, "donor": {**facts(donor), **standing.told(place)}})
 
 
 @final
@@ -123,8 +131,8 @@ class ParetoTournament:
 
     Better is who dominates the other. If neither does, it is who is on the better non-dominated front of the
     population, and on the same front who is less crowded. Equal vectors are a tie, and a tie is no reason to
-    move. Others without a score are drawn, too; then nothing is copied. Reads all members only where neither
-    dominates.
+    move. Others without a score are drawn, too; then nothing is copied. Reads the scores of all members only where
+    neither dominates.
 
     Source: Deb et al. 2002 (NSGA-II, binary tournament with the crowded-comparison operator).
 
@@ -163,19 +171,13 @@ class ParetoTournament:
             return Exploited(donor=None, reason={**met, "why": "the opponent is not better"})
         if not mine.can_donate:
             return Exploited(donor=theirs, reason={**met, "donor": facts(theirs), "why": unfit(mine)})
-        if dominates(_orders(theirs), _orders(mine)):
+        if dominates(theirs.orders, mine.orders):
             return Exploited(donor=theirs, reason={**met, "donor": facts(theirs), "why": "it dominates"})
-        if dominates(_orders(mine), _orders(theirs)) or not self.crowded:
+        if dominates(mine.orders, theirs.orders) or not self.crowded:
             return Exploited(donor=None, reason={**met, "why": "the opponent does not dominate"})
-        standing = _Standing(population.members())
-        own, opponent = standing.place(member.index), standing.place(other.index)
-        met = {**reason, "own": standing.told(own), "opponent": standing.told(opponent)}
-        if not standing.better(opponent, own):
+        standing = _Standing(population.vectors())
+        own, opponent = standing.place(member), standing.place(other)
+        if own is None or opponent is None or not standing.better(opponent, own):
             return Exploited(donor=None, reason={**met, "why": "the opponent is not better"})
-        return Exploited(donor=theirs, reason={**met, "donor": standing.told(opponent)})
-
-
-def _orders(scored: Scored) -> tuple[float, ...]:
-    """Return the sort keys of the goals; of an objective that makes one number, that one."""
-    goals = () if scored.criteria is None else scored.criteria.orders
-    return goals or (WORST if scored.order is None else scored.order,)
+        met = {**met, "own": {**facts(mine), **standing.told(own)}}
+        return Exploited(donor=theirs, reason={**met, "donor": {**facts(theirs), **standing.told(opponent)}})

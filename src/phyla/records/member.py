@@ -50,6 +50,13 @@ class Scored:
     criteria: Criteria | None = None
 
     @property
+    def orders(self) -> tuple[float, ...]:
+        """Sort keys of the goals that are traded off, or the one of a single fitness; empty without a fitness."""
+        if self.criteria is not None and self.criteria.orders:
+            return self.criteria.orders
+        return () if self.order is None else (self.order,)
+
+    @property
     def can_donate(self) -> bool:
         """Whether its score is a finite number and feasible, so that others may choose it."""
         return self.order is not None and self.order > float("-inf")

@@ -70,8 +70,12 @@ class Judged:
     def member(self, index: int) -> Member:
         return self.slots[index]
 
-    def members(self) -> Sequence[Member]:
-        return self.slots
+    def vectors(self) -> Sequence[tuple[int, tuple[float, ...]]]:
+        return [(m.index, m.published.orders) for m in self.slots if m.published and m.published.can_donate]
+
+    def rank(self, member: Member) -> int:
+        worse = [m for m in self.slots if m.published and not m.published.can_donate and m.index > member.index]
+        return len(self.vectors()) + len(worse)
 
     def choose(self, rule: Exploit, member: int, seed: int = 0) -> Exploited:
         population: Any = self
