@@ -67,6 +67,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = made(place, f'phyla.Constrained({PARETO}, subject_to=["size <= 8"])')
     assert done.returncode == 0, done.stderr
     assert "front " in done.stdout
+    assert "trials on the Pareto front: phyla best schaffer" in done.stdout
     return place
 
 

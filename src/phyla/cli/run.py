@@ -148,8 +148,12 @@ def _closing(results: "Results", seconds: float) -> list[str]:
     from phyla.cli.words import command, duration
 
     counts = results.counts()
+    count = len(results.front())
+    again = command("best", results.name, results.places)
+    front = [f"{count} trials on the Pareto front: {again}"] if results.aim.tradeoffs and count else []
     return [
         f"{counts.get('completed', 0)} trials completed, {counts.get('failed', 0)} failed, in {duration(seconds)}",
         *best_lines(results),
+        *front,
         f"make the report with: {command('report', results.name, results.places)}",
     ]
