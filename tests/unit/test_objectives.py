@@ -212,6 +212,12 @@ def test_strategies_that_cannot_work_with_an_objective_are_refused(
         _rules(objective, strategy)
 
 
+@pytest.mark.parametrize("given", ["accuracy", Maximize, {"accuracy": 1.0}, None])
+def test_what_is_no_objective_is_refused(given: object) -> None:
+    with pytest.raises(ConfigurationError, match="give an objective, such as Maximize"):
+        _rules(given, RandomSearch(1, 1))  # type: ignore[arg-type]
+
+
 def test_strategies_that_can_are_not() -> None:
     for strategy in (PARETO_PBT, RandomSearch(1, 1), phyla.GridSearch({"lr": [0.1]}, 1)):
         assert _rules(TWO, strategy).reported_metrics == ("accuracy", "latency_ms")

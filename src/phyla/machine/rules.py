@@ -1,7 +1,7 @@
 """What a study's decisions go by."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import final
 
 from phyla.errors import ConfigurationError
@@ -90,6 +90,11 @@ class Rules:
         Raises:
             ConfigurationError: names both, and what to use instead.
         """
+        given: object = self.objective
+        if isinstance(given, str | type | Mapping) or not is_dataclass(given):
+            raise ConfigurationError(
+                f"objective={given!r}: give an objective, such as Maximize('accuracy') or Minimize('loss')"
+            )
         goals, fitness = self.objective.goals, self.strategy.fitness
         names = ", ".join(goal.metric for goal in goals)
         if len(goals) > 1 and isinstance(fitness, BestOfLast):

@@ -137,8 +137,8 @@ class ParetoTournament:
     Source: Deb et al. 2002 (NSGA-II, binary tournament with the crowded-comparison operator).
 
     Args:
-        crowded: compare fronts and crowding where neither dominates; False copies only what dominates, which
-            moves members less and keeps the population more diverse.
+        crowded: compare fronts and crowding where neither dominates; False copies only what dominates, so members
+            move seldom.
     """
 
     crowded: bool = True
