@@ -52,7 +52,7 @@ def result(claimed: Claimed) -> Completion:
         trial=trial.id,
         token=trial.token,
         reached_step=trial.end_step,
-        values=[score],
+        values={"score": [score]},
         metrics={"score": score, "loss": 1 - score},
         checkpoint=Checkpoint(
             name=f"{trial.id}.{trial.token}",
@@ -150,7 +150,7 @@ HISTORY = (
     SELECT base + i, 1, i % size, i / size, 'train', 'completed', base + i - size, (base + i - size) || '.1', 0,
     NULL, base + i - size, NULL, :params, i, i + 10, i + 10, i, 1, 0, NULL, NULL, 0,
     (i * 7919 % 100003) / 100003.0, (i * 7919 % 100003) / 100003.0, '{{"score":0.5,"loss":0.5}}',
-    (base + i) || '.1', 0, :reason, NULL, 'bench', i, i, i + 1 FROM n, b""",
+    (base + i) || '.1', 0, :reason, NULL, 'bench', i, i, i + 1, NULL FROM n, b""",
     "UPDATE members SET generation = generation + :count / (SELECT count(*) FROM members)",
 )
 

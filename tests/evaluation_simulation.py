@@ -153,6 +153,7 @@ class EvaluatedStudy:
     clock: VirtualClock = field(default_factory=VirtualClock)
     weights: dict[str, float] = field(default_factory=dict)
     fails: Callable[[ClaimedEvaluation], bool] = lambda work: False
+    also: Callable[[float], Mapping[str, float]] = lambda value: {}
 
     def __post_init__(self) -> None:
         self.store = MemoryStore(self.clock)
@@ -194,14 +195,15 @@ class EvaluatedStudy:
             trial=trial.id,
             token=trial.token,
             reached_step=trial.end_step,
-            values=(),
+            values={},
             metrics={},
             checkpoint=checkpoint,
         )
 
     def scored(self, work: ClaimedEvaluation) -> Evaluated:
         if work.task.kind is EvalTaskKind.AGGREGATE:
-            return evaluated(work, values={"x_mean": self.measured[work.group.id]})
+            value = self.measured[work.group.id]
+            return evaluated(work, values={"x_mean": value, **self.also(value)})
         self.measured[work.group.id] = self.measure(self.weights[work.seen.name], work)
         return evaluated(work, self.measured[work.group.id])
 

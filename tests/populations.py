@@ -7,11 +7,11 @@ import numpy as np
 
 from phyla.population import Context
 from phyla.records import (
+    Goal,
     JsonObject,
     Maximize,
     Member,
     MemberState,
-    Objective,
     Scored,
     TrialKind,
     TrialRecord,
@@ -23,7 +23,7 @@ ANY_SPACE = Space(lr=Float(0.1, 1.0))
 
 
 def context(
-    rng: np.random.Generator | int = 0, *, space: Space = ANY_SPACE, objective: Objective | None = None
+    rng: np.random.Generator | int = 0, *, space: Space = ANY_SPACE, objective: Goal | None = None
 ) -> Context:
     """What a decision goes by; a number seeds its generator."""
     return Context(
@@ -39,7 +39,7 @@ def source(params: JsonObject) -> Scored:
 class Listed:
     """Members with the given scores, oldest first; each score is that of one trial of unbroken training."""
 
-    def __init__(self, *scores: Sequence[float], objective: Objective | None = None) -> None:
+    def __init__(self, *scores: Sequence[float], objective: Goal | None = None) -> None:
         self.objective = objective or Maximize("Q")
         self.trials: dict[int, TrialRecord] = {}
         self.slots = [self._member(index, values) for index, values in enumerate(scores)]
@@ -120,6 +120,9 @@ class Listed:
 
     def member(self, index: int) -> Member:
         return self.slots[index]
+
+    def vectors(self) -> Sequence[tuple[int, tuple[float, ...]]]:
+        return [(m.index, m.published.orders) for m in self.slots if m.published and m.published.can_donate]
 
     def lowest_generation(self) -> int | None:
         return min((member.generation for member in self.slots), default=None)

@@ -140,7 +140,7 @@ def _trained(
         trial=trial.id,
         token=trial.token,
         reached_step=trial.end_step,
-        values=[fitness],
+        values={"accuracy": [fitness], "loss": [fitness]},
         metrics={},
         checkpoint=Checkpoint(
             name=name, study=study, trial=trial.id, step=trial.end_step, digest="", size_bytes=1, created_at=0.0

@@ -1,6 +1,6 @@
 """Drive a controller on a store with simulated workers: no processes, no files, no clock."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,8 +11,8 @@ from phyla.machine import Claimed, Completion, Ended, Failure, Idle, Rules
 from phyla.records import Checkpoint, StudyRecord, TrialRecord
 from phyla.store import MemoryStore, Store
 
-Train = Callable[[object, TrialRecord], tuple[object, float]]
-"""(weights of the parent or None, trial) -> (weights, fitness)."""
+Train = Callable[[object, TrialRecord], tuple[object, float | Mapping[str, float]]]
+"""(weights of the parent or None, trial) -> (weights, the metric Q or several metrics)."""
 
 
 class VirtualClock:
@@ -47,15 +47,16 @@ class Simulation:
 
     def completion(self, trial: TrialRecord) -> Completion:
         parent = None if trial.parent_checkpoint is None else self.weights[trial.parent_checkpoint]
-        weights, fitness = self.train(parent, trial)
+        weights, found = self.train(parent, trial)
+        metrics = dict(found) if isinstance(found, Mapping) else {"Q": found}
         name = f"{trial.id}.{trial.token}"
         self.weights[name] = weights
         return Completion(
             trial=trial.id,
             token=trial.token,
             reached_step=trial.end_step,
-            values=[fitness],
-            metrics={"Q": fitness},
+            values={metric: [value] for metric, value in metrics.items()},
+            metrics=metrics,
             checkpoint=Checkpoint(
                 name=name,
                 study=trial.study,

@@ -23,6 +23,7 @@ from phyla.population import (
     Last,
     Measure,
     MedianStopping,
+    ParetoTournament,
     Perturb,
     Population,
     Reported,
@@ -34,7 +35,19 @@ from phyla.population import (
     Truncation,
     Wait,
 )
-from phyla.records import Checkpoint, CheckpointState, JsonObject, Maximize, Member, Minimize, Report, StudyState
+from phyla.records import (
+    Checkpoint,
+    CheckpointState,
+    Constrained,
+    JsonObject,
+    Maximize,
+    Member,
+    Minimize,
+    Objective,
+    Pareto,
+    Report,
+    StudyState,
+)
 from phyla.space import Float, Space
 from phyla.store import Reader, Store, pages
 
@@ -62,6 +75,7 @@ class Capricious:
     synchronous: bool = False
     exclusive: bool = True
     keeps = NOTHING
+    pareto = True
     fitness: FitnessRule = field(default_factory=Last)
     member_steps: int | None = None
 
@@ -118,6 +132,7 @@ def falls(reported: Reported) -> str | None:
 
 
 STOPPING = (Divergence(below=-2.0), MedianStopping(min_steps=1, min_trials=1), StopWith(falls, history=3))
+FEASIBLE = Constrained(Pareto(Maximize("score"), Minimize("cost")), subject_to=["cost <= 0.75"])
 
 
 def rules(
@@ -126,10 +141,11 @@ def rules(
     minimize: bool = False,
     max_broken: int = 4,
     stopping: Sequence[StoppingRule] = (),
+    objective: Objective | None = None,
 ) -> Rules:
     return Rules(
         space=Space(rate=Float(0.0, 1.0)),
-        objective=Minimize("loss") if minimize else Maximize("score"),
+        objective=objective or (Minimize("loss") if minimize else Maximize("score")),
         strategy=strategy,
         lease_s=LEASE_S,
         max_attempts=2,
@@ -158,7 +174,7 @@ def completion(
         trial=trial.id,
         token=trial.token,
         reached_step=trial.end_step,
-        values=[value],
+        values={"score": [value], "loss": [value], "cost": [trial.seed % 7 / 7]},
         metrics={"score": value} if metrics is None else metrics,
         reports=[Report(trial.start_step + n, {"score": value}) for n in range(reports)],
         checkpoint=None if trial.kind == "measure" else checkpoint,
@@ -213,6 +229,7 @@ def everything(store: Store, study: int) -> Any:
 def _answers(view: Reader) -> dict[str, Any]:
     return {
         "size": view.size,
+        "vectors": view.vectors(),
         "now": view.now(),
         "live": view.live_checkpoints(),
         "held": view.held_checkpoints(),
@@ -255,17 +272,21 @@ class Alike(RuleBasedStateMachine):
 
     @initialize(
         size=st.integers(1, 4),
-        kind=st.sampled_from(("async", "sync", "capricious", "back", "back, sync")),
+        kind=st.sampled_from(("async", "sync", "capricious", "back", "back, sync", "pareto", "pareto, sync")),
         minimize=st.booleans(),
         stopping=st.sampled_from(((), STOPPING)),
     )
     def create(self, size: int, kind: str, minimize: bool, stopping: Sequence[StoppingRule]) -> None:
         strategy: Strategy = Capricious(population_size=size)
         if kind != "capricious":
-            evolving = pbt(size, synchronous=kind in ("sync", "back, sync"))
+            evolving = pbt(size, synchronous=kind.endswith("sync") and kind != "async")
             returning = replace(evolving, exploit=Backtrack(quantile=0.3, pool=0.6))
             strategy = returning if kind.startswith("back") else evolving
-        agreed = rules(strategy, minimize=minimize, stopping=stopping)
+        objective = None
+        if kind.startswith("pareto"):
+            strategy = replace(evolving, exploit=ParetoTournament())
+            objective = FEASIBLE
+        agreed = rules(strategy, minimize=minimize, stopping=stopping, objective=objective)
         name = f"study {len(self.oracle.studies())}"
         config: JsonObject = {"schema": 1, "nan": math.nan, "$float": "mine"}
         self.both(lambda store: store.create_study(name, config, 7, size))

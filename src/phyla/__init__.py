@@ -6,7 +6,7 @@ Everything public is here: `phyla.Study`, `phyla.Space`, `phyla.PBT` and the res
 from typing import TYPE_CHECKING, Any
 
 from phyla.errors import PhylaError
-from phyla.records import Maximize, Minimize
+from phyla.records import Constrained, Maximize, Minimize, Pareto, WeightedSum
 from phyla.space import Choice, Float, Int, Ordinal, Params, Space
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
         Last,
         MeanOfLast,
         MedianStopping,
+        ParetoTournament,
+        ParetoTruncation,
         Perturb,
         RandomSearch,
         Resample,
@@ -80,6 +82,7 @@ __all__ = [
     "BinaryTournament",
     "Choice",
     "Confusion",
+    "Constrained",
     "Crossover",
     "Divergence",
     "EvalTask",
@@ -109,6 +112,9 @@ __all__ = [
     "Normalised",
     "Ordinal",
     "Params",
+    "Pareto",
+    "ParetoTournament",
+    "ParetoTruncation",
     "Percentiles",
     "Perplexity",
     "Perturb",
@@ -129,6 +135,7 @@ __all__ = [
     "Truncation",
     "Watched",
     "WeightedMean",
+    "WeightedSum",
     "WinnerTakesAll",
     "WorkerContext",
     "Worst",

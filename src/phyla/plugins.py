@@ -9,12 +9,14 @@ A plug-in is a frozen dataclass named under one of these entry point groups:
 |                     |                                 | `fixed-schedule`                              |
 | `phyla.exploit`     | `phyla.population.Exploit`      | `truncation`, `t-test`, `binary-tournament`,  |
 |                     |                                 | `winner-takes-all`, `backtrack`,              |
+|                     |                                 | `pareto-truncation`, `pareto-tournament`,     |
 |                     |                                 | `exploit-pipeline`                            |
 | `phyla.explore`     | `phyla.population.Explore`      | `perturb`, `resample`, `crossover`,           |
 |                     |                                 | `explore-with`, `explore-pipeline`            |
 | `phyla.fitness`     | `phyla.population.FitnessRule`  | `last`, `mean-of-last`, `best-of-last`        |
 | `phyla.stopping`    | `phyla.population.StoppingRule` | `median-stopping`, `divergence`, `stop-with`  |
-| `phyla.objectives`  | `phyla.records.Objective`       | `maximize`, `minimize`                        |
+| `phyla.objectives`  | `phyla.records.Objective`       | `maximize`, `minimize`, `weighted-sum`,       |
+|                     |                                 | `pareto`, `constrained`                       |
 | `phyla.aggregators` | `phyla.evaluation.Aggregator`   | `mean`, `weighted-mean`, `worst`, and others  |
 
 Its fields are its settings: plain JSON values, functions, and other plug-ins. `encode` writes them as JSON,

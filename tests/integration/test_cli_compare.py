@@ -250,7 +250,7 @@ def test_studies_made_before_times_were_recorded_are_read_as_ever(
         now.backup(before)
         # As the release before left it.
         before.execute("ALTER TABLE attempts DROP COLUMN timings")
-        before.execute("UPDATE phyla_revision SET version_num = ?", ("0005",))
+        before.execute("UPDATE phyla_revision SET version_num = ?", ("0007",))
     assert "time of workers" not in cli("status", "pbt-r0", "--home", home)
     page = tmp_path / "page.html"
     cli("report", "pbt-r0", "--home", home, "-o", page)

@@ -1,13 +1,13 @@
 """`phyla best`: the best trial of a study."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from phyla.cli import options
 
 if TYPE_CHECKING:
-    from phyla.study import Evaluations, Results
+    from phyla.study import Best, Evaluations, Results
 
 
 def best(
@@ -23,7 +23,8 @@ def best(
 ) -> None:
     """Show the best trial: fitness, checkpoint, hyperparameters and how they changed on the way.
 
-    With --suite: the best checkpoint by that suite's objective.
+    With a Pareto objective: the front, one row per trial, and the schedule of the best in the first goal. With
+    --suite: the best checkpoint by that suite's objective.
     """
     from phyla.cli.output import print_json
     from phyla.errors import StudyNotFound
@@ -38,31 +39,71 @@ def best(
         if found is None:
             print_json(None)
             return
-        where = found.checkpoint
         print_json(
             {
                 "study": study,
                 "metric": results.metric,
                 "fitness": found.fitness,
-                "trial": found.trial,
-                "member": found.member,
-                "checkpoint": {
-                    "name": where.name,
-                    "path": str(where.path),
-                    "index": where.index,
-                    "step": where.step,
-                    "digest": where.digest,
-                    "size_bytes": where.size_bytes,
-                },
-                "params": found.params.flat(),
-                "metrics": dict(found.metrics),
+                **_row(found),
                 "schedule": results.schedule(found.trial).to_json(),
+                **({"front": [_row(one) for one in results.front()]} if results.aim.tradeoffs else {}),
             }
         )
         return
     if found is None:
-        raise StudyNotFound(f"study {study!r} has no completed trial with a finite fitness yet")
+        raise StudyNotFound(
+            f"study {study!r} has no completed trial that is feasible and has a finite fitness yet"
+        )
+    if results.aim.tradeoffs:
+        _print_front(results)
     print("\n".join(best_lines(results)))
+
+
+def _row(found: "Best") -> dict[str, Any]:
+    where = found.checkpoint
+    return {
+        "trial": found.trial,
+        "member": found.member,
+        "values": dict(found.values),
+        "checkpoint": {
+            "name": where.name,
+            "path": str(where.path),
+            "index": where.index,
+            "step": where.step,
+            "digest": where.digest,
+            "size_bytes": where.size_bytes,
+        },
+        "params": found.params.flat(),
+        "metrics": dict(found.metrics),
+    }
+
+
+def _print_front(results: "Results") -> None:
+    from phyla.cli.output import add_row, console, table
+    from phyla.cli.words import number, params
+
+    names = [goal.metric for goal in results.aim.tradeoffs]
+    front = results.front()
+    print(f"Pareto front: {results.aim.description}; {len(front)} {'trial' if len(front) == 1 else 'trials'}")
+    right = ("trial", "member", "step", *names)
+    made = table(
+        "trial",
+        "member",
+        "step",
+        *names,
+        "hyperparameters",
+        "checkpoint",
+        right=right,
+        elastic=("hyperparameters",),
+    )
+    for one in front:
+        where = one.checkpoint
+        index = f", index {where.index}" if where.index else ""
+        values = [number(one.values[name]) for name in names]
+        shown = params(one.params.flat())
+        add_row(made, one.trial, one.member, where.step, *values, shown, f"{where.path}{index}")
+    console().print(made)
+    print()
 
 
 def _of_suite(evaluations: "Evaluations", suite: str, as_json: bool) -> None:
@@ -113,11 +154,12 @@ def best_lines(results: "Results") -> list[str]:
 
     found = results.best
     if found is None:
-        return ["no trial completed with a finite fitness"]
+        return ["no trial that is feasible completed with a finite fitness"]
     where = found.checkpoint
     index = f", index {where.index}" if where.index else ""
+    others = ", ".join(f"{name} {number(value)}" for name, value in found.values.items() if name != results.metric)
     return [
-        f"best {results.metric}  {number(found.fitness)}",
+        f"best {results.metric}  {number(found.fitness)}{f' ({others})' if others else ''}",
         f"trial       {found.trial} of member {found.member}, step {where.step}",
         f"checkpoint  {where.path}{index} ({size(where.size_bytes)})",
         "schedule",

@@ -9,7 +9,7 @@ from phyla.cli.watching import write_at_once
 from phyla.cli.words import duration, first_line, number
 
 if TYPE_CHECKING:
-    from phyla.records import Group, Objective
+    from phyla.records import Goal, Group
     from phyla.study import Change, Watched
 
 STOPPING = "stopping: running eval tasks go back to the queue; press Ctrl-C again to stop at once"
@@ -34,7 +34,7 @@ class ChangeDisplay(Protocol):
         ...
 
 
-def change_display(objectives: "dict[str, Objective | None]", *, as_json: bool, alert: bool) -> ChangeDisplay:
+def change_display(objectives: "dict[str, Goal | None]", *, as_json: bool, alert: bool) -> ChangeDisplay:
     """Return what fits where the output goes.
 
     Args:
@@ -51,7 +51,7 @@ def change_display(objectives: "dict[str, Objective | None]", *, as_json: bool, 
 
 @final
 class _Lines:
-    def __init__(self, objectives: "dict[str, Objective | None]", *, alert: bool) -> None:
+    def __init__(self, objectives: "dict[str, Goal | None]", *, alert: bool) -> None:
         self._objectives = objectives
         self._alert = alert
         self._interrupts = 0
@@ -71,7 +71,7 @@ class _Lines:
 
 @final
 class _Terminal:
-    def __init__(self, objectives: "dict[str, Objective | None]", *, alert: bool) -> None:
+    def __init__(self, objectives: "dict[str, Goal | None]", *, alert: bool) -> None:
         from rich.live import Live
 
         from phyla.cli.output import console
@@ -129,7 +129,7 @@ class _Json:
         return
 
 
-def change_line(change: "Change", objectives: "dict[str, Objective | None]", *, alert: bool) -> str:
+def change_line(change: "Change", objectives: "dict[str, Goal | None]", *, alert: bool) -> str:
     """Return one change on one line; an empty one for what is not shown."""
     start = f"{change.run}:"
     seen, group, event = change.seen, change.group, change.event
@@ -149,7 +149,7 @@ def change_line(change: "Change", objectives: "dict[str, Objective | None]", *, 
     return f"{start} {change.kind}: {group.why}"
 
 
-def _values(group: "Group", objective: "Objective | None") -> str:
+def _values(group: "Group", objective: "Goal | None") -> str:
     values: dict[str, Any] = dict(group.values)
     main = objective.metric if objective is not None else None
     names = sorted(values, key=lambda name: (name != main, "/" in name))[:VALUES_SHOWN]

@@ -190,8 +190,12 @@ def _closing(results: "Results", seconds: float) -> list[str]:
     brief = results.replicate is not None
     stopped = f", {counts['cancelled']} stopped early" if counts.get("cancelled") else ""
     ended = f"{counts.get('completed', 0)} trials completed, {counts.get('failed', 0)} failed{stopped}"
+    count = len(results.front())
+    again = command("best", results.name, results.places)
+    front = [f"{count} trials on the Pareto front: {again}"] if results.aim.tradeoffs and count else []
     return [
         f"{ended}, in {duration(seconds)}",
         *best_lines(results)[: 1 if brief else None],
+        *front,
         f"make the report with: {command('report', results.name, results.places)}",
     ]

@@ -113,7 +113,7 @@ def _one(results: "Results", *, as_json: bool) -> None:
 
 
 def _head(results: "Results", progress: "Progress") -> list[str]:
-    from phyla.cli.words import duration, number
+    from phyla.cli.words import duration, fitness
 
     record = progress.study
     lines = [f"{record.name}: {record.state}, last activity {duration(progress.now - progress.last_activity)} ago"]
@@ -131,16 +131,27 @@ def _head(results: "Results", progress: "Progress") -> list[str]:
     if progress.best is not None:
         best = progress.best
         lines.append(
-            f"best {results.metric} {number(best.fitness)}: trial {best.id} of member {best.member}, "
-            f"step {best.reached_step}"
+            f"best {_names(results)} {fitness(best)}: trial {best.id} of member {best.member}, "
+            f"step {best.reached_step}{_front(results, progress)}"
         )
     return lines
+
+
+def _names(results: "Results") -> str:
+    return ", ".join(goal.metric for goal in results.aim.tradeoffs) or results.metric
+
+
+def _front(results: "Results", progress: "Progress") -> str:
+    if not results.aim.tradeoffs:
+        return ""
+    others = len(progress.front) - 1
+    return f"; {others} more on the Pareto front: phyla best {results.name}"
 
 
 def members_table(progress: "Progress", members: "tuple[Member, ...] | list[Member]") -> Any:
     """Return a table of members: where they are, how good, with what, and why."""
     from phyla.cli.output import add_row, table
-    from phyla.cli.words import NOTHING, number, params
+    from phyla.cli.words import NOTHING, fitness, infeasible, params
     from phyla.population import describe
 
     made = table(
@@ -155,7 +166,7 @@ def members_table(progress: "Progress", members: "tuple[Member, ...] | list[Memb
         right=("member", "steps", "gen", "fitness"),
         elastic=("hyperparameters", "last decision"),
     )
-    best = progress.best.member if progress.best else None
+    best = _best_members(progress)
     for member in members:
         trial = progress.trials.get(member.index)
         add_row(
@@ -163,14 +174,22 @@ def members_table(progress: "Progress", members: "tuple[Member, ...] | list[Memb
             member.index,
             f"{member.spent_steps}/{progress.member_steps or '?'}",
             member.generation,
-            number(member.head.fitness if member.head else None),
-            "*" if member.index == best else "",
+            fitness(member.head),
+            "*" if member.index in best else "",
             params(trial.params) if trial else NOTHING,
-            describe(trial.reason) if trial else NOTHING,
+            "; ".join(filter(None, (infeasible(member.head), describe(trial.reason)))) if trial else NOTHING,
             member.state if member.wait_reason is None else f"{member.state}: {member.wait_reason}",
-            style="bold" if member.index == best else "",
+            style="bold" if member.index in best else "",
         )
     return made
+
+
+def _best_members(progress: "Progress") -> set[int]:
+    """Return the member of the best trial; with trade-offs those that are on the Pareto front now."""
+    if not progress.aim.tradeoffs:
+        return {trial.member for trial in progress.front}
+    front = {trial.id for trial in progress.front}
+    return {member.index for member in progress.members if member.head and member.head.trial in front}
 
 
 def _running_table(results: "Results", progress: "Progress") -> Any:
@@ -245,6 +264,7 @@ def _summary(results: "Results", progress: "Progress") -> dict[str, Any]:
         "best": None
         if best is None
         else {"fitness": best.fitness, "trial": best.id, "member": best.member, "step": best.reached_step},
+        **({"front": [trial.id for trial in progress.front]} if results.aim.tradeoffs else {}),
         "last_activity": datetime.fromtimestamp(progress.last_activity, UTC).isoformat(),
     }
 
@@ -259,11 +279,18 @@ def _member(progress: "Progress", member: "Member") -> dict[str, Any]:
         "spent_steps": member.spent_steps,
         "generation": member.generation,
         "fitness": member.head.fitness if member.head else None,
+        **_criteria(member),
         "trial": trial.id if trial else None,
         "params": dict(trial.params) if trial else None,
         "decision": describe(trial.reason) if trial else None,
         "waits_for": member.wait_reason,
     }
+
+
+def _criteria(member: "Member") -> dict[str, Any]:
+    """Return what a member was judged by, where that is more than one metric."""
+    criteria = member.head.criteria if member.head else None
+    return {} if criteria is None else {"criteria": criteria.to_json()}
 
 
 def _attempt(results: "Results", progress: "Progress", attempt: "Attempt") -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-from phyla.cli.words import first_line, number, params
+from phyla.cli.words import first_line, fitness, params
 from phyla.lineage import Lineage
 from phyla.population import describe
 from phyla.records import TrialRecord, TrialState
@@ -146,7 +146,7 @@ def _label(chain: list[TrialRecord], shown: Shown, hidden: int, prefix: str) -> 
     text = Text(name, style="bold" if last.id in shown.path else "")
     text.append(f" steps {first.start_step} -> {end}")
     if last.state is TrialState.COMPLETED:
-        text.append(f"  {number(last.fitness)}")
+        text.append(f"  {fitness(last)}")
     text.append(f"  {params(first.params)}", style="dim")
     if first.parent is not None:
         text.append(f"  from trial {first.parent}")

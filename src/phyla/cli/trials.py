@@ -30,7 +30,7 @@ def trials(
 ) -> None:
     """List the trials of a study."""
     from phyla.cli.output import add_row, console, print_json, table
-    from phyla.cli.words import NOTHING, first_line, number, params, state_of
+    from phyla.cli.words import NOTHING, first_line, fitness, infeasible, params, state_of
     from phyla.errors import UsageError
     from phyla.population import describe
     from phyla.study import load_study
@@ -75,6 +75,8 @@ def trials(
             text = f"{describe(trial.stop_reason)} ({text})"
         elif trial.error and trial.state is not TrialState.COMPLETED:
             text = f"{first_line(trial.error)} ({text})"
+        if infeasible(trial):
+            text = f"{infeasible(trial)} ({text})"
         add_row(
             made,
             trial.id,
@@ -83,7 +85,7 @@ def trials(
             state_of(trial) if trial.kind == "train" else f"{trial.state} ({trial.kind})",
             NOTHING if trial.parent is None else trial.parent,
             f"{trial.start_step} -> {end}",
-            number(trial.fitness),
+            fitness(trial),
             params(trial.params),
             text,
             style="red" if trial.state is TrialState.FAILED else "",

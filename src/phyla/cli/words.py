@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from phyla.records import Attempt, TrialRecord
+from phyla.records import Attempt, Scored, TrialRecord
 from phyla.study import Places, Progress
 
 NOTHING = "-"
@@ -18,6 +18,22 @@ def number(value: float | None) -> str:
     if value is None:
         return NOTHING
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def fitness(scored: Scored | TrialRecord | None) -> str:
+    """Return a fitness: one number, or that of each goal that is traded off; infeasible ones are marked."""
+    if scored is None or scored.criteria is None:
+        return number(None if scored is None else scored.fitness)
+    criteria = scored.criteria
+    goals = list(criteria.values.values())[: len(criteria.orders)]
+    text = ", ".join(map(number, goals)) if goals else number(scored.fitness)
+    return f"{text} (infeasible)" if criteria.infeasible else text
+
+
+def infeasible(scored: Scored | TrialRecord | None) -> str | None:
+    """Return why a trial is infeasible, as in "infeasible: latency_ms 35 > 20"; None if it is not."""
+    criteria = None if scored is None else scored.criteria
+    return None if criteria is None or criteria.infeasible is None else f"infeasible: {criteria.infeasible}"
 
 
 def value(value: float, stderr: float | None) -> str:
@@ -80,7 +96,9 @@ def progress_line(progress: Progress, left_s: float | None) -> str:
         parts.append(f"{progress.stopped} stopped early")
     if progress.best is not None:
         best = progress.best
-        parts.append(f"best {number(best.fitness)} (member {best.member}, step {best.reached_step})")
+        if progress.aim.tradeoffs:
+            parts.append(f"front {len(progress.front)}")
+        parts.append(f"best {fitness(best)} (member {best.member}, step {best.reached_step})")
     if left_s is not None:
         parts.append(f"{duration(left_s)} left")
     return "  ".join(parts)

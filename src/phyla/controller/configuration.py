@@ -7,11 +7,11 @@ from phyla import plugins
 from phyla.errors import ConfigurationError, SchemaMismatch
 from phyla.evaluation import Suite
 from phyla.machine import Rules
-from phyla.records import Json, JsonObject
+from phyla.records import Aim, Json, JsonObject
 from phyla.space import Space
 
 SCHEMA = 1
-OPERATING = ("lease_s", "max_attempts", "max_claims", "max_broken", "keep_best", "keep_every_steps")
+OPERATING = ("lease_s", "max_attempts", "max_claims", "max_broken", "keep_best", "keep_front", "keep_every_steps")
 """Options that change nothing about which decisions are made; they may differ from run to run."""
 
 FIXED = (
@@ -50,6 +50,7 @@ def to_config(
         "seed": seed,
         "space": rules.space.config(name_of),
         "objective": plugins.encode(rules.objective, name_of),
+        "aim": Aim.of(rules.objective).to_json(),
         "strategy": plugins.encode(rules.strategy, name_of),
         "options": {name: getattr(rules, name) for name in OPERATING},
         "suites": [plugins.encode(suite, name_of) for suite in rules.suites],

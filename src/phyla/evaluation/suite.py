@@ -9,7 +9,7 @@ from typing import Any, final, overload
 
 from phyla.errors import ConfigurationError
 from phyla.evaluation.policy import Policy
-from phyla.records import JsonObject, Objective
+from phyla.records import Goal, JsonObject, Maximize, Minimize
 
 NAME = re.compile(r"\w[\w.-]{0,99}")
 
@@ -156,7 +156,7 @@ class Suite:
 
     name: str
     tasks: Sequence[EvalTask] = ()
-    objective: Objective | None = None
+    objective: Goal | None = None
     aggregates: Sequence[Callable[..., Mapping[str, Any]]] = ()
     policy: Policy = field(default_factory=Policy)
     load: Callable[[Any], object] | None = None
@@ -170,6 +170,12 @@ class Suite:
         object.__setattr__(self, "tasks", tuple(self.tasks))
         object.__setattr__(self, "aggregates", tuple(self.aggregates))
         object.__setattr__(self, "gin_files", tuple(self.gin_files))
+        if self.objective is not None and not isinstance(self.objective, Maximize | Minimize):
+            raise ConfigurationError(
+                f"Suite({self.name!r}, objective={self.objective!r}): its best checkpoint is chosen by one "
+                'aggregate, as in Maximize("accuracy_mean"); several make the fitness of a study, with '
+                "FromSuite(suite) and the study's objective"
+            )
         if not self.tasks:
             raise ConfigurationError(f"Suite({self.name!r}): needs at least one eval task")
         names = [task.name for task in self.tasks]

@@ -146,7 +146,7 @@ def _make_trainer(spec: WorkerSpec) -> Callable[[], None]:
             client,
             repository,
             train,
-            metric=rules.reported_metric,
+            metrics=rules.reported_metrics,
             work_root=work_root,
             clock=system_clock,
             state=state,

@@ -176,8 +176,11 @@ class Lineage:
         return found
 
     def best(self) -> TrialRecord | None:
-        """Return the completed trial with the best finite fitness, the earliest among equals; or None."""
-        best = max(self, key=lambda trial: (_order(trial), -trial.id), default=None)
+        """Return the completed trial with the best finite fitness, the earliest among equals; or None.
+
+        Where goals are traded off, the best in the first goal, and among equals in the next.
+        """
+        best = max(self, key=lambda trial: (_order(trial), _goals(trial), -trial.id), default=None)
         return None if best is None or _order(best) == WORST else best
 
     def schedule(self, trial: int) -> Schedule:
@@ -215,7 +218,12 @@ def _node(trial: TrialRecord) -> Json:
         "checkpoint": trial.checkpoint,
         "reason": strict(trial.reason),
         **({} if trial.stop_reason is None else {"stop_reason": strict(trial.stop_reason)}),
+        **({} if trial.criteria is None else {"criteria": strict(trial.criteria.to_json())}),
     }
+
+
+def _goals(trial: TrialRecord) -> tuple[float, ...]:
+    return () if trial.criteria is None else trial.criteria.orders
 
 
 def _order(trial: TrialRecord) -> float:

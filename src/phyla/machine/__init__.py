@@ -71,12 +71,13 @@ from phyla.machine.events import (
 )
 from phyla.machine.finish import complete, fail, lose, release, save_progress, settle
 from phyla.machine.observe import backfill, drain, gone, observe
-from phyla.machine.retention import Retention, bound, explain, retention
+from phyla.machine.retention import ALL, Retention, bound, explain, retention
 from phyla.machine.rules import Rules
 from phyla.machine.stopping import report
 from phyla.machine.view import View
 
 __all__ = [
+    "ALL",
     "Accepted",
     "AddReports",
     "AnyCommand",

@@ -27,7 +27,8 @@ class Completion:
         trial: its id.
         token: the lease under which the work was done.
         reached_step: age the weights reached.
-        values: reported values of the objective's metric in this attempt, oldest first.
+        values: reported values in this attempt, oldest first, of each metric that the objective needs; empty where
+            fitness comes from a suite.
         metrics: last reported value of every metric.
         reports: reports that were not sent yet.
         checkpoint: what it left; None only for a measurement.
@@ -38,7 +39,7 @@ class Completion:
     trial: int
     token: int
     reached_step: int
-    values: Sequence[float]
+    values: Mapping[str, Sequence[float]]
     metrics: JsonObject
     reports: Sequence[Report] = ()
     checkpoint: Checkpoint | None = None

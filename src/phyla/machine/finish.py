@@ -21,6 +21,7 @@ from phyla.machine.commands import (
 )
 from phyla.machine.evaluate import AnyCommand, observe_trial
 from phyla.machine.events import Accepted, Completion, Failure, Observed, Stopped
+from phyla.machine.judge import Worth, judged_values, mean_with, worth
 from phyla.machine.rules import RECENT, Rules
 from phyla.machine.stopping import judge
 from phyla.machine.view import View
@@ -56,16 +57,19 @@ def complete(view: View, rules: Rules, done: Completion) -> tuple[Accepted | Sto
     if reason is not None:
         return Stopped(trial=trial.id, reason=reason), [*brought, *judged]
     rule = rules.strategy.fitness
-    fitness = None if isinstance(rule, FromSuite) else rule(done.values, rules.objective)
-    order = None if fitness is None else rules.objective.order(fitness)
+    found = Worth()
+    if not isinstance(rule, FromSuite):
+        values = {goal.metric: rule(done.values[goal.metric], goal) for goal in rules.objective.goals}
+        found = worth(values, rules.objective)
     now = view.now()
     checkpoint, index = _result(trial, done)
     completed = replace(
         trial,
         state=TrialState.COMPLETED,
         reached_step=done.reached_step,
-        fitness=fitness,
-        order=order,
+        fitness=found.fitness,
+        order=found.order,
+        criteria=found.criteria,
         metrics=done.metrics,
         checkpoint=checkpoint,
         checkpoint_index=index,
@@ -80,8 +84,9 @@ def complete(view: View, rules: Rules, done: Completion) -> tuple[Accepted | Sto
         index=index,
         step=done.reached_step,
         params=trial.params,
-        fitness=fitness,
-        order=order,
+        fitness=found.fitness,
+        order=found.order,
+        criteria=found.criteria,
     )
     member = view.locked_member(trial.member)
     if trial.kind is TrialKind.MEASURE:
@@ -103,7 +108,7 @@ def complete(view: View, rules: Rules, done: Completion) -> tuple[Accepted | Sto
             token=done.token,
             state=AttemptState.COMPLETED,
             ended_at=now,
-            outcome={"fitness": json_number(fitness)},
+            outcome={"fitness": json_number(found.fitness)},
             timings=done.timings,
         ),
         UpdateMember(member),
@@ -114,7 +119,7 @@ def complete(view: View, rules: Rules, done: Completion) -> tuple[Accepted | Sto
     evaluation = view.evaluation() if rules.suites and trial.kind is TrialKind.TRAIN else None
     if evaluation is not None:
         commands += observe_trial(evaluation, rules, _observed(completed, done, view))
-    return Accepted(trial=trial.id, fitness=fitness), commands
+    return Accepted(trial=trial.id, fitness=found.fitness), commands
 
 
 def _observed(trial: TrialRecord, done: Completion, view: View) -> Observed:
@@ -184,8 +189,9 @@ def _measured(member: Member, again: Scored, rules: Rules) -> Member:
     if head is None or head.checkpoint != again.checkpoint or head.fitness is None or again.fitness is None:
         return changed
     count = head.measurements + 1
-    fitness = head.fitness + (again.fitness - head.fitness) / count
-    mean = replace(head, fitness=fitness, order=rules.objective.order(fitness), measurements=count)
+    objective = rules.objective
+    found = mean_with(judged_values(head, objective), judged_values(again, objective), count, objective)
+    mean = replace(head, fitness=found.fitness, order=found.order, criteria=found.criteria, measurements=count)
     published = mean if member.published and member.published.trial == head.trial else member.published
     return replace(changed, head=mean, published=published, recent=(*member.recent, again.fitness)[-RECENT:])
 

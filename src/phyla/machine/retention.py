@@ -1,11 +1,18 @@
 """Which checkpoints are kept, and why. Everything else may be collected."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
+import numpy as np
+
 from phyla.machine.rules import Rules
 from phyla.machine.view import View
-from phyla.records import Checkpoint
+from phyla.population import front_of, thinned
+from phyla.records import Checkpoint, TrialRecord
+
+ALL = 2**31 - 1
+"""As many trials as there are."""
 
 
 @final
@@ -27,7 +34,8 @@ class Retention:
 def retention(view: View, rules: Rules) -> Retention:
     """Apply the formula to a study's live checkpoints."""
     held = view.held_checkpoints()
-    best = {trial.checkpoint for trial in view.best_trials(rules.keep_best)}
+    best = {trial.checkpoint for trial in _best(view, rules)}
+    is_best = "on the Pareto front" if rules.objective.tradeoffs else f"one of the best {rules.keep_best}"
     every = rules.keep_every_steps
     since = _kept_since(view, rules)
     kept: list[tuple[Checkpoint, str]] = []
@@ -39,12 +47,28 @@ def retention(view: View, rules: Rules) -> Retention:
         elif since is not None and view.trial(checkpoint.trial).generation >= since:
             kept.append((checkpoint, f"generation {since} or later, whose trials may still be chosen"))
         elif checkpoint.name in best:
-            kept.append((checkpoint, f"one of the best {rules.keep_best}"))
+            kept.append((checkpoint, is_best))
         elif every is not None and checkpoint.step % every == 0:
             kept.append((checkpoint, f"milestone: step {checkpoint.step} is a multiple of {every}"))
         else:
             collectable.append(checkpoint)
     return Retention(kept=tuple(kept), collectable=tuple(collectable), bound=bound(view.size, rules))
+
+
+def _best(view: View, rules: Rules) -> list[TrialRecord]:
+    """Return the best trials, or the front: no trial on it was ever collected, so those that are live suffice."""
+    if not rules.objective.tradeoffs:
+        return list(view.best_trials(rules.keep_best))
+    return kept_front(view.best_trials(ALL), rules.keep_front)
+
+
+def kept_front(trials: Sequence[TrialRecord], limit: int) -> list[TrialRecord]:
+    """Return the Pareto front, best in the first goal first; of a larger one than `limit` the least crowded."""
+    front = front_of(trials)
+    if len(front) <= limit:
+        return front
+    vectors = np.asarray([trial.criteria.orders for trial in front if trial.criteria is not None])
+    return [front[place] for place in thinned(vectors, limit)]
 
 
 def _kept_since(view: View, rules: Rules) -> int | None:
@@ -58,8 +82,8 @@ def bound(population_size: int, rules: Rules) -> int:
     """Return how many checkpoints of a study can be in use or best at most.
 
     Newest of each member; what it published, where that lags; the parent and the progress of each running
-    trial; the best ones; those that wait for the suite that gives fitness, and the best of each suite. Milestones
-    of other suites, and what they are at, come on top.
+    trial; the best ones, or as much as is kept of the Pareto front; those that wait for the suite that gives
+    fitness, and the best of each suite. Milestones of other suites, and what they are at, come on top.
     """
     fitness = rules.suite_fitness
     published = population_size if rules.strategy.synchronous or fitness is not None else 0
@@ -68,7 +92,8 @@ def bound(population_size: int, rules: Rules) -> int:
     elites = population_size if keeps.elites else 0
     # Progress saved in a generation counts as a trial of it, and the head is counted already.
     chosen = 2 * population_size * (keeps.generations + keeps.lead - 1) if keeps.generations else 0
-    return 3 * population_size + published + unscored + chosen + elites + rules.keep_best + len(rules.suites)
+    best = rules.keep_front if rules.objective.tradeoffs else rules.keep_best
+    return 3 * population_size + published + unscored + chosen + elites + best + len(rules.suites)
 
 
 def explain(population_size: int, rules: Rules) -> str:
@@ -83,9 +108,11 @@ def explain(population_size: int, rules: Rules) -> str:
         published += " + the best that each published"
     if rules.suites:
         published += " + the best of each suite"
+    front = f"the Pareto front, at most {rules.keep_front} of it"
+    best = front if rules.objective.tradeoffs else f"best {rules.keep_best}"
     milestones = f" + every {rules.keep_every_steps} steps" if rules.keep_every_steps else ""
+    most = f"{bound(population_size, rules)}{', milestones not counted' if milestones else ''}"
     return (
-        f"kept = newest of each member{published} + parent and progress of each running trial + best "
-        f"{rules.keep_best}{milestones}; at most {bound(population_size, rules)}"
-        f"{', milestones not counted' if milestones else ''}, for a population of {population_size}"
+        f"kept = newest of each member{published} + parent and progress of each running trial + {best}"
+        f"{milestones}; at most {most}, for a population of {population_size}"
     )

@@ -1,11 +1,12 @@
 """What a study's decisions go by."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, is_dataclass
 from typing import final
 
 from phyla.errors import ConfigurationError
 from phyla.evaluation import Suite, suite_named
-from phyla.population import FromSuite, StoppingRule, Strategy, check_rule
+from phyla.population import BestOfLast, FromSuite, StoppingRule, Strategy, check_rule
 from phyla.records import Objective
 from phyla.space import Space
 
@@ -20,20 +21,23 @@ class Rules:
 
     Args:
         space: the search space.
-        objective: what is maximised or minimised.
+        objective: what is selected for.
         strategy: decides what members do next.
         lease_s: seconds a claim lasts unless renewed.
         max_attempts: attempts of one trial that may fail before it is quarantined.
         max_claims: claims of one trial, preempted ones included, before it is quarantined.
         max_broken: quarantined trials in a row, with no completed one between, that stop the study.
         keep_best: best checkpoints that are kept besides those in use.
+        keep_front: with a Pareto objective, checkpoints of its front that are kept at most; of a larger front the
+            most crowded go.
         keep_every_steps: also keep checkpoints whose step is a multiple of this; None keeps no milestones.
         suites: what is evaluated on every checkpoint that a trial leaves.
         stopping: rules that may stop a running trial early, in the order in which they are asked.
         max_stops: how often a member is stopped within one generation; after that its trial is left to run.
 
     Raises:
-        ConfigurationError: a number is out of range, or the strategy's fitness names a suite that is not there.
+        ConfigurationError: a number is out of range, the strategy's fitness names a suite that is not there, or
+            the strategy cannot work with the objective.
     """
 
     space: Space
@@ -44,13 +48,22 @@ class Rules:
     max_claims: int = 30
     max_broken: int = 10
     keep_best: int = 1
+    keep_front: int = 100
     keep_every_steps: int | None = None
     suites: tuple[Suite, ...] = ()
     stopping: tuple[StoppingRule, ...] = ()
     max_stops: int = 3
 
     def __post_init__(self) -> None:
-        for name in ("lease_s", "max_attempts", "max_claims", "max_broken", "keep_best", "max_stops"):
+        for name in (
+            "lease_s",
+            "max_attempts",
+            "max_claims",
+            "max_broken",
+            "keep_best",
+            "keep_front",
+            "max_stops",
+        ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
                 raise ConfigurationError(f"{name}={value!r}: must be above 0")
@@ -65,6 +78,7 @@ class Rules:
             raise ConfigurationError(f"suites: each needs a name of its own, there are {', '.join(names)}")
         if self.suite_fitness is not None:
             suite_named(self.suites, self.suite_fitness.suite)
+        self._check_objective()
 
     @property
     def suite_fitness(self) -> FromSuite | None:
@@ -73,6 +87,46 @@ class Rules:
         return rule if isinstance(rule, FromSuite) else None
 
     @property
-    def reported_metric(self) -> str | None:
-        """The metric that training has to report; None when fitness comes from a suite."""
-        return None if self.suite_fitness is not None else self.objective.metric
+    def reported_metrics(self) -> tuple[str, ...]:
+        """The metrics that training has to report; none when fitness comes from a suite."""
+        return () if self.suite_fitness is not None else tuple(goal.metric for goal in self.objective.goals)
+
+    @property
+    def aggregates(self) -> Mapping[str, str]:
+        """Where fitness comes from a suite, its aggregates by the metric of the objective; else none."""
+        if self.suite_fitness is None:
+            return {}
+        named = self.suite_fitness.metric
+        return {goal.metric: named or goal.metric for goal in self.objective.goals}
+
+    def _check_objective(self) -> None:
+        """Refuse what does not go with an objective of several metrics.
+
+        Raises:
+            ConfigurationError: names both, and what to use instead.
+        """
+        given: object = self.objective
+        if isinstance(given, str | type | Mapping) or not is_dataclass(given):
+            raise ConfigurationError(
+                f"objective={given!r}: give an objective, such as Maximize('accuracy') or Minimize('loss')"
+            )
+        goals, fitness = self.objective.goals, self.strategy.fitness
+        names = ", ".join(goal.metric for goal in goals)
+        if len(goals) > 1 and isinstance(fitness, BestOfLast):
+            raise ConfigurationError(
+                f"BestOfLast with an objective of several metrics ({names}): the best of each would belong to "
+                "different weights; use Last or MeanOfLast"
+            )
+        if len(goals) > 1 and isinstance(fitness, FromSuite) and fitness.metric is not None:
+            raise ConfigurationError(
+                f"FromSuite({fitness.suite!r}, {fitness.metric!r}) gives one number, and the objective needs "
+                f"{names}; leave the metric out: FromSuite({fitness.suite!r}) takes the aggregates that the "
+                "objective names"
+            )
+        if self.objective.tradeoffs and not self.strategy.pareto:
+            raise ConfigurationError(
+                f"{type(self.strategy).__name__} with {type(self.objective).__name__}: it compares single numbers,"
+                " and a Pareto front has none. Use PBT with exploit=ParetoTruncation() or ParetoTournament(), a "
+                "strategy without evolution, or an objective that makes one number: WeightedSum, or Constrained "
+                "with limits on all metrics but one"
+            )

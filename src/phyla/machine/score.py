@@ -1,11 +1,13 @@
 """A group becomes the fitness of the trial whose checkpoint it evaluated."""
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from phyla.machine.commands import Command, RaiseElites, SetElite, SetStudyState, UpdateMember, UpdateTrial
 from phyla.machine.evaluation_view import EvalView
+from phyla.machine.judge import judged_values, mean_with, worth
 from phyla.machine.rules import RECENT, Rules
 from phyla.machine.view import View
 from phyla.records import Group, GroupState, Member, Scored, StudyState, TrialRecord, json_number
@@ -26,30 +28,47 @@ def score(view: EvalView, rules: Rules | None, group: Group) -> list[Command]:
     if trial is None:
         return []
     member = population.locked_member(trial.member)
-    estimate: Any = group.values.get(rules.suite_fitness.metric)
-    if group.state is not GroupState.COMPLETE or estimate is None:
-        return _unscored(view, rules, group, trial, member, missing=estimate is None)
-    value = float(estimate["value"])
-    stderr = None if estimate["stderr"] is None else float(estimate["stderr"])
-    name = f"{group.suite}/{rules.suite_fitness.metric}"
-    facts: Any = trial.metrics
+    names = rules.aggregates
+    estimates: dict[str, Any] = {metric: group.values.get(name) for metric, name in names.items()}
+    missing = [names[metric] for metric, estimate in estimates.items() if estimate is None]
+    if group.state is not GroupState.COMPLETE or missing:
+        return _unscored(view, rules, group, trial, member, missing)
+    measured = {metric: float(one["value"]) for metric, one in estimates.items()}
     count = 1
+    found = worth(measured, rules.objective)
     if trial.fitness is not None:
-        count = int(facts.get(f"{name}/measurements", 1)) + 1
-        stderr = _combined(facts.get(f"{name}/stderr"), stderr, count)
-        value = trial.fitness + (value - trial.fitness) / count
-    order = rules.objective.order(value)
-    metrics = {**trial.metrics, name: json_number(value), f"{name}/measurements": count}
-    if stderr is not None:
-        metrics[f"{name}/stderr"] = json_number(stderr)
-    commands: list[Command] = [UpdateTrial(replace(trial, fitness=value, order=order, metrics=metrics))]
-    changed = _with_score(population, member, trial, value, order, stderr, count, rules)
+        before = judged_values(trial, rules.objective)
+        count = _measurements(trial, group.suite, names) + 1
+        found = mean_with(before, measured, count, rules.objective)
+    stderrs = {
+        metric: _stderr(trial, f"{group.suite}/{names[metric]}", estimates[metric], count) for metric in names
+    }
+    metrics = dict(trial.metrics)
+    for metric, name in names.items():
+        value = found.fitness if found.criteria is None else found.criteria.values[metric]
+        metrics[f"{group.suite}/{name}"] = json_number(value)
+        metrics[f"{group.suite}/{name}/measurements"] = count
+        stderr = stderrs[metric]
+        if stderr is not None:
+            metrics[f"{group.suite}/{name}/stderr"] = json_number(stderr)
+    judged = replace(trial, fitness=found.fitness, order=found.order, criteria=found.criteria, metrics=metrics)
+    commands: list[Command] = [UpdateTrial(judged)]
+    # Of a fitness made of several metrics the standard error is not known.
+    stderr = next(iter(stderrs.values())) if found.criteria is None else None
+    changed = _with_score(population, member, judged, stderr, count, rules)
     if changed != member:
         commands.append(UpdateMember(changed))
     if rules.strategy.keeps.elites:
         elite = population.elite(member.index)
         if elite is not None and elite.trial == trial.id:
-            again = replace(elite, fitness=value, order=order, measurements=count, stderr=stderr)
+            again = replace(
+                elite,
+                fitness=found.fitness,
+                order=found.order,
+                criteria=found.criteria,
+                measurements=count,
+                stderr=stderr,
+            )
             commands.append(SetElite(member.index, again if again.can_donate else None))
         if not rules.strategy.synchronous:
             commands.append(RaiseElites(member.index))
@@ -63,17 +82,29 @@ def _combined(before: float | str | None, now: float | None, count: int) -> floa
     return math.sqrt((float(before) * (count - 1)) ** 2 + now**2) / count
 
 
+def _measurements(trial: TrialRecord, suite: str, names: Mapping[str, str]) -> int:
+    """Return how many measurements a trial's fitness is the mean of."""
+    facts: Any = trial.metrics
+    return int(facts.get(f"{suite}/{next(iter(names.values()))}/measurements", 1))
+
+
+def _stderr(trial: TrialRecord, name: str, estimate: Any, count: int) -> float | None:
+    """Return the standard error of an aggregate's mean, with one more measurement."""
+    now = None if estimate["stderr"] is None else float(estimate["stderr"])
+    facts: Any = trial.metrics
+    return now if count == 1 else _combined(facts.get(f"{name}/stderr"), now, count)
+
+
 def _with_score(
     population: View,
     member: Member,
     trial: TrialRecord,
-    value: float,
-    order: float,
     stderr: float | None,
     count: int,
     rules: Rules,
 ) -> Member:
     assert trial.checkpoint is not None
+    assert trial.fitness is not None
     assert trial.reached_step is not None
     scored = Scored(
         trial=trial.id,
@@ -82,8 +113,9 @@ def _with_score(
         index=trial.checkpoint_index,
         step=trial.reached_step,
         params=trial.params,
-        fitness=value,
-        order=order,
+        fitness=trial.fitness,
+        order=trial.order,
+        criteria=trial.criteria,
         measurements=count,
         stderr=stderr,
     )
@@ -96,7 +128,7 @@ def _with_score(
     newer = published is None or published.trial < trial.id
     if rules.strategy.synchronous or not newer or not _descends(population, member, trial, rules):
         return changed
-    return replace(changed, published=scored, recent=(*member.recent, value)[-RECENT:])
+    return replace(changed, published=scored, recent=(*member.recent, trial.fitness)[-RECENT:])
 
 
 def _descends(population: View, member: Member, trial: TrialRecord, rules: Rules) -> bool:
@@ -117,7 +149,7 @@ def _descends(population: View, member: Member, trial: TrialRecord, rules: Rules
 
 
 def _unscored(
-    view: EvalView, rules: Rules, group: Group, trial: TrialRecord, member: Member, *, missing: bool
+    view: EvalView, rules: Rules, group: Group, trial: TrialRecord, member: Member, missing: Sequence[str]
 ) -> list[Command]:
     fitness = rules.suite_fitness
     population = view.population()
@@ -133,7 +165,8 @@ def _unscored(
     if group.state is GroupState.COMPLETE and missing:
         known = ", ".join(sorted(group.values)) or "nothing"
         message = (
-            f"suite {group.suite!r} gives no aggregate {fitness.metric!r}, which FromSuite names; it gives {known}"
+            f"suite {group.suite!r} gives no aggregate {' and no aggregate '.join(map(repr, missing))}, which "
+            f"{'the objective' if fitness.metric is None else 'FromSuite'} names; it gives {known}"
         )
         return [*commands, SetStudyState(StudyState.FAILED, message)]
     in_a_row = view.partial_in_a_row(group.suite) + 1

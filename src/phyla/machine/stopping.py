@@ -32,6 +32,7 @@ from phyla.records import (
     TrialKind,
     TrialRecord,
     TrialState,
+    direction,
 )
 
 OTHERS = 100
@@ -137,9 +138,11 @@ class _Found:
 
     def add(self, report: Report, objective: Objective, grids: Sequence[int]) -> tuple[Mark, ...]:
         """Count a report in; return the marks that the trial comes to with it."""
-        value = report.metrics.get(objective.metric)
-        if value is None:
+        values = {goal.metric: report.metrics.get(goal.metric) for goal in objective.goals}
+        known = {name: value for name, value in values.items() if value is not None}
+        if len(known) < len(values):
             return ()
+        value = objective.judge(known).fitness
         before = self.tally
         self.tally = tally = _with(before, value, report.step, objective)
         marks = tuple(
@@ -162,9 +165,9 @@ def _with(before: Tally | None, value: float, step: int, objective: Objective) -
     if before is None:
         value = value if finite else math.nan
         return Tally(count=1, mean=value, best=value, step=step)
-    count = before.count + 1
+    count, goal = before.count + 1, direction(objective)
     mean = before.mean + (value / count - before.mean / count)
-    better = finite and (math.isnan(before.best) or objective.order(value) > objective.order(before.best))
+    better = finite and (math.isnan(before.best) or goal.order(value) > goal.order(before.best))
     return Tally(
         count=count,
         mean=mean if math.isfinite(mean) else math.nan,

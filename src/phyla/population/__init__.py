@@ -10,9 +10,11 @@ from phyla.population.explore_with import ExploreWith
 from phyla.population.fitness import BestOfLast, FitnessRule, Last, MeanOfLast
 from phyla.population.fixed_schedule import FixedSchedule
 from phyla.population.from_suite import FromSuite
+from phyla.population.fronts import crowding, dominates, front_of, front_ranks, thinned
 from phyla.population.initiator import InitiatorPBT
 from phyla.population.keeps import NOTHING, Keeps
 from phyla.population.median_stopping import MedianStopping
+from phyla.population.pareto import ParetoTournament, ParetoTruncation
 from phyla.population.pbt import PBT
 from phyla.population.protocol import Population
 from phyla.population.randomness import decision_rng, trial_seed
@@ -52,6 +54,8 @@ __all__ = [
     "Measure",
     "MedianStopping",
     "Others",
+    "ParetoTournament",
+    "ParetoTruncation",
     "Perturb",
     "Population",
     "RandomSearch",
@@ -68,7 +72,12 @@ __all__ = [
     "Wait",
     "WinnerTakesAll",
     "check_rule",
+    "crowding",
     "decision_rng",
     "describe",
+    "dominates",
+    "front_of",
+    "front_ranks",
+    "thinned",
     "trial_seed",
 ]

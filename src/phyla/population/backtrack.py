@@ -46,6 +46,11 @@ class Backtrack:
         """The elites."""
         return Keeps(elites=True)
 
+    @property
+    def pareto(self) -> bool:
+        """No; it compares single numbers."""
+        return False
+
     def choose(self, member: Member, population: Population, context: Context) -> Exploited:
         """Decide about one member."""
         mine = member.published

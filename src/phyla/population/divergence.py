@@ -15,7 +15,7 @@ class Divergence:
     """Stop a trial as soon as a metric is nan or infinite, or beyond a bound.
 
     Args:
-        metric: the metric to watch; by default the study's objective.
+        metric: the metric to watch; by default those of the study's objective, and the bounds are for the first.
         above: stop when it is above this; None sets no such bound.
         below: stop when it is below this; None sets no such bound.
 
@@ -57,20 +57,25 @@ class Divergence:
 
     def judge(self, reported: Reported, others: Others) -> JsonObject | None:
         """Look at one report."""
-        metric = self.metric or reported.objective.metric
-        value = reported.report.metrics.get(metric)
-        if value is None:
-            return None
+        goals = [goal.metric for goal in reported.objective.goals]
+        for place, metric in enumerate([self.metric] if self.metric else goals):
+            value = reported.report.metrics.get(metric)
+            found = None if value is None else self._beyond(metric, value, reported.step, bounded=place == 0)
+            if found is not None:
+                return found
+        return None
+
+    def _beyond(self, metric: str, value: float, step: int, *, bounded: bool) -> JsonObject | None:
         facts: JsonObject = {
             "rule": "divergence",
             "metric": metric,
-            "step": reported.step,
+            "step": step,
             "value": json_number(value),
         }
         if not math.isfinite(value):
             return facts
-        if self.above is not None and value > self.above:
+        if bounded and self.above is not None and value > self.above:
             return {**facts, "above": self.above}
-        if self.below is not None and value < self.below:
+        if bounded and self.below is not None and value < self.below:
             return {**facts, "below": self.below}
         return None

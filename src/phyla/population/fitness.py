@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Protocol, final
 
 from phyla.errors import ConfigurationError
-from phyla.records import Maximize, Objective
+from phyla.records import Goal, Maximize
 
 
 class FitnessRule(Protocol):
-    """Turns the reported values of the objective's metric within one trial into its fitness."""
+    """Turns the reported values of one metric of the objective within one trial into one value."""
 
-    def __call__(self, values: Sequence[float], objective: Objective) -> float:
-        """Return the fitness; `values` are in the order of the reports, at least one."""
+    def __call__(self, values: Sequence[float], objective: Goal) -> float:
+        """Return the value; `values` are in the order of the reports, at least one."""
         ...
 
 
@@ -27,7 +27,7 @@ def _check_count(k: int, name: str) -> None:
 class Last:
     """The last report of the trial."""
 
-    def __call__(self, values: Sequence[float], objective: Objective) -> float:
+    def __call__(self, values: Sequence[float], objective: Goal) -> float:
         """Return the last value."""
         return values[-1]
 
@@ -46,7 +46,7 @@ class MeanOfLast:
     def __post_init__(self) -> None:
         _check_count(self.k, "MeanOfLast")
 
-    def __call__(self, values: Sequence[float], objective: Objective) -> float:
+    def __call__(self, values: Sequence[float], objective: Goal) -> float:
         """Return the mean."""
         tail = values[-self.k :]
         return math.fsum(tail) / len(tail) if all(map(math.isfinite, tail)) else math.nan
@@ -57,7 +57,8 @@ class MeanOfLast:
 class BestOfLast:
     """The best of the last k reports: the maximum under `Maximize`, the minimum under `Minimize`.
 
-    Values that are not finite are passed over; nan if none is finite.
+    Values that are not finite are passed over; nan if none is finite. Only for objectives of one metric: the
+    best of each would belong to different weights.
 
     Raises:
         ConfigurationError: k is below 1.
@@ -68,7 +69,7 @@ class BestOfLast:
     def __post_init__(self) -> None:
         _check_count(self.k, "BestOfLast")
 
-    def __call__(self, values: Sequence[float], objective: Objective) -> float:
+    def __call__(self, values: Sequence[float], objective: Goal) -> float:
         """Return the best value."""
         finite = [value for value in values[-self.k :] if math.isfinite(value)]
         if not finite:

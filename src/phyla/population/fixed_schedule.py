@@ -94,6 +94,11 @@ class FixedSchedule:
         """Nothing besides what members are at and what they published."""
         return NOTHING
 
+    @property
+    def pareto(self) -> bool:
+        """Yes; nothing is compared."""
+        return True
+
     def finished(self, member: Member) -> bool:
         """Return whether the member has spent its steps."""
         return member.spent_steps >= self.total_steps

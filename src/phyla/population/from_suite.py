@@ -16,7 +16,8 @@ class FromSuite:
 
     Args:
         suite: name of one of the study's suites.
-        metric: name of the aggregate; the study's objective says whether more is better.
+        metric: name of the aggregate; the study's objective says whether more is better. None takes the aggregates
+            that the objective names, one or several.
         max_lag: checkpoints of one member that may wait for their evaluation while it trains on; with more,
             the member waits.
         remeasure: how many more times, each with other seeds, a donor's checkpoint is evaluated before it is
@@ -28,7 +29,7 @@ class FromSuite:
     """
 
     suite: str
-    metric: str
+    metric: str | None = None
     max_lag: int = 2
     remeasure: int = 0
     max_partial: int = 5

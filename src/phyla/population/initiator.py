@@ -92,6 +92,11 @@ class InitiatorPBT:
         """Trials that are opponents, or may be."""
         return Keeps(generations=self.generations, lead=1 if self.gate else 2)
 
+    @property
+    def pareto(self) -> bool:
+        """No; tournaments compare single numbers."""
+        return False
+
     def finished(self, member: Member) -> bool:
         """Return whether the member has spent its steps."""
         return member.spent_steps >= self.total_steps

@@ -6,7 +6,7 @@ from typing import final
 
 from phyla.population.checks import check_integer
 from phyla.population.stopping import Others, Reported
-from phyla.records import JsonObject, Maximize, json_number
+from phyla.records import JsonObject, direction, json_number
 
 
 @final
@@ -59,21 +59,21 @@ class MedianStopping:
         """Compare at the marks that the trial came to."""
         if reported.trained_steps < self.min_steps or reported.step >= reported.trial.end_step:
             return None
-        objective = reported.objective
+        goal = direction(reported.objective)
         for mark in reported.marks:
             if mark.every != self.marks_every:
                 continue
             averages = others.averages(mark)
             if len(averages) < self.min_trials:
                 continue
-            median = statistics.median(objective.order(average) for average in averages)
-            if objective.order(mark.best) < median:
+            median = statistics.median(goal.order(average) for average in averages)
+            if goal.order(mark.best) < median:
                 return {
                     "rule": "median",
-                    "metric": objective.metric,
+                    "metric": goal.metric,
                     "step": mark.at,
                     "best": json_number(mark.best),
-                    "median": json_number(median if isinstance(objective, Maximize) else -median),
+                    "median": json_number(median if goal.maximize else -median),
                     "of": len(averages),
                 }
         return None

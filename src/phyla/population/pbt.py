@@ -86,6 +86,11 @@ class PBT:
         """What the exploit rule may choose."""
         return NOTHING if self.exploit is None else self.exploit.keeps
 
+    @property
+    def pareto(self) -> bool:
+        """Whether the exploit rule can compare without a single number."""
+        return self.exploit is None or self.exploit.pareto
+
     def finished(self, member: Member) -> bool:
         """Return whether the member has spent its steps."""
         return member.spent_steps >= self.total_steps

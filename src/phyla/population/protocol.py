@@ -34,6 +34,13 @@ class Population(Protocol):
         """Return a member by its index in `0 .. size - 1`."""
         ...
 
+    def vectors(self) -> Sequence[tuple[int, tuple[float, ...]]]:
+        """Return index and sort keys of the members that may donate, by index; costs less than `members`.
+
+        The sort keys are those of the goals that are traded off, or the one of a single fitness.
+        """
+        ...
+
     def lowest_generation(self) -> int | None:
         """Return the lowest generation of members that are not done; None if all are done."""
         ...

@@ -16,13 +16,13 @@ def describe(reason: JsonObject) -> str:
         words = f"took {_what(reason)} member {_mapping(compared.get('donor')).get('member')}"
         donor, own = _mapping(compared.get("donor")), _mapping(compared.get("own"))
         if donor and own:
-            against = f"{_number(donor.get('fitness'))} against {_number(own.get('fitness'))}"
+            against = f"{_score(donor)} against {_score(own)}"
             p = compared.get("p")
             words += f" ({against})" if p is None else f" ({against}, p {_number(p)})"
     opponent = _mapping(compared.get("opponent"))
     if decision == "explore" and opponent:
         own = _mapping(compared.get("own"))
-        against = f"{_number(own.get('fitness'))} against {_number(opponent.get('fitness'))}"
+        against = f"{_score(own)} against {_score(opponent)}"
         words = f"won against member {opponent.get('member')} ({against})"
     if decision == "branch":
         words = f"tried {reason.get('way')}" if reason.get("way") != "best of three" else "went on with the best"
@@ -75,6 +75,14 @@ def _what(reason: JsonObject) -> str:
 
 def _change(name: str, change: JsonObject) -> str:
     return f"{name} {_number(change.get('from'))} -> {_number(change.get('to'))} ({change.get('by')})"
+
+
+def _score(scored: JsonObject) -> str:
+    """Return what was compared: the values of the goals that are traded off, else the fitness."""
+    if scored.get("infeasible"):
+        return "infeasible"
+    goals = _mapping(scored.get("goals"))
+    return ", ".join(f"{name} {_number(goals[name])}" for name in goals) or _number(scored.get("fitness"))
 
 
 def _number(value: Json) -> str:

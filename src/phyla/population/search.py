@@ -78,6 +78,11 @@ class RandomSearch:
         """Nothing besides what members are at and what they published."""
         return NOTHING
 
+    @property
+    def pareto(self) -> bool:
+        """Yes; nothing is compared."""
+        return True
+
     def finished(self, member: Member) -> bool:
         """Return whether the member has spent its steps."""
         return member.spent_steps >= self.total_steps
@@ -164,6 +169,11 @@ class GridSearch:
     def keeps(self) -> Keeps:
         """Nothing besides what members are at and what they published."""
         return NOTHING
+
+    @property
+    def pareto(self) -> bool:
+        """Yes; nothing is compared."""
+        return True
 
     def finished(self, member: Member) -> bool:
         """Return whether the member has spent its steps."""

@@ -84,6 +84,11 @@ class SingleWorkerExplore:
         """The branch and the trials that started from it."""
         return Keeps(generations=3)
 
+    @property
+    def pareto(self) -> bool:
+        """No; the best of three is chosen by a single number."""
+        return False
+
     def finished(self, member: Member) -> bool:
         """Return whether the member has spent its steps."""
         return member.spent_steps >= self.total_steps

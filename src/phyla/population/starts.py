@@ -47,4 +47,5 @@ def scored_trial(trial: TrialRecord) -> Scored | None:
         params=trial.params,
         fitness=trial.fitness,
         order=trial.order,
+        criteria=trial.criteria,
     )

@@ -21,7 +21,7 @@ class Context:
 
     Attributes:
         space: the search space.
-        objective: what is maximised or minimised.
+        objective: what is selected for.
         rng: seeded by (study seed, member, generation, replacement), never by arrival order.
         now: seconds since the epoch by the database's clock.
         state: the strategy's own JSON state, as it last committed it; None at first.
@@ -73,6 +73,11 @@ class Strategy(Protocol):
     @property
     def keeps(self) -> Keeps:
         """Which checkpoints must not be collected because decisions may still choose them; mostly `NOTHING`."""
+        ...
+
+    @property
+    def pareto(self) -> bool:
+        """Whether it can do without a single number that says which trial is better."""
         ...
 
     def finished(self, member: Member) -> bool:

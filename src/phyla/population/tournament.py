@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 from phyla.errors import ConfigurationError
-from phyla.population.exploit import Exploited, facts
+from phyla.population.exploit import Exploited, facts, unfit
 from phyla.population.keeps import NOTHING, Keeps
 from phyla.population.protocol import Population
 from phyla.population.strategy import Context
@@ -27,6 +27,11 @@ class BinaryTournament:
     def keeps(self) -> Keeps:
         """Nothing besides what members are at and what they published."""
         return NOTHING
+
+    @property
+    def pareto(self) -> bool:
+        """No; it compares single numbers."""
+        return False
 
     def choose(self, member: Member, population: Population, context: Context) -> Exploited:
         """Decide about one member."""
@@ -85,6 +90,11 @@ class TTest:
         """Nothing besides what members are at and what they published."""
         return NOTHING
 
+    @property
+    def pareto(self) -> bool:
+        """No; it compares single numbers."""
+        return False
+
     def choose(self, member: Member, population: Population, context: Context) -> Exploited:
         """Decide about one member."""
         reason: JsonObject = {"rule": "t-test", "window": self.window, "alpha": self.alpha}
@@ -100,9 +110,8 @@ class TTest:
                 donor=None, reason={**reason, "opponent": other.index, "why": "the opponent has no finite score"}
             )
         if not mine.can_donate:
-            why = "its own score is no finite number"
             return Exploited(
-                donor=theirs, reason={**reason, "own": facts(mine), "donor": facts(theirs), "why": why}
+                donor=theirs, reason={**reason, "own": facts(mine), "donor": facts(theirs), "why": unfit(mine)}
             )
         first, second = _scores(theirs, population, self.window), _scores(mine, population, self.window)
         met: JsonObject = {**reason, "own": facts(mine), "opponent": facts(theirs)}
@@ -135,6 +144,11 @@ class WinnerTakesAll:
     def keeps(self) -> Keeps:
         """Nothing besides what members are at and what they published."""
         return NOTHING
+
+    @property
+    def pareto(self) -> bool:
+        """No; it compares single numbers."""
+        return False
 
     def choose(self, member: Member, population: Population, context: Context) -> Exploited:
         """Decide about one member."""

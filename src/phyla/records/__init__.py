@@ -7,6 +7,8 @@ own clock. Hyperparameters are flat mappings with slashed names.
 
 from phyla.records.attempt import Attempt, AttemptState, Phase, Report
 from phyla.records.checkpoint import Checkpoint, CheckpointKind, CheckpointState
+from phyla.records.constrained import Constrained, Constraint
+from phyla.records.criteria import Criteria
 from phyla.records.evaluation import (
     EvalAttempt,
     EvalEvent,
@@ -25,32 +27,42 @@ from phyla.records.evaluation import (
 )
 from phyla.records.json import Json, JsonObject, json_number, read_list, read_number, read_object
 from phyla.records.member import Member, MemberState, Scored
-from phyla.records.objective import Maximize, Minimize, Objective
+from phyla.records.objective import WORST, Aim, Goal, Judgement, Maximize, Minimize, Objective, direction
+from phyla.records.pareto import Pareto
 from phyla.records.study import StudyRecord, StudyState
 from phyla.records.tally import Mark, Tally
 from phyla.records.trial import TrialKind, TrialRecord, TrialState
+from phyla.records.weighted_sum import WeightedSum
 
 __all__ = [
+    "WORST",
+    "Aim",
     "Attempt",
     "AttemptState",
     "Checkpoint",
     "CheckpointKind",
     "CheckpointState",
+    "Constrained",
+    "Constraint",
+    "Criteria",
     "EvalAttempt",
     "EvalEvent",
     "EvalResult",
     "EvalTaskKind",
     "EvalTaskRecord",
+    "Goal",
     "Group",
     "GroupState",
     "Json",
     "JsonObject",
+    "Judgement",
     "Mark",
     "Maximize",
     "Member",
     "MemberState",
     "Minimize",
     "Objective",
+    "Pareto",
     "Phase",
     "Priority",
     "Report",
@@ -66,7 +78,9 @@ __all__ = [
     "TrialKind",
     "TrialRecord",
     "TrialState",
+    "WeightedSum",
     "WorkKind",
+    "direction",
     "json_number",
     "read_list",
     "read_number",

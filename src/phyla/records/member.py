@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import final
 
+from phyla.records.criteria import Criteria
 from phyla.records.json import JsonObject
 
 
@@ -29,9 +30,11 @@ class Scored:
         step: age of the weights.
         params: the trial's hyperparameters.
         fitness: the number as measured; None while there is none.
-        order: sort key, higher is better; -inf for nan and infinities; None while there is no fitness.
+        order: sort key, higher is better; -inf for nan, infinities and infeasible trials; None while there is no
+            fitness.
         measurements: how many times it was measured; `fitness` is their mean.
         stderr: standard error of the fitness; None where it is not known.
+        criteria: the metrics that the fitness was made of; None where the fitness is the metric.
     """
 
     trial: int
@@ -44,10 +47,18 @@ class Scored:
     order: float | None
     measurements: int = 1
     stderr: float | None = None
+    criteria: Criteria | None = None
+
+    @property
+    def orders(self) -> tuple[float, ...]:
+        """Sort keys of the goals that are traded off, or the one of a single fitness; empty without a fitness."""
+        if self.criteria is not None and self.criteria.orders:
+            return self.criteria.orders
+        return () if self.order is None else (self.order,)
 
     @property
     def can_donate(self) -> bool:
-        """Whether its score is a finite number, so that others may choose it."""
+        """Whether its score is a finite number and feasible, so that others may choose it."""
         return self.order is not None and self.order > float("-inf")
 
 

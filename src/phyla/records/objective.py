@@ -1,17 +1,65 @@
-"""What a study maximises or minimises."""
+"""What a study selects for."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias, final
+from typing import Any, Protocol, TypeAlias, final
 
 from phyla.errors import ConfigurationError
+from phyla.records.json import JsonObject
 
 WORST = -math.inf
 
 
-def _check(metric: object, kind: str) -> None:
-    if not isinstance(metric, str) or not metric:
-        raise ConfigurationError(f'{kind}({metric!r}): name a reported metric, as in {kind}("accuracy")')
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What an objective makes of the metrics of one trial.
+
+    Attributes:
+        fitness: the number that tables and figures show.
+        order: sort key, higher is better; -inf for what may neither donate nor be the best.
+        orders: sort keys of the goals that are traded off, as in `Objective.tradeoffs`; empty without any.
+        infeasible: which constraint is violated, as in "latency_ms 35 > 20"; None if none is.
+    """
+
+    fitness: float
+    order: float
+    orders: tuple[float, ...] = ()
+    infeasible: str | None = None
+
+
+class Objective(Protocol):
+    """What a study selects for. A plug-in is a frozen dataclass, registered under `phyla.objectives`."""
+
+    @property
+    def goals(self) -> "tuple[Goal, ...]":
+        """The metrics that it needs, each once, with the direction that is better; at least one."""
+        ...
+
+    @property
+    def tradeoffs(self) -> "tuple[Goal, ...]":
+        """The goals that span a Pareto front; empty where `order` alone says which trial is better."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Name of the fitness, for tables and axes."""
+        ...
+
+    @property
+    def maximize(self) -> bool:
+        """Whether a higher fitness is better."""
+        ...
+
+    @property
+    def description(self) -> str:
+        """What is selected for, in words."""
+        ...
+
+    def judge(self, values: Mapping[str, float]) -> Judgement:
+        """Judge one trial by its metrics; all of `goals` are there, and may be nan or infinite."""
+        ...
 
 
 @final
@@ -29,11 +77,41 @@ class Maximize:
     metric: str
 
     def __post_init__(self) -> None:
-        _check(self.metric, "Maximize")
+        check_metric(self.metric, "Maximize")
+
+    @property
+    def goals(self) -> "tuple[Goal, ...]":
+        """Itself."""
+        return (self,)
+
+    @property
+    def tradeoffs(self) -> "tuple[Goal, ...]":
+        """None."""
+        return ()
+
+    @property
+    def name(self) -> str:
+        """The metric."""
+        return self.metric
+
+    @property
+    def maximize(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def description(self) -> str:
+        """What is selected for, in words."""
+        return f"maximise {self.metric}"
 
     def order(self, fitness: float) -> float:
         """Return the sort key of a fitness: higher is better, nan and infinities are worst."""
         return fitness if math.isfinite(fitness) else WORST
+
+    def judge(self, values: Mapping[str, float]) -> Judgement:
+        """Judge one trial by the metric."""
+        fitness = values[self.metric]
+        return Judgement(fitness=fitness, order=self.order(fitness))
 
 
 @final
@@ -51,11 +129,118 @@ class Minimize:
     metric: str
 
     def __post_init__(self) -> None:
-        _check(self.metric, "Minimize")
+        check_metric(self.metric, "Minimize")
+
+    @property
+    def goals(self) -> "tuple[Goal, ...]":
+        """Itself."""
+        return (self,)
+
+    @property
+    def tradeoffs(self) -> "tuple[Goal, ...]":
+        """None."""
+        return ()
+
+    @property
+    def name(self) -> str:
+        """The metric."""
+        return self.metric
+
+    @property
+    def maximize(self) -> bool:
+        """False."""
+        return False
+
+    @property
+    def description(self) -> str:
+        """What is selected for, in words."""
+        return f"minimise {self.metric}"
 
     def order(self, fitness: float) -> float:
         """Return the sort key of a fitness: higher is better, nan and infinities are worst."""
         return -fitness if math.isfinite(fitness) else WORST
 
+    def judge(self, values: Mapping[str, float]) -> Judgement:
+        """Judge one trial by the metric."""
+        fitness = values[self.metric]
+        return Judgement(fitness=fitness, order=self.order(fitness))
 
-Objective: TypeAlias = Maximize | Minimize
+
+Goal: TypeAlias = Maximize | Minimize
+"""One metric and the direction that is better."""
+
+
+def direction(objective: Objective) -> Goal:
+    """Return the goal that orders an objective's fitness by itself."""
+    return Maximize(objective.name) if objective.maximize else Minimize(objective.name)
+
+
+def check_metric(metric: object, kind: str) -> None:
+    """Refuse what is no name of a metric.
+
+    Raises:
+        ConfigurationError: names the objective and what it was given.
+    """
+    if not isinstance(metric, str) or not metric:
+        raise ConfigurationError(f'{kind}({metric!r}): name a reported metric, as in {kind}("accuracy")')
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aim:
+    """What tables and figures say about an objective, read from a study's configuration without its code.
+
+    Attributes:
+        name: of the fitness.
+        maximize: whether a higher fitness is better.
+        description: what is selected for, in words.
+        metrics: names of the metrics that it needs, in order.
+        tradeoffs: the goals that span a Pareto front, in order; empty without one.
+    """
+
+    name: str
+    maximize: bool
+    description: str
+    metrics: tuple[str, ...]
+    tradeoffs: tuple[Goal, ...] = ()
+
+    @classmethod
+    def of(cls, objective: Objective) -> "Aim":
+        """Return what is said about an objective."""
+        return cls(
+            name=objective.name,
+            maximize=objective.maximize,
+            description=objective.description,
+            metrics=tuple(goal.metric for goal in objective.goals),
+            tradeoffs=objective.tradeoffs,
+        )
+
+    def to_json(self) -> JsonObject:
+        """Return it as a study's configuration holds it."""
+        return {
+            "name": self.name,
+            "maximize": self.maximize,
+            "description": self.description,
+            "metrics": list(self.metrics),
+            "tradeoffs": [{"metric": goal.metric, "maximize": goal.maximize} for goal in self.tradeoffs],
+        }
+
+    @classmethod
+    def from_config(cls, config: JsonObject) -> "Aim":
+        """Read it from a study's configuration; older ones only hold a `Maximize` or `Minimize`."""
+        raw: Any = config.get("aim")
+        if raw is None:
+            objective: Any = config["objective"]
+            high = str(objective["plugin"]).endswith(("maximize", "Maximize"))
+            metric = str(objective["metric"])
+            return cls.of(Maximize(metric) if high else Minimize(metric))
+        return cls(
+            name=str(raw["name"]),
+            maximize=bool(raw["maximize"]),
+            description=str(raw["description"]),
+            metrics=tuple(map(str, raw["metrics"])),
+            tradeoffs=tuple(
+                Maximize(str(each["metric"])) if each["maximize"] else Minimize(str(each["metric"]))
+                for each in raw["tradeoffs"]
+            ),
+        )

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import final
 
+from phyla.records.criteria import Criteria
 from phyla.records.json import JsonObject
 
 
@@ -53,7 +54,7 @@ class TrialRecord:
         progress_step: age of the weights in `progress`.
         exploited: whether the decision took over another's state or explored.
         fitness: what selection compares; None until there is one.
-        order: sort key of the fitness, higher is better; -inf for nan and infinities.
+        order: sort key of the fitness, higher is better; -inf for nan, infinities and infeasible trials.
         metrics: last reported value of each metric.
         checkpoint: name of the checkpoint it left.
         checkpoint_index: place within that checkpoint.
@@ -64,6 +65,7 @@ class TrialRecord:
         started_at: when its newest attempt was claimed.
         ended_at: when it reached a final state.
         stop_reason: why a rule stopped it early, as data; None unless one did. It is then cancelled.
+        criteria: the metrics that the fitness was made of; None where the fitness is the metric.
     """
 
     id: int
@@ -100,3 +102,4 @@ class TrialRecord:
     started_at: float | None = None
     ended_at: float | None = None
     stop_reason: JsonObject | None = None
+    criteria: Criteria | None = None

@@ -8,6 +8,7 @@ from phyla.report.data import CheckpointPaths, StudyData
 from phyla.report.evaluation import EvaluationData
 from phyla.report.evaluation_page import write_evaluation_report
 from phyla.report.fitness import fitness_figure
+from phyla.report.front import front_figure
 from phyla.report.html import write_report
 from phyla.report.lag import lag_figure
 from phyla.report.matrix import matrix_figure
@@ -30,6 +31,7 @@ __all__ = [
     "curves_figure",
     "finals_figure",
     "fitness_figure",
+    "front_figure",
     "lag_figure",
     "lineage_figure",
     "matrix_figure",

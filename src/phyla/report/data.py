@@ -7,7 +7,8 @@ from functools import cached_property
 from typing import TypeAlias, final
 
 from phyla.lineage import Lineage, Schedule
-from phyla.records import Attempt, Member, StudyRecord, TrialRecord, TrialState
+from phyla.population import front_of
+from phyla.records import Attempt, Goal, Member, StudyRecord, TrialRecord, TrialState
 
 CheckpointPaths: TypeAlias = Mapping[str, str] | Callable[[str], str | None]
 """Where checkpoints are, by name."""
@@ -41,6 +42,8 @@ class StudyData:
         attempts: all its attempts.
         maximize: whether a higher fitness is better.
         metric: name of the fitness.
+        description: what is selected for, in words; by default made of `maximize` and `metric`.
+        tradeoffs: the goals that span a Pareto front; empty without one.
         checkpoint_paths: where checkpoints are, as a mapping or a function of their name; optional.
         evaluating: when each eval task of the study ran.
         now: when the records were read, in seconds since the epoch; what is still running is drawn up to it.
@@ -52,6 +55,8 @@ class StudyData:
     attempts: Sequence[Attempt]
     maximize: bool
     metric: str
+    description: str | None = None
+    tradeoffs: tuple[Goal, ...] = ()
     checkpoint_paths: CheckpointPaths | None = None
     evaluating: Sequence[Interval] = ()
     now: float | None = None
@@ -92,6 +97,21 @@ class StudyData:
         return self.lineage.best()
 
     @cached_property
+    def completed(self) -> list[TrialRecord]:
+        """Completed training trials, by id."""
+        return [trial for trial in self.lineage if trial.state is TrialState.COMPLETED]
+
+    @cached_property
+    def front(self) -> list[TrialRecord]:
+        """The Pareto front of all completed trials, best in the first goal first; empty without trade-offs."""
+        return front_of(self.completed) if self.tradeoffs else []
+
+    @property
+    def aim(self) -> str:
+        """What is selected for, in words."""
+        return self.description or f"{'maximise' if self.maximize else 'minimise'} {self.metric}"
+
+    @cached_property
     def winner_path(self) -> tuple[TrialRecord, ...]:
         """The trials that trained the winner's weights, root first; empty while there is no winner."""
         return self.lineage.ancestry(self.best.id) if self.best else ()
@@ -103,7 +123,7 @@ class StudyData:
 
     @cached_property
     def scored(self) -> list[TrialRecord]:
-        """Completed training trials with a finite fitness, by id."""
+        """Completed training trials that are feasible and have a finite fitness, by id."""
         return [trial for trial in self.lineage if finite_fitness(trial) is not None]
 
     @cached_property
@@ -158,7 +178,9 @@ class StudyData:
 
 
 def finite_fitness(trial: TrialRecord) -> float | None:
-    """Return the fitness of a completed trial if it is a finite number."""
+    """Return the fitness of a completed trial if it is a finite number and the trial is feasible."""
+    if trial.criteria is not None and trial.criteria.infeasible:
+        return None
     if trial.state is not TrialState.COMPLETED or trial.fitness is None or not math.isfinite(trial.fitness):
         return None
     return trial.fitness

@@ -24,8 +24,8 @@ def fitness_figure(data: StudyData) -> "go.Figure":
     """Return the fitness of every member over the steps it has spent.
 
     One muted line per member; on top the best of all so far, an arrow from donor to child for every jump, and
-    the path that the winner's weights took. Trials that failed, or whose fitness is no finite number, lie along
-    the edge where bad values are.
+    the path that the winner's weights took. Trials that failed, are infeasible, or whose fitness is no finite
+    number, lie along the edge where bad values are.
     """
     title = f"Fitness of every member: {data.metric}, {data.direction}"
     if not any(trial.state is TrialState.COMPLETED for trial in data.lineage):
@@ -228,8 +228,11 @@ def _add_mishaps(figure: Any, go: Any, data: StudyData) -> None:
     """Mark at the edge of bad values where trials failed and where a fitness is no finite number."""
     broken = [trial for trial in data.lineage if trial.state is TrialState.FAILED]
     stopped = [trial for trial in data.lineage if trial.state is TrialState.CANCELLED]
-    odd = [t for t in data.lineage if t.state is TrialState.COMPLETED and finite_fitness(t) is None]
+    unfit = [trial for trial in data.completed if finite_fitness(trial) is None]
+    odd = [trial for trial in unfit if trial.criteria is None or not trial.criteria.infeasible]
+    infeasible = [trial for trial in unfit if trial not in odd]
     for name, trials, symbol in (
+        (f"{len(infeasible):,} infeasible", infeasible, "x-thin-open"),
         (f"{len(odd):,} nan or infinite", odd, "triangle-up"),
         (counted(len(broken), "failed trial"), broken, "x"),
         (f"{len(stopped):,} stopped early", stopped, "x-open"),

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from phyla.population import describe
-from phyla.records import Json, MemberState, TrialState
+from phyla.records import Json, MemberState, TrialRecord, TrialState
 from phyla.report.data import StudyData, finite_fitness
 from phyla.report.evaluation import EvaluationData
 from phyla.report.evaluation_page import evaluation_sections
 from phyla.report.fitness import fitness_figure
+from phyla.report.front import front_figure
 from phyla.report.page import ROWS, Cell, Section, document, figure_section, section, table, write_page
 from phyla.report.schedules import schedules_figure
 from phyla.report.timeline import timeline_figure
@@ -56,9 +57,11 @@ def write_report(
         OSError: the file cannot be written.
     """
     heading = title or data.study.name
+    front = (figure_section("figure-front", front_figure(data)), _front(data)) if data.tradeoffs else ()
     drawn = [figure_section(f"figure-{index}", draw(data)) for index, draw in enumerate(FIGURES)]
     body = (
         _header(data, heading),
+        *front,
         _winner(data),
         drawn[0],
         *(() if evaluation is None else evaluation_sections(evaluation)),
@@ -91,7 +94,6 @@ def _header(data: StudyData, title: str) -> str:
         ("total steps", f"{data.total_steps:,}", ""),
         ("wall time", duration(data.wall_seconds), f"since {moment(study.created_at):%Y-%m-%d %H:%M} UTC"),
     ]
-    aim = f"{'maximise' if data.maximize else 'minimise'} {data.metric}"
     best = data.best
     if best is None:
         top = '<p class="score none">no finite fitness yet</p>'
@@ -99,7 +101,7 @@ def _header(data: StudyData, title: str) -> str:
         top = (
             f'<p class="score">{escape(score(best.fitness))}</p>'
             f"<p>best {escape(data.metric)}, by trial {best.id} of member {best.member} "
-            f"at step {best.reached_step or 0:,}</p>{_checkpoint(data, best.checkpoint)}"
+            f"at step {best.reached_step or 0:,}{_others(data)}</p>{_checkpoint(data, best.checkpoint)}"
         )
     message = f'<p class="message">{escape(study.message)}</p>' if study.message else ""
     cells = "".join(
@@ -107,11 +109,43 @@ def _header(data: StudyData, title: str) -> str:
         for name, value, more in facts
     )
     return f"""<header>
-<p class="kind">population based training, {escape(aim)}</p>
+<p class="kind">population based training, {escape(data.aim)}</p>
 <h1>{escape(title)} <span class="state {escape(study.state.value)}">{escape(study.state.value)}</span></h1>
 {message}
 <div class="summary"><div class="best">{top}</div><dl>{cells}</dl></div>
 </header>"""
+
+
+def _others(data: StudyData) -> str:
+    return f"; {counted(len(data.front), 'trial')} on the Pareto front" if data.tradeoffs else ""
+
+
+def _front(data: StudyData) -> str:
+    names = [goal.metric for goal in data.tradeoffs]
+    rows: list[list[Cell]] = []
+    kept = [trial for trial in data.front if _kept(data, trial)]
+    for trial in kept[:ROWS]:
+        values = trial.criteria.values if trial.criteria is not None else {}
+        place = data.checkpoint_path(trial.checkpoint) if trial.checkpoint is not None else None
+        rows.append(
+            [
+                (str(trial.id), "n"),
+                (str(trial.member), "n"),
+                (f"{trial.reached_step or 0:,}", "n"),
+                *((score(values[name]), "n") for name in names),
+                (place or "", "words"),
+            ]
+        )
+    head = ["trial", "member", "step", *names, "checkpoint"]
+    lead = f"Trials that no other beats in everything, the best in {names[0]} first."
+    if len(kept) < len(data.front):
+        lead += f" Of {len(data.front):,} these {len(kept):,} have their checkpoints; the most crowded went."
+    return section("The front", table(head, [*["n"] * (len(head) - 1), ""], rows), escape(lead))
+
+
+def _kept(data: StudyData, trial: TrialRecord) -> bool:
+    known = trial.checkpoint is not None and data.checkpoint_path(trial.checkpoint) is not None
+    return known or data.checkpoint_paths is None
 
 
 def _checkpoint(data: StudyData, name: str | None) -> str:
@@ -140,10 +174,14 @@ def _winner(data: StudyData) -> str:
     head = ["from step", "to step", *names, "member", "trial"]
     times = f"changed {counted(len(changes) - 1, 'time')}" if len(changes) > 1 else "never changed"
     lead = (
-        f"Hyperparameters that trained the winner's weights, {data.schedule.steps:,} steps in all; "
+        f"Hyperparameters that trained the weights {_whose(data)}, {data.schedule.steps:,} steps in all; "
         f"they {times}. Changed values are set in bold."
     )
     return section("The winner's schedule", table(head, ["n"] * len(head), rows), escape(lead))
+
+
+def _whose(data: StudyData) -> str:
+    return f"that are best in {data.tradeoffs[0].metric}" if data.tradeoffs else "of the winner"
 
 
 def _members(data: StudyData) -> str:

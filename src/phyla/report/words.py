@@ -71,7 +71,12 @@ def last_line(text: str) -> str:
 def fate(trial: TrialRecord, metric: str) -> str:
     """Return what came of a trial."""
     if trial.state is TrialState.COMPLETED:
-        return f"{metric} {score(trial.fitness)}"
+        found = f"{metric} {score(trial.fitness)}"
+        if trial.criteria is None:
+            return found
+        others = [f"{name} {score(value)}" for name, value in trial.criteria.values.items() if name != metric]
+        why = [] if trial.criteria.infeasible is None else [f"infeasible: {trial.criteria.infeasible}"]
+        return ", ".join([found, *others, *why])
     if trial.stop_reason is not None:
         return describe(trial.stop_reason)
     error = last_line(trial.error or "")
@@ -83,7 +88,7 @@ def hover(trial: TrialRecord, metric: str) -> str:
     end = trial.end_step if trial.reached_step is None else trial.reached_step
     lines = [
         f"<b>trial {trial.id}</b>, member {trial.member}, generation {trial.generation}",
-        plain(short(fate(trial, metric))),
+        plain(short(fate(trial, metric), 160)),
         f"weights trained from step {trial.start_step:,} to {end:,}",
         *_wrapped(describe(trial.reason)),
         *_params(trial),

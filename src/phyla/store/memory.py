@@ -270,6 +270,11 @@ class MemoryTransaction:
         """Return the member at a rank."""
         return self._ranked()[rank]
 
+    def vectors(self) -> Sequence[tuple[int, tuple[float, ...]]]:
+        """Return index and sort keys of the members that may donate."""
+        members = self._t.members.values()
+        return [(m.index, m.published.orders) for m in members if m.published and m.published.can_donate]
+
     def elite(self, index: int) -> Scored | None:
         """Return the elite of a member, or None."""
         return self._t.elites.get(index)

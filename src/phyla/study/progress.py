@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any, final
 
 from phyla import plugins
 from phyla.errors import PhylaError
-from phyla.records import Attempt, AttemptState, JsonObject, Member, StudyRecord, TrialRecord
+from phyla.machine import ALL
+from phyla.population import front_of
+from phyla.records import Aim, Attempt, AttemptState, JsonObject, Member, StudyRecord, TrialRecord
 
 if TYPE_CHECKING:
     from phyla.store import Reader
@@ -31,6 +33,8 @@ class Progress:
         running: the running attempts.
         counts: how many training trials are in each state.
         best: the completed trial with the best finite fitness whose checkpoint is kept; None without one.
+        front: trials on the Pareto front, best in the first goal first; without trade-offs only the best.
+        aim: what the study selects for.
         member_steps: steps that each member is to spend in all; None if unknown.
         planned_trials: completed trials that the study is expected to end with; None if unknown.
         last_activity: when a trial was last claimed or ended; the study's creation before the first one.
@@ -43,6 +47,8 @@ class Progress:
     running: tuple[Attempt, ...]
     counts: Mapping[str, int]
     best: TrialRecord | None
+    front: tuple[TrialRecord, ...]
+    aim: Aim
     member_steps: int | None
     planned_trials: int | None
     last_activity: float
@@ -86,7 +92,8 @@ def look(
         choose: the members whose trials are wanted; by default all.
     """
     members = tuple(reader.members())
-    found = reader.best_trials(1)
+    aim = Aim.from_config(config)
+    front = best_of(reader, aim)
     trials = {}
     for member in choose(members):
         trial = member.current_trial or (member.head.trial if member.head else None)
@@ -101,11 +108,18 @@ def look(
         trials=trials,
         running=tuple(reader.running()),
         counts=reader.counts(),
-        best=found[0] if found else None,
+        best=front[0] if front else None,
+        front=tuple(front),
+        aim=aim,
         member_steps=steps,
         planned_trials=_planned_trials(config, steps, study.population_size),
         last_activity=_last_activity(reader, study, members),
     )
+
+
+def best_of(reader: "Reader", aim: Aim) -> list[TrialRecord]:
+    """Return the best trial whose checkpoint is kept, or the Pareto front, best in the first goal first."""
+    return front_of(reader.best_trials(ALL)) if aim.tradeoffs else list(reader.best_trials(1))
 
 
 def planned_steps(config: JsonObject) -> int | None:

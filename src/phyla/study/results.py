@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 from phyla.errors import StudyNotFound
 from phyla.population import describe
 from phyla.records import (
+    Aim,
     Attempt,
     Checkpoint,
     CheckpointState,
@@ -21,7 +22,7 @@ from phyla.records import (
 from phyla.space import Params
 from phyla.study.opening import find_study, sqlite_file
 from phyla.study.places import Places
-from phyla.study.progress import Failures, Progress, look
+from phyla.study.progress import Failures, Progress, best_of, look
 from phyla.study.replicates import Replicate, replicate_of
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class Best:
         metrics: last reported value of each metric.
         trial: id of the trial.
         member: index of its member.
+        values: what it was judged by: the metrics that the objective names.
     """
 
     fitness: float
@@ -75,6 +77,7 @@ class Best:
     metrics: Mapping[str, Any]
     trial: int
     member: int
+    values: Mapping[str, float]
 
 
 @final
@@ -118,16 +121,19 @@ class Results:
         return self.study().state
 
     @property
+    def aim(self) -> Aim:
+        """What the study selects for."""
+        return Aim.from_config(self._study.config)
+
+    @property
     def metric(self) -> str:
-        """Name of the objective."""
-        objective: Any = self._study.config["objective"]
-        return str(objective["metric"])
+        """Name of the fitness: a metric, or a formula of several."""
+        return self.aim.name
 
     @property
     def maximize(self) -> bool:
-        """Whether high values of the objective are good."""
-        objective: Any = self._study.config["objective"]
-        return str(objective["plugin"]).endswith(("maximize", "Maximize"))
+        """Whether high values of the fitness are good."""
+        return self.aim.maximize
 
     @property
     def replicate(self) -> Replicate | None:
@@ -142,15 +148,26 @@ class Results:
 
     @property
     def best(self) -> Best | None:
-        """The completed trial with the best fitness whose checkpoint is kept; None while there is none."""
+        """The completed trial with the best fitness whose checkpoint is kept; None while there is none.
+
+        With a Pareto objective the trial on the front that is best in the first goal.
+        """
+        found = self.front()
+        return found[0] if found else None
+
+    def front(self) -> list[Best]:
+        """Return the trials on the Pareto front, best in the first goal first; of equal ones the earliest.
+
+        The front is that of the trials whose checkpoints are kept. Without trade-offs it has one trial, the best.
+        """
         with self._reader() as reader:
-            found = reader.best_trials(1)
-            row = reader.checkpoint(found[0].checkpoint or "") if found else None
-        if not found or row is None or found[0].fitness is None:
-            return None
-        trial = found[0]
+            found = [(trial, reader.checkpoint(trial.checkpoint or "")) for trial in best_of(reader, self.aim)]
+        return [self._best(trial, row) for trial, row in found if row is not None]
+
+    def _best(self, trial: TrialRecord, row: Checkpoint) -> Best:
+        assert trial.fitness is not None
         return Best(
-            fitness=found[0].fitness,
+            fitness=trial.fitness,
             checkpoint=BestCheckpoint(
                 name=row.name,
                 path=self._places.checkpoints(self.name) / row.name,
@@ -163,6 +180,7 @@ class Results:
             metrics=trial.metrics,
             trial=trial.id,
             member=trial.member,
+            values={self.metric: trial.fitness} if trial.criteria is None else trial.criteria.values,
         )
 
     def trials(self) -> list[TrialRecord]:
@@ -235,7 +253,9 @@ class Results:
         if trial is None:
             best = self.best
             if best is None:
-                raise StudyNotFound(f"study {self.name!r} has no completed trial with a finite fitness yet")
+                raise StudyNotFound(
+                    f"study {self.name!r} has no completed trial that is feasible and has a finite fitness yet"
+                )
             trial = best.trial
         from phyla.lineage import Schedule
 
@@ -301,6 +321,8 @@ class Results:
                 attempts=tuple(reader.all_attempts()),
                 maximize=self.maximize,
                 metric=self.metric,
+                description=self.aim.description,
+                tradeoffs=self.aim.tradeoffs,
                 checkpoint_paths=live,
                 evaluating=evaluating,
             )
@@ -361,7 +383,16 @@ def trial_row(trial: TrialRecord) -> dict[str, Any]:
         "ended_at": trial.ended_at,
         **{f"params.{name}": value for name, value in trial.params.items()},
         **{f"metrics.{name}": value for name, value in trial.metrics.items()},
+        **_criteria_columns(trial),
     }
+
+
+def _criteria_columns(trial: TrialRecord) -> dict[str, Any]:
+    """Return what several metrics were judged as; the values may be means of what was reported."""
+    if trial.criteria is None:
+        return {}
+    values = {f"criteria.{name}": value for name, value in trial.criteria.values.items()}
+    return {**values, "infeasible": trial.criteria.infeasible}
 
 
 def load_study(

@@ -43,7 +43,8 @@ class Study:
     Args:
         name: letters, digits, `_`, `-` and `.`; also the name of its directories.
         space: the hyperparameters.
-        objective: `Maximize("metric")` or `Minimize("metric")`.
+        objective: `Maximize("metric")` or `Minimize("metric")`; of several metrics `WeightedSum` or `Pareto`; with
+            limits `Constrained`.
         strategy: what members do next, such as `PBT(...)`.
         train: `train(trial)`; needed to run, not to ask and tell.
         setup: `setup(worker)`, called once per worker process; what it returns is `trial.worker`.
@@ -86,6 +87,7 @@ class Study:
         max_attempts: int = 3,
         max_broken: int = 10,
         keep_best: int = 1,
+        keep_front: int = 100,
         keep_every_steps: int | None = None,
         stall_timeout_s: float | None = None,
         suites: "Sequence[Suite]" = (),
@@ -117,6 +119,7 @@ class Study:
             max_attempts=max_attempts,
             max_broken=max_broken,
             keep_best=keep_best,
+            keep_front=keep_front,
             keep_every_steps=keep_every_steps,
             suites=tuple(suites),
             stopping=tuple(stopping) if isinstance(stopping, Sequence) else (stopping,),
@@ -318,7 +321,7 @@ class Study:
                 opened.client,
                 opened.repository,
                 self.train,
-                metric=self.rules.reported_metric,
+                metrics=self.rules.reported_metrics,
                 work_root=work_root,
                 clock=settings.system_clock,
                 state=state,
@@ -431,7 +434,7 @@ class Study:
                 work.trial,
                 opened.client,
                 opened.repository,
-                metric=self.rules.reported_metric,
+                metrics=self.rules.reported_metrics,
                 work_root=self.places.work(self.name),
                 clock=settings.system_clock,
             )
@@ -496,10 +499,7 @@ class Study:
             trial.report(values)
         for trial in many:
             if not trial.has_fitness:
-                raise NoFitness(
-                    f"tell(): trial {trial.id} never reported the objective {trial.metric!r}; "
-                    f"call trial.report({{{trial.metric!r}: value}}) or pass metrics="
-                )
+                raise NoFitness(trial.missing(f"tell(): trial {trial.id} never reported", "or pass metrics="))
         if checkpoint is not None and (not many or checkpoint is not many[0]):
             raise ConfigurationError("tell(checkpoint=...): pass the first of the trials, which holds it")
         shared = checkpoint.commit() if checkpoint is not None else None

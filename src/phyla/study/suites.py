@@ -12,14 +12,14 @@ from typing import Any
 from phyla import plugins
 from phyla.errors import ConfigurationError, UsageError
 from phyla.evaluation import EvalTask, Policy, Suite
-from phyla.records import Maximize, Minimize, Objective
+from phyla.records import Goal, Maximize, Minimize
 from phyla.study.files import read_file
 
 EXAMPLE = """  # at the top level of the file
   import phyla
   heldout = phyla.Suite("heldout", [my_eval_task], objective=phyla.Maximize("accuracy_mean"))"""
 SUITE_KEYS = ("name", "tasks", "objective", "aggregates", "policy", "load", "gin_files")
-OBJECTIVES: Mapping[str, Callable[[str], Objective]] = {"maximize": Maximize, "minimize": Minimize}
+OBJECTIVES: Mapping[str, Callable[[str], Goal]] = {"maximize": Maximize, "minimize": Minimize}
 
 
 def load_suites(text: str) -> tuple[Suite, ...]:
@@ -159,7 +159,7 @@ def _callable(text: Any, folder: Path) -> Any:
     return found
 
 
-def _objective(given: Any, where: str) -> Objective:
+def _objective(given: Any, where: str) -> Goal:
     if not isinstance(given, Mapping) or len(given) != 1 or not set(given) <= set(OBJECTIVES):
         raise UsageError(
             f'{where}: objective {given!r} is not understood; write objective = {{ maximize = "accuracy_mean" }}'

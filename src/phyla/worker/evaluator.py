@@ -32,7 +32,7 @@ from phyla.evaluation import (
 )
 from phyla.failpoints import failpoint
 from phyla.machine import ClaimedEvaluation, Evaluated, EvaluationFailed
-from phyla.records import EvalEvent, EvalResult, EvalTaskKind, Group, JsonObject, Maximize, Seen, json_number
+from phyla.records import EvalEvent, EvalResult, EvalTaskKind, Group, JsonObject, Seen, json_number
 from phyla.settings import Clock
 from phyla.worker.bindings import Bindings
 from phyla.worker.commands import folder_of, run_command
@@ -292,7 +292,7 @@ class Evaluator:
             [result for result in results if result.has(metric)],
             [result for result in reference if result.has(metric)],
             metric=metric,
-            higher_is_better=isinstance(suite.objective, Maximize),
+            higher_is_better=suite.objective.maximize,
         )
         worse = [one for one in compared if one.regressed]
         return [_regression(work, suite, metric, former, one, self._clock()) for one in worse]

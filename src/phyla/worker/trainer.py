@@ -5,7 +5,7 @@ import errno
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -39,7 +39,7 @@ class Trainer:
         client: speaks with the study.
         repository: where checkpoints go.
         train: the training function.
-        metric: name of the study's objective; None when its fitness comes from a suite.
+        metrics: what the study's objective needs; none when its fitness comes from a suite.
         work_root: where working directories go.
         clock: tells the time.
         state: what `setup` returned.
@@ -55,7 +55,7 @@ class Trainer:
         repository: CheckpointRepository,
         train: Callable[[Trial], object],
         *,
-        metric: str | None,
+        metrics: Sequence[str],
         work_root: Path,
         clock: Clock,
         state: Any = None,
@@ -65,7 +65,7 @@ class Trainer:
         self._client = client
         self._repository = repository
         self._train = train
-        self._metric = metric
+        self._metrics = tuple(metrics)
         self._work_root = work_root
         self._clock = clock
         self._state = state
@@ -124,7 +124,7 @@ class Trainer:
                 record,
                 self._client,
                 self._repository,
-                metric=self._metric,
+                metrics=self._metrics,
                 work_root=self._work_root,
                 clock=self._clock,
                 worker=self._state,
@@ -187,10 +187,7 @@ class Trainer:
                 f"start_step={trial.start_step}"
             )
         if not trial.has_fitness:
-            raise NoFitness(
-                f"training returned without reporting the objective {trial.metric!r}; call "
-                f"trial.report({{{trial.metric!r}: value}}) before it returns"
-            )
+            raise NoFitness(trial.missing("training returned without reporting", "before it returns"))
         checkpoint = trial.commit()
         if checkpoint is not None:
             self._cached = (checkpoint.name, trial.cached_state)

@@ -17,7 +17,7 @@ from phyla.space import Params
 from phyla.worker.stopwatch import Stopwatch
 
 VALUES_KEPT = 1000
-"""Reported values of the objective that a fitness rule can look back on."""
+"""Reported values of a metric of the objective that a fitness rule can look back on."""
 
 
 @final
@@ -45,7 +45,7 @@ class Trial:
     """One short training session: from `start_step` to `end_step` with fixed hyperparameters.
 
     Load from `source` (the parent's checkpoint, or the progress of an earlier attempt), train while iterating
-    over `steps()`, save into `checkpoint_dir`, and `report()` metrics, the study's objective among them.
+    over `steps()`, save into `checkpoint_dir`, and `report()` metrics, those of the study's objective among them.
 
     Attributes:
         params: hyperparameters, readable flat (`params["opt/lr"]`) and nested (`params["opt"]["lr"]`).
@@ -65,7 +65,7 @@ class Trial:
         client: Client,
         repository: CheckpointRepository,
         *,
-        metric: str | None,
+        metrics: Sequence[str],
         work_root: Path,
         clock: Clock,
         worker: Any = None,
@@ -79,7 +79,6 @@ class Trial:
         self._record = record
         self._client = client
         self._repository = repository
-        self._metric = metric
         self._work_root = work_root
         self._clock = clock
         self._on_report = on_report
@@ -106,7 +105,7 @@ class Trial:
         self._stop_reason: JsonObject | None = None
         self._lock = threading.Lock()
         self._unsent: list[Report] = []
-        self._values: list[float] = []
+        self._values: dict[str, list[float]] = {metric: [] for metric in metrics}
         self._last: dict[str, float] = {}
         self.beats = 0
 
@@ -214,9 +213,10 @@ class Trial:
             self.beats += 1
             self._unsent.append(Report(int(step), flat))
             self._last.update(flat)
-            if self._metric in flat:
-                self._values.append(flat[self._metric])
-                del self._values[:-VALUES_KEPT]
+            for metric, values in self._values.items():
+                if metric in flat:
+                    values.append(flat[metric])
+                    del values[:-VALUES_KEPT]
         if self._on_report is not None:
             self._on_report()
 
@@ -306,14 +306,22 @@ class Trial:
         return self.end_step if self._at is None else self._at
 
     @property
-    def metric(self) -> str | None:
-        """Name of the study's objective; None when its fitness comes from a suite."""
-        return self._metric
+    def unreported(self) -> tuple[str, ...]:
+        """The metrics of the objective that were not reported; none when fitness comes from a suite."""
+        return tuple(metric for metric, values in self._values.items() if not values)
 
     @property
     def has_fitness(self) -> bool:
-        """Whether the objective was reported, where it has to be."""
-        return bool(self._values) or self._metric is None
+        """Whether what the objective needs was reported."""
+        return not self.unreported
+
+    def missing(self, what: str, when: str) -> str:
+        """Return the message of an error about metrics that were not reported."""
+        names = self.unreported
+        single = len(self._values) == 1
+        said = f"the objective {names[0]!r}" if single else f"{' and '.join(names)}, which the objective needs"
+        example = ", ".join(f"{name!r}: value" for name in names)
+        return f"{what} {said}; call trial.report({{{example}}}) {when}"
 
     def take_reports(self) -> Sequence[Report]:
         """Return the reports that were not sent yet; they count as sent then."""
@@ -362,7 +370,7 @@ class Trial:
             trial=self.id,
             token=self.token,
             reached_step=self.reached_step,
-            values=tuple(self._values),
+            values={metric: tuple(values) for metric, values in self._values.items()},
             metrics=dict(self._last),
             reports=tuple(self.take_reports()),
             checkpoint=checkpoint,

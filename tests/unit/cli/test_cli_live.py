@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from phyla.cli import live
-from phyla.records import Member, MemberState, Scored, StudyRecord, StudyState
+from phyla.records import Aim, Maximize, Member, MemberState, Scored, StudyRecord, StudyState
 from phyla.study import Progress
 
 
@@ -43,6 +43,8 @@ def progress(members: tuple[Member, ...]) -> Progress:
         running=(),
         counts={"completed": len(members)},
         best=None,
+        front=(),
+        aim=Aim.of(Maximize("score")),
         member_steps=100,
         planned_trials=10 * len(members),
         last_activity=1.0,

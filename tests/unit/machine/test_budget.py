@@ -25,6 +25,8 @@ from phyla.population import (
     FixedSchedule,
     GridSearch,
     InitiatorPBT,
+    ParetoTournament,
+    ParetoTruncation,
     RandomSearch,
     SingleWorkerExplore,
     Strategy,
@@ -32,7 +34,7 @@ from phyla.population import (
     TTest,
     WinnerTakesAll,
 )
-from phyla.records import Maximize, Minimize, StudyState, TrialRecord, TrialState
+from phyla.records import Constrained, Maximize, Minimize, Pareto, StudyState, TrialRecord, TrialState
 from phyla.space import Float, Int, Params, Space
 from simulation import Simulation
 
@@ -160,6 +162,10 @@ STRATEGIES: dict[str, Strategy] = {
     "initiators, one generation, without gate": initiators(generations=1, gate=False),
     "initiators, one member": initiators(population_size=1),
     "single worker": SingleWorkerExplore(explore_steps=3, exploit_steps=10, total_steps=49),
+    "pareto truncation": pbt(ParetoTruncation(0.34)),
+    "pareto truncation, synchronous": pbt(ParetoTruncation(0.34), synchronous=True),
+    "pareto tournament": pbt(ParetoTournament()),
+    "pareto tournament, synchronous": pbt(ExploitPipeline([ParetoTournament()]), synchronous=True),
     "random search": RandomSearch(4, 20),
     "random search, in pieces": RandomSearch(4, 25, steps_per_trial=6),
     "grid search": GridSearch({"lr": [0.1, 0.3], "width": [1, 2, 3]}, 25, steps_per_trial=5),
@@ -174,15 +180,22 @@ TRIALS_OF_A_MEMBER: dict[str, int] = {"random search": 1, "single worker": 12, "
 REPEATABLE = [name for name, strategy in STRATEGIES.items() if strategy.synchronous]
 
 
+SEVERAL = Constrained(Pareto(Maximize("Q"), Minimize("cost")), subject_to=["load < 0.8"])
+
+
+def metrics(fitness: Callable[[TrialRecord], float], trial: TrialRecord) -> dict[str, float]:
+    return {"Q": fitness(trial), "cost": trial.seed % 7 + 0.0, "load": trial.seed % 5 / 5}
+
+
 def made(name: str, fitness: str, seed: int = 0) -> Simulation:
     rules = Rules(
         space=Space(lr=Float(0.1, 1.0), width=Int(1, 9)),
-        objective=Maximize("Q"),
+        objective=SEVERAL if name.startswith("pareto") else Maximize("Q"),
         strategy=STRATEGIES[name],
         max_attempts=2,
         max_broken=100,
     )
-    return Simulation(rules, lambda parent, trial: (None, FITNESSES[fitness](trial)), seed=seed)
+    return Simulation(rules, lambda parent, trial: (None, metrics(FITNESSES[fitness], trial)), seed=seed)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

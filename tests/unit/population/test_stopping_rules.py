@@ -14,11 +14,13 @@ from phyla import plugins
 from phyla.errors import ConfigurationError
 from phyla.population import Divergence, MedianStopping, Reported, StopWith, describe
 from phyla.records import (
+    Goal,
     JsonObject,
     Mark,
     Maximize,
     Minimize,
     Objective,
+    Pareto,
     Report,
     TrialRecord,
     TrialState,
@@ -59,7 +61,7 @@ def at_mark(
     best: float, step: int = 100, *, every: int = 100, objective: Objective = SCORE, start: int = 0
 ) -> Reported:
     mark = Mark(every=every, step=step // every * every, at=step, average=best, best=best)
-    report = Report(step, {objective.metric: best})
+    report = Report(step, {objective.name: best})
     return Reported(trial=trial(start), objective=objective, report=report, marks=(mark,), reports=(report,))
 
 
@@ -102,7 +104,7 @@ def test_the_median_rule(best: float, others: tuple[float, ...], stopped: bool) 
     minimize=st.booleans(),
 )
 def test_the_best_trial_is_never_stopped(own: list[float], others: list[list[float]], minimize: bool) -> None:
-    objective: Objective = Minimize("score") if minimize else Maximize("score")
+    objective: Goal = Minimize("score") if minimize else Maximize("score")
     averages = [math.fsum(values) / len(values) for values in others]
     best = max(own, key=objective.order)
     reason = median().judge(at_mark(best, objective=objective), Others(averages))
@@ -241,3 +243,16 @@ def test_reasons_in_words() -> None:
     assert describe({"rule": "mine", "step": 3}) == "stopped at step 3: mine"
     decision: JsonObject = {"decision": "start", "replaces": 4, "stopped": nan}
     assert describe(decision) == "started fresh, in place of trial 4 (stopped at step 100: score was nan)"
+
+
+def test_divergence_watches_every_metric_of_the_objective_and_bounds_the_first() -> None:
+    objective = Pareto(Maximize("accuracy"), Minimize("latency"))
+    for metrics, stopped in (
+        ({"accuracy": 0.5, "latency": 99.0}, False),
+        ({"accuracy": 7.0, "latency": 1.0}, True),
+        ({"accuracy": 0.5, "latency": INF}, True),
+        ({"latency": NAN}, True),
+        ({"loss": NAN}, False),
+    ):
+        reported = Reported(trial=trial(0), objective=objective, report=Report(10, metrics))
+        assert (Divergence(above=1.0).judge(reported, Others([])) is not None) == stopped, metrics

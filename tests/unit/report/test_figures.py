@@ -1,15 +1,24 @@
 """Figures: what somebody who looks at them would notice."""
 
+import math
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from phyla.records import AttemptState, TrialRecord, TrialState
-from phyla.report import StudyData, fitness_figure, lineage_figure, schedules_figure, timeline_figure
+from phyla.records import AttemptState, Criteria, Goal, Maximize, Minimize, Pareto, TrialRecord, TrialState
+from phyla.report import (
+    StudyData,
+    fitness_figure,
+    front_figure,
+    lineage_figure,
+    schedules_figure,
+    timeline_figure,
+)
 from phyla.report.data import finite_fitness
 from report_study import empty, large, simulated
 
@@ -319,3 +328,59 @@ def test_members_outlines_keep_their_extremes(many: StudyData, big: dict[Draw, A
         assert max(line.y) == max(values)
         assert min(line.y) == min(values)
         assert line.x[-1] == 200_000
+
+
+def judged(data: StudyData, *goals: Goal, limit: float = math.inf) -> StudyData:
+    """Give every completed trial a cost, and what a Pareto objective makes of it."""
+    rng = np.random.default_rng(0)
+    trials = []
+    for one in data.trials:
+        if one.state is TrialState.COMPLETED and one.fitness is not None:
+            values = {"accuracy": one.fitness, "cost": float(rng.gamma(2.0)), "memory": float(rng.random())}
+            found = Pareto(*goals).judge(values)
+            why = f"cost {values['cost']:g} > {limit:g}" if values["cost"] > limit else None
+            criteria = Criteria(values=values, orders=found.orders, infeasible=why)
+            order = -math.inf if why else found.order
+            trials.append(replace(one, order=order, criteria=criteria))
+        else:
+            trials.append(one)
+    return replace(data, trials=trials, tradeoffs=goals)
+
+
+def test_the_front_is_drawn_on_top_of_all_trials(study: StudyData) -> None:
+    data = judged(study, Maximize("accuracy"), Minimize("cost"), limit=4.0)
+    figure = front_figure(data)
+    front = trace(figure, "on the front")
+    assert list(zip(front.x, front.y, strict=True)) == [
+        (one.criteria.values["accuracy"], one.criteria.values["cost"]) for one in data.front if one.criteria
+    ]
+    assert len(front.x) > 3
+    infeasible = trace(figure, "infeasible")
+    assert min(infeasible.y) > 4.0
+    assert "infeasible: cost" in infeasible.text[0]
+    behind = trace(figure, "behind")
+    finite = [one for one in data.completed if one.fitness is not None and math.isfinite(one.fitness)]
+    assert len(front.x) + len(infeasible.x) + len(behind.x) == len(finite)
+    left_out = len(data.completed) - len(finite)
+    assert (f"Left out: {left_out} trial" in notes(figure)) == (left_out > 0)
+    assert figure.layout.xaxis.title.text == "accuracy, higher is better"
+    assert figure.layout.yaxis.title.text == "cost, lower is better"
+
+
+def test_a_third_goal_is_a_colour(study: StudyData) -> None:
+    data = judged(study, Maximize("accuracy"), Minimize("cost"), Maximize("memory"))
+    front = trace(front_figure(data), "on the front")
+    assert list(front.marker.color) == [one.criteria.values["memory"] for one in data.front if one.criteria]
+
+
+def test_a_front_without_trials_says_so() -> None:
+    figure = front_figure(replace(empty(), tradeoffs=(Maximize("a"), Minimize("b"))))
+    assert "No trial has completed" in figure.layout.annotations[0].text
+
+
+def test_infeasible_trials_are_marked_in_the_figure_of_fitness(study: StudyData) -> None:
+    data = judged(study, Maximize("accuracy"), Minimize("cost"), limit=4.0)
+    shown = trace(fitness_figure(data), "infeasible")
+    assert len(shown.x) == sum(bool(one.criteria and one.criteria.infeasible) for one in data.completed)
+    best = trace(fitness_figure(data), "best so far")
+    assert max(best.y) == max(one.fitness for one in data.scored if one.fitness is not None)

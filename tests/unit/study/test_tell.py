@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 import phyla
-from phyla.errors import LeaseLost, StoreError
+from phyla.errors import LeaseLost, NoFitness, StoreError
+from phyla.records import Criteria
 from phyla.store.memory import MemoryStore
 
 
@@ -46,3 +47,18 @@ def test_a_lost_lease_does_not_keep_the_other_failures_from_being_told(tmp_path:
     with pytest.raises(LeaseLost):
         made.tell([first, second], error="both")
     assert made.results().counts() == {"failed": 2}
+
+
+def test_every_metric_that_the_objective_needs_has_to_be_told(tmp_path: Path) -> None:
+    objective = phyla.Constrained(phyla.Maximize("score"), subject_to=["cost <= 2", "size < 9"])
+    strategy = phyla.PBT(population_size=1, steps_per_trial=1, total_steps=1)
+    made = phyla.Study("several", {"lr": phyla.Float(0.1, 1.0)}, objective, strategy, home=tmp_path)
+    trial = made.ask()
+    assert trial is not None
+    (trial.checkpoint_dir / "weights").write_text("w")
+    with pytest.raises(NoFitness, match="never reported cost and size, which the objective needs; call"):
+        made.tell(trial, metrics={"score": 1.0})
+    made.tell(trial, metrics={"cost": 3.0, "size": 1.0})
+    assert made.results().best is None
+    (row,) = made.results().trials()
+    assert row.criteria == Criteria(values={"score": 1.0, "cost": 3.0, "size": 1.0}, infeasible="cost 3 > 2")

@@ -66,7 +66,7 @@ class Bench:
             self.client,
             repository,
             train,
-            metric="score",
+            metrics=("score",),
             work_root=folder / "work",
             clock=self.clock,
             timer=self.clock,

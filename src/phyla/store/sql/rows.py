@@ -16,6 +16,7 @@ from phyla.records import (
     Checkpoint,
     CheckpointKind,
     CheckpointState,
+    Criteria,
     JsonObject,
     Member,
     MemberState,
@@ -73,6 +74,7 @@ TRIAL_FIELDS = (
     "started_at",
     "ended_at",
     "stop_reason",
+    "criteria",
 )
 """Fields of a trial that may change; the others are facts of the decision that made it."""
 
@@ -160,22 +162,26 @@ def scored_json(scored: Scored) -> str:
             "order": scored.order,
             "measurements": scored.measurements,
             **({} if scored.stderr is None else {"stderr": scored.stderr}),
+            **({} if scored.criteria is None else {"criteria": scored.criteria.to_json()}),
         }
     )
 
 
 def scored_record(text: str) -> Scored:
     """Return the score, weights and hyperparameters of what `scored_json` wrote."""
-    return Scored(**decode(text))
+    raw = decode(text)
+    if "criteria" in raw:
+        raw["criteria"] = Criteria.from_json(raw["criteria"])
+    return Scored(**raw)
 
 
 def member_record(row: Row) -> Member:
     """Return the member of a row."""
-    head = None if row[6] is None else Scored(**decode(row[6]))
+    head = None if row[6] is None else scored_record(row[6])
     if row[9] == row[6]:
         published = head
     else:
-        published = None if row[9] is None else Scored(**decode(row[9]))
+        published = None if row[9] is None else scored_record(row[9])
     return Member(
         study=row[0],
         index=row[1],
@@ -287,7 +293,12 @@ def trial_record(row: Row) -> TrialRecord:
         started_at=row[31],
         ended_at=row[32],
         stop_reason=None if row[33] is None else decode(row[33]),
+        criteria=None if row[34] is None else Criteria.from_json(decode(row[34])),
     )
+
+
+def _criteria(criteria: Criteria | None) -> str | None:
+    return None if criteria is None else encode(criteria.to_json())
 
 
 def _fitness(fitness: float | None) -> float | None:
@@ -305,6 +316,7 @@ _TRIAL_WRITERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "metrics": ("metrics", encode),
     "error": ("error", text),
     "stop_reason": ("stop_reason", _stop_reason),
+    "criteria": ("criteria", _criteria),
 }
 
 
@@ -358,6 +370,7 @@ def trial_values(trial: TrialRecord) -> Values:
         "started_at": trial.started_at,
         "ended_at": trial.ended_at,
         "stop_reason": _stop_reason(trial.stop_reason),
+        "criteria": _criteria(trial.criteria),
     }
 
 

@@ -135,6 +135,13 @@ class Statements:
             studies.update().where(s.id == STUDY).values(state_version=s.state_version + ONE), ["strategy_state"]
         )
 
+    def _orders(self, scored: sa.Column[str]) -> sa.ColumnElement[str]:
+        """Return the sort keys in a score as JSON, without reading the rest of it."""
+        if self._dialect.name == "sqlite":
+            return sa.func.json_extract(scored, sa.literal_column("'$.criteria.orders'"))
+        criteria, orders = sa.literal_column("'criteria'", sa.Text), sa.literal_column("'orders'", sa.Text)
+        return sa.func.json_extract_path_text(sa.cast(scored, sa.JSON), criteria, orders)
+
     def _members(self) -> None:
         m = members.c
         mine = m.study == STUDY
@@ -142,6 +149,9 @@ class Statements:
         self.member = self._compile(one)
         self.locked_member = self._compile(self._locked(one))
         self.all_members = self._compile(sa.select(members).where(mine).order_by(m.member))
+        self.vectors = self._compile(
+            sa.select(m.member, m.published_order, self._orders(m.published)).where(mine).order_by(m.member)
+        )
         self.insert_member = self._compile(members.insert().inline(), ["study", "member", "state"])
         least = sa.select(sa.func.min(m.spent_steps)).where(mine, READY).scalar_subquery()
         ready = self._locked(sa.select(members).where(mine, READY).limit(ONE).offset(ZERO), skip=True)

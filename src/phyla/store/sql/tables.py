@@ -177,6 +177,7 @@ trials = sa.Table(
     sa.Column("started_at", sa.Double),
     sa.Column("ended_at", sa.Double),
     sa.Column("stop_reason", sa.Text),
+    sa.Column("criteria", sa.Text),
     sa.CheckConstraint(_one_of("kind", TrialKind), name="trials_kind"),
     sa.CheckConstraint(_one_of("state", TrialState), name="trials_state"),
     sa.CheckConstraint(

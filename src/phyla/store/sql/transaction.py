@@ -14,6 +14,7 @@ from phyla.records import (
     TrialRecord,
 )
 from phyla.store.sql.backend import Backend, Cursor
+from phyla.store.sql.codec import decode
 from phyla.store.sql.evaluation import SqlEvaluation
 from phyla.store.sql.rows import (
     Row,
@@ -109,6 +110,13 @@ class SqlTransaction:
         """Return the ready member to decide about next; locks it and passes over locked ones."""
         row = self._one(self._sql.next_ready_of_slot, k_slot=slot) or self._one(self._sql.next_ready)
         return None if row is None else self._held.member(member_record(row))
+
+    def vectors(self) -> Sequence[tuple[int, tuple[float, ...]]]:
+        """Return index and sort keys of the members that may donate."""
+        rows = [row for row in self._all(self._sql.vectors) if row[1] is not None and row[1] > NEVER]
+        texts = [f"[{row[1]!r}]" if row[2] in (None, "[]") else row[2] for row in rows]
+        found = decode(f"[{','.join(texts)}]")
+        return [(row[0], tuple(orders)) for row, orders in zip(rows, found, strict=True)]
 
     def scored(self) -> int:
         """Return how many members have a published fitness."""

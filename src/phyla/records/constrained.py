@@ -1,0 +1,175 @@
+"""An objective that counts only where constraints hold."""
+
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass, replace
+from typing import final
+
+from phyla.errors import ConfigurationError
+from phyla.records.objective import WORST, Goal, Judgement, Maximize, Minimize, Objective
+
+_SIGNS: dict[str, tuple[Callable[[float, float], bool], str]] = {
+    "<=": (operator.le, ">"),
+    ">=": (operator.ge, "<"),
+    "<": (operator.lt, ">="),
+    ">": (operator.gt, "<="),
+}
+_COMPARISON = re.compile(r"[<>=!]+")
+_EXAMPLE = "write a metric, one of <=, >=, < and >, and a number, as in 'latency_ms <= 20'"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A bound on a metric.
+
+    Attributes:
+        metric: name of the metric.
+        sign: `<=`, `>=`, `<` or `>`.
+        bound: finite, in units of the metric.
+    """
+
+    metric: str
+    sign: str
+    bound: float
+
+    @classmethod
+    def parse(cls, text: object) -> "Constraint":
+        """Read a constraint as it is written, such as "latency_ms <= 20".
+
+        Raises:
+            ConfigurationError: it is none; the message says what is wrong.
+        """
+        where = f"constraint {text!r}"
+        if not isinstance(text, str):
+            raise ConfigurationError(f"{where}: {_EXAMPLE}")
+        signs = _COMPARISON.findall(text)
+        if not signs:
+            raise ConfigurationError(f"{where}: it compares nothing; {_EXAMPLE}")
+        if len(signs) > 1:
+            raise ConfigurationError(f"{where}: write each comparison as a constraint of its own")
+        sign = signs[0]
+        metric, bound = (part.strip() for part in text.split(sign))
+        if sign in ("=", "==", "!="):
+            raise ConfigurationError(
+                f"{where}: measured numbers are hardly ever equal; give a range by two constraints, >= and <="
+            )
+        if sign not in _SIGNS:
+            raise ConfigurationError(f"{where}: {sign!r} is no comparison; {_EXAMPLE}")
+        if _number(metric) is not None and _number(bound) is None:
+            turned = {"<=": ">=", ">=": "<=", "<": ">", ">": "<"}[sign]
+            raise ConfigurationError(f"{where}: put the metric first: '{bound or 'metric'} {turned} {metric}'")
+        value = _number(bound)
+        if not metric or value is None or not math.isfinite(value):
+            wrong = f"{bound!r} is no finite number" if metric else "the metric is missing"
+            raise ConfigurationError(f"{where}: {wrong}; {_EXAMPLE}")
+        return cls(metric, sign, value)
+
+    @property
+    def goal(self) -> Goal:
+        """The direction in which the metric leaves the bound behind."""
+        return Minimize(self.metric) if self.sign.startswith("<") else Maximize(self.metric)
+
+    def violation(self, value: float) -> str | None:
+        """Return how a value violates the constraint, as in "latency_ms 35 > 20"; None if it does not."""
+        holds, opposite = _SIGNS[self.sign]
+        if holds(value, self.bound):
+            return None
+        if math.isnan(value):
+            return f"{self.metric} nan, not {self}"
+        shown, bound = f"{value:g}", f"{self.bound:g}"
+        if shown == bound and value != self.bound:
+            shown, bound = repr(value), repr(self.bound)
+        return f"{self.metric} {shown} {opposite} {bound}"
+
+    def __str__(self) -> str:
+        return f"{self.metric} {self.sign} {self.bound:g}"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Constrained:
+    """An objective that counts only where all constraints hold.
+
+    A trial that violates one is *infeasible*: it never donates and is never the best, and all infeasible trials
+    are equally bad. A member that is infeasible may take over a feasible one. nan satisfies no constraint.
+
+    Args:
+        objective: what is selected for among feasible trials: any other objective.
+        subject_to: constraints, each a metric, a comparison and a number, as in "latency_ms <= 20"; one of
+            `<=`, `>=`, `<`, `>`. The metrics have to be reported like that of the objective.
+
+    Raises:
+        ConfigurationError: a constraint cannot be read, or two can never hold together.
+    """
+
+    objective: Objective
+    subject_to: Sequence[str]
+
+    def __post_init__(self) -> None:
+        given_objective: object = self.objective
+        if isinstance(given_objective, type) or not is_dataclass(given_objective):
+            raise ConfigurationError(
+                f"Constrained({self.objective!r}, ...): give an objective first, as in "
+                "Constrained(Maximize('accuracy'), subject_to=['latency_ms <= 20'])"
+            )
+        given = (self.subject_to,) if isinstance(self.subject_to, str) else tuple(self.subject_to)
+        if not given:
+            raise ConfigurationError(f"Constrained(subject_to={self.subject_to!r}): {_EXAMPLE}")
+        read = [Constraint.parse(text) for text in given]
+        for low in (one for one in read if one.sign.startswith(">")):
+            for high in (one for one in read if one.sign.startswith("<") and one.metric == low.metric):
+                touch = low.bound == high.bound and (low.sign, high.sign) == (">=", "<=")
+                if low.bound >= high.bound and not touch:
+                    raise ConfigurationError(f"Constrained: {low} and {high} can never hold together")
+        object.__setattr__(self, "subject_to", tuple(map(str, given)))
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        """The constraints, as read."""
+        return tuple(Constraint.parse(text) for text in self.subject_to)
+
+    @property
+    def goals(self) -> tuple[Goal, ...]:
+        """The objective's goals, and the metrics of the constraints."""
+        goals = {goal.metric: goal for goal in self.objective.goals}
+        for constraint in self.constraints:
+            goals.setdefault(constraint.metric, constraint.goal)
+        return tuple(goals.values())
+
+    @property
+    def tradeoffs(self) -> tuple[Goal, ...]:
+        """The objective's."""
+        return self.objective.tradeoffs
+
+    @property
+    def name(self) -> str:
+        """The objective's."""
+        return self.objective.name
+
+    @property
+    def maximize(self) -> bool:
+        """The objective's."""
+        return self.objective.maximize
+
+    @property
+    def description(self) -> str:
+        """What is selected for, in words."""
+        return f"{self.objective.description}, subject to {' and '.join(map(str, self.constraints))}"
+
+    def judge(self, values: Mapping[str, float]) -> Judgement:
+        """Judge one trial: as the objective does, or infeasible."""
+        found = self.objective.judge(values)
+        violations = [one.violation(values[one.metric]) for one in self.constraints]
+        wrong = [found.infeasible, *violations]
+        why = " and ".join(text for text in wrong if text)
+        return replace(found, order=WORST, infeasible=why) if why else found
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,276 @@
+"""Objectives: what they make of metrics, and which ones they refuse."""
+
+import json
+import math
+import re
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import phyla
+from phyla import plugins
+from phyla.controller import to_config
+from phyla.errors import ConfigurationError
+from phyla.machine import Rules
+from phyla.population import PBT, BestOfLast, FromSuite, ParetoTruncation, RandomSearch, TTest
+from phyla.records import (
+    Aim,
+    Constrained,
+    Constraint,
+    Criteria,
+    Goal,
+    Judgement,
+    Maximize,
+    Minimize,
+    Objective,
+    Pareto,
+    WeightedSum,
+)
+from phyla.space import Float, Space
+
+ANYTHING = st.floats(allow_nan=True, allow_infinity=True)
+TWO = Pareto(Maximize("accuracy"), Minimize("latency_ms"))
+SUM = WeightedSum({"accuracy": 1, "latency_ms": -0.01})
+LIMITED = Constrained(Maximize("accuracy"), subject_to=["latency_ms <= 20"])
+PARETO_PBT = PBT(population_size=2, steps_per_trial=1, total_steps=2, exploit=ParetoTruncation())
+
+
+@pytest.mark.parametrize(
+    "objective", [Maximize("a"), Minimize("a"), TWO, SUM, LIMITED, Constrained(TWO, ["b > 0"])]
+)
+def test_objectives_are_stored_as_json_under_their_registered_names(objective: Objective) -> None:
+    stored = json.loads(json.dumps(plugins.encode(objective)))
+    assert stored["plugin"].startswith("phyla.objectives/")
+    assert plugins.decode(stored) == objective
+    aim = Aim.of(objective)
+    assert Aim.from_config({"aim": json.loads(json.dumps(aim.to_json()))}) == aim
+
+
+def test_configurations_that_only_know_maximize_and_minimize_are_read() -> None:
+    old = {"objective": {"plugin": "phyla.objectives/minimize", "metric": "loss"}}
+    assert Aim.from_config(old) == Aim.of(Minimize("loss"))
+
+
+@given(accuracy=ANYTHING, latency=ANYTHING)
+def test_a_weighted_sum_is_the_sum_and_never_finite_by_accident(accuracy: float, latency: float) -> None:
+    found = SUM.judge({"accuracy": accuracy, "latency_ms": latency})
+    if math.isfinite(accuracy) and math.isfinite(latency):
+        assert found.fitness == pytest.approx(accuracy - 0.01 * latency, rel=1e-12) or math.isinf(found.fitness)
+    else:
+        assert math.isnan(found.fitness)
+    assert found.order == (found.fitness if math.isfinite(found.fitness) else -math.inf)
+    assert found.orders == ()
+
+
+def test_a_weighted_sum_says_what_it_is() -> None:
+    assert SUM.name == "accuracy - 0.01 latency_ms"
+    assert SUM.description == "maximise accuracy - 0.01 latency_ms"
+    assert WeightedSum({"loss": -1}).name == "-loss"
+    assert WeightedSum({"a_rather_long_name": 2, "another_rather_long_name": 3}).name == "weighted sum"
+    assert SUM.goals == (Maximize("accuracy"), Minimize("latency_ms"))
+
+
+@given(accuracy=ANYTHING, latency=ANYTHING)
+def test_a_pareto_objective_keeps_all_goals_apart(accuracy: float, latency: float) -> None:
+    found = TWO.judge({"accuracy": accuracy, "latency_ms": latency})
+    assert found.fitness is accuracy
+    assert found.orders == (TWO.goals[0].order(accuracy), TWO.goals[1].order(latency))
+    both = math.isfinite(accuracy) and math.isfinite(latency)
+    assert found.order == (accuracy if both else -math.inf)
+
+
+@given(accuracy=ANYTHING, latency=ANYTHING)
+def test_what_is_infeasible_is_worst_whatever_else_it_is(accuracy: float, latency: float) -> None:
+    found = LIMITED.judge({"accuracy": accuracy, "latency_ms": latency})
+    assert (found.infeasible is None) == (latency <= 20)
+    assert found.order == (Maximize("accuracy").order(accuracy) if latency <= 20 else -math.inf)
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "violation"),
+    [
+        ("latency_ms <= 20", 35.0, "latency_ms 35 > 20"),
+        ("latency_ms <= 20", 20.0, None),
+        ("latency_ms<20", 20.0, "latency_ms 20 >= 20"),
+        ("  accuracy >= 1e-1 ", 0.05, "accuracy 0.05 < 0.1"),
+        ("validation/accuracy > -0.5", -0.5, "validation/accuracy -0.5 <= -0.5"),
+        ("latency_ms <= 20", math.nan, "latency_ms nan, not latency_ms <= 20"),
+        ("latency_ms <= 20", math.inf, "latency_ms inf > 20"),
+        ("x <= 20", 20.000000001, "x 20.000000001 > 20.0"),
+    ],
+)
+def test_constraints_say_how_they_are_violated(text: str, value: float, violation: str | None) -> None:
+    assert Constraint.parse(text).violation(value) == violation
+
+
+@given(
+    metric=st.from_regex(r"[a-z_][a-z_/0-9]{0,20}", fullmatch=True),
+    sign=st.sampled_from(["<=", ">=", "<", ">"]),
+    bound=st.floats(allow_nan=False, allow_infinity=False),
+    value=ANYTHING,
+)
+def test_constraints_are_read_as_they_are_written(metric: str, sign: str, bound: float, value: float) -> None:
+    read = Constraint.parse(f"{metric} {sign} {bound!r}")
+    assert read == Constraint(metric, sign, bound)
+    holds = {"<=": value <= bound, ">=": value >= bound, "<": value < bound, ">": value > bound}[sign]
+    assert (read.violation(value) is None) == holds
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("latency_ms", "compares nothing"),
+        ("latency_ms = 20", "range by two constraints"),
+        ("latency_ms == 20", "range by two constraints"),
+        ("latency_ms => 20", "'=>' is no comparison"),
+        ("0 < latency_ms < 20", "constraint of its own"),
+        ("20 >= latency_ms", "'latency_ms <= 20'"),
+        ("latency_ms <= fast", "'fast' is no finite number"),
+        ("latency_ms <= nan", "'nan' is no finite number"),
+        ("latency_ms <= inf", "'inf' is no finite number"),
+        ("latency_ms <= ", "no finite number"),
+        ("<= 20", "metric is missing"),
+        ("", "compares nothing"),
+        (20, "write a metric"),
+    ],
+)
+def test_constraints_that_cannot_be_read(text: str, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(says)) as caught:
+        Constrained(Maximize("accuracy"), subject_to=[text])
+    assert repr(text) in str(caught.value)
+
+
+def test_constraints_add_their_metrics_to_what_is_needed() -> None:
+    limited = Constrained(TWO, subject_to=("latency_ms <= 20", "memory_gb < 8", "memory_gb > 1", "recall >= 0.5"))
+    assert limited.goals == (
+        Maximize("accuracy"),
+        Minimize("latency_ms"),
+        Minimize("memory_gb"),
+        Maximize("recall"),
+    )
+    assert limited.tradeoffs == TWO.goals
+    values = {"accuracy": 1.0, "latency_ms": 30.0, "memory_gb": 9.0, "recall": 1.0}
+    assert limited.judge(values).infeasible == "latency_ms 30 > 20 and memory_gb 9 >= 8"
+    assert Constrained(Maximize("a"), "a >= 0").goals == (Maximize("a"),)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: WeightedSum({}), "give weights by metric"),
+        (lambda: WeightedSum(["accuracy"]), "give weights by metric"),  # type: ignore[arg-type]
+        (lambda: WeightedSum({"a": 0.0}), "not 0"),
+        (lambda: WeightedSum({"a": math.nan}), "finite"),
+        (lambda: WeightedSum({"a": "1"}), "finite"),  # type: ignore[dict-item]
+        (lambda: WeightedSum({"": 1.0}), "name a reported metric"),
+        (lambda: Pareto(), "two or more"),
+        (lambda: Pareto(Maximize("a")), "use Maximize or Minimize"),
+        (lambda: Pareto(Maximize("a"), Minimize("a")), "a metric of its own"),
+        (lambda: Pareto("a", "b"), "give goals"),  # type: ignore[arg-type]
+        (lambda: Pareto(LIMITED, Minimize("b")), "limits go around it"),  # type: ignore[arg-type]
+        (lambda: Constrained(Maximize("a"), []), "write a metric"),
+        (lambda: Constrained("a", ["a > 1"]), "give an objective first"),  # type: ignore[arg-type]
+        (lambda: Constrained(Maximize, ["a > 1"]), "give an objective first"),  # type: ignore[arg-type]
+        (lambda: Constrained(Maximize("a"), ["b >= 5", "b <= 3"]), "never hold together"),
+        (lambda: Constrained(Maximize("a"), ["b >= 5", "b < 5"]), "never hold together"),
+    ],
+)
+def test_objectives_that_make_no_sense(make: object, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(says)):
+        make()  # type: ignore[operator]
+
+
+def test_a_range_of_one_point_may_hold() -> None:
+    assert Constrained(Maximize("a"), ["b >= 5", "b <= 5"]).judge({"a": 1.0, "b": 5.0}).infeasible is None
+
+
+def _rules(objective: Objective, strategy: object) -> Rules:
+    return Rules(space=Space(lr=Float(0, 1)), objective=objective, strategy=strategy)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("objective", "strategy", "says"),
+    [
+        (TWO, PBT(population_size=2, steps_per_trial=1, total_steps=2), "exploit=ParetoTruncation()"),
+        (TWO, PBT(population_size=2, steps_per_trial=1, total_steps=2, exploit=TTest()), "WeightedSum"),
+        (
+            Constrained(TWO, ["m < 1"]),
+            phyla.InitiatorPBT(population_size=2, steps_per_trial=1, total_steps=2),
+            "Pa",
+        ),
+        (TWO, phyla.SingleWorkerExplore(explore_steps=1, exploit_steps=1, total_steps=4), "single numbers"),
+        (SUM, RandomSearch(1, 1, fitness=BestOfLast(2)), "different weights"),
+        (LIMITED, RandomSearch(1, 1, fitness=BestOfLast(2)), "different weights"),
+    ],
+)
+def test_strategies_that_cannot_work_with_an_objective_are_refused(
+    objective: Objective, strategy: object, says: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(says)):
+        _rules(objective, strategy)
+
+
+@pytest.mark.parametrize("given", ["accuracy", Maximize, {"accuracy": 1.0}, None])
+def test_what_is_no_objective_is_refused(given: object) -> None:
+    with pytest.raises(ConfigurationError, match="give an objective, such as Maximize"):
+        _rules(given, RandomSearch(1, 1))  # type: ignore[arg-type]
+
+
+def test_strategies_that_can_are_not() -> None:
+    for strategy in (PARETO_PBT, RandomSearch(1, 1), phyla.GridSearch({"lr": [0.1]}, 1)):
+        assert _rules(TWO, strategy).reported_metrics == ("accuracy", "latency_ms")
+    assert _rules(LIMITED, PBT(population_size=2, steps_per_trial=1, total_steps=2)).objective == LIMITED
+
+
+def test_one_named_aggregate_is_too_little_for_several_metrics() -> None:
+    suite = phyla.Suite("heldout", [phyla.EvalTask("t", print)])
+    strategy = RandomSearch(1, 1, fitness=FromSuite("heldout", "accuracy"))
+    with pytest.raises(ConfigurationError, match=re.escape("leave the metric out: FromSuite('heldout')")):
+        Rules(space=Space(lr=Float(0, 1)), objective=TWO, strategy=strategy, suites=(suite,))
+
+
+def test_a_suite_has_one_objective() -> None:
+    with pytest.raises(ConfigurationError, match="chosen by one aggregate"):
+        phyla.Suite("heldout", [phyla.EvalTask("t", print)], objective=TWO)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """An objective of somebody else's: one metric over another."""
+
+    above: str
+    below: str
+    tradeoffs: tuple[Goal, ...] = field(default=(), init=False)
+    maximize: bool = field(default=True, init=False)
+
+    @property
+    def goals(self) -> tuple[Goal, ...]:
+        return (Maximize(self.above), Minimize(self.below))
+
+    @property
+    def name(self) -> str:
+        return f"{self.above}/{self.below}"
+
+    @property
+    def description(self) -> str:
+        return f"maximise {self.name}"
+
+    def judge(self, values: dict[str, float]) -> Judgement:
+        ratio = values[self.above] / values[self.below] if values[self.below] else math.nan
+        return Judgement(fitness=ratio, order=Maximize("r").order(ratio))
+
+
+def test_an_objective_of_somebody_elses_is_as_good_as_ours() -> None:
+    rules = _rules(Constrained(Ratio("a", "b"), ["b < 10"]), RandomSearch(1, 1))  # type: ignore[arg-type]
+    config = json.loads(json.dumps(to_config(rules, 0)))
+    assert plugins.decode(config["objective"]).objective == Ratio("a", "b")
+    assert Aim.from_config(config).name == "a/b"
+    assert rules.objective.judge({"a": 1.0, "b": 4.0}) == Judgement(fitness=0.25, order=0.25)
+
+
+def test_criteria_are_stored_as_json() -> None:
+    criteria = Criteria(values={"a": 1.0, "b": 2.0}, orders=(1.0, -2.0), infeasible="b 2 > 1")
+    assert Criteria.from_json(json.loads(json.dumps(criteria.to_json()))) == criteria
+    assert Criteria.from_json(None) is None
