@@ -32,11 +32,8 @@ from phyla.machine import (
 )
 from phyla.records import (
     Attempt,
-    AttemptState,
     Checkpoint,
     CheckpointState,
-    Group,
-    GroupState,
     JsonObject,
     Member,
     MemberState,
@@ -52,11 +49,11 @@ from phyla.records import (
     TrialState,
 )
 from phyla.settings import Clock, system_clock
-from phyla.store.memory_evaluation import Ledger, MemoryEvaluation
+from phyla.store.memory_evaluation import MemoryEvaluation
+from phyla.store.memory_tables import NEVER, UNFINISHED, Ledger, Tables
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
-_UNFINISHED = (TrialState.RUNNING, TrialState.PENDING)
 
 
 @final
@@ -71,7 +68,7 @@ class MemoryStore:
         self._clock = clock
         self._lock = threading.RLock()
         self._studies: dict[int, StudyRecord] = {}
-        self._tables: dict[int, _Tables] = {}
+        self._tables: dict[int, Tables] = {}
         self._next_trial = 1
         self._ledger = Ledger()
 
@@ -96,7 +93,7 @@ class MemoryStore:
                 created_at=self._clock(),
             )
             self._studies[study.id] = study
-            self._tables[study.id] = _Tables(study.id, population_size)
+            self._tables[study.id] = Tables(study.id, population_size)
             return study
 
     def find_study(self, name: str) -> StudyRecord | None:
@@ -198,18 +195,6 @@ class MemoryStore:
         """Nothing is open."""
 
 
-class _Tables:
-    def __init__(self, study: int, population_size: int) -> None:
-        self.members = {
-            index: Member(study=study, index=index, state=MemberState.READY) for index in range(population_size)
-        }
-        self.trials: dict[int, TrialRecord] = {}
-        self.attempts: dict[tuple[int, int], Attempt] = {}
-        self.checkpoints: dict[str, Checkpoint] = {}
-        self.elites: dict[int, Scored | None] = {}
-        self.reports: dict[tuple[int, int], list[Report]] = {}
-
-
 @final
 class MemoryTransaction:
     """One transaction; changes are made at once and undone when the block raises."""
@@ -251,22 +236,17 @@ class MemoryTransaction:
         """Return all members by index."""
         return list(self._t.members.values())
 
-    def _ranked(self) -> list[Member]:
-        scored = [m for m in self._t.members.values() if m.published and m.published.order is not None]
-        return sorted(scored, key=_rank_key, reverse=True)
-
     def scored(self) -> int:
         """Return how many members have a published fitness."""
-        return len(self._ranked())
+        return len(self._t.ranked)
 
     def rank(self, member: Member) -> int:
         """Return how many members rank before this one."""
-        mine = _rank_key(member)
-        return sum(_rank_key(other) > mine for other in self._ranked())
+        return self._t.ranked.above(*_rank_key(member))
 
     def at_rank(self, rank: int) -> Member:
         """Return the member at a rank."""
-        return self._ranked()[rank]
+        return self._t.members[self._t.ranked[-1 - rank][1]]
 
     def elite(self, index: int) -> Scored | None:
         """Return the elite of a member, or None."""
@@ -274,27 +254,31 @@ class MemoryTransaction:
 
     def elites(self) -> int:
         """Return how many members have an elite."""
-        return sum(elite is not None for elite in self._t.elites.values())
+        return len(self._t.best_elites)
 
     def elite_at_rank(self, rank: int) -> Scored:
         """Return the elite at a rank."""
-        elites = [elite for elite in self._t.elites.values() if elite is not None]
-        return sorted(elites, key=lambda elite: (elite.order or 0.0, elite.member), reverse=True)[rank]
+        elite = self._t.elites[self._t.best_elites[-1 - rank][1]]
+        assert elite is not None
+        return elite
 
     def lowest_generation(self) -> int | None:
         """Return the lowest generation of members that are not done."""
-        return min(
-            (m.generation for m in self._t.members.values() if m.state is not MemberState.DONE), default=None
-        )
+        active = self._t.active
+        return active[0][0] if len(active) else None
 
     def next_ready(self, slot: str) -> Member | None:
         """Return the ready member to decide about next."""
-        ready = [m for m in self._t.members.values() if m.state is MemberState.READY]
-        return min(ready, key=lambda m: (m.spent_steps, m.slot != slot, m.index), default=None)
+        ready = self._t.ready
+        if not len(ready):
+            return None
+        least, index = ready[0]
+        here = [i for i in self._t.ready_by_slot.of(slot) if self._t.members[i].spent_steps == least]
+        return self._t.members[min(here, default=index)]
 
     def next_pending(self) -> TrialRecord | None:
         """Return the pending trial with the lowest id."""
-        pending = [t.id for t in self._t.trials.values() if t.state is TrialState.PENDING]
+        pending = self._t.open.of(TrialState.PENDING)
         return self._t.trials[min(pending)] if pending else None
 
     def trial(self, trial_id: int) -> TrialRecord:
@@ -330,7 +314,10 @@ class MemoryTransaction:
 
     def attempts(self, trial_id: int) -> Sequence[Attempt]:
         """Return the attempts of a trial, oldest first."""
-        return [a for (trial, _), a in sorted(self._t.attempts.items()) if trial == trial_id]
+        trial = self._t.trials.get(trial_id)
+        # Tokens count up from 1.
+        keys = [(trial_id, token) for token in range(1, trial.token + 1)] if trial else []
+        return [self._t.attempts[key] for key in keys if key in self._t.attempts]
 
     def all_attempts(self) -> Sequence[Attempt]:
         """Return all attempts by (trial, token)."""
@@ -338,17 +325,13 @@ class MemoryTransaction:
 
     def running(self, worker: str | None = None) -> Sequence[Attempt]:
         """Return the running attempts of one worker, or all of them."""
-        return [
-            attempt
-            for _, attempt in sorted(self._t.attempts.items())
-            if attempt.state is AttemptState.RUNNING and worker in (None, attempt.worker)
-        ]
+        keys = [key for _, key in self._t.expiry.since(NEVER)] if worker is None else self._t.running.of(worker)
+        return [self._t.attempts[key] for key in sorted(keys)]
 
     def expired(self, limit: int) -> Sequence[Attempt]:
         """Return running attempts whose lease ran out, longest first."""
-        now = self.now()
-        late = [attempt for attempt in self.running() if attempt.expires_at < now]
-        return sorted(late, key=lambda a: (a.expires_at, a.trial))[:limit]
+        late = min(limit, self._t.expiry.before(self._now))
+        return [self._t.attempts[self._t.expiry[place][1]] for place in range(late)]
 
     def checkpoint(self, name: str) -> Checkpoint | None:
         """Return a checkpoint's row."""
@@ -356,15 +339,19 @@ class MemoryTransaction:
 
     def checkpoints(self) -> Sequence[Checkpoint]:
         """Return all checkpoints by creation."""
-        return sorted(self._t.checkpoints.values(), key=lambda c: (c.created_at, c.trial, c.name))
+        return sorted(self._t.checkpoints.values(), key=_creation)
 
     def live_checkpoints(self) -> Sequence[Checkpoint]:
         """Return the checkpoints in state live, oldest first."""
-        return [c for c in self.checkpoints() if c.state is CheckpointState.LIVE]
+        return self._present(CheckpointState.LIVE)
 
     def deleting_checkpoints(self) -> Sequence[Checkpoint]:
         """Return the checkpoints in state deleting, oldest first."""
-        return [c for c in self.checkpoints() if c.state is CheckpointState.DELETING]
+        return self._present(CheckpointState.DELETING)
+
+    def _present(self, state: CheckpointState) -> list[Checkpoint]:
+        present = [self._t.checkpoints[name] for name in self._t.by_state.of(state)]
+        return sorted(present, key=_creation)
 
     def held_checkpoints(self) -> frozenset[str]:
         """Return names that members and unfinished trials refer to."""
@@ -372,41 +359,34 @@ class MemoryTransaction:
         for member in self._t.members.values():
             elite = self._t.elites.get(member.index)
             held.update(s.checkpoint for s in (member.head, member.published, elite) if s)
-        for trial in self._t.trials.values():
-            if trial.state in _UNFINISHED:
-                held.update((trial.parent_checkpoint, trial.progress))
+        for trial in self._unfinished():
+            held.update((trial.parent_checkpoint, trial.progress))
         ledger = self._store._ledger
         runs = {run.id for run in ledger.runs.values() if run.study == self._id}
-        for group in ledger.groups.values():
-            waits = group.state is GroupState.QUEUED and (group.started or group.guaranteed is not None)
-            if group.run in runs and (group.best or waits):
+        for key in (key for run in runs for key in (*ledger.best.of(run), *ledger.queued.of(run))):
+            group = ledger.groups[key]
+            if group.best or group.started or group.guaranteed is not None:
                 held.add(ledger.seen[group.seen].name)
         return frozenset(name for name in held if name is not None)
 
     def best_trials(self, count: int) -> Sequence[TrialRecord]:
         """Return the completed trials with the best finite fitness and a live checkpoint, best first."""
-        finite = [
-            trial
-            for trial in self._t.trials.values()
-            if trial.kind is TrialKind.TRAIN
-            and trial.state is TrialState.COMPLETED
-            and trial.order is not None
-            and trial.order > float("-inf")
-            and trial.checkpoint is not None
-            and self._t.checkpoints[trial.checkpoint].state is CheckpointState.LIVE
-        ]
+        live = self._t.by_state.of(CheckpointState.LIVE)
+        finite = [self._t.trials[trial] for name in live for trial in self._t.finite.of(name)]
         return sorted(finite, key=lambda t: (-(t.order or 0.0), t.id))[:count]
 
     def broken_in_a_row(self) -> int:
         """Return how many trials failed since the last one completed."""
-        completed = [t.ended_at or 0.0 for t in self._t.trials.values() if t.state is TrialState.COMPLETED]
-        last = max(completed, default=float("-inf"))
-        failed = [t for t in self._t.trials.values() if t.state is TrialState.FAILED]
+        last = self._t.last_completed.get("at", NEVER)
+        failed = [self._t.trials[trial] for trial in self._t.failed.of(TrialState.FAILED)]
         return sum((t.ended_at or 0.0) > last for t in failed)
 
     def has_unfinished_trials(self) -> bool:
         """Return whether any trial is running or pending."""
-        return any(trial.state in _UNFINISHED for trial in self._t.trials.values())
+        return any(self._t.open.count(state) for state in UNFINISHED)
+
+    def _unfinished(self) -> list[TrialRecord]:
+        return [self._t.trials[trial] for state in UNFINISHED for trial in self._t.open.of(state)]
 
     def evaluation(self) -> MemoryEvaluation | None:
         """Return the evaluation of this study's checkpoints, in the same transaction."""
@@ -416,35 +396,32 @@ class MemoryTransaction:
         own = next((run.id for run in ledger.runs.values() if run.study == self._id and run.name == name), None)
         return None if own is None else MemoryEvaluation(ledger, own, self._now, self)
 
-    def _awaited(self) -> list[Group]:
-        groups = self._store._ledger.groups.values()
-        return [group for group in groups if group.study == self._id and group.state is GroupState.QUEUED]
-
     def unscored(self, member: int) -> int:
         """Return how many checkpoints of a member wait for their fitness."""
-        return sum(g.member == member and g.replicate == 0 for g in self._awaited())
+        return self._store._ledger.unscored.count((self._id, member))
 
     def awaited_groups(self, *, fitness: bool) -> int:
         """Return how many of the study's own groups are queued."""
-        return sum(not fitness or group.trial is not None for group in self._awaited())
+        awaited = self._store._ledger.awaited
+        return awaited.count((self._id, False)) + (0 if fitness else awaited.count((self._id, True)))
 
     def has_waiting(self) -> bool:
         """Return whether any member waits."""
-        return any(m.state is MemberState.WAITING for m in self._t.members.values())
+        return self._t.waiting.count(MemberState.WAITING) > 0
 
     def waiting_generation(self) -> int | None:
         """Return the lowest generation any member waits for."""
-        waited = (m.wait_generation for m in self._t.members.values() if m.state is MemberState.WAITING)
-        return min((g for g in waited if g is not None), default=None)
+        awaited = self._t.awaited
+        return awaited[0][0] if len(awaited) else None
 
     def next_wait_until(self) -> float | None:
         """Return the earliest time any member waits for."""
-        waited = (m.wait_until for m in self._t.members.values() if m.state is MemberState.WAITING)
+        waited = (self._t.members[index].wait_until for index in self._t.waiting.of(MemberState.WAITING))
         return min((t for t in waited if t is not None), default=None)
 
     def active_members(self) -> int:
         """Return how many members are not done."""
-        return sum(m.state is not MemberState.DONE for m in self._t.members.values())
+        return len(self._t.active)
 
     def reports(self, trial: int, token: int | None = None) -> Sequence[Report]:
         """Return what a trial reported, in order."""
@@ -478,6 +455,9 @@ class MemoryTransaction:
         match command:
             case InsertTrial(trial) | UpdateTrial(trial):
                 self._set(t.trials, trial.id, trial)
+                if trial.state is TrialState.COMPLETED and trial.ended_at is not None:
+                    last = max(trial.ended_at, t.last_completed.get("at", NEVER))
+                    self._set(t.last_completed, "at", last)
             case InsertAttempt(attempt):
                 self._set(t.attempts, (attempt.trial, attempt.token), attempt)
             case EndAttempt():
@@ -542,9 +522,8 @@ class MemoryTransaction:
             self._set(self._t.elites, member.index, published)
 
     def _wake(self, command: WakeMembers) -> None:
-        for member in self.members():
-            if member.state is not MemberState.WAITING:
-                continue
+        for index in sorted(self._t.waiting.of(MemberState.WAITING)):
+            member = self._t.members[index]
             if command.now is not None:
                 due = member.wait_until is not None and member.wait_until <= command.now
             elif member.wait_generation is not None:
@@ -570,7 +549,11 @@ class MemoryTransaction:
         table[key] = value
 
 
+def _creation(row: Checkpoint) -> tuple[float, int, str]:
+    return row.created_at, row.trial, row.name
+
+
 def _rank_key(member: Member) -> tuple[float, int]:
     published = member.published
-    order = published.order if published and published.order is not None else float("-inf")
+    order = published.order if published and published.order is not None else NEVER
     return order, member.index
