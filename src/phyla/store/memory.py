@@ -1,10 +1,10 @@
 """A store in memory: for tests, simulations and as the oracle of the other stores."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TypeVar, final
+from typing import final
 
 from phyla.errors import StoreError, StudyNotFound
 from phyla.machine import (
@@ -51,9 +51,7 @@ from phyla.records import (
 from phyla.settings import Clock, system_clock
 from phyla.store.memory_evaluation import MemoryEvaluation
 from phyla.store.memory_tables import NEVER, UNFINISHED, Ledger, Tables
-
-_K = TypeVar("_K")
-_V = TypeVar("_V")
+from phyla.store.table import Changes
 
 
 @final
@@ -204,7 +202,7 @@ class MemoryTransaction:
         self._id = study
         self._t = store._tables[study]
         self._now = store._clock()
-        self._undo: list[Callable[[], object]] = []
+        self._changes = Changes()
 
     # What can be read
 
@@ -278,7 +276,7 @@ class MemoryTransaction:
 
     def next_pending(self) -> TrialRecord | None:
         """Return the pending trial with the lowest id."""
-        pending = self._t.open.of(TrialState.PENDING)
+        pending = self._t.by_state.of(TrialState.PENDING)
         return self._t.trials[min(pending)] if pending else None
 
     def trial(self, trial_id: int) -> TrialRecord:
@@ -350,7 +348,7 @@ class MemoryTransaction:
         return self._present(CheckpointState.DELETING)
 
     def _present(self, state: CheckpointState) -> list[Checkpoint]:
-        present = [self._t.checkpoints[name] for name in self._t.by_state.of(state)]
+        present = [self._t.checkpoints[name] for name in self._t.present.of(state)]
         return sorted(present, key=_creation)
 
     def held_checkpoints(self) -> frozenset[str]:
@@ -371,22 +369,22 @@ class MemoryTransaction:
 
     def best_trials(self, count: int) -> Sequence[TrialRecord]:
         """Return the completed trials with the best finite fitness and a live checkpoint, best first."""
-        live = self._t.by_state.of(CheckpointState.LIVE)
+        live = self._t.present.of(CheckpointState.LIVE)
         finite = [self._t.trials[trial] for name in live for trial in self._t.finite.of(name)]
         return sorted(finite, key=lambda t: (-(t.order or 0.0), t.id))[:count]
 
     def broken_in_a_row(self) -> int:
         """Return how many trials failed since the last one completed."""
         last = self._t.last_completed.get("at", NEVER)
-        failed = [self._t.trials[trial] for trial in self._t.failed.of(TrialState.FAILED)]
+        failed = [self._t.trials[trial] for trial in self._t.by_state.of(TrialState.FAILED)]
         return sum((t.ended_at or 0.0) > last for t in failed)
 
     def has_unfinished_trials(self) -> bool:
         """Return whether any trial is running or pending."""
-        return any(self._t.open.count(state) for state in UNFINISHED)
+        return any(self._t.by_state.count(state) for state in UNFINISHED)
 
     def _unfinished(self) -> list[TrialRecord]:
-        return [self._t.trials[trial] for state in UNFINISHED for trial in self._t.open.of(state)]
+        return [self._t.trials[trial] for state in UNFINISHED for trial in self._t.by_state.of(state)]
 
     def evaluation(self) -> MemoryEvaluation | None:
         """Return the evaluation of this study's checkpoints, in the same transaction."""
@@ -446,20 +444,18 @@ class MemoryTransaction:
 
     def undo(self) -> None:
         """Take everything back, newest first."""
-        for step in reversed(self._undo):
-            step()
-        self._undo.clear()
+        self._changes.undo()
 
     def _apply(self, command: Command) -> list[str]:
         t = self._t
         match command:
             case InsertTrial(trial) | UpdateTrial(trial):
-                self._set(t.trials, trial.id, trial)
+                self._changes.set(t.trials, trial.id, trial)
                 if trial.state is TrialState.COMPLETED and trial.ended_at is not None:
                     last = max(trial.ended_at, t.last_completed.get("at", NEVER))
-                    self._set(t.last_completed, "at", last)
+                    self._changes.set(t.last_completed, "at", last)
             case InsertAttempt(attempt):
-                self._set(t.attempts, (attempt.trial, attempt.token), attempt)
+                self._changes.set(t.attempts, (attempt.trial, attempt.token), attempt)
             case EndAttempt():
                 key = (command.trial, command.token)
                 ended = replace(
@@ -469,48 +465,50 @@ class MemoryTransaction:
                     outcome=command.outcome,
                     error=command.error,
                 )
-                self._set(t.attempts, key, ended)
+                self._changes.set(t.attempts, key, ended)
             case RenewAttempts(worker, expires_at):
                 for attempt in self.running(worker):
                     renewed = replace(attempt, expires_at=expires_at)
-                    self._set(t.attempts, (attempt.trial, attempt.token), renewed)
+                    self._changes.set(t.attempts, (attempt.trial, attempt.token), renewed)
             case UpdateMember(member):
-                self._set(t.members, member.index, member)
+                self._changes.set(t.members, member.index, member)
             case WakeMembers():
                 self._wake(command)
             case PublishAll():
                 for member in self.members():
                     if member.head is not None and member.head.order is None:
                         continue
-                    self._set(t.members, member.index, replace(member, published=member.head))
+                    self._changes.set(t.members, member.index, replace(member, published=member.head))
             case RaiseElites(index):
                 for member in self.members() if index is None else [self.member(index)]:
                     self._raise_elite(member)
             case SetElite(index, elite):
-                self._set(t.elites, index, elite)
+                self._changes.set(t.elites, index, elite)
             case InsertCheckpoint(checkpoint):
-                self._set(t.checkpoints, checkpoint.name, checkpoint)
+                self._changes.set(t.checkpoints, checkpoint.name, checkpoint)
             case TakeCheckpoint(name):
                 row = t.checkpoints.get(name)
                 if row is None or row.state is not CheckpointState.LIVE:
                     raise ParentGone(name)
-                self._set(t.checkpoints, name, replace(row, taken=row.taken + 1))
+                self._changes.set(t.checkpoints, name, replace(row, taken=row.taken + 1))
             case MarkDeleting(name, taken):
                 row = t.checkpoints.get(name)
                 if row is not None and row.state is CheckpointState.LIVE and row.taken == taken:
-                    self._set(t.checkpoints, name, replace(row, state=CheckpointState.DELETING))
+                    self._changes.set(t.checkpoints, name, replace(row, state=CheckpointState.DELETING))
                     return [name]
             case SetCheckpointState(name, state):
-                self._set(t.checkpoints, name, replace(t.checkpoints[name], state=state))
+                self._changes.set(t.checkpoints, name, replace(t.checkpoints[name], state=state))
             case AddReports(trial_id, token, reports):
                 old = t.reports.get((trial_id, token), [])
-                self._set(t.reports, (trial_id, token), [*old, *reports])
+                self._changes.set(t.reports, (trial_id, token), [*old, *reports])
             case SetStudyState(state, message):
-                self._set(self._store._studies, self._id, replace(self.study(), state=state, message=message))
+                self._changes.set(
+                    self._store._studies, self._id, replace(self.study(), state=state, message=message)
+                )
             case SetStrategyState(state):
                 study = self.study()
                 changed = replace(study, strategy_state=state, state_version=study.state_version + 1)
-                self._set(self._store._studies, self._id, changed)
+                self._changes.set(self._store._studies, self._id, changed)
         return []
 
     def _raise_elite(self, member: Member) -> None:
@@ -519,7 +517,7 @@ class MemoryTransaction:
             return
         same = elite is not None and elite.checkpoint == published.checkpoint
         if elite is None or same or (published.order or 0.0) > (elite.order or 0.0):
-            self._set(self._t.elites, member.index, published)
+            self._changes.set(self._t.elites, member.index, published)
 
     def _wake(self, command: WakeMembers) -> None:
         for index in sorted(self._t.waiting.of(MemberState.WAITING)):
@@ -538,15 +536,7 @@ class MemoryTransaction:
                     wait_until=None,
                     wait_reason=None,
                 )
-                self._set(self._t.members, member.index, awake)
-
-    def _set(self, table: dict[_K, _V], key: _K, value: _V) -> None:
-        if key in table:
-            old = table[key]
-            self._undo.append(lambda: table.__setitem__(key, old))
-        else:
-            self._undo.append(lambda: table.pop(key))
-        table[key] = value
+                self._changes.set(self._t.members, member.index, awake)
 
 
 def _creation(row: Checkpoint) -> tuple[float, int, str]:

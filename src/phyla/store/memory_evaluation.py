@@ -1,8 +1,8 @@
 """The evaluation of a run in memory: for tests, simulations and as the oracle of the other stores."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar, final
+from typing import TYPE_CHECKING, final
 
 from phyla.machine import AnyCommand
 from phyla.machine.evaluation_commands import (
@@ -36,12 +36,11 @@ from phyla.records import (
 )
 from phyla.store.evaluation import NEWEST_DURATIONS
 from phyla.store.memory_tables import Ledger, LedgerKey, urgency
+from phyla.store.table import Changes
 
 if TYPE_CHECKING:
     from phyla.store.memory import MemoryTransaction
 
-_K = TypeVar("_K")
-_V = TypeVar("_V")
 _OPEN = (TrialState.PENDING, TrialState.RUNNING)
 
 
@@ -54,7 +53,7 @@ class MemoryEvaluation:
         self._id = run
         self._now = now
         self._population = population
-        self._undo: list[Callable[[], object]] = population._undo if population else []
+        self._changes = population._changes if population else Changes()
 
     # What can be read
 
@@ -261,72 +260,62 @@ class MemoryEvaluation:
         match command:
             case InsertSeen(seen, groups):
                 seen = replace(seen, id=len(tables.seen) + 1)
-                self._set(tables.seen, seen.id, seen)
+                self._changes.set(tables.seen, seen.id, seen)
                 for group, tasks in groups:
                     self._insert_group(replace(group, seen=seen.id), tasks)
             case InsertGroup(group, tasks):
                 self._insert_group(group, tasks)
             case UpdateSeen(seen):
-                self._set(tables.seen, seen.id, seen)
+                self._changes.set(tables.seen, seen.id, seen)
             case UpdateGroup(group):
-                self._set(tables.groups, group.id, group)
+                self._changes.set(tables.groups, group.id, group)
             case StartGroup(group_id):
-                self._set(tables.groups, group_id, replace(tables.groups[group_id], started=True))
+                self._changes.set(tables.groups, group_id, replace(tables.groups[group_id], started=True))
             case Reprioritise(group_id, priority):
-                self._set(tables.groups, group_id, replace(tables.groups[group_id], priority=priority))
+                self._changes.set(tables.groups, group_id, replace(tables.groups[group_id], priority=priority))
                 for task in self.group_tasks(group_id):
                     if task.state is TrialState.PENDING and task.task:
-                        self._set(tables.tasks, task.id, replace(task, priority=priority))
+                        self._changes.set(tables.tasks, task.id, replace(task, priority=priority))
             case InsertEvalTasks(tasks):
                 for task in tasks:
                     self._insert_task(task)
             case UpdateEvalTask(task):
-                self._set(tables.tasks, task.id, task)
+                self._changes.set(tables.tasks, task.id, task)
             case InsertEvalAttempt(attempt):
-                self._set(tables.attempts, (attempt.task, attempt.token), attempt)
+                self._changes.set(tables.attempts, (attempt.task, attempt.token), attempt)
             case EndEvalAttempt():
                 key = (command.task, command.token)
                 ended = replace(
                     tables.attempts[key], state=command.state, ended_at=command.ended_at, error=command.error
                 )
-                self._set(tables.attempts, key, ended)
+                self._changes.set(tables.attempts, key, ended)
             case RenewEvalAttempts(worker, expires_at):
                 for attempt in self.running_evaluations(worker):
                     renewed = replace(attempt, expires_at=expires_at)
-                    self._set(tables.attempts, (attempt.task, attempt.token), renewed)
+                    self._changes.set(tables.attempts, (attempt.task, attempt.token), renewed)
             case InsertResult(r):
                 if _ledger_key(r) not in tables.results:
-                    self._set(tables.results, _ledger_key(r), r)
+                    self._changes.set(tables.results, _ledger_key(r), r)
             case InsertEvent(event):
                 event = replace(event, id=len(tables.events) + 1)
-                self._set(tables.events, event.id, event)
+                self._changes.set(tables.events, event.id, event)
             case SetRunState(state, message):
                 changed = replace(self.run(), state=state, message=message)
-                self._set(tables.runs, self._id, changed)
+                self._changes.set(tables.runs, self._id, changed)
 
     def _insert_group(self, group: Group, tasks: Sequence[EvalTaskRecord]) -> None:
         group = replace(group, id=len(self._l.groups) + 1)
-        self._set(self._l.groups, group.id, group)
+        self._changes.set(self._l.groups, group.id, group)
         for task in tasks:
             self._insert_task(replace(task, group=group.id, seen=group.seen))
 
     def _insert_task(self, task: EvalTaskRecord) -> None:
         task = replace(task, id=len(self._l.tasks) + 1)
-        self._set(self._l.tasks, task.id, task)
+        self._changes.set(self._l.tasks, task.id, task)
 
     def undo(self) -> None:
         """Take everything back, newest first."""
-        for step in reversed(self._undo):
-            step()
-        self._undo.clear()
-
-    def _set(self, table: dict[_K, _V], key: _K, value: _V) -> None:
-        if key in table:
-            old = table[key]
-            self._undo.append(lambda: table.__setitem__(key, old))
-        else:
-            self._undo.append(lambda: table.pop(key))
-        table[key] = value
+        self._changes.undo()
 
 
 def _ledger_key(result: EvalResult) -> LedgerKey:

@@ -10,24 +10,15 @@ _ABSENT: Any = object()
 
 
 @final
-class Groups(Generic[K, V]):
-    """Keys of rows by a value that is computed from the row.
+class Groups(Generic[K]):
+    """Keys of rows by a value of the row."""
 
-    Args:
-        value_of: gives the value of a row; None for rows that are in no group.
-    """
-
-    def __init__(self, value_of: Callable[[V], Hashable | None]) -> None:
-        self._value_of = value_of
+    def __init__(self) -> None:
         # A group of one is the key itself: there may be a million of them.
         self._groups: dict[Hashable, Any] = {}
 
-    def change(self, key: K, old: V, new: V) -> None:
-        """Follow a row from `old` to `new`; `_ABSENT` for none."""
-        before = None if old is _ABSENT else self._value_of(old)
-        after = None if new is _ABSENT else self._value_of(new)
-        if before == after:
-            return
+    def move(self, key: K, before: Hashable | None, after: Hashable | None) -> None:
+        """Follow a row whose value changes; None for a row that is in no group."""
         groups = self._groups
         if before is not None:
             held = groups[before]
@@ -58,23 +49,14 @@ class Groups(Generic[K, V]):
 
 
 @final
-class Order(Generic[K, V]):
-    """Keys of rows, sorted by something that is computed from the row, and then by key.
+class Order(Generic[K]):
+    """Keys of rows, sorted by a value of the row, and then by key."""
 
-    Args:
-        value_of: gives what is sorted by; None for rows that are left out.
-    """
-
-    def __init__(self, value_of: Callable[[V], Any]) -> None:
-        self._value_of = value_of
+    def __init__(self) -> None:
         self._sorted: list[tuple[Any, K]] = []
 
-    def change(self, key: K, old: V, new: V) -> None:
-        """Follow a row from `old` to `new`; `_ABSENT` for none."""
-        before = None if old is _ABSENT else self._value_of(old)
-        after = None if new is _ABSENT else self._value_of(new)
-        if before == after:
-            return
+    def move(self, key: K, before: Any, after: Any) -> None:
+        """Follow a row whose value changes; None for a row that is left out."""
         if before is not None:
             del self._sorted[bisect_left(self._sorted, (before, key))]
         if after is not None:
@@ -106,22 +88,51 @@ class Table(dict[K, V]):
     """Rows by key. Its indexes follow each assignment and each `pop`; nothing else may change it.
 
     Args:
+        values_of: gives the value of a row for each index, in order; None where the row is not in it.
         indexes: what follows the rows.
     """
 
-    def __init__(self, *indexes: Groups[K, V] | Order[K, V]) -> None:
+    def __init__(self, values_of: Callable[[V], tuple[Any, ...]], *indexes: Groups[K] | Order[K]) -> None:
         super().__init__()
+        self._values_of = values_of
         self._indexes = indexes
+        self._nothing = (None,) * len(indexes)
 
     def __setitem__(self, key: K, row: V) -> None:
         old = self.get(key, _ABSENT)
         super().__setitem__(key, row)
-        for index in self._indexes:
-            index.change(key, old, row)
+        self._follow(key, self._nothing if old is _ABSENT else self._values_of(old), self._values_of(row))
 
     def pop(self, key: K) -> V:  # type: ignore[override]
         """Remove a row."""
         old = super().pop(key)
-        for index in self._indexes:
-            index.change(key, old, _ABSENT)
+        self._follow(key, self._values_of(old), self._nothing)
         return old
+
+    def _follow(self, key: K, before: tuple[Any, ...], after: tuple[Any, ...]) -> None:
+        if before != after:
+            for index, old, new in zip(self._indexes, before, after, strict=True):
+                if old != new:
+                    index.move(key, old, new)
+
+
+@final
+class Changes:
+    """Assignments to tables, which can be taken back."""
+
+    def __init__(self) -> None:
+        self._made: list[tuple[dict[Any, Any], Any, Any]] = []
+
+    def set(self, table: dict[K, V], key: K, row: V) -> None:
+        """Assign a row."""
+        self._made.append((table, key, table.get(key, _ABSENT)))
+        table[key] = row
+
+    def undo(self) -> None:
+        """Take everything back, newest first."""
+        for table, key, old in reversed(self._made):
+            if old is _ABSENT:
+                table.pop(key)
+            else:
+                table[key] = old
+        self._made.clear()
