@@ -54,12 +54,14 @@ if TYPE_CHECKING:
     from phyla.study import (
         Evaluations,
         Results,
+        Simulated,
         Study,
         Watched,
         evaluate,
         load_evaluations,
         load_study,
         load_suites,
+        simulate,
         watch,
     )
     from phyla.watcher import Following
@@ -109,6 +111,7 @@ __all__ = [
     "RandomSearch",
     "Resample",
     "Results",
+    "Simulated",
     "SingleWorkerExplore",
     "Space",
     "Study",
@@ -127,6 +130,7 @@ __all__ = [
     "load_evaluations",
     "load_study",
     "load_suites",
+    "simulate",
     "watch",
 ]
 
@@ -135,6 +139,7 @@ _LATER = {
     "EvaluationCheckpoint": "phyla.worker",
     "Evaluations": "phyla.study",
     "Results": "phyla.study",
+    "Simulated": "phyla.study",
     "Study": "phyla.study",
     "Trial": "phyla.worker",
     "WorkerContext": "phyla.worker",
@@ -144,6 +149,7 @@ _LATER = {
     "load_evaluations": "phyla.study",
     "load_study": "phyla.study",
     "load_suites": "phyla.study",
+    "simulate": "phyla.study",
     "watch": "phyla.study",
     **dict.fromkeys(
         (

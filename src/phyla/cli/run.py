@@ -47,8 +47,7 @@ def run(
         ["phyla", *_arguments(file, workers, evaluators, kinds, study, home, storage, gpus_per_worker)]
     )
     try:
-        chosen = _chosen(_studies(file), file, study)
-        _place(chosen, home, storage)
+        chosen = chosen_study(file, study, home, storage)
         _run(chosen, workers, evaluators, kinds, gpus_per_worker, extend=extend, again=again)
     except KeyboardInterrupt:
         print(f"interrupted; nothing is lost. Resume it with: {again}", file=sys.stderr)
@@ -73,6 +72,17 @@ def _arguments(
     for name, value in (("study", study), ("home", home), ("storage", storage)):
         words += [] if value is None else [f"--{name}", masked(str(value))]
     return words + (["--gpus-per-worker", f"{gpus_per_worker:g}"] if gpus_per_worker else [])
+
+
+def chosen_study(file: Path, name: str | None, home: Path | None, storage: str | None) -> "Study":
+    """Return the study of a file, by name if there are several, in the place that the options say.
+
+    Raises:
+        UsageError: there is no such file or study; the message says how it has to look.
+    """
+    chosen = _chosen(_studies(file), file, name)
+    _place(chosen, home, storage)
+    return chosen
 
 
 def _studies(file: Path) -> "list[Study]":

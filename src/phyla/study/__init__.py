@@ -7,6 +7,7 @@ from phyla.study.places import Places
 from phyla.study.planning import Planned, plan
 from phyla.study.progress import Progress
 from phyla.study.results import Best, BestCheckpoint, Results, list_studies, load_study
+from phyla.study.simulating import Simulated, simulate
 from phyla.study.study import Study
 from phyla.study.suites import load_suites
 from phyla.study.watching import evaluate, watch
@@ -23,6 +24,7 @@ __all__ = [
     "Planned",
     "Progress",
     "Results",
+    "Simulated",
     "Study",
     "Watched",
     "evaluate",
@@ -32,5 +34,6 @@ __all__ = [
     "load_suites",
     "maintain",
     "plan",
+    "simulate",
     "watch",
 ]
