@@ -1,6 +1,5 @@
 """How attempts end: completed, failed, released, lost, cancelled."""
 
-from dataclasses import replace
 from typing import cast
 
 from phyla.errors import LeaseLost
@@ -37,6 +36,7 @@ from phyla.records import (
     TrialRecord,
     TrialState,
     json_number,
+    replace,
 )
 
 

@@ -5,6 +5,8 @@ Times are seconds since the epoch (UTC) by the database's clock. Steps are count
 own clock. Hyperparameters are flat mappings with slashed names.
 """
 
+from typing import TYPE_CHECKING
+
 from phyla.records.attempt import Attempt, AttemptState, Report
 from phyla.records.checkpoint import Checkpoint, CheckpointKind, CheckpointState
 from phyla.records.evaluation import (
@@ -28,6 +30,12 @@ from phyla.records.member import Member, MemberState, Scored
 from phyla.records.objective import Maximize, Minimize, Objective
 from phyla.records.study import StudyRecord, StudyState
 from phyla.records.trial import TrialKind, TrialRecord, TrialState
+
+if TYPE_CHECKING:
+    # It checks the names and types of fields.
+    from dataclasses import replace
+else:
+    from phyla.records.replacing import replace
 
 __all__ = [
     "Attempt",
@@ -67,4 +75,5 @@ __all__ = [
     "read_list",
     "read_number",
     "read_object",
+    "replace",
 ]

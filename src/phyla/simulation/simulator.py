@@ -1,5 +1,6 @@
 """A study on a virtual clock: the real controller and store, with workers that only take their time."""
 
+import gc
 import heapq
 import math
 from array import array
@@ -48,6 +49,9 @@ from phyla.store import MemoryStore
 
 BOTH = frozenset({WorkKind.TRAIN, WorkKind.EVALUATE})
 HOUR = 3600.0
+FROZEN_EVERY = 1000
+"""Events after which what is there is hidden from the cyclic garbage collector until the end."""
+
 _DONE, _FAIL, _PREEMPT, _CRASH, _BACK, _ASK = range(6)
 _OF_WORK = (_DONE, _FAIL)
 
@@ -154,8 +158,14 @@ class Simulator:
         for worker in self._workers:
             self._start_process(worker)
             self._ask(worker)
-        while self._events and self._ended is None:
-            self.step()
+        try:
+            while self._events and self._ended is None:
+                self.step()
+                if self._number % FROZEN_EVERY == 0:
+                    # Records live to the end, in millions: the cyclic collector need not look at them again.
+                    gc.freeze()
+        finally:
+            gc.unfreeze()
         return self._outcome()
 
     def step(self) -> None:

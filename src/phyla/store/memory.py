@@ -3,16 +3,13 @@
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import final
 
 from phyla.errors import StoreError, StudyNotFound
 from phyla.machine import (
     AddReports,
     AnyCommand,
-    Command,
     EndAttempt,
-    EvalCommand,
     InsertAttempt,
     InsertCheckpoint,
     InsertTrial,
@@ -47,6 +44,7 @@ from phyla.records import (
     TrialKind,
     TrialRecord,
     TrialState,
+    replace,
 )
 from phyla.settings import Clock, system_clock
 from phyla.store.memory_evaluation import MemoryEvaluation
@@ -262,8 +260,7 @@ class MemoryTransaction:
 
     def lowest_generation(self) -> int | None:
         """Return the lowest generation of members that are not done."""
-        active = self._t.active
-        return active[0][0] if len(active) else None
+        return min(self._t.active.values(), default=None)
 
     def next_ready(self, slot: str) -> Member | None:
         """Return the ready member to decide about next."""
@@ -409,8 +406,7 @@ class MemoryTransaction:
 
     def waiting_generation(self) -> int | None:
         """Return the lowest generation any member waits for."""
-        awaited = self._t.awaited
-        return awaited[0][0] if len(awaited) else None
+        return min(self._t.awaited.values(), default=None)
 
     def next_wait_until(self) -> float | None:
         """Return the earliest time any member waits for."""
@@ -419,7 +415,7 @@ class MemoryTransaction:
 
     def active_members(self) -> int:
         """Return how many members are not done."""
-        return len(self._t.active)
+        return sum(self._t.active.count(generation) for generation in self._t.active.values())
 
     def reports(self, trial: int, token: int | None = None) -> Sequence[Report]:
         """Return what a trial reported, in order."""
@@ -433,20 +429,15 @@ class MemoryTransaction:
         """Apply commands in order; return the checkpoints that were marked for deletion."""
         marked: list[str] = []
         for command in commands:
-            if isinstance(command, EvalCommand):
-                evaluation = self.evaluation()
-                if evaluation is None:
-                    raise TypeError(f"{command!r} needs a run, and study {self.study().name!r} has none")
-                evaluation.apply_one(command)
-            else:
-                marked += self._apply(command)
+            marked += self._apply(command)
         return marked
 
     def undo(self) -> None:
         """Take everything back, newest first."""
         self._changes.undo()
 
-    def _apply(self, command: Command) -> list[str]:
+    def _apply(self, command: AnyCommand) -> list[str]:
+        # The most frequent ones first: they are tried in this order.
         t = self._t
         match command:
             case InsertTrial(trial) | UpdateTrial(trial):
@@ -454,6 +445,8 @@ class MemoryTransaction:
                 if trial.state is TrialState.COMPLETED and trial.ended_at is not None:
                     last = max(trial.ended_at, t.last_completed.get("at", NEVER))
                     self._changes.set(t.last_completed, "at", last)
+            case UpdateMember(member):
+                self._changes.set(t.members, member.index, member)
             case InsertAttempt(attempt):
                 self._changes.set(t.attempts, (attempt.trial, attempt.token), attempt)
             case EndAttempt():
@@ -466,24 +459,6 @@ class MemoryTransaction:
                     error=command.error,
                 )
                 self._changes.set(t.attempts, key, ended)
-            case RenewAttempts(worker, expires_at):
-                for attempt in self.running(worker):
-                    renewed = replace(attempt, expires_at=expires_at)
-                    self._changes.set(t.attempts, (attempt.trial, attempt.token), renewed)
-            case UpdateMember(member):
-                self._changes.set(t.members, member.index, member)
-            case WakeMembers():
-                self._wake(command)
-            case PublishAll():
-                for member in self.members():
-                    if member.head is not None and member.head.order is None:
-                        continue
-                    self._changes.set(t.members, member.index, replace(member, published=member.head))
-            case RaiseElites(index):
-                for member in self.members() if index is None else [self.member(index)]:
-                    self._raise_elite(member)
-            case SetElite(index, elite):
-                self._changes.set(t.elites, index, elite)
             case InsertCheckpoint(checkpoint):
                 self._changes.set(t.checkpoints, checkpoint.name, checkpoint)
             case TakeCheckpoint(name):
@@ -498,6 +473,22 @@ class MemoryTransaction:
                     return [name]
             case SetCheckpointState(name, state):
                 self._changes.set(t.checkpoints, name, replace(t.checkpoints[name], state=state))
+            case RenewAttempts(worker, expires_at):
+                for attempt in self.running(worker):
+                    renewed = replace(attempt, expires_at=expires_at)
+                    self._changes.set(t.attempts, (attempt.trial, attempt.token), renewed)
+            case WakeMembers():
+                self._wake(command)
+            case PublishAll():
+                for member in self.members():
+                    if member.head is not None and member.head.order is None:
+                        continue
+                    self._changes.set(t.members, member.index, replace(member, published=member.head))
+            case RaiseElites(index):
+                for member in self.members() if index is None else [self.member(index)]:
+                    self._raise_elite(member)
+            case SetElite(index, elite):
+                self._changes.set(t.elites, index, elite)
             case AddReports(trial_id, token, reports):
                 old = t.reports.get((trial_id, token), [])
                 self._changes.set(t.reports, (trial_id, token), [*old, *reports])
@@ -509,6 +500,11 @@ class MemoryTransaction:
                 study = self.study()
                 changed = replace(study, strategy_state=state, state_version=study.state_version + 1)
                 self._changes.set(self._store._studies, self._id, changed)
+            case _:
+                evaluation = self.evaluation()
+                if evaluation is None:
+                    raise TypeError(f"{command!r} needs a run, and study {self.study().name!r} has none")
+                evaluation.apply_one(command)
         return []
 
     def _raise_elite(self, member: Member) -> None:

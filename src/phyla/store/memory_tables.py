@@ -40,9 +40,9 @@ class Tables:
         self.ranked = Order[int]()
         self.ready = Order[int]()
         self.ready_by_slot = Groups[int]()
-        self.active = Order[int]()
+        self.active = Groups[int]()
         self.waiting = Groups[int]()
-        self.awaited = Order[int]()
+        self.awaited = Groups[int]()
         self.members = Table(
             _of_member, self.ranked, self.ready, self.ready_by_slot, self.active, self.waiting, self.awaited
         )

@@ -1,7 +1,7 @@
 """Rows in memory with indexes, so that the store in memory answers without looking at every row."""
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, Generic, TypeVar, final
 
 K = TypeVar("K", bound=Hashable)
@@ -41,6 +41,10 @@ class Groups(Generic[K]):
         if held is _ABSENT:
             return []
         return list(held) if type(held) is dict else [held]
+
+    def values(self) -> Iterable[Any]:
+        """Return the values that any row has."""
+        return self._groups.keys()
 
     def count(self, value: Hashable) -> int:
         """Return how many rows have this value."""
@@ -101,7 +105,10 @@ class Table(dict[K, V]):
     def __setitem__(self, key: K, row: V) -> None:
         old = self.get(key, _ABSENT)
         super().__setitem__(key, row)
-        self._follow(key, self._nothing if old is _ABSENT else self._values_of(old), self._values_of(row))
+        values_of = self._values_of
+        before, after = self._nothing if old is _ABSENT else values_of(old), values_of(row)
+        if before != after:
+            self._follow(key, before, after)
 
     def pop(self, key: K) -> V:  # type: ignore[override]
         """Remove a row."""
@@ -110,10 +117,9 @@ class Table(dict[K, V]):
         return old
 
     def _follow(self, key: K, before: tuple[Any, ...], after: tuple[Any, ...]) -> None:
-        if before != after:
-            for index, old, new in zip(self._indexes, before, after, strict=True):
-                if old != new:
-                    index.move(key, old, new)
+        for index, old, new in zip(self._indexes, before, after, strict=True):
+            if old != new:
+                index.move(key, old, new)
 
 
 @final
