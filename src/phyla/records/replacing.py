@@ -23,7 +23,7 @@ def replace(row: T, **changes: Any) -> T:
         return dataclasses.replace(row, **changes)  # type: ignore[type-var]
     read, setters, by_name = how
     new = object.__new__(type(row))
-    for setter, value in zip(setters, read(row), strict=True):
+    for setter, value in zip(setters, read(row), strict=False):
         setter(new, value)
     for name, value in changes.items():
         if name not in by_name:

@@ -427,16 +427,14 @@ class MemoryTransaction:
 
     def apply(self, commands: Sequence[AnyCommand]) -> list[str]:
         """Apply commands in order; return the checkpoints that were marked for deletion."""
-        marked: list[str] = []
-        for command in commands:
-            marked += self._apply(command)
-        return marked
+        return [name for command in commands if (name := self._apply(command)) is not None]
 
     def undo(self) -> None:
         """Take everything back, newest first."""
         self._changes.undo()
 
-    def _apply(self, command: AnyCommand) -> list[str]:
+    def _apply(self, command: AnyCommand) -> str | None:
+        """Apply one command; return the checkpoint that it marked for deletion, if it did."""
         # The most frequent ones first: they are tried in this order.
         t = self._t
         match command:
@@ -470,7 +468,7 @@ class MemoryTransaction:
                 row = t.checkpoints.get(name)
                 if row is not None and row.state is CheckpointState.LIVE and row.taken == taken:
                     self._changes.set(t.checkpoints, name, replace(row, state=CheckpointState.DELETING))
-                    return [name]
+                    return name
             case SetCheckpointState(name, state):
                 self._changes.set(t.checkpoints, name, replace(t.checkpoints[name], state=state))
             case RenewAttempts(worker, expires_at):
@@ -505,7 +503,7 @@ class MemoryTransaction:
                 if evaluation is None:
                     raise TypeError(f"{command!r} needs a run, and study {self.study().name!r} has none")
                 evaluation.apply_one(command)
-        return []
+        return None
 
     def _raise_elite(self, member: Member) -> None:
         published, elite = member.published, self.elite(member.index)

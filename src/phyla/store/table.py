@@ -103,12 +103,17 @@ class Table(dict[K, V]):
         self._nothing = (None,) * len(indexes)
 
     def __setitem__(self, key: K, row: V) -> None:
+        self.swap(key, row)
+
+    def swap(self, key: K, row: V) -> Any:
+        """Assign a row; return the one that was there, or a mark that there was none."""
         old = self.get(key, _ABSENT)
-        super().__setitem__(key, row)
+        dict.__setitem__(self, key, row)
         values_of = self._values_of
         before, after = self._nothing if old is _ABSENT else values_of(old), values_of(row)
         if before != after:
             self._follow(key, before, after)
+        return old
 
     def pop(self, key: K) -> V:  # type: ignore[override]
         """Remove a row."""
@@ -117,7 +122,7 @@ class Table(dict[K, V]):
         return old
 
     def _follow(self, key: K, before: tuple[Any, ...], after: tuple[Any, ...]) -> None:
-        for index, old, new in zip(self._indexes, before, after, strict=True):
+        for index, old, new in zip(self._indexes, before, after, strict=False):
             if old != new:
                 index.move(key, old, new)
 
@@ -131,6 +136,9 @@ class Changes:
 
     def set(self, table: dict[K, V], key: K, row: V) -> None:
         """Assign a row."""
+        if type(table) is Table:
+            self._made.append((table, key, table.swap(key, row)))
+            return
         self._made.append((table, key, table.get(key, _ABSENT)))
         table[key] = row
 
