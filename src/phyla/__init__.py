@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from phyla.study import (
         Evaluations,
         Results,
+        Simulated,
         Study,
         Watched,
         compare,
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
         load_study,
         load_suites,
         run_replicates,
+        simulate,
         watch,
     )
     from phyla.watcher import Following
@@ -123,6 +125,7 @@ __all__ = [
     "RandomSearch",
     "Resample",
     "Results",
+    "Simulated",
     "SingleWorkerExplore",
     "Space",
     "StopWith",
@@ -146,6 +149,7 @@ __all__ = [
     "load_study",
     "load_suites",
     "run_replicates",
+    "simulate",
     "watch",
 ]
 
@@ -154,6 +158,7 @@ _LATER = {
     "EvaluationCheckpoint": "phyla.worker",
     "Evaluations": "phyla.study",
     "Results": "phyla.study",
+    "Simulated": "phyla.study",
     "Study": "phyla.study",
     "StudyComparison": "phyla.report",
     "Trial": "phyla.worker",
@@ -166,6 +171,7 @@ _LATER = {
     "load_study": "phyla.study",
     "load_suites": "phyla.study",
     "run_replicates": "phyla.study",
+    "simulate": "phyla.study",
     "watch": "phyla.study",
     **dict.fromkeys(
         (

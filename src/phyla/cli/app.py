@@ -21,6 +21,7 @@ from phyla.cli import (
     lineage,
     report,
     run,
+    simulate,
     status,
     trials,
     watch,
@@ -39,6 +40,7 @@ app = typer.Typer(
 )
 
 app.command()(run.run)
+app.command()(simulate.simulate)
 app.command()(watch.watch)
 app.command()(evaluate.evaluate)
 app.command()(status.status)

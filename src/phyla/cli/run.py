@@ -61,8 +61,7 @@ def run(
         ]
     )
     try:
-        chosen = _chosen(_studies(file), file, study)
-        _place(chosen, home, storage)
+        chosen = chosen_study(file, study, home, storage)
         for one in _repeated(chosen, replicates):
             _run(one, workers, evaluators, kinds, gpus_per_worker, extend=extend, again=again)
         if replicates is not None:
@@ -92,6 +91,17 @@ def _arguments(
         words += [] if value is None else [f"--{name}", masked(str(value))]
     words += [] if replicates is None else ["--replicates", str(replicates)]
     return words + (["--gpus-per-worker", f"{gpus_per_worker:g}"] if gpus_per_worker else [])
+
+
+def chosen_study(file: Path, name: str | None, home: Path | None, storage: str | None) -> "Study":
+    """Return the study of a file, by name if there are several, in the place that the options say.
+
+    Raises:
+        UsageError: there is no such file or study; the message says how it has to look.
+    """
+    chosen = _chosen(_studies(file), file, name)
+    _place(chosen, home, storage)
+    return chosen
 
 
 def _studies(file: Path) -> "list[Study]":

@@ -1,7 +1,5 @@
 """Claiming: pick a member that is ready, decide, and start the trial."""
 
-from dataclasses import replace
-
 from phyla.leases import check_transition
 from phyla.machine.commands import (
     InsertAttempt,
@@ -30,6 +28,7 @@ from phyla.records import (
     TrialKind,
     TrialRecord,
     TrialState,
+    replace,
 )
 
 Step = tuple[ClaimAnswer | None, list[AnyCommand]]

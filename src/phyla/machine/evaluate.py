@@ -1,7 +1,6 @@
 """Eval tasks: claimed, completed, failed, lost; and groups, which complete as a whole."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TypeAlias
 
 from phyla.errors import LeaseLost
@@ -35,6 +34,7 @@ from phyla.records import (
     RunState,
     Scored,
     TrialState,
+    replace,
 )
 
 AnyCommand: TypeAlias = Command | EvalCommand

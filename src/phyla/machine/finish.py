@@ -1,6 +1,5 @@
 """How attempts end: completed, failed, released, lost, cancelled."""
 
-from dataclasses import replace
 from typing import cast
 
 from phyla.errors import LeaseLost
@@ -39,6 +38,7 @@ from phyla.records import (
     TrialRecord,
     TrialState,
     json_number,
+    replace,
 )
 
 

@@ -14,7 +14,12 @@ def decision_rng(seed: int, member: int, generation: int, replacement: int) -> n
         generation: its number of completed trials.
         replacement: how many broken trials it replaced at this generation.
     """
-    sequence = np.random.SeedSequence(entropy=seed, spawn_key=(member, generation, replacement))
+    if seed < 2**32:
+        # What NumPy makes of a seed and a spawn key, by itself twice as slowly.
+        words = np.array((seed, 0, 0, 0, member, generation, replacement), np.uint32)
+        sequence = np.random.SeedSequence(words)
+    else:
+        sequence = np.random.SeedSequence(entropy=seed, spawn_key=(member, generation, replacement))
     return np.random.Generator(np.random.PCG64(sequence))
 
 

@@ -5,6 +5,8 @@ Times are seconds since the epoch (UTC) by the database's clock. Steps are count
 own clock. Hyperparameters are flat mappings with slashed names.
 """
 
+from typing import TYPE_CHECKING
+
 from phyla.records.attempt import Attempt, AttemptState, Phase, Report
 from phyla.records.checkpoint import Checkpoint, CheckpointKind, CheckpointState
 from phyla.records.constrained import Constrained, Constraint
@@ -33,6 +35,12 @@ from phyla.records.study import StudyRecord, StudyState
 from phyla.records.tally import Mark, Tally
 from phyla.records.trial import TrialKind, TrialRecord, TrialState
 from phyla.records.weighted_sum import WeightedSum
+
+if TYPE_CHECKING:
+    # It checks the names and types of fields.
+    from dataclasses import replace
+else:
+    from phyla.records.replacing import replace
 
 __all__ = [
     "WORST",
@@ -85,4 +93,5 @@ __all__ = [
     "read_list",
     "read_number",
     "read_object",
+    "replace",
 ]

@@ -1,18 +1,15 @@
 """A store in memory: for tests, simulations and as the oracle of the other stores."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import TypeVar, final
+from typing import final
 
 from phyla.errors import StoreError, StudyNotFound
 from phyla.machine import (
     AddReports,
     AnyCommand,
-    Command,
     EndAttempt,
-    EvalCommand,
     InsertAttempt,
     InsertCheckpoint,
     InsertTrial,
@@ -33,11 +30,8 @@ from phyla.machine import (
 )
 from phyla.records import (
     Attempt,
-    AttemptState,
     Checkpoint,
     CheckpointState,
-    Group,
-    GroupState,
     JsonObject,
     Member,
     MemberState,
@@ -51,13 +45,12 @@ from phyla.records import (
     TrialKind,
     TrialRecord,
     TrialState,
+    replace,
 )
 from phyla.settings import Clock, system_clock
-from phyla.store.memory_evaluation import Ledger, MemoryEvaluation
-
-_K = TypeVar("_K")
-_V = TypeVar("_V")
-_UNFINISHED = (TrialState.RUNNING, TrialState.PENDING)
+from phyla.store.memory_evaluation import MemoryEvaluation
+from phyla.store.memory_tables import NEVER, UNFINISHED, Ledger, Tables
+from phyla.store.table import Changes
 
 
 @final
@@ -72,7 +65,7 @@ class MemoryStore:
         self._clock = clock
         self._lock = threading.RLock()
         self._studies: dict[int, StudyRecord] = {}
-        self._tables: dict[int, _Tables] = {}
+        self._tables: dict[int, Tables] = {}
         self._next_trial = 1
         self._ledger = Ledger()
 
@@ -97,7 +90,7 @@ class MemoryStore:
                 created_at=self._clock(),
             )
             self._studies[study.id] = study
-            self._tables[study.id] = _Tables(study.id, population_size)
+            self._tables[study.id] = Tables(study.id, population_size)
             return study
 
     def find_study(self, name: str) -> StudyRecord | None:
@@ -199,19 +192,6 @@ class MemoryStore:
         """Nothing is open."""
 
 
-class _Tables:
-    def __init__(self, study: int, population_size: int) -> None:
-        self.members = {
-            index: Member(study=study, index=index, state=MemberState.READY) for index in range(population_size)
-        }
-        self.trials: dict[int, TrialRecord] = {}
-        self.attempts: dict[tuple[int, int], Attempt] = {}
-        self.checkpoints: dict[str, Checkpoint] = {}
-        self.elites: dict[int, Scored | None] = {}
-        self.reports: dict[tuple[int, int], list[Report]] = {}
-        self.marks: dict[tuple[int, int, int], float] = {}
-
-
 @final
 class MemoryTransaction:
     """One transaction; changes are made at once and undone when the block raises."""
@@ -221,7 +201,7 @@ class MemoryTransaction:
         self._id = study
         self._t = store._tables[study]
         self._now = store._clock()
-        self._undo: list[Callable[[], object]] = []
+        self._changes = Changes()
 
     # What can be read
 
@@ -253,22 +233,17 @@ class MemoryTransaction:
         """Return all members by index."""
         return list(self._t.members.values())
 
-    def _ranked(self) -> list[Member]:
-        scored = [m for m in self._t.members.values() if m.published and m.published.order is not None]
-        return sorted(scored, key=_rank_key, reverse=True)
-
     def scored(self) -> int:
         """Return how many members have a published fitness."""
-        return len(self._ranked())
+        return len(self._t.ranked)
 
     def rank(self, member: Member) -> int:
         """Return how many members rank before this one."""
-        mine = _rank_key(member)
-        return sum(_rank_key(other) > mine for other in self._ranked())
+        return self._t.ranked.above(*_rank_key(member))
 
     def at_rank(self, rank: int) -> Member:
         """Return the member at a rank."""
-        return self._ranked()[rank]
+        return self._t.members[self._t.ranked[-1 - rank][1]]
 
     def vectors(self) -> Sequence[tuple[int, tuple[float, ...]]]:
         """Return index and sort keys of the members that may donate."""
@@ -281,27 +256,30 @@ class MemoryTransaction:
 
     def elites(self) -> int:
         """Return how many members have an elite."""
-        return sum(elite is not None for elite in self._t.elites.values())
+        return len(self._t.best_elites)
 
     def elite_at_rank(self, rank: int) -> Scored:
         """Return the elite at a rank."""
-        elites = [elite for elite in self._t.elites.values() if elite is not None]
-        return sorted(elites, key=lambda elite: (elite.order or 0.0, elite.member), reverse=True)[rank]
+        elite = self._t.elites[self._t.best_elites[-1 - rank][1]]
+        assert elite is not None
+        return elite
 
     def lowest_generation(self) -> int | None:
         """Return the lowest generation of members that are not done."""
-        return min(
-            (m.generation for m in self._t.members.values() if m.state is not MemberState.DONE), default=None
-        )
+        return min(self._t.active.values(), default=None)
 
     def next_ready(self, slot: str) -> Member | None:
         """Return the ready member to decide about next."""
-        ready = [m for m in self._t.members.values() if m.state is MemberState.READY]
-        return min(ready, key=lambda m: (m.spent_steps, m.slot != slot, m.index), default=None)
+        ready = self._t.ready
+        if not len(ready):
+            return None
+        least, index = ready[0]
+        here = [i for i in self._t.ready_by_slot.of(slot) if self._t.members[i].spent_steps == least]
+        return self._t.members[min(here, default=index)]
 
     def next_pending(self) -> TrialRecord | None:
         """Return the pending trial with the lowest id."""
-        pending = [t.id for t in self._t.trials.values() if t.state is TrialState.PENDING]
+        pending = self._t.by_state.of(TrialState.PENDING)
         return self._t.trials[min(pending)] if pending else None
 
     def trial(self, trial_id: int) -> TrialRecord:
@@ -338,7 +316,8 @@ class MemoryTransaction:
 
     def unfinished(self) -> Sequence[TrialRecord]:
         """Return the trials that are running or queued for a retry, by id."""
-        return [trial for trial in self.trials() if trial.ended_at is None]
+        found = [*self._t.by_state.of(TrialState.RUNNING), *self._t.by_state.of(TrialState.PENDING)]
+        return [self._t.trials[key] for key in sorted(found)]
 
     def standing(self, generation: int, order: float) -> tuple[int, int]:
         """Return how many completed trials of a generation are strictly better, and how many have a fitness."""
@@ -352,7 +331,10 @@ class MemoryTransaction:
 
     def attempts(self, trial_id: int) -> Sequence[Attempt]:
         """Return the attempts of a trial, oldest first."""
-        return [a for (trial, _), a in sorted(self._t.attempts.items()) if trial == trial_id]
+        trial = self._t.trials.get(trial_id)
+        # Tokens count up from 1.
+        keys = [(trial_id, token) for token in range(1, trial.token + 1)] if trial else []
+        return [self._t.attempts[key] for key in keys if key in self._t.attempts]
 
     def all_attempts(self) -> Sequence[Attempt]:
         """Return all attempts by (trial, token)."""
@@ -360,17 +342,13 @@ class MemoryTransaction:
 
     def running(self, worker: str | None = None) -> Sequence[Attempt]:
         """Return the running attempts of one worker, or all of them."""
-        return [
-            attempt
-            for _, attempt in sorted(self._t.attempts.items())
-            if attempt.state is AttemptState.RUNNING and worker in (None, attempt.worker)
-        ]
+        keys = [key for _, key in self._t.expiry.since(NEVER)] if worker is None else self._t.running.of(worker)
+        return [self._t.attempts[key] for key in sorted(keys)]
 
     def expired(self, limit: int) -> Sequence[Attempt]:
         """Return running attempts whose lease ran out, longest first."""
-        now = self.now()
-        late = [attempt for attempt in self.running() if attempt.expires_at < now]
-        return sorted(late, key=lambda a: (a.expires_at, a.trial))[:limit]
+        late = min(limit, self._t.expiry.before(self._now))
+        return [self._t.attempts[self._t.expiry[place][1]] for place in range(late)]
 
     def checkpoint(self, name: str) -> Checkpoint | None:
         """Return a checkpoint's row."""
@@ -378,15 +356,19 @@ class MemoryTransaction:
 
     def checkpoints(self) -> Sequence[Checkpoint]:
         """Return all checkpoints by creation."""
-        return sorted(self._t.checkpoints.values(), key=lambda c: (c.created_at, c.trial, c.name))
+        return sorted(self._t.checkpoints.values(), key=_creation)
 
     def live_checkpoints(self) -> Sequence[Checkpoint]:
         """Return the checkpoints in state live, oldest first."""
-        return [c for c in self.checkpoints() if c.state is CheckpointState.LIVE]
+        return self._present(CheckpointState.LIVE)
 
     def deleting_checkpoints(self) -> Sequence[Checkpoint]:
         """Return the checkpoints in state deleting, oldest first."""
-        return [c for c in self.checkpoints() if c.state is CheckpointState.DELETING]
+        return self._present(CheckpointState.DELETING)
+
+    def _present(self, state: CheckpointState) -> list[Checkpoint]:
+        present = [self._t.checkpoints[name] for name in self._t.present.of(state)]
+        return sorted(present, key=_creation)
 
     def held_checkpoints(self) -> frozenset[str]:
         """Return names that members and unfinished trials refer to."""
@@ -394,41 +376,34 @@ class MemoryTransaction:
         for member in self._t.members.values():
             elite = self._t.elites.get(member.index)
             held.update(s.checkpoint for s in (member.head, member.published, elite) if s)
-        for trial in self._t.trials.values():
-            if trial.state in _UNFINISHED:
-                held.update((trial.parent_checkpoint, trial.progress))
+        for trial in self._unfinished():
+            held.update((trial.parent_checkpoint, trial.progress))
         ledger = self._store._ledger
         runs = {run.id for run in ledger.runs.values() if run.study == self._id}
-        for group in ledger.groups.values():
-            waits = group.state is GroupState.QUEUED and (group.started or group.guaranteed is not None)
-            if group.run in runs and (group.best or waits):
+        for key in (key for run in runs for key in (*ledger.best.of(run), *ledger.queued.of(run))):
+            group = ledger.groups[key]
+            if group.best or group.started or group.guaranteed is not None:
                 held.add(ledger.seen[group.seen].name)
         return frozenset(name for name in held if name is not None)
 
     def best_trials(self, count: int) -> Sequence[TrialRecord]:
         """Return the completed trials with the best finite fitness and a live checkpoint, best first."""
-        finite = [
-            trial
-            for trial in self._t.trials.values()
-            if trial.kind is TrialKind.TRAIN
-            and trial.state is TrialState.COMPLETED
-            and trial.order is not None
-            and trial.order > float("-inf")
-            and trial.checkpoint is not None
-            and self._t.checkpoints[trial.checkpoint].state is CheckpointState.LIVE
-        ]
+        live = self._t.present.of(CheckpointState.LIVE)
+        finite = [self._t.trials[trial] for name in live for trial in self._t.finite.of(name)]
         return sorted(finite, key=lambda t: (-(t.order or 0.0), t.id))[:count]
 
     def broken_in_a_row(self) -> int:
         """Return how many trials failed since the last one completed."""
-        completed = [t.ended_at or 0.0 for t in self._t.trials.values() if t.state is TrialState.COMPLETED]
-        last = max(completed, default=float("-inf"))
-        failed = [t for t in self._t.trials.values() if t.state is TrialState.FAILED]
+        last = self._t.last_completed.get("at", NEVER)
+        failed = [self._t.trials[trial] for trial in self._t.by_state.of(TrialState.FAILED)]
         return sum((t.ended_at or 0.0) > last for t in failed)
 
     def has_unfinished_trials(self) -> bool:
         """Return whether any trial is running or pending."""
-        return any(trial.state in _UNFINISHED for trial in self._t.trials.values())
+        return any(self._t.by_state.count(state) for state in UNFINISHED)
+
+    def _unfinished(self) -> list[TrialRecord]:
+        return [self._t.trials[trial] for state in UNFINISHED for trial in self._t.by_state.of(state)]
 
     def evaluation(self) -> MemoryEvaluation | None:
         """Return the evaluation of this study's checkpoints, in the same transaction."""
@@ -438,35 +413,31 @@ class MemoryTransaction:
         own = next((run.id for run in ledger.runs.values() if run.study == self._id and run.name == name), None)
         return None if own is None else MemoryEvaluation(ledger, own, self._now, self)
 
-    def _awaited(self) -> list[Group]:
-        groups = self._store._ledger.groups.values()
-        return [group for group in groups if group.study == self._id and group.state is GroupState.QUEUED]
-
     def unscored(self, member: int) -> int:
         """Return how many checkpoints of a member wait for their fitness."""
-        return sum(g.member == member and g.replicate == 0 for g in self._awaited())
+        return self._store._ledger.unscored.count((self._id, member))
 
     def awaited_groups(self, *, fitness: bool) -> int:
         """Return how many of the study's own groups are queued."""
-        return sum(not fitness or group.trial is not None for group in self._awaited())
+        awaited = self._store._ledger.awaited
+        return awaited.count((self._id, False)) + (0 if fitness else awaited.count((self._id, True)))
 
     def has_waiting(self) -> bool:
         """Return whether any member waits."""
-        return any(m.state is MemberState.WAITING for m in self._t.members.values())
+        return self._t.waiting.count(MemberState.WAITING) > 0
 
     def waiting_generation(self) -> int | None:
         """Return the lowest generation any member waits for."""
-        waited = (m.wait_generation for m in self._t.members.values() if m.state is MemberState.WAITING)
-        return min((g for g in waited if g is not None), default=None)
+        return min(self._t.awaited.values(), default=None)
 
     def next_wait_until(self) -> float | None:
         """Return the earliest time any member waits for."""
-        waited = (m.wait_until for m in self._t.members.values() if m.state is MemberState.WAITING)
+        waited = (self._t.members[index].wait_until for index in self._t.waiting.of(MemberState.WAITING))
         return min((t for t in waited if t is not None), default=None)
 
     def active_members(self) -> int:
         """Return how many members are not done."""
-        return sum(m.state is not MemberState.DONE for m in self._t.members.values())
+        return sum(self._t.active.count(generation) for generation in self._t.active.values())
 
     def reports(self, trial: int, token: int | None = None) -> Sequence[Report]:
         """Return what a trial reported, in order."""
@@ -491,30 +462,26 @@ class MemoryTransaction:
 
     def apply(self, commands: Sequence[AnyCommand]) -> list[str]:
         """Apply commands in order; return the checkpoints that were marked for deletion."""
-        marked: list[str] = []
-        for command in commands:
-            if isinstance(command, EvalCommand):
-                evaluation = self.evaluation()
-                if evaluation is None:
-                    raise TypeError(f"{command!r} needs a run, and study {self.study().name!r} has none")
-                evaluation.apply_one(command)
-            else:
-                marked += self._apply(command)
-        return marked
+        return [name for command in commands if (name := self._apply(command)) is not None]
 
     def undo(self) -> None:
         """Take everything back, newest first."""
-        for step in reversed(self._undo):
-            step()
-        self._undo.clear()
+        self._changes.undo()
 
-    def _apply(self, command: Command) -> list[str]:
+    def _apply(self, command: AnyCommand) -> str | None:
+        """Apply one command; return the checkpoint that it marked for deletion, if it did."""
+        # The most frequent ones first: they are tried in this order.
         t = self._t
         match command:
             case InsertTrial(trial) | UpdateTrial(trial):
-                self._set(t.trials, trial.id, trial)
+                self._changes.set(t.trials, trial.id, trial)
+                if trial.state is TrialState.COMPLETED and trial.ended_at is not None:
+                    last = max(trial.ended_at, t.last_completed.get("at", NEVER))
+                    self._changes.set(t.last_completed, "at", last)
+            case UpdateMember(member):
+                self._changes.set(t.members, member.index, member)
             case InsertAttempt(attempt):
-                self._set(t.attempts, (attempt.trial, attempt.token), attempt)
+                self._changes.set(t.attempts, (attempt.trial, attempt.token), attempt)
             case EndAttempt():
                 key = (command.trial, command.token)
                 ended = replace(
@@ -525,54 +492,59 @@ class MemoryTransaction:
                     error=command.error,
                     timings=command.timings,
                 )
-                self._set(t.attempts, key, ended)
+                self._changes.set(t.attempts, key, ended)
+            case InsertCheckpoint(checkpoint):
+                self._changes.set(t.checkpoints, checkpoint.name, checkpoint)
+            case TakeCheckpoint(name):
+                row = t.checkpoints.get(name)
+                if row is None or row.state is not CheckpointState.LIVE:
+                    raise ParentGone(name)
+                self._changes.set(t.checkpoints, name, replace(row, taken=row.taken + 1))
+            case MarkDeleting(name, taken):
+                row = t.checkpoints.get(name)
+                if row is not None and row.state is CheckpointState.LIVE and row.taken == taken:
+                    self._changes.set(t.checkpoints, name, replace(row, state=CheckpointState.DELETING))
+                    return name
+            case SetCheckpointState(name, state):
+                self._changes.set(t.checkpoints, name, replace(t.checkpoints[name], state=state))
             case RenewAttempts(worker, expires_at):
                 for attempt in self.running(worker):
                     renewed = replace(attempt, expires_at=expires_at)
-                    self._set(t.attempts, (attempt.trial, attempt.token), renewed)
-            case UpdateMember(member):
-                self._set(t.members, member.index, member)
+                    self._changes.set(t.attempts, (attempt.trial, attempt.token), renewed)
             case WakeMembers():
                 self._wake(command)
             case PublishAll():
                 for member in self.members():
                     if member.head is not None and member.head.order is None:
                         continue
-                    self._set(t.members, member.index, replace(member, published=member.head))
+                    self._changes.set(t.members, member.index, replace(member, published=member.head))
             case RaiseElites(index):
                 for member in self.members() if index is None else [self.member(index)]:
                     self._raise_elite(member)
             case SetElite(index, elite):
-                self._set(t.elites, index, elite)
-            case InsertCheckpoint(checkpoint):
-                self._set(t.checkpoints, checkpoint.name, checkpoint)
-            case TakeCheckpoint(name):
-                row = t.checkpoints.get(name)
-                if row is None or row.state is not CheckpointState.LIVE:
-                    raise ParentGone(name)
-                self._set(t.checkpoints, name, replace(row, taken=row.taken + 1))
-            case MarkDeleting(name, taken):
-                row = t.checkpoints.get(name)
-                if row is not None and row.state is CheckpointState.LIVE and row.taken == taken:
-                    self._set(t.checkpoints, name, replace(row, state=CheckpointState.DELETING))
-                    return [name]
-            case SetCheckpointState(name, state):
-                self._set(t.checkpoints, name, replace(t.checkpoints[name], state=state))
+                self._changes.set(t.elites, index, elite)
             case AddReports(trial_id, token, reports):
                 old = t.reports.get((trial_id, token), [])
-                self._set(t.reports, (trial_id, token), [*old, *reports])
+                self._changes.set(t.reports, (trial_id, token), [*old, *reports])
             case SetTally(trial_id, token, tally, marks):
                 key = (trial_id, token)
-                self._set(t.attempts, key, replace(t.attempts[key], tally=tally))
+                self._changes.set(t.attempts, key, replace(t.attempts[key], tally=tally))
                 for mark in marks:
-                    self._set(t.marks, (mark.every, mark.step, trial_id), mark.average)
+                    self._changes.set(t.marks, (mark.every, mark.step, trial_id), mark.average)
             case SetStudyState(state, message):
-                self._set(self._store._studies, self._id, replace(self.study(), state=state, message=message))
+                self._changes.set(
+                    self._store._studies, self._id, replace(self.study(), state=state, message=message)
+                )
             case SetStrategyState(state):
                 study = self.study()
                 changed = replace(study, strategy_state=state, state_version=study.state_version + 1)
-                self._set(self._store._studies, self._id, changed)
-        return []
+                self._changes.set(self._store._studies, self._id, changed)
+            case _:
+                evaluation = self.evaluation()
+                if evaluation is None:
+                    raise TypeError(f"{command!r} needs a run, and study {self.study().name!r} has none")
+                evaluation.apply_one(command)
+        return None
 
     def _raise_elite(self, member: Member) -> None:
         published, elite = member.published, self.elite(member.index)
@@ -580,12 +552,11 @@ class MemoryTransaction:
             return
         same = elite is not None and elite.checkpoint == published.checkpoint
         if elite is None or same or (published.order or 0.0) > (elite.order or 0.0):
-            self._set(self._t.elites, member.index, published)
+            self._changes.set(self._t.elites, member.index, published)
 
     def _wake(self, command: WakeMembers) -> None:
-        for member in self.members():
-            if member.state is not MemberState.WAITING:
-                continue
+        for index in sorted(self._t.waiting.of(MemberState.WAITING)):
+            member = self._t.members[index]
             if command.now is not None:
                 due = member.wait_until is not None and member.wait_until <= command.now
             elif member.wait_generation is not None:
@@ -600,20 +571,16 @@ class MemoryTransaction:
                     wait_until=None,
                     wait_reason=None,
                 )
-                self._set(self._t.members, member.index, awake)
+                self._changes.set(self._t.members, member.index, awake)
 
-    def _set(self, table: dict[_K, _V], key: _K, value: _V) -> None:
-        if key in table:
-            old = table[key]
-            self._undo.append(lambda: table.__setitem__(key, old))
-        else:
-            self._undo.append(lambda: table.pop(key))
-        table[key] = value
+
+def _creation(row: Checkpoint) -> tuple[float, int, str]:
+    return row.created_at, row.trial, row.name
 
 
 def _rank_key(member: Member) -> tuple[float, int]:
     published = member.published
-    order = published.order if published and published.order is not None else float("-inf")
+    order = published.order if published and published.order is not None else NEVER
     return order, member.index
 
 

@@ -1,8 +1,7 @@
 """The evaluation of a run in memory: for tests, simulations and as the oracle of the other stores."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeVar, final
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, final
 
 from phyla.machine import AnyCommand
 from phyla.machine.evaluation_commands import (
@@ -23,7 +22,6 @@ from phyla.machine.evaluation_commands import (
     UpdateSeen,
 )
 from phyla.records import (
-    AttemptState,
     EvalAttempt,
     EvalEvent,
     EvalResult,
@@ -33,32 +31,17 @@ from phyla.records import (
     Priority,
     RunRecord,
     Seen,
-    SeenState,
     TrialState,
+    replace,
 )
 from phyla.store.evaluation import NEWEST_DURATIONS
+from phyla.store.memory_tables import Ledger, LedgerKey, urgency
+from phyla.store.table import Changes
 
 if TYPE_CHECKING:
     from phyla.store.memory import MemoryTransaction
 
-_K = TypeVar("_K")
-_V = TypeVar("_V")
 _OPEN = (TrialState.PENDING, TrialState.RUNNING)
-LedgerKey = tuple[str, str, int, int, int]
-
-
-@final
-@dataclass
-class Ledger:
-    """Tables that all runs of a store share."""
-
-    runs: dict[int, RunRecord] = field(default_factory=dict)
-    seen: dict[int, Seen] = field(default_factory=dict)
-    groups: dict[int, Group] = field(default_factory=dict)
-    tasks: dict[int, EvalTaskRecord] = field(default_factory=dict)
-    attempts: dict[tuple[int, int], EvalAttempt] = field(default_factory=dict)
-    results: dict[LedgerKey, EvalResult] = field(default_factory=dict)
-    events: dict[int, EvalEvent] = field(default_factory=dict)
 
 
 @final
@@ -70,7 +53,7 @@ class MemoryEvaluation:
         self._id = run
         self._now = now
         self._population = population
-        self._undo: list[Callable[[], object]] = population._undo if population else []
+        self._changes = population._changes if population else Changes()
 
     # What can be read
 
@@ -99,17 +82,16 @@ class MemoryEvaluation:
 
     def find_seen(self, name: str, index: int = 0) -> Seen | None:
         """Return the newest version of a checkpoint."""
-        found = [s for s in self.all_seen() if (s.name, s.index) == (name, index)]
-        return found[-1] if found else None
+        found = self._l.by_name.of((self._id, name, index))
+        return self._l.seen[max(found)] if found else None
 
     def newest_seen(self) -> Seen | None:
         """Return the checkpoint with the highest number."""
-        return max(self.all_seen(), key=lambda s: s.number, default=None)
+        return self._l.last(self._l.by_number, self._id)
 
     def newest_ready(self) -> Seen | None:
         """Return the checkpoint in state ready with the highest number."""
-        ready = [s for s in self.all_seen() if s.state is SeenState.READY]
-        return max(ready, key=lambda s: s.number, default=None)
+        return self._l.last(self._l.ready, self._id)
 
     def shards_done(self, identity: str, task_identity: str, replicate: int, shards: int) -> frozenset[int]:
         """Return which shards the ledger has."""
@@ -117,12 +99,8 @@ class MemoryEvaluation:
 
     def results(self, identity: str, task_identity: str, replicate: int, shards: int) -> Sequence[EvalResult]:
         """Return the ledger's entries by shard."""
-        wanted = (identity, task_identity, replicate, shards)
-        return [
-            result
-            for (of, how, repeat, _, count), result in sorted(self._l.results.items())
-            if (of, how, repeat, count) == wanted
-        ]
+        keys = self._l.shards.of((identity, task_identity, replicate, shards))
+        return [self._l.results[key] for key in sorted(keys)]
 
     def mean_duration_s(self, task_identity: str) -> float | None:
         """Return how long a shard took on average, of the newest results."""
@@ -154,15 +132,15 @@ class MemoryEvaluation:
 
     def find_group(self, seen: int, suite: str, replicate: int = 0) -> Group | None:
         """Return a group by its key."""
-        key = (seen, suite, replicate)
-        return next((g for g in self._l.groups.values() if (g.seen, g.suite, g.replicate) == key), None)
+        key = (suite, replicate)
+        return next((g for g in self.groups_of(seen) if (g.suite, g.replicate) == key), None)
 
     def groups_of(self, seen: int) -> Sequence[Group]:
         """Return the groups on one checkpoint."""
-        return [group for _, group in sorted(self._l.groups.items()) if group.seen == seen]
+        return [self._l.groups[key] for key in sorted(self._l.on_seen.of(seen))]
 
     def _queued(self) -> list[Group]:
-        return [group for group in self.groups() if group.state is GroupState.QUEUED]
+        return [self._l.groups[key] for key in sorted(self._l.queued.of(self._id))]
 
     def fresh_groups(self, suite: str) -> Sequence[Group]:
         """Return the queued groups of class fresh that no population waits for."""
@@ -184,7 +162,8 @@ class MemoryEvaluation:
 
     def best_group(self, suite: str) -> Group | None:
         """Return the group marked best."""
-        return next((group for group in self.groups(suite=suite) if group.best), None)
+        best = [self._l.groups[key] for key in sorted(self._l.best.of(self._id))]
+        return next((group for group in best if group.suite == suite), None)
 
     def partial_in_a_row(self, suite: str) -> int:
         """Return how many groups ended partial since the last one ended complete."""
@@ -195,7 +174,7 @@ class MemoryEvaluation:
 
     def open_groups(self) -> int:
         """Return how many groups are queued."""
-        return len(self._queued())
+        return self._l.queued.count(self._id)
 
     def eval_tasks(self, *, after: int = 0, limit: int | None = None) -> Sequence[EvalTaskRecord]:
         """Return eval tasks by id."""
@@ -203,19 +182,23 @@ class MemoryEvaluation:
 
     def next_eval_task(self, holding: int | None) -> EvalTaskRecord | None:
         """Return the pending eval task to run next."""
-        pending = [
-            task for task in self.eval_tasks() if task.state is TrialState.PENDING and task.not_before <= self._now
-        ]
-        first = min(pending, key=_urgency, default=None)
+        first = next((task for task in self._pending() if task.not_before <= self._now), None)
         if first is None or holding is None or first.seen == holding:
             return first
-        held = [task for task in pending if task.seen == holding and task.priority == first.priority]
-        return min(held, key=_urgency, default=first)
+        same = [self._l.tasks[key] for key in self._l.pending_on.of((self._id, holding))]
+        held = [task for task in same if task.not_before <= self._now and task.priority == first.priority]
+        return min(held, key=urgency, default=first)
+
+    def _pending(self) -> Iterator[EvalTaskRecord]:
+        """Iterate over the pending eval tasks of this run, most urgent first."""
+        for (run, *_), key in self._l.pending.since((self._id,)):
+            if run != self._id:
+                return
+            yield self._l.tasks[key]
 
     def next_not_before(self) -> float | None:
         """Return when the earliest pending eval task may start that may not start yet."""
-        pending = [task.not_before for task in self.eval_tasks() if task.state is TrialState.PENDING]
-        return min((at for at in pending if at > self._now), default=None)
+        return min((task.not_before for task in self._pending() if task.not_before > self._now), default=None)
 
     def locked_eval_task(self, task_id: int) -> EvalTaskRecord | None:
         """Return an eval task of this run, or None."""
@@ -224,7 +207,7 @@ class MemoryEvaluation:
 
     def group_tasks(self, group: int) -> Sequence[EvalTaskRecord]:
         """Return the eval tasks of a group."""
-        return [task for _, task in sorted(self._l.tasks.items()) if task.group == group]
+        return [self._l.tasks[key] for key in sorted(self._l.in_group.of(group))]
 
     def unfinished_tasks(self, group: int) -> int:
         """Return how many eval tasks of a group are pending or running."""
@@ -240,13 +223,8 @@ class MemoryEvaluation:
 
     def running_evaluations(self, worker: str | None = None) -> Sequence[EvalAttempt]:
         """Return the running attempts of one worker, or all of them."""
-        return [
-            attempt
-            for _, attempt in sorted(self._l.attempts.items())
-            if attempt.run == self._id
-            and attempt.state is AttemptState.RUNNING
-            and worker in (None, attempt.worker)
-        ]
+        running = [self._l.attempts[key] for key in sorted(self._l.running.of(self._id))]
+        return [attempt for attempt in running if worker in (None, attempt.worker)]
 
     def expired_evaluations(self, limit: int) -> Sequence[EvalAttempt]:
         """Return running attempts whose lease ran out, longest first."""
@@ -259,7 +237,8 @@ class MemoryEvaluation:
 
     def held_paths(self) -> frozenset[int]:
         """Return ids of the checkpoints seen that a queued or best group refers to."""
-        return frozenset(g.seen for g in self.groups() if g.best or g.state is GroupState.QUEUED)
+        held = (*self._l.best.of(self._id), *self._l.queued.of(self._id))
+        return frozenset(self._l.groups[key].seen for key in held)
 
     # What can be changed
 
@@ -281,76 +260,62 @@ class MemoryEvaluation:
         match command:
             case InsertSeen(seen, groups):
                 seen = replace(seen, id=len(tables.seen) + 1)
-                self._set(tables.seen, seen.id, seen)
+                self._changes.set(tables.seen, seen.id, seen)
                 for group, tasks in groups:
                     self._insert_group(replace(group, seen=seen.id), tasks)
             case InsertGroup(group, tasks):
                 self._insert_group(group, tasks)
             case UpdateSeen(seen):
-                self._set(tables.seen, seen.id, seen)
+                self._changes.set(tables.seen, seen.id, seen)
             case UpdateGroup(group):
-                self._set(tables.groups, group.id, group)
+                self._changes.set(tables.groups, group.id, group)
             case StartGroup(group_id):
-                self._set(tables.groups, group_id, replace(tables.groups[group_id], started=True))
+                self._changes.set(tables.groups, group_id, replace(tables.groups[group_id], started=True))
             case Reprioritise(group_id, priority):
-                self._set(tables.groups, group_id, replace(tables.groups[group_id], priority=priority))
+                self._changes.set(tables.groups, group_id, replace(tables.groups[group_id], priority=priority))
                 for task in self.group_tasks(group_id):
                     if task.state is TrialState.PENDING and task.task:
-                        self._set(tables.tasks, task.id, replace(task, priority=priority))
+                        self._changes.set(tables.tasks, task.id, replace(task, priority=priority))
             case InsertEvalTasks(tasks):
                 for task in tasks:
                     self._insert_task(task)
             case UpdateEvalTask(task):
-                self._set(tables.tasks, task.id, task)
+                self._changes.set(tables.tasks, task.id, task)
             case InsertEvalAttempt(attempt):
-                self._set(tables.attempts, (attempt.task, attempt.token), attempt)
+                self._changes.set(tables.attempts, (attempt.task, attempt.token), attempt)
             case EndEvalAttempt():
                 key = (command.task, command.token)
                 ended = replace(
                     tables.attempts[key], state=command.state, ended_at=command.ended_at, error=command.error
                 )
-                self._set(tables.attempts, key, ended)
+                self._changes.set(tables.attempts, key, ended)
             case RenewEvalAttempts(worker, expires_at):
                 for attempt in self.running_evaluations(worker):
                     renewed = replace(attempt, expires_at=expires_at)
-                    self._set(tables.attempts, (attempt.task, attempt.token), renewed)
+                    self._changes.set(tables.attempts, (attempt.task, attempt.token), renewed)
             case InsertResult(r):
                 if _ledger_key(r) not in tables.results:
-                    self._set(tables.results, _ledger_key(r), r)
+                    self._changes.set(tables.results, _ledger_key(r), r)
             case InsertEvent(event):
                 event = replace(event, id=len(tables.events) + 1)
-                self._set(tables.events, event.id, event)
+                self._changes.set(tables.events, event.id, event)
             case SetRunState(state, message):
                 changed = replace(self.run(), state=state, message=message)
-                self._set(tables.runs, self._id, changed)
+                self._changes.set(tables.runs, self._id, changed)
 
     def _insert_group(self, group: Group, tasks: Sequence[EvalTaskRecord]) -> None:
         group = replace(group, id=len(self._l.groups) + 1)
-        self._set(self._l.groups, group.id, group)
+        self._changes.set(self._l.groups, group.id, group)
         for task in tasks:
             self._insert_task(replace(task, group=group.id, seen=group.seen))
 
     def _insert_task(self, task: EvalTaskRecord) -> None:
         task = replace(task, id=len(self._l.tasks) + 1)
-        self._set(self._l.tasks, task.id, task)
+        self._changes.set(self._l.tasks, task.id, task)
 
     def undo(self) -> None:
         """Take everything back, newest first."""
-        for step in reversed(self._undo):
-            step()
-        self._undo.clear()
-
-    def _set(self, table: dict[_K, _V], key: _K, value: _V) -> None:
-        if key in table:
-            old = table[key]
-            self._undo.append(lambda: table.__setitem__(key, old))
-        else:
-            self._undo.append(lambda: table.pop(key))
-        table[key] = value
-
-
-def _urgency(task: EvalTaskRecord) -> tuple[int, float, int, int]:
-    return task.priority, task.rank, task.group, task.id
+        self._changes.undo()
 
 
 def _ledger_key(result: EvalResult) -> LedgerKey:

@@ -9,6 +9,7 @@ from phyla.study.planning import Planned, plan
 from phyla.study.progress import Progress
 from phyla.study.replicates import Replicate, replicate_seed, replicates, run_replicates
 from phyla.study.results import Best, BestCheckpoint, Results, list_studies, load_study
+from phyla.study.simulating import Simulated, simulate
 from phyla.study.study import Study
 from phyla.study.suites import load_suites
 from phyla.study.watching import evaluate, watch
@@ -26,6 +27,7 @@ __all__ = [
     "Progress",
     "Replicate",
     "Results",
+    "Simulated",
     "Study",
     "Watched",
     "compare",
@@ -39,5 +41,6 @@ __all__ = [
     "replicate_seed",
     "replicates",
     "run_replicates",
+    "simulate",
     "watch",
 ]

@@ -163,6 +163,11 @@ class Evaluations:
             yield from page
             after = page[-1].id
 
+    def eval_tasks(self) -> list[EvalTaskRecord]:
+        """Return all eval tasks, and the aggregations of their groups, by id."""
+        with self._store.evaluations(self._run) as reader:
+            return list(reader.eval_tasks())
+
     def events(self) -> list[EvalEvent]:
         """Return what a person should know: regressions, quarantined checkpoints and the like, oldest first."""
         with self._store.evaluations(self._run) as reader:

@@ -1,0 +1,78 @@
+"""What must hold in every study, whatever happens; checked while one is simulated."""
+
+from collections.abc import Callable
+from typing import final
+
+from phyla.machine import Retention, Rules, View
+from phyla.records import TrialRecord, TrialState
+
+
+class MachineDefect(RuntimeError):
+    """The machine, or a strategy, did what it never may."""
+
+
+@final
+class Invariants:
+    """Follows trials from claim to end.
+
+    Args:
+        rules: what the study's decisions go by.
+        state_of: tells the state of a trial.
+    """
+
+    def __init__(self, rules: Rules, state_of: Callable[[int], TrialState]) -> None:
+        self._rules = rules
+        self._state_of = state_of
+        self._newest: dict[int, tuple[int, int]] = {}
+        self._spent = [0] * rules.strategy.population_size
+
+    def claimed(self, trial: TrialRecord) -> None:
+        """A trial was given to a worker: its member has no other, and its token is the next.
+
+        Raises:
+            MachineDefect: it is not so.
+        """
+        newest, token = self._newest.get(trial.member, (0, 0))
+        if newest not in (0, trial.id) and self._state_of(newest) is TrialState.FAILED:
+            newest, token = 0, 0
+        if newest not in (0, trial.id) or trial.token != token + 1:
+            raise MachineDefect(
+                f"member {trial.member} got trial {trial.id} with token {trial.token}, and its newest attempt was "
+                f"{token} of trial {newest}"
+            )
+        self._newest[trial.member] = (trial.id, trial.token)
+
+    def completed(self, trial: TrialRecord, steps: int) -> None:
+        """A trial completed with that many steps."""
+        del self._newest[trial.member]
+        self._spent[trial.member] += steps
+
+    def collected(self, found: Retention) -> None:
+        """Checkpoints were looked at: no more are kept than the formula says.
+
+        Raises:
+            MachineDefect: more are.
+        """
+        others = [suite for suite in self._rules.suites if suite.name != self._fitness_suite]
+        if self._rules.keep_every_steps is None and not others and len(found.kept) > found.bound:
+            raise MachineDefect(f"{len(found.kept)} checkpoints are kept, and the bound is {found.bound}")
+
+    @property
+    def _fitness_suite(self) -> str | None:
+        fitness = self._rules.suite_fitness
+        return None if fitness is None else fitness.suite
+
+    def finished(self, view: View) -> None:
+        """The study completed: each member spent what it completed, and no less than the strategy says.
+
+        Raises:
+            MachineDefect: a budget is wrong.
+        """
+        for index in range(view.size):
+            member = view.member(index)
+            if member.spent_steps != self._spent[index]:
+                raise MachineDefect(
+                    f"member {index} completed {self._spent[index]} steps, and {member.spent_steps} are counted"
+                )
+        if view.has_unfinished_trials():
+            raise MachineDefect("the study completed, and there are unfinished trials")

@@ -1,0 +1,109 @@
+"""What one simulated run of a study came to."""
+
+from dataclasses import dataclass
+from typing import final
+
+from phyla.records import StudyState
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSeconds:
+    """What the workers did, in seconds of one worker; together they are workers x wall time.
+
+    Attributes:
+        training: steps of attempts that completed.
+        evaluating: eval tasks that completed.
+        moving: loading and saving checkpoints for either.
+        waiting: nothing to claim: at barriers, for evaluations, or because there are more workers than members.
+        lost: work that did not complete, and workers that were gone.
+    """
+
+    training: float = 0.0
+    evaluating: float = 0.0
+    moving: float = 0.0
+    waiting: float = 0.0
+    lost: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return self.training + self.evaluating + self.moving + self.waiting + self.lost
+
+    def shares(self) -> dict[str, float]:
+        """Return each as a share of all, in [0, 1]."""
+        names = ("training", "evaluating", "moving", "waiting", "lost")
+        return {name: getattr(self, name) / (self.total or 1.0) for name in names}
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """Training steps, by what became of them.
+
+    Attributes:
+        kept: a member's last weights descend from them.
+        abandoned: completed, but every member that had them took over another's weights since.
+        preempted: of attempts whose worker was preempted or crashed.
+        failed: of attempts that failed.
+    """
+
+    kept: int = 0
+    abandoned: int = 0
+    preempted: int = 0
+    failed: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.kept + self.abandoned + self.preempted + self.failed
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationLag:
+    """How long checkpoints waited for a suite's results.
+
+    Attributes:
+        complete: groups that ended complete.
+        others: groups that were skipped, partial, gone, or still queued at the end.
+        median_s: seconds from the commit of the checkpoint to the end of its group; nan without any.
+        longest_s: the longest of them.
+    """
+
+    complete: int
+    others: int
+    median_s: float
+    longest_s: float
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedRun:
+    """One simulated run of a study.
+
+    Attributes:
+        state: how the study ended; running if it came to stand still.
+        message: why it stopped, failed or stands still.
+        wall_s: seconds from the first claim to the end.
+        seconds: what the workers did.
+        steps: training steps, by what became of them.
+        completed: completed trials.
+        failed: trials that were given up after their last attempt.
+        attempts: attempts at trials.
+        checkpoints: checkpoints that were there at the same time, at most.
+        lag: per suite, how long evaluation took to follow.
+        best: the best fitness that a member ended with; nan without any. Of the synthetic curve it says nothing.
+    """
+
+    state: StudyState
+    message: str | None
+    wall_s: float
+    seconds: WorkerSeconds
+    steps: Steps
+    completed: int
+    failed: int
+    attempts: int
+    checkpoints: int
+    lag: dict[str, EvaluationLag]
+    best: float

@@ -1,0 +1,223 @@
+"""What a study would take, found out on a virtual clock before it is run."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean, median
+from typing import Any, final
+
+import numpy as np
+
+from phyla.errors import ConfigurationError
+from phyla.machine import bound
+from phyla.records import EvalTaskKind, TrialKind, TrialState, WorkKind
+from phyla.simulation import (
+    Crew,
+    Durations,
+    Fitness,
+    Hazards,
+    LearningCurve,
+    SimulatedRun,
+    Simulator,
+)
+from phyla.study.results import Results, load_study
+from phyla.study.study import Study
+
+DEFAULT_STEPS = 100
+"""Age at which the learning curve saturates, for a strategy that does not say how long members train."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated:
+    """What a study would take with so many workers.
+
+    Attributes:
+        workers: workers that were simulated.
+        evaluators: further ones that only evaluate.
+        runs: each simulated run.
+        bound: checkpoints that can be in use or best at most, milestones not counted; others are there until they
+            are collected.
+    """
+
+    workers: int
+    evaluators: int
+    runs: tuple[SimulatedRun, ...]
+    bound: int
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds from the first claim to the end, median over the runs."""
+        return median(run.wall_s for run in self.runs)
+
+    @property
+    def wall_range_s(self) -> tuple[float, float]:
+        """The shortest and the longest run, in seconds."""
+        return min(run.wall_s for run in self.runs), max(run.wall_s for run in self.runs)
+
+    @property
+    def completes(self) -> bool:
+        """Whether the study completed in every run."""
+        return all(run.state == "completed" for run in self.runs)
+
+    def shares(self) -> dict[str, float]:
+        """Return what the workers' time goes to, each in [0, 1], mean over the runs: see `WorkerSeconds`."""
+        each = [run.seconds.shares() for run in self.runs]
+        return {name: fmean(shares[name] for shares in each) for name in each[0]}
+
+    def wasted(self) -> dict[str, float]:
+        """Return which share of all trained steps came to nothing, and why, mean over the runs: see `Steps`."""
+        names = ("abandoned", "preempted", "failed")
+        return {
+            name: fmean(getattr(run.steps, name) / (run.steps.total or 1) for run in self.runs) for name in names
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it as JSON."""
+        return {
+            "workers": self.workers,
+            "evaluators": self.evaluators,
+            "wall_s": self.wall_s,
+            "wall_range_s": list(self.wall_range_s),
+            "shares": self.shares(),
+            "wasted": self.wasted(),
+            "checkpoints_bound": self.bound,
+            "runs": [{**asdict(run), "state": str(run.state)} for run in self.runs],
+        }
+
+
+def simulate(
+    study: Study,
+    workers: int = 1,
+    *,
+    evaluators: int = 0,
+    kinds: Sequence[str] = ("train", "evaluate"),
+    step_s: float | None = None,
+    trial_s: float | None = None,
+    load_s: float = 0.0,
+    save_s: float = 0.0,
+    eval_s: float = 0.0,
+    spread: float = 0.0,
+    like: Results | str | None = None,
+    preempt_per_hour: float = 0.0,
+    crash_per_hour: float = 0.0,
+    restart_s: float = 60.0,
+    fail: float = 0.0,
+    fitness: Fitness | None = None,
+    seed: int = 0,
+    runs: int = 1,
+) -> Simulated:
+    """Predict what running a study will take. Nothing is trained, and nothing sleeps.
+
+    The study's own strategy, space, suites and options decide, through the real controller and a store in memory;
+    only durations, failures and fitness are drawn. Workers take no time to start, and an idle one asks again as
+    soon as something changed.
+
+    Args:
+        study: the study. Its functions are not called, and its store is not opened.
+        workers: worker processes, all alike.
+        evaluators: further worker processes that only evaluate.
+        kinds: what the workers do: `train`, `evaluate`, or both.
+        step_s: mean seconds of one training step.
+        trial_s: mean seconds of one trial's training; instead of `step_s`.
+        load_s: mean seconds of loading a checkpoint, for training from it or evaluating it.
+        save_s: mean seconds of saving one.
+        eval_s: mean seconds of one eval task on one checkpoint, all its shards together.
+        spread: standard deviation of the logarithm of each duration, which is log-normal; 0 for equal durations.
+        like: a study that was run, or its name in the same place: trials take as long per step as its first
+            attempts did, from claim to completion, and so do eval tasks of the same name. Instead of `step_s`,
+            `trial_s`, `load_s` and `save_s`.
+        preempt_per_hour: how often each worker is told to leave; exponential times. It returns its work, and what
+            it trained since the trial began is lost.
+        crash_per_hour: how often each worker vanishes with its machine; its lease has to run out.
+        restart_s: seconds until it, or another in its place, is back.
+        fail: probability that an attempt at a trial fails, at a uniform moment of its training.
+        fitness: `fitness(params, step, rng)`; by default `LearningCurve`, a synthetic one.
+        seed: of what is drawn here; decisions are drawn by the study's own seed.
+        runs: how often to simulate.
+
+    Raises:
+        ConfigurationError: an argument makes no sense, or nothing says how long training takes.
+        StudyNotFound: there is no study `like`.
+        MachineDefect: a strategy, or phyla itself, did what it never may.
+    """
+    rules = study.rules
+    if not isinstance(runs, int) or runs < 1:
+        raise ConfigurationError(f"runs={runs!r}: must be an integer of at least 1")
+    if not isinstance(seed, int) or seed < 0:
+        raise ConfigurationError(f"seed={seed!r}: must be an integer of at least 0")
+    wanted = frozenset(kinds)
+    if not wanted or not wanted <= {"train", "evaluate"}:
+        raise ConfigurationError(f"kinds={kinds!r}: choose 'train', 'evaluate', or both")
+    if evaluators and not rules.suites:
+        raise ConfigurationError(f"evaluators={evaluators}: the study has no suites= to evaluate")
+    crew = Crew(workers=workers, evaluators=evaluators, kinds=frozenset(WorkKind(kind) for kind in wanted))
+    durations = _durations(study, like, step_s, trial_s, load_s, save_s, eval_s, spread)
+    hazards = Hazards(
+        preempt_per_hour=preempt_per_hour, crash_per_hour=crash_per_hour, restart_s=restart_s, fail=fail
+    )
+    steps = rules.strategy.member_steps or DEFAULT_STEPS
+    measure: Callable[..., float] = fitness or LearningCurve(rules.space, rules.objective, steps)
+    done = []
+    for run in range(runs):
+        rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(run,))))
+        simulator = Simulator(
+            rules, study.seed, crew=crew, durations=durations, hazards=hazards, fitness=measure, rng=rng
+        )
+        done.append(simulator.run())
+    return Simulated(
+        workers=workers,
+        evaluators=evaluators,
+        runs=tuple(done),
+        bound=bound(rules.strategy.population_size, rules),
+    )
+
+
+def _durations(
+    study: Study,
+    like: Results | str | None,
+    step_s: float | None,
+    trial_s: float | None,
+    load_s: float,
+    save_s: float,
+    eval_s: float,
+    spread: float,
+) -> Durations:
+    if like is None:
+        return Durations(
+            step_s=step_s, trial_s=trial_s, load_s=load_s, save_s=save_s, eval_s=eval_s, spread=spread
+        )
+    if step_s is not None or trial_s is not None or load_s or save_s:
+        raise ConfigurationError(
+            "the durations of another study include loading and saving; leave step_s, trial_s, load_s and save_s "
+            "out (on the command line: --step-seconds, --trial-seconds, --load-seconds, --save-seconds)"
+        )
+    if isinstance(like, str):
+        like = load_study(like, home=study.places.home, storage=study.places.storage)
+    by_step, by_task = measured(like)
+    if not by_step:
+        raise ConfigurationError(f"study {like.name!r} has no completed trial from which durations could be taken")
+    return Durations(measured_step_s=by_step, measured_eval_s=by_task, eval_s=eval_s, spread=spread)
+
+
+def measured(results: Results) -> tuple[tuple[float, ...], Mapping[str, Sequence[float]]]:
+    """Return the seconds per step of a study's trials, and the seconds of its shards by eval task.
+
+    Only what completed at the first attempt, which trained all of its steps.
+    """
+    by_step = tuple(
+        (trial.ended_at - trial.started_at) / (trial.reached_step - trial.start_step)
+        for trial in results.trials()
+        if trial.state is TrialState.COMPLETED
+        and trial.kind is TrialKind.TRAIN
+        and trial.token == 1
+        and trial.started_at is not None
+        and trial.ended_at is not None
+        and trial.reached_step is not None
+        and trial.reached_step > trial.start_step
+    )
+    by_task: dict[str, list[float]] = {}
+    for task in results.evaluations().eval_tasks() if results.has_suites else []:
+        first = task.state is TrialState.COMPLETED and task.kind is EvalTaskKind.EVALUATE and task.token == 1
+        if first and task.started_at is not None and task.ended_at is not None:
+            by_task.setdefault(task.task, []).append(task.ended_at - task.started_at)
+    return by_step, by_task

@@ -1,0 +1,105 @@
+"""`phyla simulate` on a study file."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from phyla.cli import main
+
+STUDY_FILE = """
+import phyla
+
+def train(trial):
+    raise AssertionError("called")
+
+def judge(evaluation):
+    raise AssertionError("called")
+
+space = phyla.Space(lr=phyla.Float(1e-3, 1.0, log=True))
+plain = phyla.Study(
+    "plain", space, phyla.Minimize("loss"),
+    phyla.PBT(population_size=5, steps_per_trial=10, total_steps=40, synchronous=True), train,
+)
+judged = phyla.Study(
+    "judged", space, phyla.Minimize("loss"),
+    phyla.PBT(population_size=4, steps_per_trial=10, total_steps=40, fitness=phyla.FromSuite("held", "q_mean")),
+    train, suites=[phyla.Suite("held", [phyla.EvalTask("judge", judge)])],
+)
+"""
+
+Cli = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    (tmp_path / "two.py").write_text(STUDY_FILE)
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["phyla", "simulate", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        assert "Traceback" not in printed.err
+        assert [path.name for path in tmp_path.iterdir() if path.suffix != ".py" and path.name[0] == "."] == []
+        return int(ended.value.code or 0), printed.out, printed.err
+
+    return run
+
+
+def test_it_prints_what_a_study_will_take(cli: Cli) -> None:
+    code, out, _ = cli("two.py", "--study", "plain", "--trial-seconds", "30", "--workers", "3", "--runs", "2")
+    assert code == 0
+    assert out.startswith("plain with 3 workers: 4:00 (2 runs: 4:00 to 4:00)\ntrials: 20 completed in 20 attempts")
+    rows = [line.split() for line in out.splitlines()]
+    assert ["training", "83.3%"] in rows
+    table = [row[:2] for row in rows if len(row) == 8]
+    assert table == [["1", "10:00"], ["2", "6:00"], ["3", "4:00"], ["4", "4:00"], ["5", "2:00"]]
+
+
+def test_it_prints_json(cli: Cli) -> None:
+    words = ["--trial-seconds", "30", "--eval-seconds", "5", "--workers", "2", "--evaluators", "1"]
+    code, out, _ = cli("two.py", "--study", "judged", *words, "--preempt-per-hour", "5", "--fail", "0.1", "--json")
+    assert code == 0
+    told = json.loads(out)
+    assert (told["study"], told["workers"], told["evaluators"], len(told["runs"])) == ("judged", 2, 1, 5)
+    assert [row["workers"] for row in told["by_workers"]] == [1, 2, 4]
+    assert sum(told["shares"].values()) == pytest.approx(1.0)
+    assert told["runs"][0]["lag"]["held"]["complete"] == 16
+    assert (
+        cli("two.py", "--study", "judged", *words, "--no-table", "--runs", "1", "--json")[1].count("wall_s") == 2
+    )
+
+
+def test_it_tells_of_evaluation_and_of_runs_that_do_not_complete(cli: Cli) -> None:
+    words = ["two.py", "--study", "judged", "--trial-seconds", "30", "--workers", "4", "--no-table", "--runs", "2"]
+    code, out, _ = cli(*words, "--eval-seconds", "10")
+    assert code == 0
+    assert "evaluation of held: 16 groups complete, 0 not; behind by 0:10 in the median" in out
+    code, out, _ = cli(*words, "--kinds", "train")
+    assert code == 0
+    assert "2 of 2 runs did not complete; the first: it stands still: training waits for evaluations" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["two.py", "--study", "plain"], "--step-seconds, --trial-seconds, --like"),
+        (["two.py", "--trial-seconds", "3"], "choose one with --study NAME"),
+        (
+            ["two.py", "--study", "plain", "--trial-seconds", "3", "--evaluators", "1"],
+            "has no suites= to evaluate",
+        ),
+        (["two.py", "--study", "plain", "--like", "other"], "there is no study 'other'"),
+        (["two.py", "--study", "plain", "--trial-seconds", "3", "--kinds", "dance"], "choose 'train', 'evaluate'"),
+        (["two.py", "--study", "plain", "--trial-seconds", "inf"], "must be a finite number"),
+        (["none.py"], "there is no file none.py"),
+    ],
+)
+def test_wrong_input_gets_one_paragraph(cli: Cli, words: list[str], told: str) -> None:
+    code, out, err = cli(*words)
+    assert (code, out) == (2, "")
+    assert told in " ".join(err.split())

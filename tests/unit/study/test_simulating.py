@@ -1,0 +1,92 @@
+"""`phyla.simulate`: a study of a user's, and durations of one that was run."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import phyla
+from phyla.errors import ConfigurationError, StudyNotFound
+from phyla.study.simulating import measured
+
+
+def never(_given: object) -> None:
+    raise AssertionError("a simulation calls no function of the user's")
+
+
+def train(trial: phyla.Trial) -> None:
+    (trial.checkpoint_dir / "x.json").write_text(str(trial.id))
+    trial.report(Q=1.0)
+
+
+def judge(evaluation: phyla.Evaluation) -> None:
+    evaluation.record(q=1.0)
+
+
+SUITE = phyla.Suite("held", [phyla.EvalTask("judge", judge)])
+
+
+def study(home: Path, name: str = "s", function: Any = never, **settings: Any) -> phyla.Study:
+    return phyla.Study(
+        name,
+        phyla.Space(x=phyla.Float(0.0, 1.0)),
+        phyla.Maximize("Q"),
+        phyla.PBT(population_size=3, steps_per_trial=2, total_steps=8),
+        function,
+        home=home,
+        **settings,
+    )
+
+
+def test_nothing_is_trained_opened_or_written(tmp_path: Path) -> None:
+    found = phyla.simulate(study(tmp_path / "none"), 3, trial_s=10.0, runs=2)
+    assert (found.wall_s, found.wall_range_s, found.completes) == (40.0, (40.0, 40.0), True)
+    assert found.shares()["training"] == 1.0
+    assert found.wasted()["preempted"] == 0.0
+    assert found.bound == 10
+    assert not (tmp_path / "none").exists()
+    assert json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_runs_differ_and_can_be_repeated(tmp_path: Path) -> None:
+    def walls(seed: int) -> list[float]:
+        found = phyla.simulate(study(tmp_path), 2, step_s=1.0, spread=0.5, runs=3, seed=seed)
+        return [run.wall_s for run in found.runs]
+
+    assert walls(0) == walls(0)
+    assert len({*walls(0), *walls(1)}) == 6
+
+
+def test_durations_are_those_of_a_study_that_was_run(tmp_path: Path) -> None:
+    results = study(tmp_path, "done", train, suites=[SUITE]).run()
+    by_step, by_task = measured(results)
+    assert len(by_step) == results.counts()["completed"] == 12
+    assert (set(by_task), len(by_task["judge"])) == ({"judge"}, 12)
+    again = study(tmp_path, suites=[SUITE])
+    found = phyla.simulate(again, 1, like="done")
+    assert found == phyla.simulate(again, 1, like=results)
+    least = 24 * min(by_step) + 12 * min(by_task["judge"])
+    assert least <= found.wall_s <= 24 * max(by_step) + 12 * max(by_task["judge"])
+
+
+def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
+    def refused(match: str, **given: Any) -> None:
+        with pytest.raises(ConfigurationError, match=match):
+            phyla.simulate(study(tmp_path), **given)
+
+    refused("step_s, trial_s, or like=")
+    refused("in one way", step_s=1.0, trial_s=1.0)
+    refused("runs=0", trial_s=1.0, runs=0)
+    refused("seed=-1", trial_s=1.0, seed=-1)
+    refused("workers=0", trial_s=1.0, workers=0)
+    refused("has no suites=", trial_s=1.0, evaluators=1)
+    refused("choose 'train'", trial_s=1.0, kinds=["trian"])
+    refused("somebody has to train", trial_s=1.0, kinds=["evaluate"])
+    results = study(tmp_path, "empty", train)
+    trial = results.ask()
+    assert trial is not None
+    refused("no completed trial", like="empty")
+    refused("include loading and saving", like="empty", load_s=1.0)
+    with pytest.raises(StudyNotFound):
+        phyla.simulate(study(tmp_path), like="unknown")
