@@ -6,7 +6,7 @@ Everything public is here: `phyla.Study`, `phyla.Space`, `phyla.PBT` and the res
 from typing import TYPE_CHECKING, Any
 
 from phyla.errors import PhylaError
-from phyla.records import Maximize, Minimize
+from phyla.records import Maximize, Minimize, StartFrom
 from phyla.space import Choice, Float, Int, Ordinal, Params, Space
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         Worst,
         eval_task,
     )
+    from phyla.lineage import Schedule
     from phyla.population import (
         PBT,
         Backtrack,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
         MeanOfLast,
         Perturb,
         RandomSearch,
+        Replay,
         Resample,
         SingleWorkerExplore,
         Truncation,
@@ -56,10 +58,13 @@ if TYPE_CHECKING:
         Results,
         Study,
         Watched,
+        continue_training,
         evaluate,
         load_evaluations,
+        load_schedule,
         load_study,
         load_suites,
+        replay,
         watch,
     )
     from phyla.watcher import Following
@@ -107,10 +112,13 @@ __all__ = [
     "PhylaError",
     "Policy",
     "RandomSearch",
+    "Replay",
     "Resample",
     "Results",
+    "Schedule",
     "SingleWorkerExplore",
     "Space",
+    "StartFrom",
     "Study",
     "Suite",
     "Sum",
@@ -122,11 +130,14 @@ __all__ = [
     "WinnerTakesAll",
     "WorkerContext",
     "Worst",
+    "continue_training",
     "eval_task",
     "evaluate",
     "load_evaluations",
+    "load_schedule",
     "load_study",
     "load_suites",
+    "replay",
     "watch",
 ]
 
@@ -140,10 +151,14 @@ _LATER = {
     "WorkerContext": "phyla.worker",
     "Following": "phyla.watcher",
     "Watched": "phyla.study",
+    "Schedule": "phyla.lineage",
+    "continue_training": "phyla.study",
     "evaluate": "phyla.study",
     "load_evaluations": "phyla.study",
+    "load_schedule": "phyla.study",
     "load_study": "phyla.study",
     "load_suites": "phyla.study",
+    "replay": "phyla.study",
     "watch": "phyla.study",
     **dict.fromkeys(
         (

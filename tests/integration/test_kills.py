@@ -21,7 +21,7 @@ MEMBERS, TRIALS = 4, 12
 
 @pytest.mark.parametrize("hit", [1, 3])
 @pytest.mark.parametrize(
-    "name", [name for name in NAMES if not name.startswith(("snapshot.", "evaluation.", "watch."))]
+    "name", [name for name in NAMES if not name.startswith(("snapshot.", "evaluation.", "watch.", "import."))]
 )
 def test_killed_at_a_failpoint_and_resumed(tmp_path: Path, name: str, hit: int) -> None:
     run(

@@ -18,6 +18,7 @@ from phyla.cli import (
     export,
     gc,
     lineage,
+    replay,
     report,
     run,
     status,
@@ -38,6 +39,8 @@ app = typer.Typer(
 )
 
 app.command()(run.run)
+app.command()(replay.replay)
+app.command(name="continue")(replay.continue_)
 app.command()(watch.watch)
 app.command()(evaluate.evaluate)
 app.command()(status.status)

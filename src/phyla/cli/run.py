@@ -49,7 +49,7 @@ def run(
     try:
         chosen = _chosen(_studies(file), file, study)
         _place(chosen, home, storage)
-        _run(chosen, workers, evaluators, kinds, gpus_per_worker, extend=extend, again=again)
+        run_study(chosen, workers, evaluators, kinds, gpus_per_worker, extend=extend, again=again)
     except KeyboardInterrupt:
         print(f"interrupted; nothing is lost. Resume it with: {again}", file=sys.stderr)
         raise typer.Exit(EXIT_INTERRUPTED) from None
@@ -111,7 +111,7 @@ def _place(study: "Study", home: Path | None, storage: str | None) -> None:
         study.places = replace(study.places, storage=storage)
 
 
-def _run(
+def run_study(
     study: "Study",
     workers: int,
     evaluators: int,
@@ -121,6 +121,17 @@ def _run(
     extend: bool,
     again: str,
 ) -> None:
+    """Run a study with a live view; say at the end what it found.
+
+    Args:
+        study: the study.
+        workers: as for `Study.run`.
+        evaluators: as for `Study.run`.
+        kinds: as for `Study.run`, with commas between.
+        gpus_per_worker: as for `Study.run`.
+        extend: whether to take over changed settings.
+        again: the command that resumes it.
+    """
     from phyla.cli.watching import Watch
     from phyla.records import StudyState
 

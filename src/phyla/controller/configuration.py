@@ -1,13 +1,13 @@
 """A study's configuration: what decides, and what only operates; as JSON and back."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from phyla import plugins
 from phyla.errors import ConfigurationError, SchemaMismatch
 from phyla.evaluation import Suite
 from phyla.machine import Rules
-from phyla.records import Json, JsonObject
+from phyla.records import Json, JsonObject, StartFrom
 from phyla.space import Space
 
 SCHEMA = 1
@@ -30,6 +30,7 @@ def to_config(
     train: str | None = None,
     setup: str | None = None,
     *,
+    start_from: Sequence[StartFrom] = (),
     name_of: Callable[[Callable[..., Any]], str] = plugins.reference,
 ) -> JsonObject:
     """Write a study's configuration as JSON.
@@ -39,6 +40,7 @@ def to_config(
         seed: root of all randomness.
         train: reference of the training function.
         setup: reference of the setup function.
+        start_from: checkpoints that members start from.
         name_of: names functions and unregistered classes.
 
     Raises:
@@ -53,6 +55,7 @@ def to_config(
         "strategy": plugins.encode(rules.strategy, name_of),
         "options": {name: getattr(rules, name) for name in OPERATING},
         "suites": [plugins.encode(suite, name_of) for suite in rules.suites],
+        "start_from": [entry.to_json() for entry in start_from],
         "train": train,
         "setup": setup,
     }
@@ -124,7 +127,8 @@ def check_extension(changed: Mapping[str, tuple[Json, Json]]) -> None:
 
 
 def _deciding(config: JsonObject) -> JsonObject:
-    return {name: config.get(name) for name in ("seed", "space", "objective", "strategy")}
+    deciding = {name: config.get(name) for name in ("seed", "space", "objective", "strategy")}
+    return {**deciding, "start_from": config.get("start_from", [])}
 
 
 def _flat(value: Json, prefix: str = "") -> Iterator[tuple[str, Json]]:

@@ -21,6 +21,7 @@ from phyla.machine import (
     EvaluationFailed,
     Failure,
     Idle,
+    Imported,
     MarkDeleting,
     ParentGone,
     RenewAttempts,
@@ -310,6 +311,33 @@ class Controller:
         """
         with self._transaction() as tx:
             tx.apply(machine.save_progress(tx, trial, token, checkpoint))
+
+    def awaits_imports(self) -> bool:
+        """Return whether no member has got its import yet.
+
+        Raises:
+            StoreError: the database failed.
+        """
+        with self._store.reader(self._study) as reader:
+            return machine.awaits_imports(reader)
+
+    def import_checkpoints(self, imports: Sequence[Imported]) -> bool:
+        """Let every member start from a checkpoint that was brought here; all at once.
+
+        Returns:
+            Whether they do; False if somebody else was quicker.
+
+        Raises:
+            StoreError: the database failed.
+        """
+        with self._store.transaction(self._study, exclusive=True) as tx:
+            if not machine.awaits_imports(tx):
+                return False
+            for index in range(tx.size):
+                tx.apply(machine.import_start(tx, index, imports))
+            failpoint("import.before_commit")
+        failpoint("import.after_commit")
+        return True
 
     def retention(self) -> Retention:
         """Return which checkpoints are kept and which may go; changes nothing.

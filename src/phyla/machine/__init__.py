@@ -67,6 +67,7 @@ from phyla.machine.events import (
     Observed,
 )
 from phyla.machine.finish import complete, fail, lose, release, save_progress, settle
+from phyla.machine.imports import Imported, awaits_imports, import_start, imported
 from phyla.machine.observe import backfill, drain, gone, observe
 from phyla.machine.retention import Retention, bound, explain, retention
 from phyla.machine.rules import Rules
@@ -91,6 +92,7 @@ __all__ = [
     "EvaluationFailed",
     "Failure",
     "Idle",
+    "Imported",
     "InsertAttempt",
     "InsertCheckpoint",
     "InsertEvalAttempt",
@@ -124,6 +126,7 @@ __all__ = [
     "UpdateTrial",
     "View",
     "WakeMembers",
+    "awaits_imports",
     "backfill",
     "bound",
     "cancel_group",
@@ -138,6 +141,8 @@ __all__ = [
     "finish_run",
     "gone",
     "groups_of_attempts",
+    "import_start",
+    "imported",
     "lose",
     "lose_evaluation",
     "observe",

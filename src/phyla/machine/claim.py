@@ -1,6 +1,7 @@
 """Claiming: pick a member that is ready, decide, and start the trial."""
 
 from dataclasses import replace
+from typing import Any
 
 from phyla.leases import check_transition
 from phyla.machine.commands import (
@@ -15,6 +16,7 @@ from phyla.machine.commands import (
 )
 from phyla.machine.evaluate import AnyCommand, replicate
 from phyla.machine.events import ClaimAnswer, Claimed, Ended, Idle
+from phyla.machine.imports import imported
 from phyla.machine.rules import Rules
 from phyla.machine.view import View
 from phyla.population import Context, Decision, Measure, Start, Wait, decision_rng, trial_seed
@@ -75,6 +77,8 @@ def claim(view: View, rules: Rules, worker: str, gone: frozenset[str] = frozense
     )
     if member.head is not None and member.head.checkpoint in gone:
         decision = _recover(member, member.head, view, rules, context, gone)
+    elif imported(member):
+        decision = _from_import(member, view, rules, context)
     else:
         decision = rules.strategy.decide(member, view, context)
     return _apply(view, rules, worker, member, decision, seed, gone)
@@ -143,7 +147,7 @@ def _start_trial(
         params=params,
         start_step=start_step,
         end_step=start_step + max(1, start.steps),
-        seed=seed,
+        seed=seed if start.seed is None else start.seed,
         token=1,
         exploited=exploited,
         reason=reason,
@@ -250,6 +254,21 @@ def _attempt(trial: TrialRecord, worker: str, now: float, rules: Rules) -> Attem
         claimed_at=now,
         expires_at=now + rules.lease_s,
     )
+
+
+def _from_import(member: Member, view: View, rules: Rules, context: Context) -> Decision:
+    """Let a member start as the strategy starts fresh ones, but from what was imported for it."""
+    head = member.head
+    assert head is not None
+    decision = rules.strategy.decide(replace(member, head=None), view, context)
+    if not isinstance(decision, Start) or decision.weights is not None:
+        return decision
+    params = decision.params
+    if head.params:
+        known: Any = head.params
+        chosen: Any = decision.params
+        params = rules.space.complete(known, chosen, context.rng)
+    return replace(decision, weights=head, params=params, reason={**decision.reason, "imported": head.trial})
 
 
 def _recover(

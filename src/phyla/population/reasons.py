@@ -47,6 +47,8 @@ _WORDS = {
     "explore": "explored",
     "schedule": "continued",
     "measure": "measured again",
+    "import": "imported",
+    "replay": "replayed",
 }
 
 

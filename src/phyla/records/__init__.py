@@ -26,6 +26,7 @@ from phyla.records.evaluation import (
 from phyla.records.json import Json, JsonObject, json_number, read_list, read_number, read_object
 from phyla.records.member import Member, MemberState, Scored
 from phyla.records.objective import Maximize, Minimize, Objective
+from phyla.records.start import StartFrom
 from phyla.records.study import StudyRecord, StudyState
 from phyla.records.trial import TrialKind, TrialRecord, TrialState
 
@@ -57,6 +58,7 @@ __all__ = [
     "Scored",
     "Seen",
     "SeenState",
+    "StartFrom",
     "StudyRecord",
     "StudyState",
     "TrialKind",

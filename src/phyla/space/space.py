@@ -122,6 +122,49 @@ class Space:
             rejected, values, SAMPLE_TRIES, "widen the ranges, loosen the constraint, or give starting points"
         )
 
+    def check_part(self, params: Mapping[str, Any]) -> dict[str, Scalar]:
+        """`params`, which may leave names out, as this space holds them: flat, plain Python values.
+
+        Raises:
+            SpaceError: an unknown name, a value, or values that can never be together.
+        """
+        return declaration.starting_point(params, self._plan, self._constraints)
+
+    def complete(
+        self, params: Mapping[str, Scalar], others: Mapping[str, Scalar], rng: "np.random.Generator"
+    ) -> dict[str, Scalar]:
+        """Values of all active parameters: those given, and for the rest `others`, or draws.
+
+        Args:
+            params: Flat values that are kept, as `check_part` gave them.
+            others: Flat values that are taken where `params` has none. If the constraints do not allow that,
+                these are drawn instead.
+            rng: Where randomness comes from.
+
+        Returns:
+            Flat values.
+
+        Raises:
+            SpaceError: no allowed values were found, or a constraint raised.
+        """
+        rejected, values = None, dict[str, Scalar]()
+        for tried in range(SAMPLE_TRIES):
+            values = {}
+            for name, parameter, needed in self._plan:
+                if needed and not hold(needed, values):
+                    continue
+                if name in params:
+                    values[name] = params[name]
+                elif name in others and not tried:
+                    values[name] = others[name]
+                else:
+                    values[name] = parameter.draw(rng)
+            values = self._sorted(values)
+            rejected = violated(self._constraints, values)
+            if rejected is None:
+                return values
+        raise exhausted(rejected, values, SAMPLE_TRIES, f"loosen the constraint, or give more than {params!r}")
+
     def perturb(
         self,
         params: Mapping[str, Any],

@@ -6,7 +6,14 @@ from phyla.study.maintenance import Maintenance, maintain
 from phyla.study.places import Places
 from phyla.study.planning import Planned, plan
 from phyla.study.progress import Progress
-from phyla.study.results import Best, BestCheckpoint, Results, list_studies, load_study
+from phyla.study.replaying import (
+    Prepared,
+    continue_training,
+    prepare_continuation,
+    prepare_replay,
+    replay,
+)
+from phyla.study.results import Best, BestCheckpoint, Results, list_studies, load_schedule, load_study
 from phyla.study.study import Study
 from phyla.study.suites import load_suites
 from phyla.study.watching import evaluate, watch
@@ -21,16 +28,22 @@ __all__ = [
     "Missing",
     "Places",
     "Planned",
+    "Prepared",
     "Progress",
     "Results",
     "Study",
     "Watched",
+    "continue_training",
     "evaluate",
     "list_studies",
     "load_evaluations",
+    "load_schedule",
     "load_study",
     "load_suites",
     "maintain",
     "plan",
+    "prepare_continuation",
+    "prepare_replay",
+    "replay",
     "watch",
 ]

@@ -1,12 +1,13 @@
 """What a study has found so far; read-only, and needs no training code."""
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from phyla.errors import StudyNotFound
+from phyla.errors import StudyNotFound, UsageError
 from phyla.population import describe
 from phyla.records import (
     Attempt,
@@ -359,6 +360,28 @@ def load_study(
     places = Places.of(home, storage, checkpoints)
     store, study = find_study(name, places)
     return Results(store, study, places)
+
+
+def load_schedule(path: str | Path) -> "Schedule":
+    """Read a schedule that `phyla export STUDY --what schedule --format json` wrote.
+
+    Args:
+        path: the file.
+
+    Raises:
+        UsageError: there is no such file, or it holds no schedule.
+    """
+    from phyla.lineage import Schedule
+
+    try:
+        value = json.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise UsageError(f"cannot read the schedule {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UsageError(
+            f"{path} is no JSON: {error}; export it with: phyla export STUDY --what schedule --format json"
+        ) from error
+    return Schedule.from_json(value)
 
 
 def list_studies(

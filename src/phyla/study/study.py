@@ -1,5 +1,7 @@
 """A study: what to search, how, with which training function; run it and read its results."""
 
+import hashlib
+import inspect
 import re
 import signal
 import sys
@@ -7,19 +9,21 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final, overload
 
 from phyla import plugins, settings
 from phyla.controller import check_extension, differences, to_config
-from phyla.errors import ConfigurationError, LeaseLost, StoreError, StudyChanged, StudyFailed
+from phyla.errors import ConfigurationError, LeaseLost, NotImportable, StoreError, StudyChanged, StudyFailed
 from phyla.machine import Claimed, Failure, Rules
 from phyla.population import Strategy
-from phyla.records import Objective, RunKind, RunRecord, StudyRecord, StudyState
+from phyla.records import JsonObject, Objective, RunKind, RunRecord, StartFrom, StudyRecord, StudyState
 from phyla.space import Space
 from phyla.study.outputs import remove_leftovers
 from phyla.study.places import Places
 from phyla.study.results import Results
+from phyla.study.starts import checked_starts
 
 if TYPE_CHECKING:
     from phyla.checkpoints import LocalCheckpoints
@@ -58,9 +62,12 @@ class Study:
         stall_timeout_s: seconds without any progress before a worker is ended; None never ends one.
         suites: what is evaluated on every checkpoint; with `FromSuite` one of them gives the fitness.
         yield_at_report: let `trial.report()` run an eval task that waits, before training goes on.
+        start_from: checkpoints that exist, as paths or `StartFrom(path, ...)`: member i starts from entry i modulo
+            their number, not fresh. They are imported once, when the study is made; the list cannot change later.
 
     Raises:
         ConfigurationError: an argument makes no sense.
+        SpaceError: the space does not allow hyperparameters of `start_from`.
     """
 
     def __init__(
@@ -85,6 +92,7 @@ class Study:
         stall_timeout_s: float | None = None,
         suites: "Sequence[Suite]" = (),
         yield_at_report: bool = False,
+        start_from: "Sequence[str | PathLike[str] | StartFrom]" = (),
     ) -> None:
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise ConfigurationError(
@@ -114,6 +122,7 @@ class Study:
             suites=tuple(suites),
         )
         self.yield_at_report = yield_at_report
+        self.start_from = checked_starts(start_from, self.rules)
         self._extend = extend
         self._opened: _Opened | None = None
 
@@ -511,21 +520,45 @@ class Study:
             self._opened = opened = self._make(references)
         return opened
 
+    def config(self, references: tuple[str | None, str | None] = (None, None)) -> JsonObject:
+        """Return the study's configuration as JSON, as it is stored.
+
+        Args:
+            references: names of the functions that worker processes import; by default those that are known.
+
+        Raises:
+            ConfigurationError: a setting cannot be written as JSON.
+            NotImportable: worker processes could not find a function.
+        """
+        named = references[0] is not None
+        config = to_config(
+            self.rules,
+            self.seed,
+            *(references if named else (_name(self.train), _name(self.setup))),
+            start_from=self.start_from,
+            # What runs in this process only need not be found again by name.
+            name_of=plugins.reference if named else plugins.reference_here,
+        )
+        return {**config, "train_source": None if self.train is None else source_digest(self.train)}
+
     def _make(self, references: tuple[str | None, str | None]) -> "_Opened":
-        from phyla.checkpoints import LocalCheckpoints
+        from phyla.checkpoints import LocalCheckpoints, look_at_source
         from phyla.local_client import LocalClient
         from phyla.store import open_store
         from phyla.worker import worker_name
 
-        # What runs in this process only need not be found again by name.
-        name_of = plugins.reference if references[0] is not None else plugins.reference_here
-        config = to_config(self.rules, self.seed, *references, name_of=name_of)
+        config = self.config(references)
         store = open_store(self.places.storage)
         population_size = self.rules.strategy.population_size
+        if self.start_from and store.find_study(self.name) is None:
+            # What cannot be imported shall leave no study behind.
+            for entry in self.start_from:
+                look_at_source(Path(entry.path))
         record = store.create_study(self.name, config, self.seed, population_size)
         record = self._reconcile(store, record, config)
         repository = LocalCheckpoints(self.places.checkpoints(self.name))
         client = LocalClient(store, record, self.rules, repository)
+        client.start_from(self.start_from, settings.system_clock)
         run = self._run_record(store, record) if self.rules.suites else None
         return _Opened(store, record, repository, client, worker_name(), references, run)
 
@@ -553,6 +586,9 @@ class Study:
                 "Restore the configuration to resume it, give the study another name, or extend it with "
                 "extend=True (on the command line: --extend)."
             )
+        if self.train is None:
+            # Who only asks and tells says nothing about the functions that others run.
+            config = {**config, **{name: record.config.get(name) for name in ("train", "setup", "train_source")}}
         if changed:
             check_extension(changed)
         if config != record.config:
@@ -562,6 +598,23 @@ class Study:
             store.set_config(record.id, config)
             return replace(record, config=config)
         return record
+
+
+def source_digest(function: Callable[..., object]) -> str | None:
+    """Return a digest of a function's source, its helpers not included; None where that is not known."""
+    try:
+        text = inspect.getsource(function)
+    except (OSError, TypeError):
+        return None
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _name(function: Callable[..., object] | None) -> str | None:
+    """Return the name under which a replay can find a function; None if there is none."""
+    try:
+        return None if function is None else plugins.reference(function)
+    except NotImportable:
+        return None
 
 
 @final

@@ -252,7 +252,7 @@ def trial_record(row: Row) -> TrialRecord:
         study=row[1],
         member=row[2],
         generation=row[3],
-        kind=TRIAL_KINDS[row[4]],
+        kind=TRIAL_KINDS[row[4]] if row[33] is None else TrialKind.IMPORT,
         state=TRIAL_STATES[row[5]],
         parent=row[6],
         parent_checkpoint=row[7],
@@ -281,6 +281,7 @@ def trial_record(row: Row) -> TrialRecord:
         created_at=row[30],
         started_at=row[31],
         ended_at=row[32],
+        origin=row[33],
     )
 
 
@@ -317,7 +318,7 @@ def trial_values(trial: TrialRecord) -> Values:
         "study": trial.study,
         "member": trial.member,
         "generation": trial.generation,
-        "kind": trial.kind.value,
+        "kind": (TrialKind.MEASURE if trial.kind is TrialKind.IMPORT else trial.kind).value,
         "state": trial.state.value,
         "parent": trial.parent,
         "parent_checkpoint": trial.parent_checkpoint,
@@ -346,6 +347,7 @@ def trial_values(trial: TrialRecord) -> Values:
         "created_at": trial.created_at,
         "started_at": trial.started_at,
         "ended_at": trial.ended_at,
+        "origin": text(trial.origin),
     }
 
 

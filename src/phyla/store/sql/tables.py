@@ -174,7 +174,10 @@ trials = sa.Table(
     sa.Column("created_at", sa.Double, nullable=False),
     sa.Column("started_at", sa.Double),
     sa.Column("ended_at", sa.Double),
-    sa.CheckConstraint(_one_of("kind", TrialKind), name="trials_kind"),
+    # A trial that has one is an import. Its kind is stored as 'measure', the other one that trains no step: the
+    # condition on kinds is older, and processes of the release before understand it.
+    sa.Column("origin", sa.Text),
+    sa.CheckConstraint(_one_of("kind", (TrialKind.TRAIN, TrialKind.MEASURE)), name="trials_kind"),
     sa.CheckConstraint(_one_of("state", TrialState), name="trials_state"),
     sa.CheckConstraint(
         "(ended_at IS NULL) = (" + _one_of("state", (TrialState.PENDING, TrialState.RUNNING)) + ")",
