@@ -20,6 +20,8 @@ Action = Literal["kill", "raise", "exit"]
 EXIT_STATUS = 17
 
 MEANINGS = {
+    "change.after_commit": "another configuration is in the store, and the population follows it",
+    "change.before_commit": "another configuration is about to be committed, with all that follows from it",
     "checkpoint.after_flush": "every file of the staged checkpoint is on disk, its manifest is not written",
     "checkpoint.after_manifest": "the staged checkpoint is complete and on disk, under its private name",
     "checkpoint.after_rename": "the checkpoint has its final name, which is not flushed yet",

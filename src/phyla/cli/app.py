@@ -53,6 +53,7 @@ app.command()(report.report)
 app.command()(gc.gc)
 app.command()(control.stop)
 app.command()(control.resume)
+app.command()(control.resize)
 app.command()(doctor.doctor)
 
 

@@ -39,7 +39,8 @@ def run(
         float, typer.Option(min=0, help="GPUs that each worker sees; 0.5 lets two workers share one.")
     ] = 0,
     extend: Annotated[
-        bool, typer.Option("--extend", help="Take over changed settings of the strategy into an existing study.")
+        bool,
+        typer.Option("--extend", help="Take over changed settings, or a wider space, into an existing study."),
     ] = False,
 ) -> None:
     """Run a study, or resume it, until it ends. Ctrl-C stops it; nothing is lost."""

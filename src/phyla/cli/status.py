@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from phyla.study import Progress, Results
 
 FAILED_SHOWN = 10
+CHANGES_SHOWN = 5
 
 
 def status(
@@ -118,8 +119,11 @@ def _head(results: "Results", progress: "Progress") -> list[str]:
     others = "".join(f", {count} {state}" for state, count in progress.counts.items() if state != "completed")
     lines.append(
         f"{progress.completed}/{progress.planned_trials or '?'} trials completed{others}; "
-        f"{progress.spent_steps}/{progress.total_steps or '?'} steps by {record.population_size} members"
+        f"{progress.spent_steps}/{progress.total_steps or '?'} steps by {progress.active} members"
     )
+    for change in results.changes()[-CHANGES_SHOWN:]:
+        ago = duration(progress.now - change.at)
+        lines.append(f"{ago} ago {change.name} was changed from {change.before} to {change.after}")
     if progress.best is not None:
         best = progress.best
         lines.append(
@@ -159,10 +163,16 @@ def members_table(progress: "Progress", members: "tuple[Member, ...] | list[Memb
             "*" if member.index == best else "",
             params(trial.params) if trial else NOTHING,
             describe(trial.reason) if trial else NOTHING,
-            member.state if member.wait_reason is None else f"{member.state}: {member.wait_reason}",
+            _state(member),
             style="bold" if member.index == best else "",
         )
     return made
+
+
+def _state(member: "Member") -> str:
+    if member.retired:
+        return "retired"
+    return member.state if member.wait_reason is None else f"{member.state}: {member.wait_reason}"
 
 
 def _running_table(results: "Results", progress: "Progress") -> Any:
@@ -227,7 +237,7 @@ def _summary(results: "Results", progress: "Progress") -> dict[str, Any]:
         "message": progress.study.message,
         "metric": results.metric,
         "maximize": results.maximize,
-        "population_size": progress.study.population_size,
+        "population_size": progress.active,
         "trials": dict(progress.counts),
         "completed_trials": progress.completed,
         "planned_trials": progress.planned_trials,

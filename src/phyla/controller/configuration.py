@@ -8,7 +8,8 @@ from phyla.errors import ConfigurationError, SchemaMismatch
 from phyla.evaluation import Suite
 from phyla.machine import Rules
 from phyla.records import Json, JsonObject, StartFrom
-from phyla.space import Space
+from phyla.space import Parameter, Space
+from phyla.space import check_extension as check_space_extension
 
 SCHEMA = 1
 OPERATING = ("lease_s", "max_attempts", "max_claims", "max_broken", "keep_best", "keep_every_steps")
@@ -16,7 +17,6 @@ OPERATING = ("lease_s", "max_attempts", "max_claims", "max_broken", "keep_best",
 
 FIXED = (
     "strategy.plugin",
-    "strategy.population_size",
     "strategy.members",
     "strategy.grid",
     "strategy.synchronous",
@@ -58,6 +58,7 @@ def to_config(
         "start_from": [entry.to_json() for entry in start_from],
         "train": train,
         "setup": setup,
+        "changes": [],
     }
 
 
@@ -107,23 +108,37 @@ def differences(old: JsonObject, new: JsonObject) -> dict[str, tuple[Json, Json]
     }
 
 
-def check_extension(changed: Mapping[str, tuple[Json, Json]]) -> None:
+def check_extension(changed: Mapping[str, tuple[Json, Json]], old: JsonObject, new: JsonObject) -> None:
     """Refuse changes that an existing study cannot take.
+
+    Args:
+        changed: what decides differently, as `differences` tells it.
+        old: the stored configuration.
+        new: the given one.
 
     Raises:
         ConfigurationError: names them, with the stored and the given value.
+        SpaceError: the space does not contain the old one; names what is narrower.
     """
     refused = {
         name: values
         for name, values in changed.items()
-        if not name.startswith("strategy.") or any(f"{name}.".startswith(f"{fixed}.") for fixed in FIXED)
+        if not name.startswith(("strategy.", "space.parameters", "space.initial"))
+        or any(f"{name}.".startswith(f"{fixed}.") for fixed in FIXED)
     }
     if refused:
         raise ConfigurationError(
             "an existing study cannot be extended with another "
             + "; ".join(f"{name} (it has {old!r}, given {new!r})" for name, (old, new) in refused.items())
-            + ". Settings of the strategy, total_steps among them, can change. Give the study another name."
+            + ". Settings of the strategy can change, total_steps and population_size among them, and the space "
+            "can be widened. Give the study another name."
         )
+    check_space_extension(_parameters(old), _parameters(new))
+
+
+def _parameters(config: JsonObject) -> Mapping[str, Parameter]:
+    space: Any = config["space"]
+    return Space.from_config({"parameters": space["parameters"]}, plugins.resolve).parameters
 
 
 def _deciding(config: JsonObject) -> JsonObject:

@@ -7,6 +7,7 @@ from phyla.machine.commands import (
     EndAttempt,
     InsertAttempt,
     InsertCheckpoint,
+    InsertMember,
     InsertTrial,
     MarkDeleting,
     ParentGone,
@@ -14,6 +15,7 @@ from phyla.machine.commands import (
     RaiseElites,
     RenewAttempts,
     SetCheckpointState,
+    SetConfig,
     SetElite,
     SetStrategyState,
     SetStudyState,
@@ -69,6 +71,7 @@ from phyla.machine.events import (
 from phyla.machine.finish import complete, fail, lose, release, save_progress, settle
 from phyla.machine.imports import Imported, awaits_imports, import_start, imported
 from phyla.machine.observe import backfill, drain, gone, observe
+from phyla.machine.resize import join, retire, to_retire, youngest
 from phyla.machine.retention import Retention, bound, explain, retention
 from phyla.machine.rules import Rules
 from phyla.machine.view import View
@@ -99,6 +102,7 @@ __all__ = [
     "InsertEvalTasks",
     "InsertEvent",
     "InsertGroup",
+    "InsertMember",
     "InsertResult",
     "InsertSeen",
     "InsertTrial",
@@ -113,6 +117,7 @@ __all__ = [
     "Retention",
     "Rules",
     "SetCheckpointState",
+    "SetConfig",
     "SetElite",
     "SetRunState",
     "SetStrategyState",
@@ -143,13 +148,17 @@ __all__ = [
     "groups_of_attempts",
     "import_start",
     "imported",
+    "join",
     "lose",
     "lose_evaluation",
     "observe",
     "release",
     "release_evaluation",
     "retention",
+    "retire",
     "save_progress",
     "settle",
     "settle_group",
+    "to_retire",
+    "youngest",
 ]

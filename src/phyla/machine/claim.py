@@ -17,6 +17,7 @@ from phyla.machine.commands import (
 from phyla.machine.evaluate import AnyCommand, replicate
 from phyla.machine.events import ClaimAnswer, Claimed, Ended, Idle
 from phyla.machine.imports import imported
+from phyla.machine.resize import explored, joining
 from phyla.machine.rules import Rules
 from phyla.machine.view import View
 from phyla.population import Context, Decision, Measure, Start, Wait, decision_rng, trial_seed
@@ -81,6 +82,8 @@ def claim(view: View, rules: Rules, worker: str, gone: frozenset[str] = frozense
         decision = _from_import(member, view, rules, context)
     else:
         decision = rules.strategy.decide(member, view, context)
+        if joining(member):
+            decision = explored(decision, member, rules, context)
     return _apply(view, rules, worker, member, decision, seed, gone)
 
 
@@ -144,7 +147,7 @@ def _start_trial(
         jump_from=head.trial if head and (weights is None or weights.trial != head.trial) else None,
         params_from=params_from,
         replaces=member.broken_trial,
-        params=params,
+        params=_completed(params, rules),
         start_step=start_step,
         end_step=start_step + max(1, start.steps),
         seed=seed if start.seed is None else start.seed,
@@ -156,6 +159,12 @@ def _start_trial(
         started_at=now,
     )
     return _running(rules, worker, member, trial, now)
+
+
+def _completed(params: JsonObject, rules: Rules) -> JsonObject:
+    """Add what the space has gained since these hyperparameters were chosen."""
+    chosen: Any = params
+    return rules.space.with_defaults(chosen)
 
 
 def _running(rules: Rules, worker: str, member: Member, trial: TrialRecord, now: float) -> Step:
@@ -200,7 +209,7 @@ def _measure(view: View, rules: Rules, worker: str, member: Member, head: Scored
         parent_checkpoint=head.checkpoint,
         parent_index=head.index,
         params_from=head.trial,
-        params=head.params,
+        params=_completed(head.params, rules),
         start_step=head.step,
         end_step=head.step,
         seed=trial_seed(rng),

@@ -51,7 +51,7 @@ class Space:
             hold, or a starting point that is not allowed.
     """
 
-    __slots__ = ("_constraints", "_in_order", "_initial", "_parameters", "_plan")
+    __slots__ = ("_constraints", "_defaults", "_in_order", "_initial", "_parameters", "_plan")
 
     def __init__(
         self,
@@ -69,6 +69,7 @@ class Space:
         order = ordered(self._parameters)
         self._in_order = order == list(self._parameters)
         self._plan = tuple((name, self._parameters[name], conditions(self._parameters[name])) for name in order)
+        self._defaults = any(parameter.default is not None for parameter in self._parameters.values())
         self._initial = declaration.starting_points(points, self._plan, self._constraints)
 
     @property
@@ -292,6 +293,21 @@ class Space:
             raise SpaceError(f"the constraint {constraint_name(rejected)} does not allow {values!r}")
         return values
 
+    def with_defaults(self, params: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
+        """Flat values with the defaults of active parameters that they lack; nothing else is looked at.
+
+        So what was trained before a parameter was added can be trained on.
+        """
+        if not self._defaults:
+            return params
+        values = dict(params)
+        for name, parameter, needed in self._plan:
+            if name not in values and parameter.default is not None and hold(needed, values):
+                values[name] = parameter.default
+        if len(values) == len(params):
+            return params
+        return {name: values[name] for name in self._parameters if name in values}
+
     def contains(self, params: Mapping[str, Any]) -> bool:
         """Whether `validate` would accept them.
 
@@ -413,6 +429,8 @@ class Space:
                     raise SpaceError(f"{name}: must be absent, not {flat[name]!r}: {told(needed, values)}")
             elif name in flat:
                 values[name] = declaration.value(name, parameter, flat[name])
+            elif parameter.default is not None:
+                values[name] = parameter.default
             else:
                 raise SpaceError(f"{name}: has no value; give one from {parameter!r}")
         return self._sorted(values)

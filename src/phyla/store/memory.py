@@ -15,6 +15,7 @@ from phyla.machine import (
     EvalCommand,
     InsertAttempt,
     InsertCheckpoint,
+    InsertMember,
     InsertTrial,
     MarkDeleting,
     ParentGone,
@@ -22,6 +23,7 @@ from phyla.machine import (
     RaiseElites,
     RenewAttempts,
     SetCheckpointState,
+    SetConfig,
     SetElite,
     SetStrategyState,
     SetStudyState,
@@ -113,7 +115,7 @@ class MemoryStore:
             self._studies[study] = replace(self._studies[study], config=config)
             members = self._tables[study].members
             for index, member in members.items():
-                if member.state is MemberState.DONE:
+                if member.state is MemberState.DONE and not member.retired:
                     members[index] = replace(member, state=MemberState.READY)
 
     def set_state(self, study: int, state: StudyState, message: str | None = None) -> None:
@@ -496,6 +498,15 @@ class MemoryTransaction:
                     self._set(t.attempts, (attempt.trial, attempt.token), renewed)
             case UpdateMember(member):
                 self._set(t.members, member.index, member)
+            case InsertMember(member):
+                self._set(t.members, member.index, member)
+                larger = replace(self.study(), population_size=self.size)
+                self._set(self._store._studies, self._id, larger)
+            case SetConfig(config):
+                for member in self.members():
+                    if member.state is MemberState.DONE and not member.retired:
+                        self._set(t.members, member.index, replace(member, state=MemberState.READY))
+                self._set(self._store._studies, self._id, replace(self.study(), config=config))
             case WakeMembers():
                 self._wake(command)
             case PublishAll():

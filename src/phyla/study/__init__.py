@@ -13,7 +13,15 @@ from phyla.study.replaying import (
     prepare_replay,
     replay,
 )
-from phyla.study.results import Best, BestCheckpoint, Results, list_studies, load_schedule, load_study
+from phyla.study.results import (
+    Best,
+    BestCheckpoint,
+    ConfigChange,
+    Results,
+    list_studies,
+    load_schedule,
+    load_study,
+)
 from phyla.study.study import Study
 from phyla.study.suites import load_suites
 from phyla.study.watching import evaluate, watch
@@ -23,6 +31,7 @@ __all__ = [
     "BestCheckpoint",
     "BestEvaluation",
     "Change",
+    "ConfigChange",
     "Evaluations",
     "Maintenance",
     "Missing",

@@ -13,6 +13,7 @@ from phyla.records import (
     Attempt,
     Checkpoint,
     CheckpointState,
+    Json,
     Member,
     Report,
     StudyRecord,
@@ -75,6 +76,24 @@ class Best:
     metrics: Mapping[str, Any]
     trial: int
     member: int
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigChange:
+    """One setting of a study that was changed while the study existed.
+
+    Attributes:
+        at: when, in seconds since the epoch.
+        name: dotted name of the setting, such as `strategy.total_steps`.
+        before: its value until then, as JSON.
+        after: its value from then on.
+    """
+
+    at: float
+    name: str
+    before: Json
+    after: Json
 
 
 @final
@@ -159,6 +178,18 @@ class Results:
             trial=trial.id,
             member=trial.member,
         )
+
+    def changes(self) -> list[ConfigChange]:
+        """Return what was changed about the study since it was made, oldest first.
+
+        A setting holds for decisions taken after its change; trials that were running kept theirs.
+        """
+        entries: Any = self.study().config.get("changes", [])
+        return [
+            ConfigChange(at=entry["at"], name=name, before=before, after=after)
+            for entry in entries
+            for name, (before, after) in entry["changes"].items()
+        ]
 
     def trials(self) -> list[TrialRecord]:
         """Return all trials by id."""

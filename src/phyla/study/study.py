@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final, overload
+from typing import TYPE_CHECKING, Any, Literal, final, overload
 
 from phyla import plugins, settings
-from phyla.controller import check_extension, differences, to_config
+from phyla.controller import Controller, check_extension, differences, to_config
 from phyla.errors import ConfigurationError, LeaseLost, NotImportable, StoreError, StudyChanged, StudyFailed
 from phyla.machine import Claimed, Failure, Rules
 from phyla.population import Strategy
@@ -53,7 +53,9 @@ class Study:
         home: directory for everything; by default `.phyla`, or what `PHYLA_HOME` says.
         storage: URL of the store, such as `postgresql://user@host/db`; by default SQLite in the home.
         checkpoints: directory for checkpoints; by default in the home.
-        extend: take over changed settings of the strategy into an existing study.
+        extend: take over changed settings of the strategy into an existing study, its population size among them.
+        newcomers: how members start that join an existing study: from the `best` ones, with hyperparameters near
+            theirs, or `fresh`.
         lease_s: seconds after which a worker that went silent loses its trial.
         max_attempts: attempts of one trial that may fail before it counts as broken.
         max_broken: broken trials in a row, with none completed between, that stop the study.
@@ -84,6 +86,7 @@ class Study:
         storage: str | None = None,
         checkpoints: str | Path | None = None,
         extend: bool = False,
+        newcomers: Literal["best", "fresh"] = "best",
         lease_s: float = 60.0,
         max_attempts: int = 3,
         max_broken: int = 10,
@@ -123,6 +126,9 @@ class Study:
         )
         self.yield_at_report = yield_at_report
         self.start_from = checked_starts(start_from, self.rules)
+        if newcomers not in ("best", "fresh"):
+            raise ConfigurationError(f"newcomers={newcomers!r}: choose 'best' or 'fresh'")
+        self.newcomers = newcomers
         self._extend = extend
         self._opened: _Opened | None = None
 
@@ -590,11 +596,11 @@ class Study:
             # Who only asks and tells says nothing about the functions that others run.
             config = {**config, **{name: record.config.get(name) for name in ("train", "setup", "train_source")}}
         if changed:
-            check_extension(changed)
+            check_extension(changed, record.config, config)
+            controller = Controller(store, record.id, self.rules)
+            return controller.change(config, changed, fresh=self.newcomers == "fresh")
+        config = {**config, "changes": record.config.get("changes", [])}
         if config != record.config:
-            if changed and record.state is StudyState.COMPLETED:
-                # Before the change itself: who dies in between still has something to extend.
-                store.set_state(record.id, StudyState.RUNNING)
             store.set_config(record.id, config)
             return replace(record, config=config)
         return record

@@ -52,6 +52,9 @@ MEMBER_FIELDS = (
     "wait_generation",
     "wait_until",
     "wait_reason",
+    "retired",
+    "joined_steps",
+    "joined_generation",
 )
 TRIAL_FIELDS = (
     "state",
@@ -190,6 +193,9 @@ def member_record(row: Row) -> Member:
         wait_generation=row[18],
         wait_until=row[19],
         wait_reason=row[20],
+        retired=row[21] is not None,
+        joined_steps=row[22] or 0,
+        joined_generation=row[23] or 0,
     )
 
 
@@ -218,6 +224,10 @@ def _wait_reason(member: Member, values: Values) -> None:
     values["wait_reason"] = text(member.wait_reason)
 
 
+def _retired(member: Member, values: Values) -> None:
+    values["retired"] = True if member.retired else None
+
+
 def _member_state(member: Member, values: Values) -> None:
     values["state"] = member.state.value
 
@@ -228,6 +238,7 @@ _MEMBER_WRITERS: dict[str, Callable[[Member, Values], None]] = {
     "published": _published,
     "recent": _recent,
     "wait_reason": _wait_reason,
+    "retired": _retired,
 }
 
 

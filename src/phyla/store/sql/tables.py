@@ -109,6 +109,10 @@ members = sa.Table(
     sa.Column("wait_generation", sa.Integer),
     sa.Column("wait_until", sa.Double),
     sa.Column("wait_reason", sa.Text),
+    # True, or NULL.
+    sa.Column("retired", sa.Boolean(create_constraint=False)),
+    sa.Column("joined_steps", sa.BigInteger),
+    sa.Column("joined_generation", sa.Integer),
     sa.CheckConstraint(_one_of("state", MemberState), name="members_state"),
     sa.CheckConstraint("state <> 'running' OR current_trial IS NOT NULL", name="members_running_has_trial"),
     _index("members_ready", "study", "spent_steps", "member", where=READY),
