@@ -19,6 +19,7 @@ FIXED = (
     "strategy.plugin",
     "strategy.members",
     "strategy.grid",
+    "strategy.trials",
     "strategy.synchronous",
 )
 """Settings of a strategy that an existing study cannot change, with all that is in them."""

@@ -48,7 +48,8 @@ def rules(strategy: Strategy) -> Rules:
 
 
 def train(parent: Any, trial: TrialRecord) -> tuple[Any, float]:
-    value = (parent or 0.0) + float(trial.params["lr"])  # type: ignore[arg-type]
+    lr: Any = trial.params["lr"]
+    value = (parent or 0.0) + lr
     return value, value
 
 
