@@ -94,9 +94,12 @@ def retire(view: View, rules: Rules, index: int) -> list[Command]:
         index: the member.
     """
     commands: list[Command] = []
+    # Trials are locked before members. Meanwhile one may complete, and its member may start the next.
     current = view.member(index).current_trial
     trial = None if current is None else view.locked_trial(current)
     member = view.locked_member(index)
+    if member.current_trial not in (None, current):
+        trial = view.locked_trial(member.current_trial)
     if trial is not None and trial.state in (TrialState.PENDING, TrialState.RUNNING):
         check_transition(trial, TrialState.CANCELLED)
         why, now = "its member was retired: the population shrank", view.now()

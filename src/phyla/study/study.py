@@ -1,27 +1,24 @@
 """A study: what to search, how, with which training function; run it and read its results."""
 
-import hashlib
-import inspect
 import re
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final, overload
 
 from phyla import plugins, settings
-from phyla.controller import Controller, check_extension, differences, to_config
-from phyla.errors import ConfigurationError, LeaseLost, NotImportable, StoreError, StudyChanged, StudyFailed
+from phyla.errors import ConfigurationError, LeaseLost, StoreError, StudyFailed
 from phyla.machine import Claimed, Failure, Rules
 from phyla.population import Strategy
 from phyla.records import JsonObject, Objective, RunKind, RunRecord, StartFrom, StudyRecord, StudyState
 from phyla.space import Space
 from phyla.study.outputs import remove_leftovers
 from phyla.study.places import Places
+from phyla.study.reconciling import reconcile, stored_config
 from phyla.study.results import Results
 from phyla.study.starts import checked_starts
 
@@ -536,16 +533,7 @@ class Study:
             ConfigurationError: a setting cannot be written as JSON.
             NotImportable: worker processes could not find a function.
         """
-        named = references[0] is not None
-        config = to_config(
-            self.rules,
-            self.seed,
-            *(references if named else (_name(self.train), _name(self.setup))),
-            start_from=self.start_from,
-            # What runs in this process only need not be found again by name.
-            name_of=plugins.reference if named else plugins.reference_here,
-        )
-        return {**config, "train_source": None if self.train is None else source_digest(self.train)}
+        return stored_config(self, references)
 
     def _make(self, references: tuple[str | None, str | None]) -> "_Opened":
         from phyla.checkpoints import LocalCheckpoints, look_at_source
@@ -561,7 +549,7 @@ class Study:
             for entry in self.start_from:
                 look_at_source(Path(entry.path))
         record = store.create_study(self.name, config, self.seed, population_size)
-        record = self._reconcile(store, record, config)
+        record = reconcile(store, record, config, self, extend=self._extend)
         repository = LocalCheckpoints(self.places.checkpoints(self.name))
         client = LocalClient(store, record, self.rules, repository)
         client.start_from(self.start_from, settings.system_clock)
@@ -581,46 +569,6 @@ class Study:
         controller = RunController(store, run, self.rules.suites, lease_s=self.rules.lease_s, rules=self.rules)
         controller.backfill()
         return run
-
-    def _reconcile(self, store: "Store", record: StudyRecord, config: Mapping[str, Any]) -> StudyRecord:
-        """Compare with what is stored, and store what may change."""
-        changed = differences(record.config, config)
-        if changed and not self._extend:
-            listing = "\n".join(f"  {name}: it has {old!r}, given {new!r}" for name, (old, new) in changed.items())
-            raise StudyChanged(
-                f"study {self.name!r} exists in {store.url} with another configuration:\n{listing}\n"
-                "Restore the configuration to resume it, give the study another name, or extend it with "
-                "extend=True (on the command line: --extend)."
-            )
-        if self.train is None:
-            # Who only asks and tells says nothing about the functions that others run.
-            config = {**config, **{name: record.config.get(name) for name in ("train", "setup", "train_source")}}
-        if changed:
-            check_extension(changed, record.config, config)
-            controller = Controller(store, record.id, self.rules)
-            return controller.change(config, changed, fresh=self.newcomers == "fresh")
-        config = {**config, "changes": record.config.get("changes", [])}
-        if config != record.config:
-            store.set_config(record.id, config)
-            return replace(record, config=config)
-        return record
-
-
-def source_digest(function: Callable[..., object]) -> str | None:
-    """Return a digest of a function's source, its helpers not included; None where that is not known."""
-    try:
-        text = inspect.getsource(function)
-    except (OSError, TypeError):
-        return None
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _name(function: Callable[..., object] | None) -> str | None:
-    """Return the name under which a replay can find a function; None if there is none."""
-    try:
-        return None if function is None else plugins.reference(function)
-    except NotImportable:
-        return None
 
 
 @final
