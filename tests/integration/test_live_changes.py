@@ -310,3 +310,16 @@ def test_a_space_that_is_not_wider_is_refused(tmp_path: Path, space: phyla.Space
     with pytest.raises((ConfigurationError, phyla.PhylaError), match=match):
         study(tmp_path, pbt(2, 2), space=space, extend=True).run()
     assert study(tmp_path, pbt(2, 2), lease_s=0.01).run().changes() == []
+
+
+def test_the_status_for_programs_tells_changes_and_who_is_retired(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study(tmp_path, pbt(3, 2)).ask()
+    maintain("live", home=tmp_path / "home").resize(2)
+    code, text = phyla_command(capsys, "status", "live", "--json", "--home", tmp_path / "home")
+    assert code == 0
+    told = json.loads(text)
+    (change,) = told["changes"]
+    assert (change["name"], change["before"], change["after"]) == ("strategy.population_size", 3, 2)
+    assert [member["retired"] for member in told["members"]] == [False, False, True]

@@ -246,6 +246,10 @@ def _summary(results: "Results", progress: "Progress") -> dict[str, Any]:
         "best": None
         if best is None
         else {"fitness": best.fitness, "trial": best.id, "member": best.member, "step": best.reached_step},
+        "changes": [
+            {"at": change.at, "name": change.name, "before": change.before, "after": change.after}
+            for change in results.changes()
+        ],
         "last_activity": datetime.fromtimestamp(progress.last_activity, UTC).isoformat(),
     }
 
@@ -257,6 +261,7 @@ def _member(progress: "Progress", member: "Member") -> dict[str, Any]:
     return {
         "member": member.index,
         "state": member.state,
+        "retired": member.retired,
         "spent_steps": member.spent_steps,
         "generation": member.generation,
         "fitness": member.head.fitness if member.head else None,

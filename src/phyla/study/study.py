@@ -37,7 +37,7 @@ class Study:
     """One job: a search space, an objective, a strategy and a training function. Durable and resumable.
 
     A study that exists under this name is resumed. With another configuration it is refused, unless
-    `extend=True` and only settings of the strategy differ.
+    `extend=True` and only settings of the strategy differ, or the space is wider.
 
     Args:
         name: letters, digits, `_`, `-` and `.`; also the name of its directories.
@@ -50,7 +50,8 @@ class Study:
         home: directory for everything; by default `.phyla`, or what `PHYLA_HOME` says.
         storage: URL of the store, such as `postgresql://user@host/db`; by default SQLite in the home.
         checkpoints: directory for checkpoints; by default in the home.
-        extend: take over changed settings of the strategy into an existing study, its population size among them.
+        extend: take over changed settings of the strategy, its population size among them, and a wider space into
+            an existing study.
         newcomers: how members start that join an existing study: from the `best` ones, with hyperparameters near
             theirs, or `fresh`.
         lease_s: seconds after which a worker that went silent loses its trial.
