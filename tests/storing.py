@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from phyla.controller import Controller
 from phyla.errors import PhylaError
-from phyla.machine import Claimed, Completion, Failure, Rules
+from phyla.machine import Claimed, Completion, Failure, Imported, Rules
 from phyla.population import (
     NOTHING,
     PBT,
@@ -381,6 +381,35 @@ class Alike(RuleBasedStateMachine):
     @rule(worker=st.sampled_from(WORKERS))
     def renew(self, worker: str) -> None:
         self.asked(lambda controller: controller.renew(worker))
+
+    @rule(size=st.integers(1, 5), fresh=st.booleans())
+    def resize(self, size: int, fresh: bool) -> None:
+        strategy: Any = self.here.rules.strategy
+        agreed = replace(self.here.rules, strategy=replace(strategy, population_size=size))
+        here, there = (Controller(store, self.study, agreed) for store in (self.store, self.oracle))
+        changes = {"strategy.population_size": (strategy.population_size, size)}
+        answer = self._same(
+            lambda: here.change({"schema": 1, "size": size}, changes, fresh=fresh),
+            lambda: there.change({"schema": 1, "size": size}, changes, fresh=fresh),
+        )
+        if not isinstance(answer, Exception):
+            self.here, self.there = here, there
+
+    @rule(count=st.integers(1, 2))
+    def start_from(self, count: int) -> None:
+        imports = [
+            Imported(
+                name=f"start-{number}",
+                origin=f"/elsewhere/\u2603{number}",
+                step=7 * number,
+                params={"rate": 0.5} if number else {},
+                index=number,
+                digest="i",
+                size_bytes=2,
+            )
+            for number in range(count)
+        ]
+        self.asked(lambda controller: controller.import_checkpoints(imports))
 
     @rule(seconds=st.sampled_from((0.25, 2.5, 4.0, LEASE_S, 2 * LEASE_S)))
     def wait(self, seconds: float) -> None:

@@ -6,7 +6,7 @@ Everything public is here: `phyla.Study`, `phyla.Space`, `phyla.PBT` and the res
 from typing import TYPE_CHECKING, Any
 
 from phyla.errors import PhylaError
-from phyla.records import Constrained, Maximize, Minimize, Pareto, WeightedSum
+from phyla.records import Constrained, Maximize, Minimize, Pareto, StartFrom, WeightedSum
 from phyla.space import Choice, Float, Int, Ordinal, Params, Space
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         Worst,
         eval_task,
     )
+    from phyla.lineage import Schedule
     from phyla.population import (
         PBT,
         Backtrack,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
         ParetoTruncation,
         Perturb,
         RandomSearch,
+        Replay,
         Resample,
         SingleWorkerExplore,
         StopWith,
@@ -64,10 +66,13 @@ if TYPE_CHECKING:
         Study,
         Watched,
         compare,
+        continue_training,
         evaluate,
         load_evaluations,
+        load_schedule,
         load_study,
         load_suites,
+        replay,
         run_replicates,
         simulate,
         watch,
@@ -123,11 +128,14 @@ __all__ = [
     "PhylaError",
     "Policy",
     "RandomSearch",
+    "Replay",
     "Resample",
     "Results",
+    "Schedule",
     "Simulated",
     "SingleWorkerExplore",
     "Space",
+    "StartFrom",
     "StopWith",
     "Study",
     "StudyComparison",
@@ -143,11 +151,14 @@ __all__ = [
     "WorkerContext",
     "Worst",
     "compare",
+    "continue_training",
     "eval_task",
     "evaluate",
     "load_evaluations",
+    "load_schedule",
     "load_study",
     "load_suites",
+    "replay",
     "run_replicates",
     "simulate",
     "watch",
@@ -166,12 +177,16 @@ _LATER = {
     "Following": "phyla.watcher",
     "Watched": "phyla.study",
     "compare": "phyla.study",
+    "Schedule": "phyla.lineage",
+    "continue_training": "phyla.study",
     "evaluate": "phyla.study",
     "load_evaluations": "phyla.study",
+    "load_schedule": "phyla.study",
     "load_study": "phyla.study",
     "load_suites": "phyla.study",
     "run_replicates": "phyla.study",
     "simulate": "phyla.study",
+    "replay": "phyla.study",
     "watch": "phyla.study",
     **dict.fromkeys(
         (

@@ -20,6 +20,8 @@ Action = Literal["kill", "raise", "exit"]
 EXIT_STATUS = 17
 
 MEANINGS = {
+    "change.after_commit": "another configuration is in the store, and the population follows it",
+    "change.before_commit": "another configuration is about to be committed, with all that follows from it",
     "checkpoint.after_flush": "every file of the staged checkpoint is on disk, its manifest is not written",
     "checkpoint.after_manifest": "the staged checkpoint is complete and on disk, under its private name",
     "checkpoint.after_rename": "the checkpoint has its final name, which is not flushed yet",
@@ -33,6 +35,11 @@ MEANINGS = {
     "evaluation.before_complete": "an eval task is about to be handed in, what it saved is on disk",
     "evaluation.before_result": "an eval task has run, what it saved is on disk, the store does not know it yet",
     "gc.after_mark": "checkpoints are marked as deleting, their bytes are untouched",
+    "import.after_checkpoint": "a checkpoint from elsewhere is committed, the store does not know it yet",
+    "import.after_commit": "every member has its imported start",
+    "import.after_copy": "a checkpoint from elsewhere is copied or linked under its private name",
+    "import.before_commit": "every imported checkpoint is committed, its members do not have it yet",
+    "import.before_copy": "the study exists, nothing is imported yet",
     "reply.before": "a request took effect, its answer is not sent",
     "snapshot.after_link": "every file of a snapshot is linked or copied, under its private name",
     "snapshot.after_rename": "a snapshot has its final name",

@@ -15,7 +15,7 @@ from phyla import machine
 from phyla.controller import Controller
 from phyla.errors import ConfigurationError, StoreBusy, StoreUnavailable
 from phyla.machine import Claimed, Failure
-from phyla.records import CheckpointState, MemberState, StudyState
+from phyla.records import CheckpointState, MemberState, StudyState, TrialState
 from phyla.store import open_store
 from phyla.store.sql import SqlStore, postgres
 from phyla.store.sql.postgres import PostgresBackend
@@ -135,6 +135,27 @@ def test_claimers_at_the_same_time_get_different_retries(server: Server) -> None
         theirs = server.start(lambda: controller.claim("b")).result(WAIT_S)[0][0]
     assert isinstance(mine, Claimed)
     assert (mine.trial.id, theirs.trial.id) == (1, 2)
+
+
+def test_who_moves_on_while_being_retired_leaves_nothing_running(server: Server) -> None:
+    controller = server.controller(2)
+    _, second = controller.claim("a", 2)[0]
+    smaller = Controller(server.store, 1, rules(pbt(1)))
+    with server.store.transaction(1, exclusive=False) as tx:
+        _, commands = machine.complete(tx, controller.rules, completion(second, 0.1))
+        tx.apply(commands)
+        following, commands = machine.claim(tx, controller.rules, "b")
+        tx.apply(commands)
+        resized = server.start(lambda: smaller.change({"schema": 1}, {}))
+        server.until_somebody_waits(resized)
+    resized.result(WAIT_S)
+    assert isinstance(following, Claimed)
+    with server.store.reader(1) as reader:
+        member = reader.member(1)
+        assert following.trial.member == 1
+        assert (member.state, member.retired, member.current_trial) == (MemberState.DONE, True, None)
+        assert reader.trial(following.trial.id).state is TrialState.CANCELLED
+        assert [attempt.trial for attempt in reader.running()] == [1]
 
 
 def test_a_completion_and_the_end_of_its_lease_do_not_both_count(server: Server) -> None:

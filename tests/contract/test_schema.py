@@ -52,19 +52,25 @@ def _migrated(url: str) -> Backend:
 def _sqlite_schema(backend: Backend) -> Any:
     with backend.engine.connect() as connection:
         rows = connection.exec_driver_sql("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").all()
-    return {name: _parts(sql) for name, sql in rows}
+    return {name: _parts(sql.replace('"', "")) for name, sql in rows}
 
 
 def _parts(sql: str) -> list[str]:
-    """Return the columns and constraints of a table, whose order does not count, or an index as it is."""
+    """Split a definition at the commas between its parts, which have no order that counts.
+
+    What is added to a table later stands on the line of the closing parenthesis.
+    """
     parts, depth = [""], 0
-    for char in " ".join(sql.replace('"', "").split()):
+    for char in " ".join(sql.split()):
         depth += (char == "(") - (char == ")")
-        if (char == "," and depth == 1) or (char == "(" and depth == 1) or (char == ")" and depth == 0):
+        if char == "," and depth == 1:
             parts.append("")
         else:
             parts[-1] += char
-    return sorted(part.strip() for part in parts)
+    opening, _, first = parts[0].partition("(")
+    closing = parts[-1].rpartition(")") if len(parts) > 1 else ("", "", "")
+    inner = [first, *parts[1:-1], closing[0]]
+    return [opening.strip(), closing[2].strip(), *sorted(part.strip() for part in inner)]
 
 
 def _postgres_schema(backend: Backend) -> Any:

@@ -15,7 +15,17 @@ from phyla import machine
 from phyla.controller import Controller
 from phyla.errors import LeaseLost, StudyNotFound
 from phyla.machine import Accepted, Claimed, Failure, Stopped
-from phyla.records import CheckpointState, Mark, MemberState, Report, Scored, StudyState, Tally, TrialState
+from phyla.records import (
+    CheckpointState,
+    Mark,
+    MemberState,
+    Report,
+    Scored,
+    StudyState,
+    Tally,
+    TrialKind,
+    TrialState,
+)
 from phyla.store import MemoryStore, Store, pages
 from phyla.store.sql import SqlStore
 from phyla.store.sql.postgres import PostgresBackend
@@ -442,3 +452,35 @@ def test_why_a_trial_was_stopped_is_remembered(subject: Subject) -> None:
         [completion(Claimed(trial=trial, expires_at=0.0))]
     )
     assert answer == Stopped(trial=trial.id, reason=standing.stop_reason)
+
+
+def test_what_is_imported_and_who_joins_or_retires_is_remembered(subject: Subject) -> None:
+    controller = subject.controller(2)
+    imported = machine.Imported(
+        name="start-0", origin="/from/\u2603", step=7, params={"rate": 0.5}, index=1, digest="d", size_bytes=3
+    )
+    assert controller.import_checkpoints([imported])
+    assert not controller.import_checkpoints([imported]), "only once"
+    larger = Controller(subject.store, 1, rules(pbt(3)))
+    assert larger.change({"schema": 1}, {"a": (1, 2)}, fresh=True).population_size == 3
+    smaller = Controller(subject.store, 1, rules(pbt(2)))
+    smaller.change({"schema": 1}, {"b": (None, [1])})
+    for store in (subject.store, subject.again()):
+        study = store.find_study("s")
+        assert study is not None
+        assert study.population_size == 3
+        told = [{"at": subject.clock.now, "changes": change} for change in ({"a": [1, 2]}, {"b": [None, [1]]})]
+        assert plain(study.config["changes"]) == plain(told)
+        with store.reader(study.id) as reader:
+            rows = reader.trials()
+            assert [(row.kind, row.origin, row.params, row.seed, row.token) for row in rows] == [
+                (TrialKind.IMPORT, "/from/\u2603", {"rate": 0.5}, 0, 0)
+            ] * 2
+            assert reader.counts() == {}, "an import is no training"
+            assert reader.best_trials(3) == []
+            assert [row.name for row in reader.live_checkpoints()] == ["start-0"]
+            assert [member.retired for member in reader.members()] == [False, False, True]
+            assert reader.held_checkpoints() == {"start-0"}
+    subject.store.set_config(1, {"schema": 1})
+    with subject.store.reader(1) as reader:
+        assert reader.member(2).state is MemberState.DONE, "who is retired is not asked again"

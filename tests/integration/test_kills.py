@@ -17,12 +17,12 @@ from phyla.failpoints import EXIT_STATUS, NAMES
 from phyla.records import StudyState
 
 MEMBERS, TRIALS = 4, 12
+OTHERS = ("snapshot.", "evaluation.", "watch.", "import.", "change.")
+"""Failpoints that this study never comes to."""
 
 
 @pytest.mark.parametrize("hit", [1, 3])
-@pytest.mark.parametrize(
-    "name", [name for name in NAMES if not name.startswith(("snapshot.", "evaluation.", "watch."))]
-)
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith(OTHERS)])
 def test_killed_at_a_failpoint_and_resumed(tmp_path: Path, name: str, hit: int) -> None:
     run(
         tmp_path,

@@ -4,6 +4,7 @@ This package moves bytes. It decides nothing, and it knows no store: which check
 study is the store's word, not the directory's.
 """
 
+from phyla.checkpoints.imports import import_checkpoint, look_at_source
 from phyla.checkpoints.local import LocalCheckpoints
 from phyla.checkpoints.manifest import MANIFEST_NAME, Manifest, ManifestFile
 from phyla.checkpoints.repository import CheckpointRepository, Committed
@@ -15,4 +16,6 @@ __all__ = [
     "LocalCheckpoints",
     "Manifest",
     "ManifestFile",
+    "import_checkpoint",
+    "look_at_source",
 ]

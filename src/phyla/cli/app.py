@@ -19,6 +19,7 @@ from phyla.cli import (
     export,
     gc,
     lineage,
+    replay,
     report,
     run,
     simulate,
@@ -41,6 +42,8 @@ app = typer.Typer(
 
 app.command()(run.run)
 app.command()(simulate.simulate)
+app.command()(replay.replay)
+app.command(name="continue")(replay.continue_)
 app.command()(watch.watch)
 app.command()(evaluate.evaluate)
 app.command()(status.status)
@@ -54,6 +57,7 @@ app.command()(report.report)
 app.command()(gc.gc)
 app.command()(control.stop)
 app.command()(control.resume)
+app.command()(control.resize)
 app.command()(doctor.doctor)
 
 

@@ -1,6 +1,8 @@
 """`phyla stop` and `phyla resume`."""
 
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from phyla.cli import options
 
@@ -14,6 +16,29 @@ def stop(study: options.StudyName, home: options.Home = None, storage: options.S
     maintenance.stop("stopped by a person")
     print(f"stopped {study}: its workers finish their trial and end")
     print(f"let it go on with: {command('resume', study, maintenance.places)}")
+
+
+def resize(
+    study: options.StudyName,
+    members: Annotated[int, typer.Argument(min=1, metavar="N", help="Number of members from now on.")],
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="New members start fresh, not from the best ones.")
+    ] = False,
+    home: options.Home = None,
+    storage: options.Storage = None,
+) -> None:
+    """Let the population grow or shrink, also while the study is running."""
+    from phyla.study import load_study, maintain
+
+    before = maintain(study, home=home, storage=storage).resize(members, newcomers="fresh" if fresh else "best")
+    if before == members:
+        print(f"{study} has {members} members already")
+        return
+    progress = load_study(study, home=home, storage=storage).progress()
+    print(f"{study} has {members} members, it had {before}")
+    if progress.planned_trials is not None:
+        print(f"it will end with {progress.planned_trials} completed trials; {progress.completed} are")
+    print(f"write population_size={members} into its study file, so that it can be run again")
 
 
 def resume(study: options.StudyName, home: options.Home = None, storage: options.Storage = None) -> None:

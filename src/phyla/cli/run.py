@@ -48,7 +48,8 @@ def run(
         ),
     ] = None,
     extend: Annotated[
-        bool, typer.Option("--extend", help="Take over changed settings of the strategy into an existing study.")
+        bool,
+        typer.Option("--extend", help="Take over changed settings, or a wider space, into an existing study."),
     ] = False,
 ) -> None:
     """Run a study, or resume it, until it ends. Ctrl-C stops it; nothing is lost."""
@@ -63,7 +64,7 @@ def run(
     try:
         chosen = chosen_study(file, study, home, storage)
         for one in _repeated(chosen, replicates):
-            _run(one, workers, evaluators, kinds, gpus_per_worker, extend=extend, again=again)
+            run_study(one, workers, evaluators, kinds, gpus_per_worker, extend=extend, again=again)
         if replicates is not None:
             print(f"compare them with: {command('compare', chosen.name, chosen.places)}")
     except KeyboardInterrupt:
@@ -160,7 +161,7 @@ def _place(study: "Study", home: Path | None, storage: str | None) -> None:
         study.places = replace(study.places, storage=storage)
 
 
-def _run(
+def run_study(
     study: "Study",
     workers: int,
     evaluators: int,
@@ -170,6 +171,17 @@ def _run(
     extend: bool,
     again: str,
 ) -> None:
+    """Run a study with a live view; say at the end what it found.
+
+    Args:
+        study: the study.
+        workers: as for `Study.run`.
+        evaluators: as for `Study.run`.
+        kinds: as for `Study.run`, with commas between.
+        gpus_per_worker: as for `Study.run`.
+        extend: whether to take over changed settings.
+        again: the command that resumes it.
+    """
     from phyla.cli.watching import Watch
     from phyla.records import StudyState
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from phyla.study import Progress, Results
 
 FAILED_SHOWN = 10
+CHANGES_SHOWN = 5
 
 
 def status(
@@ -126,8 +127,11 @@ def _head(results: "Results", progress: "Progress") -> list[str]:
     )
     lines.append(
         f"{progress.completed}/{progress.planned_trials or '?'} trials completed{others}; "
-        f"{progress.spent_steps}/{progress.total_steps or '?'} steps by {record.population_size} members"
+        f"{progress.spent_steps}/{progress.total_steps or '?'} steps by {progress.active} members"
     )
+    for change in results.changes()[-CHANGES_SHOWN:]:
+        ago = duration(progress.now - change.at)
+        lines.append(f"{ago} ago {change.name} was changed from {change.before} to {change.after}")
     if progress.best is not None:
         best = progress.best
         lines.append(
@@ -178,7 +182,7 @@ def members_table(progress: "Progress", members: "tuple[Member, ...] | list[Memb
             "*" if member.index in best else "",
             params(trial.params) if trial else NOTHING,
             "; ".join(filter(None, (infeasible(member.head), describe(trial.reason)))) if trial else NOTHING,
-            member.state if member.wait_reason is None else f"{member.state}: {member.wait_reason}",
+            _state(member),
             style="bold" if member.index in best else "",
         )
     return made
@@ -190,6 +194,12 @@ def _best_members(progress: "Progress") -> set[int]:
         return {trial.member for trial in progress.front}
     front = {trial.id for trial in progress.front}
     return {member.index for member in progress.members if member.head and member.head.trial in front}
+
+
+def _state(member: "Member") -> str:
+    if member.retired:
+        return "retired"
+    return member.state if member.wait_reason is None else f"{member.state}: {member.wait_reason}"
 
 
 def _running_table(results: "Results", progress: "Progress") -> Any:
@@ -254,7 +264,7 @@ def _summary(results: "Results", progress: "Progress") -> dict[str, Any]:
         "message": progress.study.message,
         "metric": results.metric,
         "maximize": results.maximize,
-        "population_size": progress.study.population_size,
+        "population_size": progress.active,
         "trials": dict(progress.counts),
         "completed_trials": progress.completed,
         "stopped_trials": progress.stopped,
@@ -265,6 +275,10 @@ def _summary(results: "Results", progress: "Progress") -> dict[str, Any]:
         if best is None
         else {"fitness": best.fitness, "trial": best.id, "member": best.member, "step": best.reached_step},
         **({"front": [trial.id for trial in progress.front]} if results.aim.tradeoffs else {}),
+        "changes": [
+            {"at": change.at, "name": change.name, "before": change.before, "after": change.after}
+            for change in results.changes()
+        ],
         "last_activity": datetime.fromtimestamp(progress.last_activity, UTC).isoformat(),
     }
 
@@ -276,6 +290,7 @@ def _member(progress: "Progress", member: "Member") -> dict[str, Any]:
     return {
         "member": member.index,
         "state": member.state,
+        "retired": member.retired,
         "spent_steps": member.spent_steps,
         "generation": member.generation,
         "fitness": member.head.fitness if member.head else None,

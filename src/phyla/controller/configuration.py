@@ -1,14 +1,15 @@
 """A study's configuration: what decides, and what only operates; as JSON and back."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from phyla import plugins
 from phyla.errors import ConfigurationError, SchemaMismatch
 from phyla.evaluation import Suite
 from phyla.machine import Rules
-from phyla.records import Aim, Json, JsonObject
-from phyla.space import Space
+from phyla.records import Aim, Json, JsonObject, StartFrom
+from phyla.space import Parameter, Space
+from phyla.space import check_extension as check_space_extension
 
 SCHEMA = 1
 OPERATING = ("lease_s", "max_attempts", "max_claims", "max_broken", "keep_best", "keep_front", "keep_every_steps")
@@ -16,9 +17,9 @@ OPERATING = ("lease_s", "max_attempts", "max_claims", "max_broken", "keep_best",
 
 FIXED = (
     "strategy.plugin",
-    "strategy.population_size",
     "strategy.members",
     "strategy.grid",
+    "strategy.trials",
     "strategy.synchronous",
 )
 """Settings of a strategy that an existing study cannot change, with all that is in them."""
@@ -30,6 +31,7 @@ def to_config(
     train: str | None = None,
     setup: str | None = None,
     *,
+    start_from: Sequence[StartFrom] = (),
     name_of: Callable[[Callable[..., Any]], str] = plugins.reference,
 ) -> JsonObject:
     """Write a study's configuration as JSON.
@@ -39,6 +41,7 @@ def to_config(
         seed: root of all randomness.
         train: reference of the training function.
         setup: reference of the setup function.
+        start_from: checkpoints that members start from.
         name_of: names functions and unregistered classes.
 
     Raises:
@@ -60,8 +63,10 @@ def to_config(
             "rules": [plugins.encode(rule, name_of) for rule in rules.stopping],
             "max_stops": rules.max_stops,
         },
+        "start_from": [entry.to_json() for entry in start_from],
         "train": train,
         "setup": setup,
+        "changes": [],
     }
 
 
@@ -115,29 +120,42 @@ def differences(old: JsonObject, new: JsonObject) -> dict[str, tuple[Json, Json]
     }
 
 
-def check_extension(changed: Mapping[str, tuple[Json, Json]]) -> None:
+def check_extension(changed: Mapping[str, tuple[Json, Json]], old: JsonObject, new: JsonObject) -> None:
     """Refuse changes that an existing study cannot take.
+
+    Args:
+        changed: what decides differently, as `differences` tells it.
+        old: the stored configuration.
+        new: the given one.
 
     Raises:
         ConfigurationError: names them, with the stored and the given value.
+        SpaceError: the space does not contain the old one; names what is narrower.
     """
     refused = {
         name: values
         for name, values in changed.items()
-        if not name.startswith(("strategy.", "stopping"))
+        if not name.startswith(("strategy.", "stopping", "space.parameters", "space.initial"))
         or any(f"{name}.".startswith(f"{fixed}.") for fixed in FIXED)
     }
     if refused:
         raise ConfigurationError(
             "an existing study cannot be extended with another "
             + "; ".join(f"{name} (it has {old!r}, given {new!r})" for name, (old, new) in refused.items())
-            + ". Settings of the strategy, total_steps among them, and the stopping rules can change. "
-            "Give the study another name."
+            + ". Settings of the strategy, population_size among them, and the stopping rules can change, and the "
+            "space can be widened. Give the study another name."
         )
+    check_space_extension(_parameters(old), _parameters(new))
+
+
+def _parameters(config: JsonObject) -> Mapping[str, Parameter]:
+    space: Any = config["space"]
+    return Space.from_config({"parameters": space["parameters"]}, plugins.resolve).parameters
 
 
 def _deciding(config: JsonObject) -> JsonObject:
-    return {name: config.get(name) for name in ("seed", "space", "objective", "strategy", "stopping")}
+    deciding = {name: config.get(name) for name in ("seed", "space", "objective", "strategy", "stopping")}
+    return {**deciding, "start_from": config.get("start_from", [])}
 
 
 def _flat(value: Json, prefix: str = "") -> Iterator[tuple[str, Json]]:

@@ -1,12 +1,12 @@
 """The controller. It may die between any two calls; another one answers the same."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TypeAlias, final
+from typing import Any, TypeAlias, final
 
 from phyla import machine
 from phyla.controller import evaluations
-from phyla.errors import LeaseLost, StoreBusy
+from phyla.errors import ConfigurationError, LeaseLost, StoreBusy
 from phyla.failpoints import failpoint
 from phyla.machine import (
     Accepted,
@@ -20,17 +20,28 @@ from phyla.machine import (
     EvaluationFailed,
     Failure,
     Idle,
+    Imported,
     MarkDeleting,
     ParentGone,
     RenewAttempts,
     Retention,
     Rules,
     SetCheckpointState,
+    SetConfig,
     SetStudyState,
     Standing,
     Stopped,
 )
-from phyla.records import Checkpoint, CheckpointState, Report, StudyState, WorkKind
+from phyla.records import (
+    Checkpoint,
+    CheckpointState,
+    Json,
+    JsonObject,
+    Report,
+    StudyRecord,
+    StudyState,
+    WorkKind,
+)
 from phyla.store import Store, Transaction
 
 Answer: TypeAlias = Accepted | Stopped | EvaluationAccepted | LeaseLost
@@ -291,6 +302,90 @@ class Controller:
         """
         with self._transaction() as tx:
             tx.apply(machine.save_progress(tx, trial, token, checkpoint))
+
+    def change(
+        self, config: JsonObject, changes: Mapping[str, tuple[Json, Json]], *, fresh: bool = False
+    ) -> StudyRecord:
+        """Store another configuration, that of this controller's rules, and let the population follow it.
+
+        Trials that are running go on as they were decided, except those of members that are retired.
+
+        Args:
+            config: the new configuration.
+            changes: what differs, by dotted name: (stored, given); kept with its time.
+            fresh: whether new members start fresh.
+
+        Returns:
+            The study as it is then.
+
+        Raises:
+            ConfigurationError: new members would have nothing to train.
+            StoreError: the database failed.
+        """
+        busy = 0
+        while True:
+            try:
+                return self._change(config, changes, fresh=fresh)
+            except StoreBusy:
+                busy += 1
+                if busy > BUSY_RETRIES:
+                    raise
+
+    def _change(self, config: JsonObject, changes: Mapping[str, tuple[Json, Json]], *, fresh: bool) -> StudyRecord:
+        strategy = self.rules.strategy
+        with self._store.transaction(self._study, exclusive=True) as tx:
+            before: Any = tx.study().config.get("changes", [])
+            told: dict[str, Json] = {name: list(values) for name, values in changes.items()}
+            entry: Json = {"at": tx.now(), "changes": told}
+            tx.apply([SetConfig({**config, "changes": [*before, entry]})])
+            active = sum(not tx.member(index).retired for index in range(tx.size))
+            beside = machine.youngest(tx)
+            if strategy.population_size > active and strategy.finished(beside):
+                raise ConfigurationError(
+                    f"the study cannot grow to {strategy.population_size} members: all {active} have spent their "
+                    f"{beside.spent_steps} steps, and new ones join where the others are, so they would have "
+                    "nothing to train; raise total_steps as well"
+                )
+            for number in range(strategy.population_size - active):
+                tx.apply(machine.join(tx, beside, number, fresh=fresh))
+            gone = machine.to_retire(tx, max(0, active - strategy.population_size))
+            for index in gone:
+                tx.apply(machine.retire(tx, self.rules, index))
+            if gone:
+                tx.apply(machine.settle(tx, self.rules, completed=True))
+            if tx.study().state is StudyState.COMPLETED:
+                tx.apply([SetStudyState(StudyState.RUNNING)])
+            failpoint("change.before_commit")
+            study = tx.study()
+        failpoint("change.after_commit")
+        return study
+
+    def awaits_imports(self) -> bool:
+        """Return whether no member has got its import yet.
+
+        Raises:
+            StoreError: the database failed.
+        """
+        with self._store.reader(self._study) as reader:
+            return machine.awaits_imports(reader)
+
+    def import_checkpoints(self, imports: Sequence[Imported]) -> bool:
+        """Let every member start from a checkpoint that was brought here; all at once.
+
+        Returns:
+            Whether they do; False if somebody else was quicker.
+
+        Raises:
+            StoreError: the database failed.
+        """
+        with self._store.transaction(self._study, exclusive=True) as tx:
+            if not machine.awaits_imports(tx):
+                return False
+            for index in range(tx.size):
+                tx.apply(machine.import_start(tx, index, imports))
+            failpoint("import.before_commit")
+        failpoint("import.after_commit")
+        return True
 
     def retention(self) -> Retention:
         """Return which checkpoints are kept and which may go; changes nothing.

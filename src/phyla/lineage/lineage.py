@@ -1,4 +1,4 @@
-"""Lineage: the tree of a study's training trials, with the jumps of exploits."""
+"""Lineage: the tree of a study's trials that made weights, with the jumps of exploits."""
 
 from bisect import bisect_right
 from collections import defaultdict
@@ -22,7 +22,7 @@ class Lineage:
     member abandoned to the one that replaced it. Nothing here recurses, so chains may be of any depth.
 
     Args:
-        trials: all trials of one study, in any order; trials that only measure are left out.
+        trials: all trials of one study, in any order; trials that only measure are left out. Imports are in it.
 
     Raises:
         UsageError: a trial refers to one that is not among them.
@@ -34,7 +34,7 @@ class Lineage:
     __slots__ = ("_children", "_elites", "_paths", "_trials")
 
     def __init__(self, trials: Iterable[TrialRecord]) -> None:
-        chosen = sorted((t for t in trials if t.kind is TrialKind.TRAIN), key=lambda trial: trial.id)
+        chosen = sorted((t for t in trials if t.kind is not TrialKind.MEASURE), key=lambda trial: trial.id)
         self._trials = {trial.id: trial for trial in chosen}
         self._children: defaultdict[int, list[int]] = defaultdict(list)
         self._elites: dict[int, int | None] = {}

@@ -1,13 +1,14 @@
 """Schedule: the piecewise constant hyperparameters along one lineage."""
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 from phyla.errors import UsageError
+from phyla.lineage.schedulers import lr_lambda, optax_schedule
 from phyla.lineage.strict import strict
-from phyla.records import Json, JsonObject, TrialRecord
+from phyla.records import Json, JsonObject, TrialKind, TrialRecord
 
 SCHEMA = 1
 
@@ -71,11 +72,15 @@ class Schedule:
     def along(cls, ancestry: Iterable[TrialRecord]) -> "Schedule":
         """Return the schedule of a trial, given its ancestry by `parent`, root first.
 
-        A trial that has not completed counts up to the step it is asked to reach.
+        A trial that has not completed counts up to the step it is asked to reach. An import trained nothing, so
+        it is no part of the schedule unless nothing follows it.
 
         Raises:
             UsageError: no trials, or trials that do not join.
         """
+        path = list(ancestry)
+        if len(path) > 1 and path[0].kind is TrialKind.IMPORT:
+            path = path[1:]
         return cls(
             tuple(
                 Segment(
@@ -85,7 +90,7 @@ class Schedule:
                     trial=trial.id,
                     member=trial.member,
                 )
-                for trial in ancestry
+                for trial in path
             )
         )
 
@@ -105,6 +110,53 @@ class Schedule:
             raise UsageError(f"step {step} is before the start of the schedule, step {first}")
         index = bisect_right(self.segments, step, key=lambda segment: segment.start_step) - 1
         return dict(self.segments[index].params)
+
+    def lr_lambda(self, name: str) -> "Callable[[int], float]":
+        """Return a hyperparameter as `torch.optim.lr_scheduler.LambdaLR` takes it: a factor per step.
+
+        The factor is relative to the first value, which has to be the optimizer's own learning rate. Steps
+        count from the schedule's start, and `scheduler.step()` has to be called after each.
+
+        Args:
+            name: full name of the hyperparameter.
+
+        Raises:
+            UsageError: it is no number throughout the schedule, or its first value is 0.
+        """
+        return lr_lambda(self.series(name), name)
+
+    def optax(self, name: str) -> "Callable[[Any], Any]":
+        """Return a hyperparameter as an optax schedule: a function of the count of updates that can be jitted.
+
+        Counts begin with 0 at the schedule's start.
+
+        Args:
+            name: full name of the hyperparameter.
+
+        Raises:
+            UsageError: it is no number throughout the schedule, or there are more steps than a count can hold.
+            ImportError: JAX is not installed.
+        """
+        return optax_schedule(self.series(name), name)
+
+    def series(self, name: str) -> tuple[tuple[int, float], ...]:
+        """Return a numeric hyperparameter as pairs: steps since the schedule's start, value from there on.
+
+        Raises:
+            UsageError: it is no number throughout the schedule.
+        """
+        first = self.segments[0].start_step
+        found: list[tuple[int, float]] = []
+        for segment in self.changes():
+            value = segment.params.get(name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                missing = f"has no {name!r}" if name not in segment.params else f"has {name}={value!r}, no number"
+                raise UsageError(
+                    f"the schedule {missing} at step {segment.start_step}; it has {', '.join(self.names())}"
+                )
+            if not found or found[-1][1] != value:
+                found.append((segment.start_step - first, float(value)))
+        return tuple(found)
 
     def changes(self) -> tuple[Segment, ...]:
         """Return the schedule with neighbours of equal hyperparameters merged, and no empty segment."""

@@ -1,11 +1,13 @@
 """The client that works in process: a controller on a store, and checkpoints on a file system."""
 
 import contextlib
+import uuid
 from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 from typing import final
 
 from phyla.api import Answer, CollectResult, Given, GroupResults
-from phyla.checkpoints import CheckpointRepository
+from phyla.checkpoints import CheckpointRepository, import_checkpoint
 from phyla.controller import TRAIN_ONLY, Controller
 from phyla.errors import CheckpointError, StudyNotFound
 from phyla.local_client.run_client import group_results
@@ -16,6 +18,7 @@ from phyla.machine import (
     EvaluationFailed,
     Failure,
     Idle,
+    Imported,
     Retention,
     Rules,
     Standing,
@@ -28,11 +31,13 @@ from phyla.records import (
     Group,
     Report,
     RunRecord,
+    StartFrom,
     StudyRecord,
     StudyState,
     TrialState,
     WorkKind,
 )
+from phyla.settings import Clock
 from phyla.store import Reader, Store
 
 
@@ -165,6 +170,43 @@ class LocalClient:
     def give_up(self, message: str) -> None:
         """Say that this launcher ends because its workers do."""
         self.end_study(StudyState.FAILED, message)
+
+    def start_from(self, entries: Sequence[StartFrom], clock: Clock) -> None:
+        """Bring checkpoints in from elsewhere and let every member start from one, unless they have already.
+
+        All members start at once, in one transaction: who dies before leaves copies that nobody knows, which
+        `recover` removes.
+
+        Raises:
+            CheckpointError: one of them cannot be brought in.
+        """
+        if not entries or not self._controller.awaits_imports():
+            return
+        try:
+            imports = [self._imported(number, entry, clock) for number, entry in enumerate(entries)]
+        except CheckpointError:
+            # Somebody else may have been quicker, and have removed what we were writing.
+            if self._controller.awaits_imports():
+                raise
+            return
+        self._controller.import_checkpoints(imports)
+
+    def _imported(self, number: int, entry: StartFrom, clock: Clock) -> Imported:
+        # No two processes may write under one name.
+        name = f"start-{number}-{uuid.uuid4().hex[:12]}"
+        source = Path(entry.path)
+        committed = import_checkpoint(
+            self._repository, source, name, step=entry.step, now=clock(), digest=entry.digest
+        )
+        return Imported(
+            name=name,
+            origin=str(source),
+            step=committed.step,
+            params=self._controller.rules.space.check_part(entry.params),
+            index=entry.index,
+            digest=committed.digest,
+            size_bytes=committed.size_bytes,
+        )
 
     def retention(self) -> Retention:
         """Return which checkpoints are kept and which may go; changes nothing."""

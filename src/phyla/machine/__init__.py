@@ -7,6 +7,7 @@ from phyla.machine.commands import (
     EndAttempt,
     InsertAttempt,
     InsertCheckpoint,
+    InsertMember,
     InsertTrial,
     MarkDeleting,
     ParentGone,
@@ -14,6 +15,7 @@ from phyla.machine.commands import (
     RaiseElites,
     RenewAttempts,
     SetCheckpointState,
+    SetConfig,
     SetElite,
     SetStrategyState,
     SetStudyState,
@@ -70,7 +72,9 @@ from phyla.machine.events import (
     Stopped,
 )
 from phyla.machine.finish import complete, fail, lose, release, save_progress, settle
+from phyla.machine.imports import Imported, awaits_imports, import_start, imported
 from phyla.machine.observe import backfill, drain, gone, observe
+from phyla.machine.resize import join, retire, to_retire, youngest
 from phyla.machine.retention import ALL, Retention, bound, explain, retention
 from phyla.machine.rules import Rules
 from phyla.machine.stopping import report
@@ -96,12 +100,14 @@ __all__ = [
     "EvaluationFailed",
     "Failure",
     "Idle",
+    "Imported",
     "InsertAttempt",
     "InsertCheckpoint",
     "InsertEvalAttempt",
     "InsertEvalTasks",
     "InsertEvent",
     "InsertGroup",
+    "InsertMember",
     "InsertResult",
     "InsertSeen",
     "InsertTrial",
@@ -116,6 +122,7 @@ __all__ = [
     "Retention",
     "Rules",
     "SetCheckpointState",
+    "SetConfig",
     "SetElite",
     "SetRunState",
     "SetStrategyState",
@@ -132,6 +139,7 @@ __all__ = [
     "UpdateTrial",
     "View",
     "WakeMembers",
+    "awaits_imports",
     "backfill",
     "bound",
     "cancel_group",
@@ -146,6 +154,9 @@ __all__ = [
     "finish_run",
     "gone",
     "groups_of_attempts",
+    "import_start",
+    "imported",
+    "join",
     "lose",
     "lose_evaluation",
     "observe",
@@ -153,7 +164,10 @@ __all__ = [
     "release_evaluation",
     "report",
     "retention",
+    "retire",
     "save_progress",
     "settle",
     "settle_group",
+    "to_retire",
+    "youngest",
 ]

@@ -1,5 +1,7 @@
 """Claiming: pick a member that is ready, decide, and start the trial."""
 
+from typing import Any
+
 from phyla.leases import check_transition
 from phyla.machine.commands import (
     InsertAttempt,
@@ -13,6 +15,8 @@ from phyla.machine.commands import (
 )
 from phyla.machine.evaluate import AnyCommand, replicate
 from phyla.machine.events import ClaimAnswer, Claimed, Ended, Idle
+from phyla.machine.imports import imported
+from phyla.machine.resize import explored, joining
 from phyla.machine.rules import Rules
 from phyla.machine.view import View
 from phyla.population import Context, Decision, Measure, Start, Wait, decision_rng, trial_seed
@@ -74,8 +78,12 @@ def claim(view: View, rules: Rules, worker: str, gone: frozenset[str] = frozense
     )
     if member.head is not None and member.head.checkpoint in gone:
         decision = _recover(member, member.head, view, rules, context, gone)
+    elif imported(member):
+        decision = _from_import(member, view, rules, context)
     else:
         decision = rules.strategy.decide(member, view, context)
+        if joining(member):
+            decision = explored(decision, member, rules, context)
     return _apply(view, rules, worker, member, decision, seed, gone)
 
 
@@ -142,10 +150,10 @@ def _start_trial(
         jump_from=head.trial if head and (weights is None or weights.trial != head.trial) else None,
         params_from=params_from,
         replaces=member.broken_trial,
-        params=params,
+        params=_completed(params, rules),
         start_step=start_step,
         end_step=start_step + max(1, start.steps),
-        seed=seed,
+        seed=seed if start.seed is None else start.seed,
         token=1,
         exploited=exploited,
         reason=reason,
@@ -154,6 +162,12 @@ def _start_trial(
         started_at=now,
     )
     return _running(rules, worker, member, trial, now)
+
+
+def _completed(params: JsonObject, rules: Rules) -> JsonObject:
+    """Add what the space has gained since these hyperparameters were chosen."""
+    chosen: Any = params
+    return rules.space.with_defaults(chosen)
 
 
 def _running(rules: Rules, worker: str, member: Member, trial: TrialRecord, now: float) -> Step:
@@ -198,7 +212,7 @@ def _measure(view: View, rules: Rules, worker: str, member: Member, head: Scored
         parent_checkpoint=head.checkpoint,
         parent_index=head.index,
         params_from=head.trial,
-        params=head.params,
+        params=_completed(head.params, rules),
         start_step=head.step,
         end_step=head.step,
         seed=trial_seed(rng),
@@ -252,6 +266,21 @@ def _attempt(trial: TrialRecord, worker: str, now: float, rules: Rules) -> Attem
         claimed_at=now,
         expires_at=now + rules.lease_s,
     )
+
+
+def _from_import(member: Member, view: View, rules: Rules, context: Context) -> Decision:
+    """Let a member start as the strategy starts fresh ones, but from what was imported for it."""
+    head = member.head
+    assert head is not None
+    decision = rules.strategy.decide(replace(member, head=None), view, context)
+    if not isinstance(decision, Start) or decision.weights is not None:
+        return decision
+    params = decision.params
+    if head.params:
+        known: Any = head.params
+        chosen: Any = decision.params
+        params = rules.space.complete(known, chosen, context.rng)
+    return replace(decision, weights=head, params=params, reason={**decision.reason, "imported": head.trial})
 
 
 def _recover(

@@ -78,6 +78,22 @@ class UpdateMember:
 
 @final
 @dataclass(frozen=True, slots=True)
+class InsertMember:
+    """Add a member; its index is the number of members before."""
+
+    member: Member
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SetConfig:
+    """Replace the study's configuration; members that are done, and not retired, are ready to be asked again."""
+
+    config: JsonObject
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class WakeMembers:
     """Make members ready that wait for this generation or a lower one.
 
@@ -204,6 +220,8 @@ Command: TypeAlias = (
     | EndAttempt
     | RenewAttempts
     | UpdateMember
+    | InsertMember
+    | SetConfig
     | WakeMembers
     | PublishAll
     | RaiseElites

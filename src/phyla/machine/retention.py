@@ -52,7 +52,9 @@ def retention(view: View, rules: Rules) -> Retention:
             kept.append((checkpoint, f"milestone: step {checkpoint.step} is a multiple of {every}"))
         else:
             collectable.append(checkpoint)
-    return Retention(kept=tuple(kept), collectable=tuple(collectable), bound=bound(view.size, rules))
+    return Retention(
+        kept=tuple(kept), collectable=tuple(collectable), bound=bound(rules.strategy.population_size, rules)
+    )
 
 
 def _best(view: View, rules: Rules) -> list[TrialRecord]:

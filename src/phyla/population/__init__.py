@@ -19,6 +19,7 @@ from phyla.population.pbt import PBT
 from phyla.population.protocol import Population
 from phyla.population.randomness import decision_rng, trial_seed
 from phyla.population.reasons import describe
+from phyla.population.replay import Replay
 from phyla.population.search import GridSearch, RandomSearch
 from phyla.population.single_worker import SingleWorkerExplore
 from phyla.population.stop_with import StopWith
@@ -59,6 +60,7 @@ __all__ = [
     "Perturb",
     "Population",
     "RandomSearch",
+    "Replay",
     "Reported",
     "Resample",
     "SingleWorkerExplore",

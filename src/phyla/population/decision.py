@@ -19,6 +19,7 @@ class Start:
         reason: why, as data; `decision` is one of start, continue, exploit, explore, replace.
         exploited: whether the member took over another's state, which restarts its ready interval.
         state: new state of the strategy; None leaves it as it is.
+        seed: seed for the training code, in [0, 2**31); None draws it.
     """
 
     weights: Scored | None
@@ -28,6 +29,7 @@ class Start:
     reason: JsonObject
     exploited: bool = False
     state: Json = None
+    seed: int | None = None
 
 
 @final

@@ -15,7 +15,7 @@ class Population(Protocol):
 
     @property
     def size(self) -> int:
-        """Number of members."""
+        """Number of members; those that were retired are among them, without a score or anything to take over."""
         ...
 
     def scored(self) -> int:

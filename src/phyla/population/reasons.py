@@ -26,6 +26,8 @@ def describe(reason: JsonObject) -> str:
         words = f"won against member {opponent.get('member')} ({against})"
     if decision == "branch":
         words = f"tried {reason.get('way')}" if reason.get("way") != "best of three" else "went on with the best"
+    if decision == "join":
+        words = f"joined from member {_mapping(reason.get('donor')).get('member')}"
     if decision == "recover":
         donor = _mapping(reason.get("donor"))
         words = f"checkpoint {reason.get('lost')} was lost: " + (
@@ -52,6 +54,8 @@ _WORDS = {
     "explore": "explored",
     "schedule": "continued",
     "measure": "measured again",
+    "import": "imported",
+    "replay": "replayed",
 }
 
 

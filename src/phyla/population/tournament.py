@@ -182,7 +182,14 @@ def _opponent(member: Member, population: Population, context: Context) -> Membe
     if population.size < 2:
         return None
     drawn = int(context.rng.integers(population.size - 1))
-    return population.member(drawn + (drawn >= member.index))
+    opponent = population.member(drawn + (drawn >= member.index))
+    if not opponent.retired:
+        return opponent
+    for other in context.rng.permutation(population.size - 1):
+        opponent = population.member(int(other) + int(other >= member.index))
+        if not opponent.retired:
+            return opponent
+    return None
 
 
 def _scores(scored: Scored, population: Population, window: int) -> list[float]:

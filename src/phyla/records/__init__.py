@@ -31,6 +31,7 @@ from phyla.records.json import Json, JsonObject, json_number, read_list, read_nu
 from phyla.records.member import Member, MemberState, Scored
 from phyla.records.objective import WORST, Aim, Goal, Judgement, Maximize, Minimize, Objective, direction
 from phyla.records.pareto import Pareto
+from phyla.records.start import StartFrom
 from phyla.records.study import StudyRecord, StudyState
 from phyla.records.tally import Mark, Tally
 from phyla.records.trial import TrialKind, TrialRecord, TrialState
@@ -80,6 +81,7 @@ __all__ = [
     "Scored",
     "Seen",
     "SeenState",
+    "StartFrom",
     "StudyRecord",
     "StudyState",
     "Tally",

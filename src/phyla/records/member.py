@@ -69,10 +69,10 @@ class Member:
 
     Attributes:
         study: id of the study.
-        index: 0 .. population_size - 1.
+        index: 0 .. the study's population_size - 1.
         state: ready for a decision, running (or queued for a retry), waiting, or done.
-        spent_steps: steps of its completed trials; never decreases.
-        generation: number of its completed trials.
+        spent_steps: steps of its completed trials, after `joined_steps`; never decreases.
+        generation: number of its completed trials, after `joined_generation`.
         decided_steps: `spent_steps` when it last took over somebody's state, or 0.
         head: its last completed trial, the one it continues from.
         published: what the population sees of it; in synchronous studies it lags behind `head`.
@@ -86,6 +86,9 @@ class Member:
         wait_generation: waits until every active member reached this generation.
         wait_until: waits until this time.
         wait_reason: what it waits for, in words.
+        retired: it was taken out when the population shrank, and is done for good; it has no head any more.
+        joined_steps: of a member that joined later: the `spent_steps` it was given then, none of which it trained.
+        joined_generation: the same for `generation`.
     """
 
     study: int
@@ -106,3 +109,11 @@ class Member:
     wait_until: float | None = None
     wait_reason: str | None = None
     stops: int = 0
+    retired: bool = False
+    joined_steps: int = 0
+    joined_generation: int = 0
+
+    @property
+    def trained_steps(self) -> int:
+        """Steps that it trained itself."""
+        return self.spent_steps - self.joined_steps

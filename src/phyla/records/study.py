@@ -27,7 +27,7 @@ class StudyRecord:
         state: running, stopped by a person, completed, or failed (it stopped itself).
         config: space, objective, strategy and options as JSON; `schema` is its version.
         seed: root of all randomness of the study.
-        population_size: number of members.
+        population_size: number of members, those that were retired included.
         created_at: seconds since the epoch.
         strategy_state: JSON that the strategy committed with its last decision that carried one.
         state_version: number of times `strategy_state` was written.

@@ -19,10 +19,14 @@ class TrialState(StrEnum):
 
 
 class TrialKind(StrEnum):
-    """Train from `start_step` to `end_step`, or measure the parent's checkpoint again."""
+    """Train from `start_step` to `end_step`, measure the parent's checkpoint again, or take one in from elsewhere.
+
+    An import is born completed and trains no step: it counts neither in the budget nor as a generation.
+    """
 
     TRAIN = "train"
     MEASURE = "measure"
+    IMPORT = "import"
 
 
 @final
@@ -35,7 +39,7 @@ class TrialRecord:
         study: id of the study.
         member: index of the member.
         generation: how many completed trials the member had before it.
-        kind: train or measure.
+        kind: train, measure or import.
         state: where it is in its life.
         parent: trial whose weights it started from; None when it started fresh.
         parent_checkpoint: name of that trial's checkpoint.
@@ -65,6 +69,7 @@ class TrialRecord:
         started_at: when its newest attempt was claimed.
         ended_at: when it reached a final state.
         stop_reason: why a rule stopped it early, as data; None unless one did. It is then cancelled.
+        origin: of an import, the directory or file that it was imported from; else None.
         criteria: the metrics that the fitness was made of; None where the fitness is the metric.
     """
 
@@ -102,4 +107,5 @@ class TrialRecord:
     started_at: float | None = None
     ended_at: float | None = None
     stop_reason: JsonObject | None = None
+    origin: str | None = None
     criteria: Criteria | None = None

@@ -6,6 +6,7 @@ Pure: randomness comes in as a generator, and nothing here reads a clock or a fi
 from phyla.space.conditions import Parameter
 from phyla.space.constraints import Constraint
 from phyla.space.discrete import Choice, Ordinal
+from phyla.space.extension import check_extension
 from phyla.space.integer import Int
 from phyla.space.real import Float
 from phyla.space.scalars import Scalar
@@ -23,4 +24,5 @@ __all__ = [
     "Params",
     "Scalar",
     "Space",
+    "check_extension",
 ]

@@ -71,8 +71,8 @@ def pair(given: Sequence[object], convert: Callable[[object, str], Number]) -> t
     return convert(given[0], "low of the initial range"), convert(given[1], "high of the initial range")
 
 
-def starting(check_value: Callable[[object], Number], initial: object) -> Number:
-    """An initial value, as the parameter holds it.
+def starting(check_value: Callable[[object], Number], initial: object, what: str = "initial") -> Number:
+    """An initial value, or another that is given with the parameter, as the parameter holds it.
 
     Raises:
         SpaceError: it is none of its values.
@@ -80,4 +80,4 @@ def starting(check_value: Callable[[object], Number], initial: object) -> Number
     try:
         return check_value(initial)
     except SpaceError as error:
-        raise SpaceError(f"initial: {error}") from None
+        raise SpaceError(f"{what}: {error}") from None

@@ -15,10 +15,10 @@ from phyla.space.real import Float
 from phyla.space.scalars import Scalar
 
 KEYS = {
-    "float": ("low", "high", "log", "step", "initial", "when"),
-    "int": ("low", "high", "log", "step", "initial", "when"),
-    "choice": ("values", "initial", "when"),
-    "ordinal": ("values", "initial", "when"),
+    "float": ("low", "high", "log", "step", "initial", "default", "when"),
+    "int": ("low", "high", "log", "step", "initial", "default", "when"),
+    "choice": ("values", "initial", "default", "when"),
+    "ordinal": ("values", "initial", "default", "when"),
 }
 
 

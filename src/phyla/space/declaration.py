@@ -74,7 +74,7 @@ def starting_points(
     points = []
     for member, point in enumerate(initial):
         try:
-            points.append(_starting_point(point, plan, constraints))
+            points.append(starting_point(point, plan, constraints))
         except SpaceError as error:
             raise SpaceError(f"initial[{member}]: {error}") from error.__cause__
     return tuple(points)
@@ -92,7 +92,12 @@ def value(name: str, parameter: Parameter, given: object) -> Scalar:
         raise SpaceError(f"{name}: {error}") from None
 
 
-def _starting_point(point: object, plan: Plan, constraints: Sequence[Constraint]) -> dict[str, Scalar]:
+def starting_point(point: object, plan: Plan, constraints: Sequence[Constraint]) -> dict[str, Scalar]:
+    """One starting point of a space, flat and in canonical form.
+
+    Raises:
+        SpaceError: it can never be a start.
+    """
     if not isinstance(point, Mapping):
         raise SpaceError(f"must map names to values, got {point!r}")
     flat = flatten(point)

@@ -23,6 +23,8 @@ class Choice:
         values: The values, distinct JSON scalars: str, int, float, bool or None. One alone is allowed.
         initial: The value that members start from. None means that it is drawn; to start from the *value*
             None use `Space(initial=[...])`.
+        default: The value of trials from before a study that exists was given this parameter; it may be left
+            out of values that are validated. None means that there is none.
         when: Names of other parameters and the values they must have for this one to be active.
 
     Raises:
@@ -35,6 +37,7 @@ class Choice:
     values: Sequence[Scalar]
     _: KW_ONLY
     initial: Scalar = None
+    default: Scalar = None
     when: When | None = field(default=None, hash=False)
 
     kind: ClassVar[str] = "choice"
@@ -78,6 +81,8 @@ class Ordinal:
         values: The values in order, distinct JSON scalars: str, int, float, bool or None.
         initial: The value that members start from. None means that it is drawn; to start from the *value*
             None use `Space(initial=[...])`.
+        default: The value of trials from before a study that exists was given this parameter; it may be left
+            out of values that are validated. None means that there is none.
         when: Names of other parameters and the values they must have for this one to be active.
 
     Raises:
@@ -90,6 +95,7 @@ class Ordinal:
     values: Sequence[Scalar]
     _: KW_ONLY
     initial: Scalar = None
+    default: Scalar = None
     when: When | None = field(default=None, hash=False)
 
     kind: ClassVar[str] = "ordinal"
@@ -143,7 +149,9 @@ def _settle(parameter: Choice | Ordinal) -> None:
         put = object.__setattr__
         put(parameter, "values", _distinct(parameter.values))
         if parameter.initial is not None:
-            put(parameter, "initial", _initial(parameter.check, parameter.initial))
+            put(parameter, "initial", _listed(parameter.check, parameter.initial, "initial"))
+        if parameter.default is not None:
+            put(parameter, "default", _listed(parameter.check, parameter.default, "default"))
         put(parameter, "when", as_when(parameter.when))
     except SpaceError as error:
         raise SpaceError(f"{parameter!r}: {error}") from None
@@ -167,11 +175,11 @@ def _distinct(values: object) -> tuple[Scalar, ...]:
     return listed
 
 
-def _initial(check: Callable[[object], Scalar], initial: object) -> Scalar:
+def _listed(check: Callable[[object], Scalar], value: object, what: str) -> Scalar:
     try:
-        return check(initial)
+        return check(value)
     except SpaceError as error:
-        raise SpaceError(f"initial: {error}") from None
+        raise SpaceError(f"{what}: {error}") from None
 
 
 def _index(parameter: Choice | Ordinal, value: object) -> int:
@@ -185,4 +193,6 @@ def _index(parameter: Choice | Ordinal, value: object) -> int:
 def _shown(kind: str, parameter: Choice | Ordinal) -> str:
     values: object = parameter.values
     listed = list(values) if isinstance(values, tuple) else values
-    return call(kind, (listed,), {"initial": parameter.initial, "when": parameter.when})
+    return call(
+        kind, (listed,), {"initial": parameter.initial, "default": parameter.default, "when": parameter.when}
+    )

@@ -30,6 +30,8 @@ class Int:
         log: Whether the prior is log-uniform; the default is uniform.
         step: Only the values `low + k * step`; `high` must be one of them.
         initial: Where members start: a value, or a narrower `(low, high)` to draw it from.
+        default: The value of trials from before a study that exists was given this parameter; it may be left
+            out of values that are validated. None means that there is none.
         when: Names of other parameters and the values they must have for this one to be active.
 
     Raises:
@@ -45,6 +47,7 @@ class Int:
     log: bool = False
     step: int = 1
     initial: int | tuple[int, int] | None = None
+    default: int | None = None
     when: When | None = field(default=None, hash=False)
 
     kind: ClassVar[str] = "int"
@@ -77,11 +80,19 @@ class Int:
             self._indices((first, final_))
         elif initial is not None:
             put(self, "initial", bounds.starting(self.check, initial))
+        if self.default is not None:
+            put(self, "default", bounds.starting(self.check, self.default, "default"))
         put(self, "when", as_when(self.when))
 
     def __repr__(self) -> str:
         step = None if self.step == 1 else self.step
-        options = {"log": self.log or None, "step": step, "initial": self.initial, "when": self.when}
+        options = {
+            "log": self.log or None,
+            "step": step,
+            "initial": self.initial,
+            "default": self.default,
+            "when": self.when,
+        }
         return call("Int", (self.low, self.high), options)
 
     def check(self, value: object) -> int:

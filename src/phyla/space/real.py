@@ -34,6 +34,8 @@ class Float:
         step: Only the values `low + k * step`; `high` must be one of them. A perturbed value moves by one
             step at least, unless a bound holds it.
         initial: Where members start: a value, or a narrower `(low, high)` to draw it from.
+        default: The value of trials from before a study that exists was given this parameter; it may be left
+            out of values that are validated. None means that there is none.
         when: Names of other parameters and the values they must have for this one to be active.
 
     Raises:
@@ -49,6 +51,7 @@ class Float:
     log: bool = False
     step: float | None = None
     initial: float | tuple[float, float] | None = None
+    default: float | None = None
     when: When | None = field(default=None, hash=False)
     _last: int = field(default=0, init=False, compare=False)
     _digits: int = field(default=0, init=False, compare=False)
@@ -92,10 +95,18 @@ class Float:
                 self._indices((first, final_))
         elif initial is not None:
             put(self, "initial", bounds.starting(self.check, initial))
+        if self.default is not None:
+            put(self, "default", bounds.starting(self.check, self.default, "default"))
         put(self, "when", as_when(self.when))
 
     def __repr__(self) -> str:
-        options = {"log": self.log or None, "step": self.step, "initial": self.initial, "when": self.when}
+        options = {
+            "log": self.log or None,
+            "step": self.step,
+            "initial": self.initial,
+            "default": self.default,
+            "when": self.when,
+        }
         return call("Float", (self.low, self.high), options)
 
     def check(self, value: object) -> float:

@@ -51,7 +51,7 @@ class Space:
             hold, or a starting point that is not allowed.
     """
 
-    __slots__ = ("_constraints", "_in_order", "_initial", "_parameters", "_plan")
+    __slots__ = ("_constraints", "_defaults", "_in_order", "_initial", "_parameters", "_plan")
 
     def __init__(
         self,
@@ -69,6 +69,7 @@ class Space:
         order = ordered(self._parameters)
         self._in_order = order == list(self._parameters)
         self._plan = tuple((name, self._parameters[name], conditions(self._parameters[name])) for name in order)
+        self._defaults = any(parameter.default is not None for parameter in self._parameters.values())
         self._initial = declaration.starting_points(points, self._plan, self._constraints)
 
     @property
@@ -121,6 +122,49 @@ class Space:
         raise exhausted(
             rejected, values, SAMPLE_TRIES, "widen the ranges, loosen the constraint, or give starting points"
         )
+
+    def check_part(self, params: Mapping[str, Any]) -> dict[str, Scalar]:
+        """`params`, which may leave names out, as this space holds them: flat, plain Python values.
+
+        Raises:
+            SpaceError: an unknown name, a value, or values that can never be together.
+        """
+        return declaration.starting_point(params, self._plan, self._constraints)
+
+    def complete(
+        self, params: Mapping[str, Scalar], others: Mapping[str, Scalar], rng: "np.random.Generator"
+    ) -> dict[str, Scalar]:
+        """Values of all active parameters: those given, and for the rest `others`, or draws.
+
+        Args:
+            params: Flat values that are kept, as `check_part` gave them.
+            others: Flat values that are taken where `params` has none. If the constraints do not allow that,
+                these are drawn instead.
+            rng: Where randomness comes from.
+
+        Returns:
+            Flat values.
+
+        Raises:
+            SpaceError: no allowed values were found, or a constraint raised.
+        """
+        rejected, values = None, dict[str, Scalar]()
+        for tried in range(SAMPLE_TRIES):
+            values = {}
+            for name, parameter, needed in self._plan:
+                if needed and not hold(needed, values):
+                    continue
+                if name in params:
+                    values[name] = params[name]
+                elif name in others and not tried:
+                    values[name] = others[name]
+                else:
+                    values[name] = parameter.draw(rng)
+            values = self._sorted(values)
+            rejected = violated(self._constraints, values)
+            if rejected is None:
+                return values
+        raise exhausted(rejected, values, SAMPLE_TRIES, f"loosen the constraint, or give more than {params!r}")
 
     def perturb(
         self,
@@ -249,6 +293,21 @@ class Space:
             raise SpaceError(f"the constraint {constraint_name(rejected)} does not allow {values!r}")
         return values
 
+    def with_defaults(self, params: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
+        """Flat values with the defaults of active parameters that they lack; nothing else is looked at.
+
+        So what was trained before a parameter was added can be trained on.
+        """
+        if not self._defaults:
+            return params
+        values = dict(params)
+        for name, parameter, needed in self._plan:
+            if name not in values and parameter.default is not None and hold(needed, values):
+                values[name] = parameter.default
+        if len(values) == len(params):
+            return params
+        return {name: values[name] for name in self._parameters if name in values}
+
     def contains(self, params: Mapping[str, Any]) -> bool:
         """Whether `validate` would accept them.
 
@@ -370,6 +429,8 @@ class Space:
                     raise SpaceError(f"{name}: must be absent, not {flat[name]!r}: {told(needed, values)}")
             elif name in flat:
                 values[name] = declaration.value(name, parameter, flat[name])
+            elif parameter.default is not None:
+                values[name] = parameter.default
             else:
                 raise SpaceError(f"{name}: has no value; give one from {parameter!r}")
         return self._sorted(values)

@@ -12,6 +12,7 @@ from phyla.machine import (
     EndAttempt,
     InsertAttempt,
     InsertCheckpoint,
+    InsertMember,
     InsertTrial,
     MarkDeleting,
     ParentGone,
@@ -19,6 +20,7 @@ from phyla.machine import (
     RaiseElites,
     RenewAttempts,
     SetCheckpointState,
+    SetConfig,
     SetElite,
     SetStrategyState,
     SetStudyState,
@@ -107,7 +109,7 @@ class MemoryStore:
             self._studies[study] = replace(self._studies[study], config=config)
             members = self._tables[study].members
             for index, member in members.items():
-                if member.state is MemberState.DONE:
+                if member.state is MemberState.DONE and not member.retired:
                     members[index] = replace(member, state=MemberState.READY)
 
     def set_state(self, study: int, state: StudyState, message: str | None = None) -> None:
@@ -511,6 +513,15 @@ class MemoryTransaction:
                 for attempt in self.running(worker):
                     renewed = replace(attempt, expires_at=expires_at)
                     self._changes.set(t.attempts, (attempt.trial, attempt.token), renewed)
+            case InsertMember(member):
+                self._changes.set(t.members, member.index, member)
+                larger = replace(self.study(), population_size=self.size)
+                self._changes.set(self._store._studies, self._id, larger)
+            case SetConfig(config):
+                for member in self.members():
+                    if member.state is MemberState.DONE and not member.retired:
+                        self._changes.set(t.members, member.index, replace(member, state=MemberState.READY))
+                self._changes.set(self._store._studies, self._id, replace(self.study(), config=config))
             case WakeMembers():
                 self._wake(command)
             case PublishAll():

@@ -7,8 +7,23 @@ from phyla.study.maintenance import Maintenance, maintain
 from phyla.study.places import Places
 from phyla.study.planning import Planned, plan
 from phyla.study.progress import Progress
+from phyla.study.replaying import (
+    Prepared,
+    continue_training,
+    prepare_continuation,
+    prepare_replay,
+    replay,
+)
 from phyla.study.replicates import Replicate, replicate_seed, replicates, run_replicates
-from phyla.study.results import Best, BestCheckpoint, Results, list_studies, load_study
+from phyla.study.results import (
+    Best,
+    BestCheckpoint,
+    ConfigChange,
+    Results,
+    list_studies,
+    load_schedule,
+    load_study,
+)
 from phyla.study.simulating import Simulated, simulate
 from phyla.study.study import Study
 from phyla.study.suites import load_suites
@@ -19,11 +34,13 @@ __all__ = [
     "BestCheckpoint",
     "BestEvaluation",
     "Change",
+    "ConfigChange",
     "Evaluations",
     "Maintenance",
     "Missing",
     "Places",
     "Planned",
+    "Prepared",
     "Progress",
     "Replicate",
     "Results",
@@ -31,13 +48,18 @@ __all__ = [
     "Study",
     "Watched",
     "compare",
+    "continue_training",
     "evaluate",
     "list_studies",
     "load_evaluations",
+    "load_schedule",
     "load_study",
     "load_suites",
     "maintain",
     "plan",
+    "prepare_continuation",
+    "prepare_replay",
+    "replay",
     "replicate_seed",
     "replicates",
     "run_replicates",

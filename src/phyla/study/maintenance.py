@@ -1,12 +1,12 @@
 """Maintain a study from outside: collect its checkpoints, stop it, let it go on. Needs no training code."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 from phyla import machine
 from phyla.api import CollectResult
-from phyla.controller import from_config
-from phyla.errors import CheckpointMissing, StateError
+from phyla.controller import Controller, from_config
+from phyla.errors import CheckpointMissing, ConfigurationError, StateError
 from phyla.machine import Retention
 from phyla.records import StudyRecord, StudyState
 from phyla.study.opening import find_study
@@ -54,7 +54,8 @@ class Maintenance:
         Raises:
             NotImportable: a function of the study's space or strategy cannot be found here.
         """
-        return machine.explain(self._study.population_size, from_config(self._study.config))
+        rules = from_config(self._study.config)
+        return machine.explain(rules.strategy.population_size, rules)
 
     def collect(self) -> CollectResult:
         """Delete the checkpoints that nobody needs any more.
@@ -100,6 +101,46 @@ class Maintenance:
             return False
         self._store.set_state(self._study.id, StudyState.RUNNING)
         return True
+
+    def resize(self, population_size: int, *, newcomers: Literal["best", "fresh"] = "best") -> int:
+        """Give the study another number of members; return how many it had.
+
+        New members join where the one that has come least far is, and start from the best ones, with
+        hyperparameters near theirs, or fresh. If it shrinks, the worst members are retired: their unfinished
+        trials are cancelled. Workers that are running take part at once.
+
+        Args:
+            population_size: number of members from now on.
+            newcomers: how new members start.
+
+        Raises:
+            ConfigurationError: the number makes no sense, or the strategy has a fixed number of members.
+            StateError: the study is completed.
+            NotImportable: a function of the study's space or strategy cannot be found here.
+        """
+        with self._store.reader(self._study.id) as reader:
+            study = reader.study()
+        strategy: Any = study.config["strategy"]
+        if "population_size" not in strategy:
+            raise ConfigurationError(
+                f"the number of members of study {study.name!r} is fixed: its strategy {strategy['plugin']!r} has "
+                "no population_size"
+            )
+        if study.state is StudyState.COMPLETED:
+            raise StateError(
+                f"study {study.name!r} is completed: no member has anything left to train. Raise total_steps and "
+                "population_size in the study file and run it with extend=True (on the command line: --extend)"
+            )
+        if isinstance(population_size, bool) or not isinstance(population_size, int) or population_size < 1:
+            raise ConfigurationError(f"population_size={population_size!r}: must be an integer of at least 1")
+        before = int(strategy["population_size"])
+        if before == population_size:
+            return before
+        config = {**study.config, "strategy": {**strategy, "population_size": population_size}}
+        controller = Controller(self._store, study.id, from_config(config))
+        changes = {"strategy.population_size": (before, population_size)}
+        controller.change(config, changes, fresh=newcomers == "fresh")
+        return before
 
     def _state(self) -> StudyState:
         with self._store.reader(self._study.id) as reader:

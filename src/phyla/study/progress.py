@@ -71,12 +71,25 @@ class Progress:
     @property
     def spent_steps(self) -> int:
         """Steps of all members' completed trials together."""
-        return sum(member.spent_steps for member in self.members)
+        return sum(member.trained_steps for member in self.members)
 
     @property
     def total_steps(self) -> int | None:
-        """Steps that all members together are to spend; None if unknown."""
-        return None if self.member_steps is None else self.member_steps * self.study.population_size
+        """Steps that all members together are to spend; None if unknown.
+
+        A retired member spends no more than it has; one that joined later what was left when it joined.
+        """
+        if self.member_steps is None:
+            return None
+        return sum(
+            member.trained_steps if member.retired else self.member_steps - member.joined_steps
+            for member in self.members
+        )
+
+    @property
+    def active(self) -> int:
+        """Number of members that are not retired."""
+        return sum(not member.retired for member in self.members)
 
 
 def look(
@@ -112,7 +125,7 @@ def look(
         front=tuple(front),
         aim=aim,
         member_steps=steps,
-        planned_trials=_planned_trials(config, steps, study.population_size),
+        planned_trials=_planned_trials(config, steps, members),
         last_activity=_last_activity(reader, study, members),
     )
 
@@ -132,12 +145,17 @@ def planned_steps(config: JsonObject) -> int | None:
     return steps
 
 
-def _planned_trials(config: JsonObject, steps: int | None, population_size: int) -> int | None:
+def _planned_trials(config: JsonObject, steps: int | None, members: Sequence[Member]) -> int | None:
     strategy = config["strategy"]
     length = strategy.get("steps_per_trial") if isinstance(strategy, Mapping) else None
     if steps is None or not isinstance(length, int) or length < 1:
         return None
-    return population_size * -(-steps // length)
+    return sum(
+        member.generation - member.joined_generation
+        if member.retired
+        else -(-(steps - member.joined_steps) // length)
+        for member in members
+    )
 
 
 def _last_activity(reader: "Reader", study: StudyRecord, members: Sequence[Member]) -> float:

@@ -1,18 +1,20 @@
 """What a study has found so far; read-only, and needs no training code."""
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from phyla.errors import StudyNotFound
+from phyla.errors import StudyNotFound, UsageError
 from phyla.population import describe
 from phyla.records import (
     Aim,
     Attempt,
     Checkpoint,
     CheckpointState,
+    Json,
     Member,
     Report,
     StudyRecord,
@@ -78,6 +80,24 @@ class Best:
     trial: int
     member: int
     values: Mapping[str, float]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigChange:
+    """One setting of a study that was changed while the study existed.
+
+    Attributes:
+        at: when, in seconds since the epoch.
+        name: dotted name of the setting, such as `strategy.total_steps`.
+        before: its value until then, as JSON.
+        after: its value from then on.
+    """
+
+    at: float
+    name: str
+    before: Json
+    after: Json
 
 
 @final
@@ -182,6 +202,18 @@ class Results:
             member=trial.member,
             values={self.metric: trial.fitness} if trial.criteria is None else trial.criteria.values,
         )
+
+    def changes(self) -> list[ConfigChange]:
+        """Return what was changed about the study since it was made, oldest first.
+
+        A setting holds for decisions taken after its change; trials that were running kept theirs.
+        """
+        entries: Any = self.study().config.get("changes", [])
+        return [
+            ConfigChange(at=entry["at"], name=name, before=before, after=after)
+            for entry in entries
+            for name, (before, after) in entry["changes"].items()
+        ]
 
     def trials(self) -> list[TrialRecord]:
         """Return all trials by id."""
@@ -417,6 +449,28 @@ def load_study(
     places = Places.of(home, storage, checkpoints)
     store, study = find_study(name, places)
     return Results(store, study, places)
+
+
+def load_schedule(path: str | Path) -> "Schedule":
+    """Read a schedule that `phyla export STUDY --what schedule --format json` wrote.
+
+    Args:
+        path: the file.
+
+    Raises:
+        UsageError: there is no such file, or it holds no schedule.
+    """
+    from phyla.lineage import Schedule
+
+    try:
+        value = json.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise UsageError(f"cannot read the schedule {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UsageError(
+            f"{path} is no JSON: {error}; export it with: phyla export STUDY --what schedule --format json"
+        ) from error
+    return Schedule.from_json(value)
 
 
 def list_studies(

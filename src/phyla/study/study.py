@@ -7,21 +7,22 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final, overload
+from typing import TYPE_CHECKING, Any, Literal, final, overload
 
 from phyla import plugins, settings
-from phyla.controller import check_extension, differences, to_config
-from phyla.errors import ConfigurationError, LeaseLost, StoreError, StudyChanged, StudyFailed
+from phyla.errors import ConfigurationError, LeaseLost, StoreError, StudyFailed
 from phyla.machine import Claimed, Failure, Rules
 from phyla.population import StoppingRule, Strategy
-from phyla.records import Objective, RunKind, RunRecord, StudyRecord, StudyState
+from phyla.records import JsonObject, Objective, RunKind, RunRecord, StartFrom, StudyRecord, StudyState
 from phyla.space import Space
 from phyla.study.outputs import remove_leftovers
 from phyla.study.places import Places
-from phyla.study.replicates import Replicate, replicate_of, replicate_seed
+from phyla.study.reconciling import reconcile, stored_config
+from phyla.study.replicates import Replicate, replicate_seed
 from phyla.study.results import Results
+from phyla.study.starts import checked_starts
 
 if TYPE_CHECKING:
     from phyla.checkpoints import LocalCheckpoints
@@ -38,7 +39,7 @@ class Study:
     """One job: a search space, an objective, a strategy and a training function. Durable and resumable.
 
     A study that exists under this name is resumed. With another configuration it is refused, unless
-    `extend=True` and only settings of the strategy or the stopping rules differ.
+    `extend=True` and only settings of the strategy or the stopping rules differ, or the space is wider.
 
     Args:
         name: letters, digits, `_`, `-` and `.`; also the name of its directories.
@@ -52,7 +53,10 @@ class Study:
         home: directory for everything; by default `.phyla`, or what `PHYLA_HOME` says.
         storage: URL of the store, such as `postgresql://user@host/db`; by default SQLite in the home.
         checkpoints: directory for checkpoints; by default in the home.
-        extend: take over changed settings of the strategy, and stopping rules, into an existing study.
+        extend: take over changed settings of the strategy, its population size among them, stopping rules, and a
+            wider space into an existing study.
+        newcomers: how members start that join an existing study: from the `best` ones, with hyperparameters near
+            theirs, or `fresh`.
         lease_s: seconds after which a worker that went silent loses its trial.
         max_attempts: attempts of one trial that may fail before it counts as broken.
         max_broken: broken trials in a row, with none completed between, that stop the study.
@@ -64,9 +68,12 @@ class Study:
         stopping: a rule, or several, that may stop a running trial early, such as `MedianStopping(min_steps=100)`;
             its member then decides again.
         max_stops: how often a member is stopped within one generation; after that its trial is left to run.
+        start_from: checkpoints that exist, as paths or `StartFrom(path, ...)`: member i starts from entry i modulo
+            their number, not fresh. They are imported once, when the study is made; the list cannot change later.
 
     Raises:
         ConfigurationError: an argument makes no sense.
+        SpaceError: the space does not allow hyperparameters of `start_from`.
     """
 
     def __init__(
@@ -83,6 +90,7 @@ class Study:
         storage: str | None = None,
         checkpoints: str | Path | None = None,
         extend: bool = False,
+        newcomers: Literal["best", "fresh"] = "best",
         lease_s: float = 60.0,
         max_attempts: int = 3,
         max_broken: int = 10,
@@ -94,6 +102,7 @@ class Study:
         yield_at_report: bool = False,
         stopping: StoppingRule | Sequence[StoppingRule] = (),
         max_stops: int = 3,
+        start_from: "Sequence[str | PathLike[str] | StartFrom]" = (),
     ) -> None:
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise ConfigurationError(
@@ -127,6 +136,10 @@ class Study:
         )
         self.yield_at_report = yield_at_report
         self.replicate_of: Replicate | None = None
+        self.start_from = checked_starts(start_from, self.rules)
+        if newcomers not in ("best", "fresh"):
+            raise ConfigurationError(f"newcomers={newcomers!r}: choose 'best' or 'fresh'")
+        self.newcomers = newcomers
         self._extend = extend
         self._opened: _Opened | None = None
 
@@ -545,23 +558,36 @@ class Study:
             self._opened = opened = self._make(references)
         return opened
 
+    def config(self, references: tuple[str | None, str | None] = (None, None)) -> JsonObject:
+        """Return the study's configuration as JSON, as it is stored.
+
+        Args:
+            references: names of the functions that worker processes import; by default those that are known.
+
+        Raises:
+            ConfigurationError: a setting cannot be written as JSON.
+            NotImportable: worker processes could not find a function.
+        """
+        return stored_config(self, references)
+
     def _make(self, references: tuple[str | None, str | None]) -> "_Opened":
-        from phyla.checkpoints import LocalCheckpoints
+        from phyla.checkpoints import LocalCheckpoints, look_at_source
         from phyla.local_client import LocalClient
         from phyla.store import open_store
         from phyla.worker import worker_name
 
-        # What runs in this process only need not be found again by name.
-        name_of = plugins.reference if references[0] is not None else plugins.reference_here
-        config = to_config(self.rules, self.seed, *references, name_of=name_of)
-        if self.replicate_of is not None:
-            config = {**config, "replicate": self.replicate_of.to_json()}
+        config = self.config(references)
         store = open_store(self.places.storage)
         population_size = self.rules.strategy.population_size
+        if self.start_from and store.find_study(self.name) is None:
+            # What cannot be imported shall leave no study behind.
+            for entry in self.start_from:
+                look_at_source(Path(entry.path))
         record = store.create_study(self.name, config, self.seed, population_size)
-        record = self._reconcile(store, record, config)
+        record = reconcile(store, record, config, self, extend=self._extend)
         repository = LocalCheckpoints(self.places.checkpoints(self.name))
         client = LocalClient(store, record, self.rules, repository)
+        client.start_from(self.start_from, settings.system_clock)
         run = self._run_record(store, record) if self.rules.suites else None
         return _Opened(store, record, repository, client, worker_name(), references, run)
 
@@ -578,29 +604,6 @@ class Study:
         controller = RunController(store, run, self.rules.suites, lease_s=self.rules.lease_s, rules=self.rules)
         controller.backfill()
         return run
-
-    def _reconcile(self, store: "Store", record: StudyRecord, config: Mapping[str, Any]) -> StudyRecord:
-        """Compare with what is stored, and store what may change."""
-        changed = differences(record.config, config)
-        if changed and not self._extend:
-            listing = "\n".join(f"  {name}: it has {old!r}, given {new!r}" for name, (old, new) in changed.items())
-            raise StudyChanged(
-                f"study {self.name!r} exists in {store.url} with another configuration:\n{listing}\n"
-                "Restore the configuration to resume it, give the study another name, or extend it with "
-                "extend=True (on the command line: --extend)."
-            )
-        if changed:
-            check_extension(changed)
-        known = replicate_of(record.config)
-        if known is not None and "replicate" not in config:
-            config = {**config, "replicate": known.to_json()}
-        if config != record.config:
-            if changed and record.state is StudyState.COMPLETED:
-                # Before the change itself: who dies in between still has something to extend.
-                store.set_state(record.id, StudyState.RUNNING)
-            store.set_config(record.id, config)
-            return replace(record, config=config)
-        return record
 
 
 @final

@@ -110,7 +110,9 @@ def test_settings_that_make_no_sense(make: Callable[[], Any], message: str) -> N
         make()
 
 
-@pytest.mark.parametrize("name", ["strategy.members", "strategy.grid", "strategy.grid.0.lr"])
+@pytest.mark.parametrize(
+    "name", ["strategy.members", "strategy.grid", "strategy.grid.0.lr", "strategy.trials.3.seed"]
+)
 def test_the_number_of_members_of_a_study_stays(name: str) -> None:
     with pytest.raises(ConfigurationError, match=name):
-        check_extension({name: (1, 2)})
+        check_extension({name: (1, 2)}, {}, {})

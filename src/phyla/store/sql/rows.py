@@ -56,6 +56,9 @@ MEMBER_FIELDS = (
     "wait_until",
     "wait_reason",
     "stops",
+    "retired",
+    "joined_steps",
+    "joined_generation",
 )
 TRIAL_FIELDS = (
     "state",
@@ -201,6 +204,9 @@ def member_record(row: Row) -> Member:
         wait_until=row[19],
         wait_reason=row[20],
         stops=row[21] or 0,
+        retired=row[22] is not None,
+        joined_steps=row[23] or 0,
+        joined_generation=row[24] or 0,
     )
 
 
@@ -229,6 +235,10 @@ def _wait_reason(member: Member, values: Values) -> None:
     values["wait_reason"] = text(member.wait_reason)
 
 
+def _retired(member: Member, values: Values) -> None:
+    values["retired"] = True if member.retired else None
+
+
 def _member_state(member: Member, values: Values) -> None:
     values["state"] = member.state.value
 
@@ -239,6 +249,7 @@ _MEMBER_WRITERS: dict[str, Callable[[Member, Values], None]] = {
     "published": _published,
     "recent": _recent,
     "wait_reason": _wait_reason,
+    "retired": _retired,
 }
 
 
@@ -263,7 +274,7 @@ def trial_record(row: Row) -> TrialRecord:
         study=row[1],
         member=row[2],
         generation=row[3],
-        kind=TRIAL_KINDS[row[4]],
+        kind=TRIAL_KINDS[row[4]] if row[34] is None else TrialKind.IMPORT,
         state=TRIAL_STATES[row[5]],
         parent=row[6],
         parent_checkpoint=row[7],
@@ -293,7 +304,8 @@ def trial_record(row: Row) -> TrialRecord:
         started_at=row[31],
         ended_at=row[32],
         stop_reason=None if row[33] is None else decode(row[33]),
-        criteria=None if row[34] is None else Criteria.from_json(decode(row[34])),
+        origin=row[34],
+        criteria=None if row[35] is None else Criteria.from_json(decode(row[35])),
     )
 
 
@@ -340,7 +352,7 @@ def trial_values(trial: TrialRecord) -> Values:
         "study": trial.study,
         "member": trial.member,
         "generation": trial.generation,
-        "kind": trial.kind.value,
+        "kind": (TrialKind.MEASURE if trial.kind is TrialKind.IMPORT else trial.kind).value,
         "state": trial.state.value,
         "parent": trial.parent,
         "parent_checkpoint": trial.parent_checkpoint,
@@ -370,6 +382,7 @@ def trial_values(trial: TrialRecord) -> Values:
         "started_at": trial.started_at,
         "ended_at": trial.ended_at,
         "stop_reason": _stop_reason(trial.stop_reason),
+        "origin": text(trial.origin),
         "criteria": _criteria(trial.criteria),
     }
 

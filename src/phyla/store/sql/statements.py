@@ -131,6 +131,7 @@ class Statements:
         )
         self.set_study_state = self._compile(studies.update().where(s.id == STUDY), ["state", "message"])
         self.set_config = self._compile(studies.update().where(s.id == STUDY), ["config"])
+        self.set_population_size = self._compile(studies.update().where(s.id == STUDY), ["population_size"])
         self.set_strategy_state = self._compile(
             studies.update().where(s.id == STUDY).values(state_version=s.state_version + ONE), ["strategy_state"]
         )
@@ -153,6 +154,7 @@ class Statements:
             sa.select(m.member, m.published_order, self._orders(m.published)).where(mine).order_by(m.member)
         )
         self.insert_member = self._compile(members.insert().inline(), ["study", "member", "state"])
+        self.insert_whole_member = self._insert(members)
         least = sa.select(sa.func.min(m.spent_steps)).where(mine, READY).scalar_subquery()
         ready = self._locked(sa.select(members).where(mine, READY).limit(ONE).offset(ZERO), skip=True)
         self.next_ready = self._compile(ready.order_by(m.spent_steps, m.member))
@@ -196,10 +198,14 @@ class Statements:
             [],
         )
         self.wake_done = self._compile(
-            members.update().where(mine, m.state == sa.literal_column("'done'")).values(_AWAKE), []
+            members.update()
+            .where(mine, m.state == sa.literal_column("'done'"), m.retired.is_(None))
+            .values(_AWAKE),
+            [],
         )
         self.member_checkpoints = self._compile(sa.select(m.head_checkpoint, m.published_checkpoint).where(mine))
-        self.spent_generations = self._compile(sa.select(sa.func.sum(m.generation)).where(mine))
+        trained = m.generation - sa.func.coalesce(m.joined_generation, ZERO)
+        self.spent_generations = self._compile(sa.select(sa.func.sum(trained)).where(mine))
 
     def _elites(self) -> None:
         e, m = elites.c, members.c

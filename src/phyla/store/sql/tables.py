@@ -111,6 +111,10 @@ members = sa.Table(
     sa.Column("wait_until", sa.Double),
     sa.Column("wait_reason", sa.Text),
     sa.Column("stops", sa.Integer),
+    # True, or NULL.
+    sa.Column("retired", sa.Boolean(create_constraint=False)),
+    sa.Column("joined_steps", sa.BigInteger),
+    sa.Column("joined_generation", sa.Integer),
     sa.CheckConstraint(_one_of("state", MemberState), name="members_state"),
     sa.CheckConstraint("state <> 'running' OR current_trial IS NOT NULL", name="members_running_has_trial"),
     _index("members_ready", "study", "spent_steps", "member", where=READY),
@@ -177,8 +181,11 @@ trials = sa.Table(
     sa.Column("started_at", sa.Double),
     sa.Column("ended_at", sa.Double),
     sa.Column("stop_reason", sa.Text),
+    # A trial that has one is an import. Its kind is stored as 'measure', the other one that trains no step: the
+    # condition on kinds is older, and processes of the release before understand it.
+    sa.Column("origin", sa.Text),
     sa.Column("criteria", sa.Text),
-    sa.CheckConstraint(_one_of("kind", TrialKind), name="trials_kind"),
+    sa.CheckConstraint(_one_of("kind", (TrialKind.TRAIN, TrialKind.MEASURE)), name="trials_kind"),
     sa.CheckConstraint(_one_of("state", TrialState), name="trials_state"),
     sa.CheckConstraint(
         "(ended_at IS NULL) = (" + _one_of("state", (TrialState.PENDING, TrialState.RUNNING)) + ")",

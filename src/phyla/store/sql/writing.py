@@ -12,6 +12,7 @@ from phyla.machine import (
     EvalCommand,
     InsertAttempt,
     InsertCheckpoint,
+    InsertMember,
     InsertTrial,
     MarkDeleting,
     ParentGone,
@@ -19,6 +20,7 @@ from phyla.machine import (
     RaiseElites,
     RenewAttempts,
     SetCheckpointState,
+    SetConfig,
     SetElite,
     SetStrategyState,
     SetStudyState,
@@ -119,6 +121,22 @@ class Writer:
             values["k_study"], values["k_member"] = self._id, member.index
             self._cursor.execute(self._sql.update_member(fields), values)
         self._held.members[member.index] = member
+
+    def _insert_member(self, command: InsertMember) -> None:
+        member = command.member
+        values = {**member_values(member), "study": self._id, "member": member.index}
+        self._cursor.execute(self._sql.insert_whole_member, values)
+        size = self._held.study.population_size + 1
+        self._cursor.execute(self._sql.set_population_size, {"population_size": size, "k_study": self._id})
+        self._held.study = replace(self._held.study, population_size=size)
+        self._held.members[member.index] = member
+
+    def _set_config(self, command: SetConfig) -> None:
+        self._cursor.execute(self._sql.wake_done, {"k_study": self._id})
+        self._held.members.clear()
+        values = {"config": encode(command.config), "k_study": self._id}
+        self._cursor.execute(self._sql.set_config, values)
+        self._held.study = replace(self._held.study, config=command.config)
 
     def _insert_trial(self, command: InsertTrial) -> None:
         self._cursor.execute(self._sql.insert_trial, trial_values(command.trial))
@@ -247,6 +265,8 @@ _WAYS: dict[type, Callable[[Writer, Any], None]] = {
     InsertAttempt: Writer._insert_attempt,
     EndAttempt: Writer._end_attempt,
     RenewAttempts: Writer._renew_attempts,
+    InsertMember: Writer._insert_member,
+    SetConfig: Writer._set_config,
     UpdateMember: Writer._update_member,
     WakeMembers: Writer._wake_members,
     PublishAll: Writer._publish_all,

@@ -1,0 +1,181 @@
+"""Checkpoints that exist elsewhere are brought into a repository."""
+
+import errno
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from phyla.checkpoints.manifest import MANIFEST_NAME, Manifest
+from phyla.checkpoints.repository import CheckpointRepository, Committed
+from phyla.errors import (
+    CheckpointChanged,
+    CheckpointCorrupt,
+    CheckpointGone,
+    CheckpointMissing,
+    CheckpointStorageFailed,
+)
+from phyla.failpoints import failpoint
+
+_NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _File:
+    relative: str
+    path: Path
+    size_bytes: int
+    modified_ns: int
+    inode: int
+
+
+def look_at_source(source: Path) -> Manifest | None:
+    """Return the manifest of what is to be imported if it is a checkpoint of phyla, else None; changes nothing.
+
+    Raises:
+        CheckpointMissing: there is nothing, or no file in it.
+        CheckpointCorrupt: its manifest is damaged.
+        CheckpointStorageFailed: it cannot be read.
+    """
+    try:
+        if not source.exists():
+            raise CheckpointMissing(f"there is no checkpoint {source} to start from; correct the path")
+        if not _files(source):
+            raise CheckpointMissing(f"{source} has no file in it to start from; correct the path")
+        return _manifest(source)
+    except OSError as error:
+        raise _unreadable(source, error) from error
+
+
+def import_checkpoint(
+    repository: CheckpointRepository,
+    source: Path,
+    name: str,
+    *,
+    step: int | None,
+    now: float,
+    digest: str | None = None,
+) -> Committed:
+    """Commit what is elsewhere under a name of its own; the source is left as it is.
+
+    Files of a checkpoint of phyla, which nobody writes to again, are linked where the file system can; all others
+    are copied, because their owner may write to them. Links in them are followed, so that the copy is complete.
+
+    Args:
+        repository: where it goes.
+        source: a directory, or one file.
+        name: a new name.
+        step: age of its weights; None takes what a checkpoint of phyla says about itself, and 0 for others.
+        now: seconds since the epoch (UTC), for the manifest.
+        digest: what the digest of its content must be; None accepts any.
+
+    Raises:
+        CheckpointMissing: there is nothing, or no file in it.
+        CheckpointChanged: it was written to meanwhile.
+        CheckpointGone: it was removed meanwhile.
+        CheckpointCorrupt: it has another digest, or is a checkpoint of phyla that is not what was committed.
+        CheckpointStorageFailed: it cannot be read, or the repository's storage failed.
+    """
+    manifest = look_at_source(source)
+    staged = repository.stage(name)
+    failpoint("import.before_copy")
+    try:
+        if manifest is not None:
+            _take_over(source, manifest, staged)
+        else:
+            _copy(source, staged)
+    except FileNotFoundError as error:
+        raise CheckpointGone(f"{source} was removed while it was imported: {error.filename} is gone") from error
+    except OSError as error:
+        raise CheckpointStorageFailed(
+            f"cannot import {source} into {staged.parent.parent}: {error.strerror or error} ({error.filename}); "
+            "make room there, or give the permission, then run the study again"
+        ) from error
+    failpoint("import.after_copy")
+    if step is None:
+        step = 0 if manifest is None else manifest.step
+    committed = repository.commit(name, step=step, now=now)
+    if manifest is not None and committed.digest != manifest.digest:
+        repository.delete(name)
+        raise CheckpointCorrupt(
+            f"{source} is not what was committed: its content has digest {committed.digest}, its manifest says "
+            f"{manifest.digest}; it was changed after its commit or the disk is failing"
+        )
+    if digest is not None and committed.digest != digest:
+        repository.delete(name)
+        raise CheckpointCorrupt(
+            f"{source} is not the checkpoint that is asked for: its content has digest {committed.digest}, and "
+            f"{digest} is wanted"
+        )
+    failpoint("import.after_checkpoint")
+    return committed
+
+
+def _manifest(source: Path) -> Manifest | None:
+    path = source / MANIFEST_NAME
+    if not path.is_file():
+        return None
+    try:
+        return Manifest.from_json(path.read_bytes().decode())
+    except (CheckpointCorrupt, UnicodeDecodeError) as error:
+        raise CheckpointCorrupt(f"{source}: {error}") from error
+
+
+def _take_over(source: Path, manifest: Manifest, staged: Path) -> None:
+    for file in manifest.files:
+        origin, target = source / file.path, staged / file.path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if origin.is_symlink():
+            target.symlink_to(origin.readlink())
+        elif origin.stat().st_mode & 0o222 or not _linked(origin, target):
+            shutil.copyfile(origin, target)
+
+
+def _linked(origin: Path, target: Path) -> bool:
+    try:
+        target.hardlink_to(origin)
+    except OSError as error:
+        if error.errno in _NO_LINKS:
+            return False
+        raise
+    return True
+
+
+def _copy(source: Path, staged: Path) -> None:
+    before = _files(source)
+    for file in before:
+        target = staged / file.relative
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file.path, target)
+    if _files(source) != before:
+        raise CheckpointChanged(
+            f"{source} was written to while it was imported; wait until it is complete, or name another one"
+        )
+
+
+def _files(source: Path) -> list[_File]:
+    """Return the files below a path, with links followed."""
+    if source.is_file():
+        return [_file(source.name, source)]
+    found = []
+    for folder, folders, files in os.walk(source, followlinks=True, onerror=_raise):
+        folders.sort()
+        for name in sorted(files):
+            path = Path(folder, name)
+            found.append(_file(path.relative_to(source).as_posix(), path))
+    return [file for file in found if file.relative != MANIFEST_NAME]
+
+
+def _file(relative: str, path: Path) -> _File:
+    status = path.stat()
+    return _File(relative, path, status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _unreadable(source: Path, error: OSError) -> CheckpointStorageFailed:
+    return CheckpointStorageFailed(f"cannot read {source}: {error.strerror or error} ({error.filename})")

@@ -1,0 +1,129 @@
+"""The population grows and shrinks while its study goes on."""
+
+from dataclasses import replace
+from typing import Any
+
+from phyla.leases import check_transition
+from phyla.machine.commands import Command, EndAttempt, InsertMember, SetElite, UpdateMember, UpdateTrial
+from phyla.machine.rules import Rules
+from phyla.machine.view import View
+from phyla.population import Context, Decision, Start
+from phyla.records import AttemptState, JsonObject, Member, MemberState, TrialState
+
+
+def youngest(view: View) -> Member:
+    """Return the member that has come least far, of those that are not retired; of them, not done if there is one.
+
+    Raises:
+        ValueError: all are retired.
+    """
+    members = [member for member in map(view.member, range(view.size)) if not member.retired]
+    return min(members, key=lambda m: (m.state is MemberState.DONE, m.spent_steps, m.generation, m.index))
+
+
+def join(view: View, beside: Member, number: int, *, fresh: bool) -> list[Command]:
+    """Add a member that stands, in steps and generations, where another one does.
+
+    So barriers, burn-in and the end of the study stay common to all, and the new member trains what that one has
+    still to train. It starts from the better half of the published members, the best one first, and with
+    hyperparameters near theirs; or fresh, where nobody has published a score.
+
+    Args:
+        view: the study, inside the exclusive transaction that will apply the commands.
+        beside: the member that has come least far.
+        number: how many members joined just before, by which donors are dealt out.
+        fresh: start fresh in any case.
+    """
+    scored = view.scored()
+    donor = None
+    if scored and not fresh:
+        donor = view.at_rank(number % max(1, scored // 2)).published
+    member = Member(
+        study=beside.study,
+        index=view.size,
+        state=MemberState.READY,
+        spent_steps=beside.spent_steps,
+        generation=beside.generation,
+        decided_steps=beside.spent_steps,
+        head=donor if donor is not None and donor.can_donate else None,
+        joined_steps=beside.spent_steps,
+        joined_generation=beside.generation,
+    )
+    return [InsertMember(member)]
+
+
+def joining(member: Member) -> bool:
+    """Return whether a member joined with another's state and has completed no trial since."""
+    head = member.head
+    return head is not None and head.member != member.index and member.generation == member.joined_generation
+
+
+def explored(decision: Decision, member: Member, rules: Rules, context: Context) -> Decision:
+    """Let a member that joined explore, where the strategy would train another's state on as it is."""
+    head = member.head
+    if not isinstance(decision, Start) or head is None:
+        return decision
+    reason: JsonObject = {"decision": "join", "donor": {"member": head.member, "trial": head.trial}}
+    if decision.weights != head or decision.params != head.params:
+        return replace(decision, reason={**decision.reason, "joined": reason["donor"]}, exploited=True)
+    params, changes = rules.space.perturb(head.params, context.rng)
+    changed: Any = changes
+    return replace(decision, params=params, reason={**reason, "changes": changed}, exploited=True)
+
+
+def to_retire(view: View, count: int) -> list[int]:
+    """Return the members that go when the population shrinks by `count`: those without a score, then the worst.
+
+    Among those without a score the last ones go first.
+    """
+    unscored = [
+        member.index
+        for member in map(view.member, reversed(range(view.size)))
+        if not member.retired and (member.published is None or member.published.order is None)
+    ]
+    worst = [view.at_rank(rank).index for rank in reversed(range(view.scored()))]
+    return [*unscored, *worst][:count]
+
+
+def retire(view: View, rules: Rules, index: int) -> list[Command]:
+    """Take a member out: its unfinished trial is cancelled, and nothing holds its checkpoints any more.
+
+    Args:
+        view: the study, inside the exclusive transaction that will apply the commands.
+        rules: what decisions go by.
+        index: the member.
+    """
+    commands: list[Command] = []
+    # Trials are locked before members. Meanwhile one may complete, and its member may start the next.
+    current = view.member(index).current_trial
+    trial = None if current is None else view.locked_trial(current)
+    member = view.locked_member(index)
+    if member.current_trial not in (None, current):
+        trial = view.locked_trial(member.current_trial)
+    if trial is not None and trial.state in (TrialState.PENDING, TrialState.RUNNING):
+        check_transition(trial, TrialState.CANCELLED)
+        why, now = "its member was retired: the population shrank", view.now()
+        if trial.state is TrialState.RUNNING:
+            commands.append(
+                EndAttempt(
+                    trial=trial.id, token=trial.token, state=AttemptState.CANCELLED, ended_at=now, error=why
+                )
+            )
+        cancelled = replace(trial, state=TrialState.CANCELLED, progress=None, error=why, ended_at=now)
+        commands.append(UpdateTrial(cancelled))
+    out = replace(
+        member,
+        state=MemberState.DONE,
+        head=None,
+        published=None,
+        recent=(),
+        current_trial=None,
+        broken_trial=None,
+        measures_left=0,
+        wait_generation=None,
+        wait_until=None,
+        wait_reason=None,
+        retired=True,
+    )
+    elite: list[Command] = [SetElite(index, None)] if rules.strategy.keeps.elites else []
+    return [*commands, UpdateMember(out), *elite]

@@ -1,0 +1,92 @@
+"""A study as it is given, and as it is stored: what is written down, and what may differ."""
+
+import hashlib
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from phyla import plugins
+from phyla.controller import Controller, check_extension, differences, to_config
+from phyla.errors import NotImportable, StudyChanged
+from phyla.records import JsonObject, StudyRecord
+from phyla.study.replicates import replicate_of
+
+if TYPE_CHECKING:
+    from phyla.store import Store
+    from phyla.study.study import Study
+
+
+def stored_config(study: "Study", references: tuple[str | None, str | None]) -> JsonObject:
+    """Return a study's configuration as JSON.
+
+    Args:
+        study: the study.
+        references: names of its functions that worker processes import; by default those that are known.
+
+    Raises:
+        ConfigurationError: a setting cannot be written as JSON.
+        NotImportable: worker processes could not find a function.
+    """
+    named = references[0] is not None
+    config = to_config(
+        study.rules,
+        study.seed,
+        *(references if named else (_name(study.train), _name(study.setup))),
+        start_from=study.start_from,
+        # What runs in this process only need not be found again by name.
+        name_of=plugins.reference if named else plugins.reference_here,
+    )
+    config = {**config, "train_source": None if study.train is None else source_digest(study.train)}
+    return config if study.replicate_of is None else {**config, "replicate": study.replicate_of.to_json()}
+
+
+def reconcile(
+    store: "Store", record: StudyRecord, config: JsonObject, study: "Study", *, extend: bool
+) -> StudyRecord:
+    """Compare a study with what is stored, and store what may change; return it as it is stored then.
+
+    Raises:
+        StudyChanged: it decides differently, and is not to be extended.
+        ConfigurationError: an existing study cannot take a change.
+    """
+    changed = differences(record.config, config)
+    if changed and not extend:
+        listing = "\n".join(f"  {name}: it has {old!r}, given {new!r}" for name, (old, new) in changed.items())
+        raise StudyChanged(
+            f"study {study.name!r} exists in {store.url} with another configuration:\n{listing}\n"
+            "Restore the configuration to resume it, give the study another name, or extend it with "
+            "extend=True (on the command line: --extend)."
+        )
+    known = replicate_of(record.config)
+    if known is not None and "replicate" not in config:
+        config = {**config, "replicate": known.to_json()}
+    if study.train is None:
+        # Who only asks and tells says nothing about the functions that others run.
+        config = {**config, **{name: record.config.get(name) for name in ("train", "setup", "train_source")}}
+    if changed:
+        check_extension(changed, record.config, config)
+        controller = Controller(store, record.id, study.rules)
+        return controller.change(config, changed, fresh=study.newcomers == "fresh")
+    config = {**config, "changes": record.config.get("changes", [])}
+    if config != record.config:
+        store.set_config(record.id, config)
+        return replace(record, config=config)
+    return record
+
+
+def source_digest(function: Callable[..., object]) -> str | None:
+    """Return a digest of a function's source, its helpers not included; None where that is not known."""
+    try:
+        text = inspect.getsource(function)
+    except (OSError, TypeError):
+        return None
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _name(function: Callable[..., object] | None) -> str | None:
+    """Return the name under which a replay can find a function; None if there is none."""
+    try:
+        return None if function is None else plugins.reference(function)
+    except NotImportable:
+        return None

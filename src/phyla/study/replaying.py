@@ -1,0 +1,371 @@
+"""Train what a study found again, or train it on."""
+
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from phyla import plugins
+from phyla.controller import from_config
+from phyla.errors import ConfigurationError, StudyChanged, StudyNotFound
+from phyla.lineage import Lineage
+from phyla.machine import Rules
+from phyla.population import FixedSchedule, Replay, Strategy
+from phyla.records import (
+    Checkpoint,
+    CheckpointState,
+    Json,
+    StartFrom,
+    StudyRecord,
+    TrialKind,
+    TrialRecord,
+    TrialState,
+)
+from phyla.study.opening import find_study
+from phyla.study.places import Places
+from phyla.study.reconciling import source_digest
+from phyla.study.results import Results
+from phyla.study.study import Study
+
+if TYPE_CHECKING:
+    from phyla.worker import Trial, WorkerContext
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A study that is ready to train something again, or on.
+
+    Attributes:
+        study: the new study; it does not exist in the store before it runs.
+        of: name of the study it comes from.
+        trial: the trial there whose training it repeats or goes on with.
+        digest: identity of what that trial left.
+        fitness: that trial's fitness.
+        notes: what a person should know before.
+    """
+
+    study: Study
+    of: str
+    trial: int
+    digest: str | None
+    fitness: float | None
+    notes: tuple[str, ...]
+
+
+def replay(
+    study: str,
+    *,
+    trial: int | None = None,
+    from_step: int | None = None,
+    name: str | None = None,
+    workers: int = 0,
+    train: "Callable[[Trial], object] | None" = None,
+    setup: "Callable[[WorkerContext], object] | None" = None,
+    home: str | Path | None = None,
+    storage: str | None = None,
+    checkpoints: str | Path | None = None,
+) -> Results:
+    """Train the ancestry of a trial again, as one chain of trials in a new study.
+
+    Hyperparameters, step boundaries and trial seeds are those of the original. A training function that depends
+    on nothing else (not on the trial's id, or on its member) leaves the same checkpoint, bit for bit. A replay
+    that was interrupted goes on where it was.
+
+    Source: Li et al. 2019, arXiv 1902.01894, section 3 (training replay).
+
+    Args:
+        study: name of the study.
+        trial: id of the trial; by default the best one.
+        from_step: only train from this step on, from the ancestor's checkpoint at that step.
+        name: name of the new study; by default that of the old one with `-replay`.
+        workers: worker processes; 0 trains in this process.
+        train: the training function; by default the one that the study was run with.
+        setup: the same for `setup`.
+        home: directory where the study lives; by default `.phyla` or the environment's.
+        storage: URL of its store, if that is not in the home.
+        checkpoints: directory of all studies' checkpoints, if that is not in the home.
+
+    Returns:
+        The results of the new study.
+
+    Raises:
+        StudyNotFound: there is no such study, or no trial that could be trained again.
+        ConfigurationError: the checkpoint to start from is gone, or nobody knows the training function.
+        NotImportable: the training function cannot be found by its name.
+        StudyChanged: a study of that name exists and is another replay.
+        StudyFailed: the new study stopped itself; the message says what to do.
+    """
+    places = Places.of(home, storage, checkpoints)
+    return _run(
+        lambda: prepare_replay(
+            study, places, trial=trial, from_step=from_step, name=name, train=train, setup=setup
+        ),
+        workers,
+    )
+
+
+def continue_training(
+    study: str,
+    steps: int,
+    *,
+    trial: int | None = None,
+    name: str | None = None,
+    workers: int = 0,
+    train: "Callable[[Trial], object] | None" = None,
+    setup: "Callable[[WorkerContext], object] | None" = None,
+    home: str | Path | None = None,
+    storage: str | None = None,
+    checkpoints: str | Path | None = None,
+) -> Results:
+    """Train the best checkpoint on, with its last hyperparameters, in a new study.
+
+    Trials are as long as those of the old study; the last one may be shorter.
+
+    Args:
+        study: name of the study.
+        steps: how many steps to train.
+        trial: id of the trial to go on from; by default the best one.
+        name: name of the new study; by default that of the old one with `-continued`.
+        workers: worker processes; 0 trains in this process.
+        train: the training function; by default the one that the study was run with.
+        setup: the same for `setup`.
+        home: directory where the study lives; by default `.phyla` or the environment's.
+        storage: URL of its store, if that is not in the home.
+        checkpoints: directory of all studies' checkpoints, if that is not in the home.
+
+    Returns:
+        The results of the new study.
+
+    Raises:
+        StudyNotFound: there is no such study, or no trial to go on from.
+        ConfigurationError: `steps` is below 1, the checkpoint is gone, or nobody knows the training function.
+        NotImportable: the training function cannot be found by its name.
+        StudyChanged: a study of that name exists and goes on from elsewhere.
+        StudyFailed: the new study stopped itself; the message says what to do.
+    """
+    places = Places.of(home, storage, checkpoints)
+    return _run(
+        lambda: prepare_continuation(study, places, steps, trial=trial, name=name, train=train, setup=setup),
+        workers,
+    )
+
+
+def _run(prepare: Callable[[], Prepared], workers: int) -> Results:
+    if plugins.reading_study_file():
+        raise plugins.StudyFileRead
+    prepared = prepare()
+    for note in prepared.notes:
+        warnings.warn(note, stacklevel=3)
+    return prepared.study.run(workers)
+
+
+def prepare_replay(
+    study: str,
+    places: Places,
+    *,
+    trial: int | None = None,
+    from_step: int | None = None,
+    name: str | None = None,
+    train: "Callable[[Trial], object] | None" = None,
+    setup: "Callable[[WorkerContext], object] | None" = None,
+) -> Prepared:
+    """Make the study of `replay`; see there. Nothing is stored before it runs."""
+    old = _Old.find(study, places)
+    path = old.ancestry(trial)
+    start: tuple[StartFrom, ...] = ()
+    if from_step is not None:
+        path, start = old.suffix(path, from_step)
+    elif path[0].kind is TrialKind.IMPORT:
+        path, start = path[1:], (old.imported(path[0]),)
+    if not path:
+        raise StudyNotFound(f"study {study!r}: the trial was imported, so there is no training to repeat")
+    strategy = Replay.along(path, of=study, fitness=old.rules.strategy.fitness)
+    return old.prepared(path[-1], strategy, start, name or f"{study}-replay", train, setup)
+
+
+def prepare_continuation(
+    study: str,
+    places: Places,
+    steps: int,
+    *,
+    trial: int | None = None,
+    name: str | None = None,
+    train: "Callable[[Trial], object] | None" = None,
+    setup: "Callable[[WorkerContext], object] | None" = None,
+) -> Prepared:
+    """Make the study of `continue_training`; see there. Nothing is stored before it runs."""
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise ConfigurationError(f"steps={steps!r}: must be an integer of at least 1")
+    old = _Old.find(study, places)
+    last = old.ancestry(trial)[-1]
+    row = old.live(last)
+    if row is None:
+        raise ConfigurationError(
+            f"study {study!r} does not keep the checkpoint of trial {last.id} any more; go on from the best one, "
+            f"or train it again first: phyla replay {study} --trial {last.id}"
+        )
+    usual = old.steps_per_trial or last.end_step - last.start_step
+    strategy = FixedSchedule(
+        [(0, dict(last.params))],
+        total_steps=steps,
+        steps_per_trial=min(usual, steps),
+        fitness=old.rules.strategy.fitness,
+    )
+    start = (old.start_from(last, row),)
+    return old.prepared(last, strategy, start, name or f"{study}-continued", train, setup)
+
+
+@final
+class _Old:
+    """The study that something is taken from."""
+
+    def __init__(self, record: StudyRecord, results: Results, rules: Rules) -> None:
+        self.record = record
+        self.results = results
+        self.rules = rules
+        self._lineage = Lineage(results.trials())
+        self._rows = {row.name: row for row in results.checkpoints()}
+
+    @staticmethod
+    def find(name: str, places: Places) -> "_Old":
+        here = str(Path.cwd())
+        if here not in sys.path and "" not in sys.path:
+            # Functions were named as they could be imported where the study was run.
+            sys.path.insert(0, here)
+        store, record = find_study(name, places)
+        return _Old(record, Results(store, record, places), from_config(record.config))
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+    @property
+    def steps_per_trial(self) -> int | None:
+        strategy: Any = self.record.config["strategy"]
+        steps = strategy.get("steps_per_trial")
+        return steps if isinstance(steps, int) else None
+
+    def ancestry(self, trial: int | None) -> list[TrialRecord]:
+        if trial is None:
+            best = self._lineage.best()
+            if best is None:
+                raise StudyNotFound(f"study {self.name!r} has no completed trial with a finite fitness yet")
+            trial = best.id
+        if trial not in self._lineage:
+            raise StudyNotFound(f"study {self.name!r} has no training trial {trial}")
+        path = list(self._lineage.ancestry(trial))
+        if path[-1].state is not TrialState.COMPLETED:
+            raise StudyNotFound(
+                f"trial {trial} of study {self.name!r} is {path[-1].state}; only a completed one can be trained "
+                "again, or on"
+            )
+        return path
+
+    def live(self, trial: TrialRecord) -> Checkpoint | None:
+        row = self._rows.get(trial.checkpoint or "")
+        return row if row is not None and row.state is CheckpointState.LIVE else None
+
+    def start_from(self, trial: TrialRecord, row: Checkpoint) -> StartFrom:
+        return StartFrom(
+            self.results.places.checkpoints(self.name) / row.name,
+            step=row.step,
+            index=trial.checkpoint_index,
+            digest=row.digest,
+        )
+
+    def imported(self, root: TrialRecord) -> StartFrom:
+        """Return where training began that began with an import: our copy, else what it was copied from."""
+        row = self.live(root)
+        if row is not None:
+            return self.start_from(root, row)
+        return StartFrom(
+            str(root.origin),
+            step=root.end_step,
+            index=root.checkpoint_index,
+            digest=str(root.reason.get("digest")),
+        )
+
+    def suffix(self, path: Sequence[TrialRecord], step: int) -> tuple[list[TrialRecord], tuple[StartFrom, ...]]:
+        """Return the trials from a step on, and what they start from."""
+        if step == 0 and path[0].kind is not TrialKind.IMPORT:
+            return list(path), ()
+        kept: list[str] = []
+        for index, trial in enumerate(path[:-1]):
+            row = self.live(trial)
+            if row is None:
+                continue
+            if trial.reached_step == step:
+                return list(path[index + 1 :]), (self.start_from(trial, row),)
+            kept.append(f"{trial.reached_step}")
+        raise ConfigurationError(
+            f"study {self.name!r} keeps no checkpoint at step {step} on the way to trial {path[-1].id}; it keeps "
+            + (f"those at step {', '.join(kept)}" if kept else "none")
+            + ". Choose one of these, or leave --from out to train from the start (keep_every_steps= keeps more)."
+        )
+
+    def prepared(
+        self,
+        last: TrialRecord,
+        strategy: Strategy,
+        start: tuple[StartFrom, ...],
+        name: str,
+        train: "Callable[[Trial], object] | None",
+        setup: "Callable[[WorkerContext], object] | None",
+    ) -> Prepared:
+        config = self.record.config
+        notes: list[str] = []
+        if train is None:
+            if not config.get("train"):
+                raise ConfigurationError(
+                    f"nobody knows the training function of study {self.name!r}: it was asked and told, or "
+                    "defined where it cannot be found again; call phyla.replay(..., train=function) or "
+                    "phyla.continue_training(..., train=function)"
+                )
+            train = plugins.resolve(str(config["train"]))
+            setup = setup or (plugins.resolve(str(config["setup"])) if config.get("setup") else None)
+        before, now = config.get("train_source"), source_digest(train)
+        if before and now and before != now:
+            notes.append(
+                f"the training function {config.get('train')} is not what it was when study {self.name!r} last ran"
+            )
+        rules = self.rules
+        study = Study(
+            name,
+            rules.space,
+            rules.objective,
+            strategy,
+            train,
+            setup=setup,
+            seed=self.record.seed,
+            lease_s=rules.lease_s,
+            max_attempts=rules.max_attempts,
+            max_broken=rules.max_broken,
+            keep_best=rules.keep_best,
+            keep_every_steps=rules.keep_every_steps,
+            suites=rules.suites,
+            start_from=start,
+        )
+        study.places = self.results.places
+        self._check_new(study)
+        digest = self._rows[last.checkpoint or ""].digest if last.checkpoint in self._rows else None
+        return Prepared(
+            study=study, of=self.name, trial=last.id, digest=digest, fitness=last.fitness, notes=tuple(notes)
+        )
+
+    def _check_new(self, study: Study) -> None:
+        """Refuse a name that another study has; the same again is resumed."""
+        store, _ = find_study(self.name, study.places)
+        found = store.find_study(study.name)
+        store.close()
+        if found is None:
+            return
+        stored: dict[str, Json] = {name: found.config.get(name) for name in ("strategy", "start_from")}
+        given = study.config()
+        if stored != {name: given[name] for name in stored}:
+            raise StudyChanged(
+                f"there is a study {study.name!r} already, and it is not this one; give the new one another name "
+                "with name= (on the command line: --name)"
+            )

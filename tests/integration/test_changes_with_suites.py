@@ -1,0 +1,76 @@
+"""Studies whose fitness comes from a suite are started from checkpoints, replayed, trained on and resized."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import phyla
+from phyla.records import StudyState, TrialKind, TrialState
+
+STEPS = 5
+SPACE = phyla.Space(lr=phyla.Float(0.01, 1.0, log=True))
+
+
+def train(trial: phyla.Trial) -> None:
+    value = json.loads((trial.source.path / "value.json").read_text()) if trial.source else 0.0
+    for _ in trial.steps():
+        value += trial.params["lr"]
+    (trial.checkpoint_dir / "value.json").write_text(json.dumps(value))
+
+
+@phyla.eval_task
+def read(evaluation: phyla.Evaluation) -> None:
+    """What the weights are worth."""
+    evaluation.record(value=json.loads((evaluation.checkpoint.path / "value.json").read_text()))
+
+
+SUITE = phyla.Suite("read", [read], objective=phyla.Maximize("value_mean"))
+
+
+def study(folder: Path, size: int, trials: int, *, synchronous: bool, **options: Any) -> phyla.Study:
+    strategy = phyla.PBT(
+        population_size=size,
+        steps_per_trial=STEPS,
+        total_steps=trials * STEPS,
+        synchronous=synchronous,
+        exploit=phyla.Truncation(0.4),
+        fitness=phyla.FromSuite("read", "value_mean"),
+    )
+    objective = phyla.Maximize("value_mean")
+    return phyla.Study("scored", SPACE, objective, strategy, train, suites=[SUITE], home=folder, **options)
+
+
+@pytest.mark.parametrize("synchronous", [False, True])
+def test_a_study_with_a_suite(tmp_path: Path, synchronous: bool) -> None:
+    given = tmp_path / "given"
+    given.mkdir()
+    (given / "value.json").write_text("100.0")
+    options: Any = {"synchronous": synchronous, "start_from": [phyla.StartFrom(given, step=50)]}
+    results = study(tmp_path, 4, 3, **options).run()
+    assert results.counts() == {"completed": 12}
+    assert all(row.fitness is not None for row in results.trials() if row.kind is TrialKind.TRAIN)
+    assert results.best is not None
+    assert results.best.fitness > 100.0
+
+    again = phyla.replay("scored", home=tmp_path)
+    assert again.best is not None
+    assert (again.best.fitness, again.best.checkpoint.digest) == (
+        results.best.fitness,
+        results.best.checkpoint.digest,
+    )
+    on = phyla.continue_training("scored", 7, home=tmp_path)
+    assert on.best is not None
+    assert on.best.checkpoint.step == results.best.checkpoint.step + 7
+    assert on.best.fitness > results.best.fitness
+
+    for size, trials in ((6, 5), (2, 6)):
+        results = study(tmp_path, size, trials, **options, extend=True).run(workers=2)
+        assert results.state is StudyState.COMPLETED
+        assert [m.spent_steps for m in results.members() if not m.retired] == [trials * STEPS] * size
+    trained = [row for row in results.trials() if row.kind is TrialKind.TRAIN]
+    assert sum(row.state is TrialState.COMPLETED for row in trained) == 4 * 3 + 4 * 2 + 2 * 2 + 2
+    assert all(row.fitness is not None for row in trained)
+    joined = [row for row in trained if row.reason["decision"] == "join"]
+    assert len(joined) == 2

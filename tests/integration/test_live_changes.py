@@ -1,0 +1,325 @@
+"""A study that exists is changed: extended, resized, with other settings; also when it is killed meanwhile."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import phyla
+from phyla.cli import main
+from phyla.errors import ConfigurationError, StateError, StudyChanged
+from phyla.records import StudyState, TrialKind, TrialState
+from phyla.settings import child_environment
+from phyla.study import maintain
+
+STEPS = 5
+SPACE = phyla.Space(lr=phyla.Float(0.01, 1.0, log=True))
+
+
+def train(trial: phyla.Trial) -> None:
+    value = json.loads((trial.source.path / "value.json").read_text()) if trial.source else 0.0
+    hold = Path(trial.worker or "/nowhere") / "hold"
+    for _ in trial.steps():
+        value += trial.params["lr"]
+        while hold.exists() and not trial.should_stop:
+            time.sleep(0.005)
+    (trial.checkpoint_dir / "value.json").write_text(json.dumps(value))
+    trial.report(score=value)
+
+
+def setup(worker: phyla.WorkerContext) -> str:
+    return str(worker.working_dir.parents[3])
+
+
+def pbt(size: int, trials: int = 4, **more: Any) -> phyla.PBT:
+    return phyla.PBT(population_size=size, steps_per_trial=STEPS, total_steps=trials * STEPS, **more)
+
+
+def study(folder: Path, strategy: Any, **options: Any) -> phyla.Study:
+    return phyla.Study(
+        "live",
+        options.pop("space", SPACE),
+        phyla.Maximize("score"),
+        strategy,
+        train,
+        setup=setup,
+        home=folder / "home",
+        **options,
+    )
+
+
+def spent(results: phyla.Results) -> list[int]:
+    return [member.spent_steps for member in results.members() if not member.retired]
+
+
+def completed(results: phyla.Results) -> int:
+    return sum(row.state is TrialState.COMPLETED and row.kind is TrialKind.TRAIN for row in results.trials())
+
+
+@pytest.mark.parametrize("kind", ["pbt", "sync", "initiator", "initiator without gate"])
+def test_a_finished_study_is_extended(tmp_path: Path, kind: str) -> None:
+    def strategy(trials: int) -> Any:
+        if kind.startswith("initiator"):
+            return phyla.InitiatorPBT(
+                population_size=3, steps_per_trial=STEPS, total_steps=trials * STEPS, gate=kind == "initiator"
+            )
+        return pbt(3, trials, synchronous=kind == "sync")
+
+    first = study(tmp_path, strategy(2)).run()
+    rows = {row.id: row for row in first.trials()}
+    assert first.state is StudyState.COMPLETED
+    results = study(tmp_path, strategy(5), extend=True).run()
+    assert spent(results) == [5 * STEPS] * 3
+    assert completed(results) == 15
+    assert {row.id: row for row in results.trials() if row.id in rows} == rows, "what was is untouched"
+    (change,) = results.changes()
+    assert (change.name, change.before, change.after) == ("strategy.total_steps", 2 * STEPS, 5 * STEPS)
+    assert change.at >= max(row.ended_at or 0.0 for row in rows.values())
+
+
+@pytest.mark.parametrize("synchronous", [False, True])
+def test_a_study_is_extended_with_another_population_size(tmp_path: Path, synchronous: bool) -> None:
+    study(tmp_path, pbt(4, 2, synchronous=synchronous)).run()
+    with pytest.raises(StudyChanged, match=r"population_size.*has 4, given 6"):
+        study(tmp_path, pbt(6, 4, synchronous=synchronous)).run()
+    with pytest.raises(ConfigurationError, match=r"cannot grow to 6 members.*raise total_steps"):
+        study(tmp_path, pbt(6, 2, synchronous=synchronous), extend=True).run()
+    grown = study(tmp_path, pbt(6, 4, synchronous=synchronous), extend=True).run(workers=2)
+    assert spent(grown) == [4 * STEPS] * 6
+    # Four trained 4 trials each; two joined after 2 of them.
+    assert completed(grown) == 4 * 4 + 2 * 2
+    progress = grown.progress()
+    assert (progress.completed, progress.planned_trials, progress.active) == (20, 20, 6)
+    assert (progress.spent_steps, progress.total_steps) == (20 * STEPS, 20 * STEPS)
+    shrunk = study(tmp_path, pbt(3, 5, synchronous=synchronous), extend=True).run()
+    assert spent(shrunk) == [5 * STEPS] * 3
+    assert completed(shrunk) == 20 + 3
+    assert shrunk.progress().planned_trials == 23
+    assert shrunk.write_report(tmp_path / "report.html").exists()
+
+
+def test_running_trials_are_untouched_by_other_settings(tmp_path: Path) -> None:
+    first = study(tmp_path, pbt(2, exploit=None, explore=None))
+    trial = first.ask()
+    assert trial is not None
+    other = study(tmp_path, phyla.PBT(population_size=2, steps_per_trial=10, total_steps=40), extend=True)
+    longer = other.ask()
+    assert longer is not None
+    (trial.checkpoint_dir / "value.json").write_text("1.0")
+    first.tell(trial, metrics={"score": 1.0})
+    rows = {row.id: row for row in other.results().trials()}
+    assert rows[trial.id].end_step == STEPS
+    assert rows[trial.id].state is TrialState.COMPLETED
+    assert rows[longer.id].end_step == 10
+    names = [change.name for change in other.results().changes()]
+    assert "strategy.steps_per_trial" in names
+    assert "strategy.exploit.plugin" in names
+    at = other.results().changes()[0].at
+    assert rows[trial.id].created_at <= at <= rows[longer.id].created_at
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("size", [2, 6])
+def test_workers_that_run_follow_at_once(tmp_path: Path, size: int) -> None:
+    (tmp_path / "hold").touch()
+    found: list[phyla.Results] = []
+    running = threading.Thread(target=lambda: found.append(study(tmp_path, pbt(4)).run(workers=3)))
+    running.start()
+
+    def held() -> bool:
+        try:
+            return len(phyla.load_study("live", home=tmp_path / "home").progress().running) == 3
+        except phyla.PhylaError:
+            return False
+
+    wait_for(held)
+    assert maintain("live", home=tmp_path / "home").resize(size) == 4
+    (tmp_path / "hold").unlink()
+    running.join(120)
+    (results,) = found
+    assert results.state is StudyState.COMPLETED
+    assert spent(results) == [4 * STEPS] * size
+    assert completed(results) == 4 * size
+    cancelled = [row for row in results.trials() if row.state is TrialState.CANCELLED]
+    assert len(cancelled) <= 2
+    assert bool(cancelled) == (size == 2)
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from test_live_changes import pbt, study
+
+study(Path(sys.argv[1]), pbt(int(sys.argv[2]), int(sys.argv[3]), synchronous=True), extend=True).run()
+"""
+
+
+@pytest.mark.parametrize("size", [2, 6])
+@pytest.mark.parametrize("name", ["change.before_commit", "change.after_commit"])
+def test_killed_while_it_changes_and_run_again(tmp_path: Path, name: str, size: int) -> None:
+    def run(size: int, trials: int, failpoint: str = "") -> int:
+        environment = {"PYTHONPATH": str(Path(__file__).parent), "PHYLA_FAILPOINT": failpoint}
+        words = [sys.executable, "-c", PROGRAM, str(tmp_path), str(size), str(trials)]
+        return subprocess.run(words, env=child_environment(environment), timeout=120, check=False).returncode
+
+    assert run(4, 2) == 0
+    assert run(size, 3, f"{name}=kill") == -signal.SIGKILL
+    assert run(size, 3) == 0
+    results = phyla.load_study("live", home=tmp_path / "home")
+    assert spent(results) == [3 * STEPS] * size
+    assert completed(results) == 4 * 2 + size
+    assert len(results.changes()) == 2
+    assert results.state is StudyState.COMPLETED
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        phyla.RandomSearch(2, 10),
+        phyla.GridSearch({"lr": [0.1, 0.2]}, 10),
+        phyla.SingleWorkerExplore(explore_steps=2, exploit_steps=2, total_steps=8),
+    ],
+    ids=["random", "grid", "single"],
+)
+def test_strategies_of_a_fixed_size_are_not_resized(tmp_path: Path, strategy: Any) -> None:
+    study(tmp_path, strategy).ask()
+    with pytest.raises(ConfigurationError, match="is fixed: its strategy"):
+        maintain("live", home=tmp_path / "home").resize(3)
+
+
+def test_what_a_completed_study_is_told(tmp_path: Path) -> None:
+    study(tmp_path, pbt(2, 1)).run()
+    with pytest.raises(StateError, match=r"is completed.*extend"):
+        maintain("live", home=tmp_path / "home").resize(3)
+
+
+@pytest.mark.parametrize("size", [0, -1, True, "3"])
+def test_sizes_that_make_no_sense(tmp_path: Path, size: Any) -> None:
+    study(tmp_path, pbt(2, 1)).ask()
+    with pytest.raises(ConfigurationError, match="population_size="):
+        maintain("live", home=tmp_path / "home").resize(size)
+
+
+def test_newcomers_that_make_no_sense(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="newcomers='elite': choose 'best' or 'fresh'"):
+        study(tmp_path, pbt(2), newcomers="elite")
+
+
+def phyla_command(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str]:
+    before, sys.argv = sys.argv, ["phyla", *map(str, words)]
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main()
+    finally:
+        sys.argv = before
+    out = capsys.readouterr()
+    assert "Traceback" not in out.err
+    return int(ended.value.code or 0), out.out + out.err
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study(tmp_path, pbt(3, 2)).ask()
+    home = ("--home", tmp_path / "home")
+    code, text = phyla_command(capsys, "resize", "live", 5, *home)
+    assert (code, text.splitlines()) == (
+        0,
+        [
+            "live has 5 members, it had 3",
+            "it will end with 10 completed trials; 0 are",
+            "write population_size=5 into its study file, so that it can be run again",
+        ],
+    )
+    assert phyla_command(capsys, "resize", "live", 5, *home) == (0, "live has 5 members already\n")
+    code, text = phyla_command(capsys, "status", "live", *home)
+    assert code == 0
+    assert "strategy.population_size was changed from 3 to 5" in text
+    assert phyla_command(capsys, "resize", "live", 2, "--fresh", *home)[0] == 0
+    assert "retired" in phyla_command(capsys, "status", "live", *home)[1]
+    for words, match in (
+        (("live", 0), "N"),
+        (("live", "many"), "N"),
+        (("other", 2), "there is no study 'other'"),
+    ):
+        code, text = phyla_command(capsys, "resize", *words, *home)
+        assert code == 2
+        assert match in text
+    results = study(tmp_path, pbt(2, 2), lease_s=0.01).run()
+    assert spent(results) == [2 * STEPS] * 2
+
+
+def test_a_space_is_widened_and_a_parameter_added(tmp_path: Path) -> None:
+    narrow = phyla.Space(lr=phyla.Float(0.1, 0.2))
+    old = study(tmp_path, pbt(4, 3), space=narrow).run()
+    before = {row.id: row for row in old.trials()}
+    wide = phyla.Space(lr=phyla.Float(0.1, 1.0), decay=phyla.Float(0.0, 1.0, default=0.25))
+    with pytest.raises(StudyChanged, match=r"space\.parameters\.decay"):
+        study(tmp_path, pbt(4, 6), space=wide).run()
+    results = study(tmp_path, pbt(4, 6), space=wide, extend=True).run()
+    assert spent(results) == [6 * STEPS] * 4
+    later = [row for row in results.trials() if row.id not in before]
+    assert all(wide.contains(row.params) and "decay" in row.params for row in later)
+    firsts = [row for row in later if row.parent in before]
+    continued = [row for row in firsts if row.reason["decision"] == "continue"]
+    assert continued
+    assert {row.params["decay"] for row in continued} == {0.25}
+    assert {row.id: row for row in results.trials() if row.id in before} == before
+    assert {change.name for change in results.changes()} >= {"strategy.total_steps", "space.parameters.lr.high"}
+    again = phyla.replay("live", train=train, home=tmp_path / "home")
+    assert results.best is not None
+    assert again.best is not None
+    assert again.best.fitness == results.best.fitness
+
+
+@pytest.mark.parametrize("strategy", ["initiator", "backtrack"])
+def test_older_trials_that_are_chosen_again_get_the_default(tmp_path: Path, strategy: str) -> None:
+    def made(trials: int) -> Any:
+        if strategy == "initiator":
+            return phyla.InitiatorPBT(population_size=4, steps_per_trial=STEPS, total_steps=trials * STEPS)
+        return pbt(4, trials, exploit=phyla.Backtrack(quantile=0.5, pool=0.5))
+
+    study(tmp_path, made(3)).run()
+    wide = phyla.Space(lr=phyla.Float(0.01, 1.0, log=True), mode=phyla.Choice(["a", "b"], default="a"))
+    results = study(tmp_path, made(8), space=wide, extend=True).run()
+    assert spent(results) == [8 * STEPS] * 4
+    assert all(wide.contains(row.params) for row in results.trials())
+
+
+@pytest.mark.parametrize(
+    ("space", "match"),
+    [
+        (phyla.Space(lr=phyla.Float(0.02, 1.0, log=True)), r"lr: low was 0\.01, now 0\.02"),
+        (phyla.Space(rate=phyla.Float(0.01, 1.0)), "lr is gone; rate is new and has no default"),
+        (phyla.Space({"lr": phyla.Float(0.01, 1.0, log=True)}, constraints=[bool]), "space.constraints"),
+    ],
+)
+def test_a_space_that_is_not_wider_is_refused(tmp_path: Path, space: phyla.Space, match: str) -> None:
+    study(tmp_path, pbt(2, 2)).ask()
+    with pytest.raises((ConfigurationError, phyla.PhylaError), match=match):
+        study(tmp_path, pbt(2, 2), space=space, extend=True).run()
+    assert study(tmp_path, pbt(2, 2), lease_s=0.01).run().changes() == []
+
+
+def test_the_status_for_programs_tells_changes_and_who_is_retired(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study(tmp_path, pbt(3, 2)).ask()
+    maintain("live", home=tmp_path / "home").resize(2)
+    code, text = phyla_command(capsys, "status", "live", "--json", "--home", tmp_path / "home")
+    assert code == 0
+    told = json.loads(text)
+    (change,) = told["changes"]
+    assert (change["name"], change["before"], change["after"]) == ("strategy.population_size", 3, 2)
+    assert [member["retired"] for member in told["members"]] == [False, False, True]

@@ -1,0 +1,298 @@
+"""What a study found is trained again, bit for bit, and trained on."""
+
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import phyla
+from phyla.cli import main
+from phyla.errors import ConfigurationError, StudyChanged, StudyNotFound
+from phyla.records import CheckpointState, TrialKind, TrialRecord
+from phyla.settings import child_environment
+
+SOURCE = Path(phyla.__file__).parents[1]
+
+STUDY_FILE = '''
+import json
+from pathlib import Path
+
+import numpy as np
+
+import phyla
+
+
+def setup(worker):
+    return {"scale": 2.0}
+
+
+def train(trial):
+    """Noisy descent: everything comes from the parent, the hyperparameters and the trial's seed."""
+    rng = np.random.default_rng(trial.seed)
+    weights = np.zeros(3)
+    if trial.source:
+        weights = np.load(trial.source.path / "weights.npy")
+    for step in trial.steps():
+        noise = rng.normal(size=3) / (1 + step)
+        weights = weights + trial.params["lr"] * (1 - weights + noise) / trial.worker["scale"]
+        if trial.params["lr"] < 0.03 and step % 7 == 6:
+            break
+    np.save(trial.checkpoint_dir / "weights.npy", weights)
+    trial.report(score=-float(np.square(weights - 1).sum()))
+
+
+study = phyla.Study(
+    "found",
+    {"lr": phyla.Float(0.001, 1.0, log=True)},
+    phyla.Maximize("score"),
+    phyla.PBT(population_size=6, steps_per_trial=5, total_steps=40, exploit=phyla.Truncation(0.4)),
+    train,
+    setup=setup,
+    keep_every_steps=10,
+    home=Path(__file__).parent / "home",
+)
+if __name__ == "__main__":
+    study.run()
+'''
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("replay")
+    (path / "found.py").write_text(STUDY_FILE)
+    subprocess.run([sys.executable, "found.py"], cwd=path, env=environment(), check=True, timeout=120)
+    return path
+
+
+@pytest.fixture
+def home(folder: Path) -> Path:
+    return folder / "home"
+
+
+@pytest.fixture
+def results(home: Path) -> phyla.Results:
+    return phyla.load_study("found", home=home)
+
+
+def environment() -> dict[str, str]:
+    return child_environment({"PYTHONPATH": str(SOURCE)})
+
+
+def digests(results: phyla.Results) -> dict[str, str]:
+    return {row.name: row.digest for row in results.checkpoints()}
+
+
+def final(results: phyla.Results) -> str:
+    (member,) = results.members()
+    assert member.head is not None
+    return digests(results)[member.head.checkpoint]
+
+
+def test_the_winner_is_trained_again_bit_for_bit(results: phyla.Results, home: Path) -> None:
+    best = results.best
+    assert best is not None
+    path = results.lineage().ancestry(best.trial)
+    assert len({row.member for row in path}) > 1, "the study has to have exploits for this test to say something"
+    again = phyla.replay("found", home=home)
+    assert final(again) == best.checkpoint.digest
+    rows = again.trials()
+    assert [row.digest for row in again.checkpoints()] == [digests(results)[row.checkpoint or ""] for row in path]
+    for row, original in zip(rows, path, strict=True):
+        for name in ("params", "seed", "start_step", "end_step", "reached_step", "fitness"):
+            assert getattr(row, name) == getattr(original, name), name
+        assert row.reason["trial"] == original.id
+    assert {row.member for row in rows} == {0}
+    assert all(row.parent == before.id for before, row in itertools.pairwise(rows))
+    assert again.name == "found-replay"
+    assert again.schedule(rows[-1].id)(7) == results.schedule()(7)
+
+
+def test_any_trial_is_trained_again_by_worker_processes(results: phyla.Results, home: Path) -> None:
+    early = next(
+        row for row in results.trials() if row.reached_step is not None and row.reached_step < row.end_step
+    )
+    again = phyla.replay("found", trial=early.id, name="early", workers=2, home=home)
+    assert final(again) == digests(results)[early.checkpoint or ""]
+
+
+def kept(results: phyla.Results) -> list[TrialRecord]:
+    """Ancestors of the best trial whose checkpoints are kept."""
+    best = results.best
+    assert best is not None
+    live = {row.name for row in results.checkpoints() if row.state is CheckpointState.LIVE}
+    return [row for row in results.lineage().ancestry(best.trial)[:-1] if row.checkpoint in live]
+
+
+def test_a_suffix_starts_from_a_kept_ancestor(results: phyla.Results, home: Path) -> None:
+    ancestor = kept(results)[0]
+    step = ancestor.reached_step
+    assert step is not None
+    again = phyla.replay("found", from_step=step, name="suffix", home=home)
+    assert results.best is not None
+    assert final(again) == results.best.checkpoint.digest
+    first, second = again.trials()[:2]
+    assert first.kind is TrialKind.IMPORT
+    assert digests(again)[first.checkpoint or ""] == digests(results)[ancestor.checkpoint or ""]
+    assert (second.parent, second.start_step) == (first.id, step)
+
+
+def test_a_suffix_of_a_replay_and_a_replay_of_it(results: phyla.Results, home: Path) -> None:
+    """A chain that began with an import begins with the same import again."""
+    step = kept(results)[0].reached_step
+    phyla.replay("found", from_step=step, name="once", home=home)
+    again = phyla.replay("once", name="twice", home=home)
+    assert results.best is not None
+    assert final(again) == results.best.checkpoint.digest
+
+
+def test_steps_that_are_not_kept_are_refused_with_those_that_are(results: phyla.Results, home: Path) -> None:
+    steps = ", ".join(str(row.reached_step) for row in kept(results))
+    with pytest.raises(ConfigurationError, match=f"no checkpoint at step 3 .*it keeps those at step {steps}"):
+        phyla.replay("found", from_step=3, home=home)
+
+
+def test_an_interrupted_replay_goes_on(results: phyla.Results, home: Path, folder: Path) -> None:
+    program = "import phyla; phyla.replay('found', name='killed', home='home')"
+    for failpoint, code in (("trial.before_complete=exit:3", 17), ("", 0)):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=folder,
+            env={**environment(), "PHYLA_FAILPOINT": failpoint},
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == code
+    assert results.best is not None
+    assert final(phyla.load_study("killed", home=home)) == results.best.checkpoint.digest
+
+
+def test_the_best_is_trained_on(results: phyla.Results, home: Path) -> None:
+    best = results.best
+    assert best is not None
+    on = phyla.continue_training("found", 12, home=home)
+    rows = [row for row in on.trials() if row.kind is TrialKind.TRAIN]
+    start = best.checkpoint.step
+    assert [(row.start_step, row.reached_step) for row in rows] == [
+        (start, start + 5),
+        (start + 5, start + 10),
+        (start + 10, start + 12),
+    ]
+    assert all(dict(row.params) == best.params.flat() for row in rows)
+    assert on.trials()[0].origin == str(best.checkpoint.path)
+    assert on.name == "found-continued"
+
+
+@pytest.mark.parametrize("steps", [0, -1, True, 1.5])
+def test_steps_to_train_on_that_make_no_sense(home: Path, steps: Any) -> None:
+    with pytest.raises(ConfigurationError, match="steps="):
+        phyla.continue_training("found", steps, home=home)
+
+
+def test_names_that_are_taken_and_trials_that_are_not_there(results: phyla.Results, home: Path) -> None:
+    phyla.replay("found", trial=1, name="taken", home=home)
+    assert phyla.replay("found", trial=1, name="taken", home=home).counts() == {"completed": 1}
+    with pytest.raises(StudyChanged, match=r"'taken' already.*another name"):
+        phyla.replay("found", trial=2, name="taken", home=home)
+    with pytest.raises(StudyNotFound, match="no training trial 9999"):
+        phyla.replay("found", trial=9999, home=home)
+    with pytest.raises(StudyNotFound, match="no study 'other'"):
+        phyla.replay("other", home=home)
+
+
+def test_a_study_that_was_asked_and_told_needs_the_function(tmp_path: Path) -> None:
+    def loop(trial: phyla.Trial) -> None:
+        (trial.checkpoint_dir / "weights").write_text(f"{trial.seed} {trial.params['lr']}")
+        trial.report(score=1.0)
+
+    space, strategy = {"lr": phyla.Float(0.1, 1.0)}, phyla.RandomSearch(1, 4)
+    study = phyla.Study("told", space, phyla.Maximize("score"), strategy, home=tmp_path)
+    trial = study.ask()
+    assert trial is not None
+    loop(trial)
+    study.tell(trial)
+    with pytest.raises(ConfigurationError, match=r"nobody knows the training function.*train=function"):
+        phyla.replay("told", home=tmp_path)
+    again = phyla.replay("told", train=loop, home=tmp_path)
+    assert final(again) == digests(study.results())["1.1"]
+
+
+def test_a_changed_training_function_is_told(tmp_path: Path) -> None:
+    (tmp_path / "found.py").write_text(STUDY_FILE)
+    subprocess.run([sys.executable, "found.py"], cwd=tmp_path, env=environment(), check=True, timeout=120)
+    (tmp_path / "found.py").write_text(STUDY_FILE.replace("1 - weights", "2 - weights"))
+    done = command(tmp_path, "replay", "found", "--home", "home", "--workers", 0)
+    assert done.returncode == 0, done.stderr
+    assert "is not what it was when study 'found' last ran" in done.stderr
+    assert "the checkpoint is not that of trial" in done.stdout
+
+
+# The commands
+
+
+def command(folder: Path, *words: object) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "phyla.cli", *map(str, words)],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_the_commands(folder: Path, results: phyla.Results) -> None:
+    done = command(folder, "replay", "found", "--home", "home", "--name", "by-command")
+    assert done.returncode == 0, done.stderr
+    assert results.best is not None
+    assert f"the checkpoint is that of trial {results.best.trial} of found, bit for bit" in done.stdout
+    on = command(folder, "continue", "by-command", 7, "--home", "home")
+    assert on.returncode == 0, on.stderr
+    assert "2 trials completed" in on.stdout
+    found = phyla.load_study("by-command-continued", home=folder / "home")
+    assert found.members()[0].spent_steps == 7
+
+
+@pytest.fixture
+def phyla_fails(folder: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
+    def run(*words: object) -> str:
+        sys.argv = ["phyla", *map(str, words), "--home", str(folder / "home")]
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 2
+        text = capsys.readouterr().err
+        assert "Traceback" not in text
+        return text
+
+    before = sys.argv
+    yield run
+    sys.argv = before
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        (("replay", "nobody"), "there is no study 'nobody'"),
+        (("replay", "found", "--trial", 9999), "no training trial 9999"),
+        (("replay", "found", "--from", 3), "keeps no checkpoint at step 3"),
+        (("replay", "found", "--name", "found"), "another name"),
+        (("replay", "found", "--name", "a/b"), "study name 'a/b'"),
+        (("continue", "nobody", 5), "there is no study 'nobody'"),
+        (("continue", "found", 0), "STEPS"),
+        (("continue", "found", 5, "--trial", 9999), "no training trial 9999"),
+    ],
+)
+def test_wrong_inputs_get_one_sentence(phyla_fails: Any, words: tuple[object, ...], match: str) -> None:
+    assert match in phyla_fails(*words)
+
+
+def test_schedules_of_both_agree(results: phyla.Results, home: Path) -> None:
+    again = phyla.replay("found", name="agree", home=home)
+    ours, theirs = again.schedule(again.trials()[-1].id), results.schedule()
+    assert [ours(step) for step in range(40)] == [theirs(step) for step in range(40)]
+    assert json.dumps(ours(0)) == json.dumps(theirs(0))

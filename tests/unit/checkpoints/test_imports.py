@@ -1,0 +1,158 @@
+"""Checkpoints that exist elsewhere are brought into a repository as they are."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from phyla import failpoints
+from phyla.checkpoints import MANIFEST_NAME, Committed, LocalCheckpoints, import_checkpoint, look_at_source
+from phyla.errors import CheckpointChanged, CheckpointCorrupt, CheckpointGone, CheckpointMissing
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> LocalCheckpoints:
+    return LocalCheckpoints(tmp_path / "checkpoints")
+
+
+def bring(repository: LocalCheckpoints, source: Path, *, step: int | None = None) -> Committed:
+    return import_checkpoint(repository, source, "start-0", step=step, now=1.0)
+
+
+def foreign(tmp_path: Path) -> Path:
+    source = tmp_path / "foreign"
+    (source / "nested").mkdir(parents=True)
+    (source / "weights.bin").write_bytes(b"w" * 1000)
+    (source / "nested" / "state.json").write_text("{}")
+    return source
+
+
+def committed(tmp_path: Path) -> tuple[LocalCheckpoints, Committed]:
+    other = LocalCheckpoints(tmp_path / "other")
+    staged = other.stage("7.1")
+    (staged / "weights.bin").write_bytes(b"w" * 1000)
+    (staged / "latest").symlink_to("weights.bin")
+    return other, other.commit("7.1", step=40, now=1.0)
+
+
+def test_a_foreign_directory_is_copied(tmp_path: Path, repository: LocalCheckpoints) -> None:
+    source = foreign(tmp_path)
+    found = bring(repository, source, step=12)
+    assert (found.step, found.file_count, found.size_bytes) == (12, 2, 1002)
+    assert repository.verify("start-0").digest == found.digest
+    (source / "weights.bin").write_bytes(b"x" * 1000)
+    assert repository.verify("start-0").digest == found.digest, "its owner wrote into our copy"
+    assert os.access(source / "weights.bin", os.W_OK)
+
+
+def test_one_file_is_a_checkpoint_too(tmp_path: Path, repository: LocalCheckpoints) -> None:
+    (tmp_path / "model.pt").write_bytes(b"m")
+    found = bring(repository, tmp_path / "model.pt")
+    assert found.step == 0
+    assert (found.path / "model.pt").read_bytes() == b"m"
+
+
+def test_links_out_of_a_foreign_directory_are_followed(tmp_path: Path, repository: LocalCheckpoints) -> None:
+    (tmp_path / "blob").write_bytes(b"shared")
+    source = foreign(tmp_path)
+    (source / "linked.bin").symlink_to(tmp_path / "blob")
+    found = bring(repository, source)
+    assert not (found.path / "linked.bin").is_symlink()
+    assert (found.path / "linked.bin").read_bytes() == b"shared"
+
+
+def test_a_checkpoint_of_phyla_keeps_its_digest_and_step_and_takes_no_room(
+    tmp_path: Path, repository: LocalCheckpoints
+) -> None:
+    other, origin = committed(tmp_path)
+    found = bring(repository, origin.path)
+    assert (found.digest, found.step) == (origin.digest, 40)
+    assert (found.path / "weights.bin").stat().st_ino == (origin.path / "weights.bin").stat().st_ino
+    assert (found.path / "latest").is_symlink()
+    other.delete("7.1")
+    assert repository.verify("start-0").digest == found.digest
+
+
+def test_what_may_be_written_to_is_never_linked(tmp_path: Path, repository: LocalCheckpoints) -> None:
+    _, origin = committed(tmp_path)
+    (origin.path / "weights.bin").chmod(0o644)
+    found = bring(repository, origin.path)
+    assert found.digest == origin.digest
+    assert (found.path / "weights.bin").stat().st_ino != (origin.path / "weights.bin").stat().st_ino
+
+
+def test_other_file_systems_get_copies(
+    tmp_path: Path, repository: LocalCheckpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, origin = committed(tmp_path)
+
+    def refuse(self: Path, target: Path) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    found = bring(repository, origin.path)
+    assert found.digest == origin.digest
+    assert (found.path / "weights.bin").stat().st_nlink == 1
+
+
+def test_a_checkpoint_that_was_changed_after_its_commit_is_refused(
+    tmp_path: Path, repository: LocalCheckpoints
+) -> None:
+    _, origin = committed(tmp_path)
+    (origin.path / "weights.bin").chmod(0o644)
+    (origin.path / "weights.bin").write_bytes(b"x" * 1000)
+    with pytest.raises(CheckpointCorrupt, match="not what was committed"):
+        bring(repository, origin.path)
+    assert repository.names() == ()
+
+
+def test_a_damaged_manifest_is_refused(tmp_path: Path, repository: LocalCheckpoints) -> None:
+    _, origin = committed(tmp_path)
+    (origin.path / MANIFEST_NAME).chmod(0o644)
+    (origin.path / MANIFEST_NAME).write_text("{}")
+    with pytest.raises(CheckpointCorrupt, match=r"7\.1"):
+        look_at_source(origin.path)
+
+
+@pytest.mark.parametrize("source", ["nothing", "empty"])
+def test_nothing_is_no_checkpoint(tmp_path: Path, repository: LocalCheckpoints, source: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CheckpointMissing, match=f"{source}.*correct the path"):
+        bring(repository, tmp_path / source)
+
+
+def test_a_source_that_is_written_to_or_removed_meanwhile_is_refused(
+    tmp_path: Path, repository: LocalCheckpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = foreign(tmp_path)
+    copy = shutil.copyfile
+
+    def slow(origin: Path, target: Path) -> None:
+        copy(origin, target)
+        (source / "weights.bin").write_bytes(b"y" * 1001)
+
+    monkeypatch.setattr(shutil, "copyfile", slow)
+    with pytest.raises(CheckpointChanged, match="written to while"):
+        bring(repository, source)
+
+    def gone(origin: Path, target: Path) -> None:
+        origin.unlink()
+        copy(origin, target)
+
+    monkeypatch.setattr(shutil, "copyfile", gone)
+    with pytest.raises(CheckpointGone, match="removed while"):
+        bring(repository, source)
+    assert repository.names() == ()
+
+
+@pytest.mark.parametrize("name", ["import.before_copy", "import.after_copy"])
+def test_a_crash_leaves_nothing_under_the_name(tmp_path: Path, repository: LocalCheckpoints, name: str) -> None:
+    failpoints.arm(f"{name}=raise")
+    try:
+        with pytest.raises(failpoints.FailpointReached):
+            bring(repository, foreign(tmp_path))
+    finally:
+        failpoints.disarm()
+    assert repository.names() == ()
+    assert repository.staged() == ("start-0",)
