@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         eval_task,
     )
     from phyla.population import (
+        PB2,
         PBT,
         Backtrack,
         BestOfLast,
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "PB2",
     "PBT",
     "Backtrack",
     "BestOfLast",

@@ -10,7 +10,7 @@ A plug-in is a frozen dataclass named under one of these entry point groups:
 | `phyla.exploit`     | `phyla.population.Exploit`      | `truncation`, `t-test`, `binary-tournament`,  |
 |                     |                                 | `winner-takes-all`, `backtrack`,              |
 |                     |                                 | `exploit-pipeline`                            |
-| `phyla.explore`     | `phyla.population.Explore`      | `perturb`, `resample`, `crossover`,           |
+| `phyla.explore`     | `phyla.population.Explore`      | `perturb`, `resample`, `crossover`, `pb2`,    |
 |                     |                                 | `explore-with`, `explore-pipeline`            |
 | `phyla.fitness`     | `phyla.population.FitnessRule`  | `last`, `mean-of-last`, `best-of-last`        |
 | `phyla.objectives`  | `phyla.records.Objective`       | `maximize`, `minimize`                        |

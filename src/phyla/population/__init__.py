@@ -11,6 +11,7 @@ from phyla.population.fixed_schedule import FixedSchedule
 from phyla.population.from_suite import FromSuite
 from phyla.population.initiator import InitiatorPBT
 from phyla.population.keeps import NOTHING, Keeps
+from phyla.population.pb2 import PB2
 from phyla.population.pbt import PBT
 from phyla.population.protocol import Population
 from phyla.population.randomness import decision_rng, trial_seed
@@ -22,6 +23,7 @@ from phyla.population.tournament import BinaryTournament, TTest, WinnerTakesAll
 
 __all__ = [
     "NOTHING",
+    "PB2",
     "PBT",
     "Backtrack",
     "BestOfLast",

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from phyla import plugins
 from phyla.machine import Ended, Failure, Rules
 from phyla.population import (
+    PB2,
     PBT,
     Backtrack,
     BinaryTournament,
@@ -25,6 +26,7 @@ from phyla.population import (
     FixedSchedule,
     GridSearch,
     InitiatorPBT,
+    Perturb,
     RandomSearch,
     SingleWorkerExplore,
     Strategy,
@@ -152,6 +154,10 @@ STRATEGIES: dict[str, Strategy] = {
     "crossover": replace(pbt(Truncation(0.34)), explore=Crossover(quantile=0.5)),
     "a function explores, synchronous": replace(
         pbt(Truncation(0.34), synchronous=True), explore=ExploreWith(halved)
+    ),
+    "pb2": replace(pbt(Truncation(0.34)), explore=PB2()),
+    "pb2, synchronous": replace(
+        pbt(Truncation(0.34), synchronous=True), explore=PB2(fallback=Perturb(resample=0.2), repeatable=True)
     ),
     "initiators with crossover": initiators(explore=Crossover(then=None)),
     "initiators": initiators(),
