@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         eval_task,
     )
     from phyla.population import (
+        ASHA,
         PB2,
         PBT,
         Backtrack,
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "ASHA",
     "PB2",
     "PBT",
     "Backtrack",

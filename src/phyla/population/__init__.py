@@ -1,5 +1,6 @@
 """Decisions about a population: strategies, exploit and explore rules, fitness. Pure."""
 
+from phyla.population.asha import ASHA
 from phyla.population.backtrack import Backtrack
 from phyla.population.crossover import Crossover
 from phyla.population.decision import Decision, Measure, Start, Stop, Wait
@@ -22,6 +23,7 @@ from phyla.population.strategy import Context, Strategy
 from phyla.population.tournament import BinaryTournament, TTest, WinnerTakesAll
 
 __all__ = [
+    "ASHA",
     "NOTHING",
     "PB2",
     "PBT",

@@ -22,6 +22,8 @@ def describe(reason: JsonObject) -> str:
         own = _mapping(compared.get("own"))
         against = f"{_number(own.get('fitness'))} against {_number(opponent.get('fitness'))}"
         words = f"won against member {opponent.get('member')} ({against})"
+    if decision == "promote":
+        words = f"promoted from rung {compared.get('rung')} ({compared.get('rank')} of {compared.get('of')})"
     if decision == "branch":
         words = f"tried {reason.get('way')}" if reason.get("way") != "best of three" else "went on with the best"
     if decision == "recover":

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from phyla import plugins
 from phyla.machine import Ended, Failure, Rules
 from phyla.population import (
+    ASHA,
     PB2,
     PBT,
     Backtrack,
@@ -166,6 +167,9 @@ STRATEGIES: dict[str, Strategy] = {
     "initiators, one generation, without gate": initiators(generations=1, gate=False),
     "initiators, one member": initiators(population_size=1),
     "single worker": SingleWorkerExplore(explore_steps=3, exploit_steps=10, total_steps=49),
+    "asha": ASHA(9, 20, 3, 2),
+    "asha, one rung": ASHA(4, 5, 5),
+    "successive halving": ASHA(9, 20, 3, 2, synchronous=True),
     "random search": RandomSearch(4, 20),
     "random search, in pieces": RandomSearch(4, 25, steps_per_trial=6),
     "grid search": GridSearch({"lr": [0.1, 0.3], "width": [1, 2, 3]}, 25, steps_per_trial=5),
@@ -206,10 +210,16 @@ def test_every_strategy_spends_exactly_its_budget(
         done = [trial for trial in reader.trials() if trial.state is TrialState.COMPLETED]
         spent = [member.spent_steps for member in reader.members()]
         assert not reader.has_unfinished_trials()
+    assert all(simulation.rules.space.contains(trial.params) for trial in done)
+    if isinstance(strategy, ASHA):
+        # Members differ; how many reach which rung is tested with the strategy.
+        rungs = Counter(trial.generation for trial in done)
+        assert rungs[0] == strategy.population_size
+        assert set(spent) <= set(strategy.rungs)
+        return
     assert spent == [strategy.member_steps] * strategy.population_size
     of_a_member = TRIALS_OF_A_MEMBER.get(name, TRIALS)
     assert Counter(t.member for t in done) == dict.fromkeys(range(strategy.population_size), of_a_member)
-    assert all(simulation.rules.space.contains(trial.params) for trial in done)
 
 
 def decisions(simulation: Simulation) -> list[tuple[object, ...]]:
