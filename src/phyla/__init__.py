@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         Worst,
         eval_task,
     )
+    from phyla.integrations.optuna_search import Optuna
     from phyla.population import (
         ASHA,
         PB2,
@@ -103,6 +104,7 @@ __all__ = [
     "Minimum",
     "Moments",
     "Normalised",
+    "Optuna",
     "Ordinal",
     "Params",
     "Percentiles",
@@ -138,6 +140,7 @@ _LATER = {
     "Evaluation": "phyla.worker",
     "EvaluationCheckpoint": "phyla.worker",
     "Evaluations": "phyla.study",
+    "Optuna": "phyla.integrations.optuna_search",
     "Results": "phyla.study",
     "Study": "phyla.study",
     "Trial": "phyla.worker",

@@ -6,7 +6,7 @@ A plug-in is a frozen dataclass named under one of these entry point groups:
 |---------------------|---------------------------------|-----------------------------------------------|
 | `phyla.strategies`  | `phyla.population.Strategy`     | `pbt`, `initiator-pbt`, `random-search`,      |
 |                     |                                 | `grid-search`, `single-worker-explore`,       |
-|                     |                                 | `fixed-schedule`, `asha`                      |
+|                     |                                 | `fixed-schedule`, `asha`, `optuna`            |
 | `phyla.exploit`     | `phyla.population.Exploit`      | `truncation`, `t-test`, `binary-tournament`,  |
 |                     |                                 | `winner-takes-all`, `backtrack`,              |
 |                     |                                 | `exploit-pipeline`                            |

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phyla import plugins
+from phyla.integrations.optuna_search import Optuna
 from phyla.machine import Ended, Failure, Rules
 from phyla.population import (
     ASHA,
@@ -170,6 +171,10 @@ STRATEGIES: dict[str, Strategy] = {
     "asha": ASHA(9, 20, 3, 2),
     "asha, one rung": ASHA(4, 5, 5),
     "successive halving": ASHA(9, 20, 3, 2, synchronous=True),
+    "optuna": Optuna(6, 20, settings={"n_startup_trials": 3}),
+    "optuna, in pieces": Optuna(5, 25, steps_per_trial=6),
+    "optuna, cma-es": Optuna(6, 20, "cma-es"),
+    "optuna, quasi-random": Optuna(6, 20, "qmc", {"scramble": True}, steps_per_trial=10),
     "random search": RandomSearch(4, 20),
     "random search, in pieces": RandomSearch(4, 25, steps_per_trial=6),
     "grid search": GridSearch({"lr": [0.1, 0.3], "width": [1, 2, 3]}, 25, steps_per_trial=5),
@@ -180,7 +185,14 @@ STRATEGIES: dict[str, Strategy] = {
         steps_per_trial=4,
     ),
 }
-TRIALS_OF_A_MEMBER: dict[str, int] = {"random search": 1, "single worker": 12, "fixed schedule": 6}
+TRIALS_OF_A_MEMBER: dict[str, int] = {
+    "optuna": 1,
+    "optuna, cma-es": 1,
+    "optuna, quasi-random": 2,
+    "random search": 1,
+    "single worker": 12,
+    "fixed schedule": 6,
+}
 REPEATABLE = [name for name, strategy in STRATEGIES.items() if strategy.synchronous]
 
 
