@@ -157,6 +157,12 @@ STRATEGIES: dict[str, Strategy] = {
     "a function explores, synchronous": replace(
         pbt(Truncation(0.34), synchronous=True), explore=ExploreWith(halved)
     ),
+    "min scores": replace(pbt(Truncation(0.34)), min_scores=3),
+    "min scores, synchronous": replace(pbt(Truncation(0.34), synchronous=True), min_scores=2),
+    "equal progress": replace(pbt(Truncation(0.34)), compare="equal progress", min_scores=2),
+    "equal progress, synchronous": replace(pbt(Truncation(0.34), synchronous=True), compare="equal progress"),
+    "equal progress, backtrack": replace(pbt(Backtrack(quantile=0.5, pool=0.4)), compare="equal progress"),
+    "equal progress, t-test": replace(pbt(TTest(window=3, alpha=0.5)), compare="equal progress"),
     "pb2": replace(pbt(Truncation(0.34)), explore=PB2()),
     "pb2, synchronous": replace(
         pbt(Truncation(0.34), synchronous=True), explore=PB2(fallback=Perturb(resample=0.2), repeatable=True)
