@@ -40,6 +40,8 @@ class PB2:
     ones are rows. The others are kept, or with a probability drawn afresh. Without enough rows, or where
     constraints allow none of the best points, `fallback` decides and the reason says why.
 
+    The child is taken to start from the parent's weights, also where only hyperparameters are taken over.
+
     Who is running depends on who asked first. So even with `synchronous=True` several workers do not repeat a
     study, unless `repeatable=True`.
 

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from phyla.errors import ConfigurationError
-from phyla.population import PB2, Explored, Perturb, describe
+from phyla.machine import Rules
+from phyla.population import PB2, PBT, Explore, Explored, Perturb, Truncation, describe
 from phyla.population.pb2 import kappa, standardised
-from phyla.records import JsonObject, Maximize, Minimize, Objective, Scored, TrialState
+from phyla.records import JsonObject, Maximize, Minimize, Objective, Scored, TrialRecord, TrialState
 from phyla.space import Choice, Float, Int, Params, Space
 from populations import Listed, context
+from simulation import Simulation
 
 RNG = np.random.default_rng
 LR = Space(lr=Float(0.0, 1.0))
@@ -153,6 +155,36 @@ def test_it_follows_an_optimum_that_moves_better_than_chance() -> None:
             into.append(math.hypot(values["x"] - 0.8, values["y"] - 0.8))  # type: ignore[operator]
     assert np.mean(chosen) < 0.2
     assert np.mean(chosen) < 0.5 * np.mean(drawn)
+
+
+def test_a_population_gets_further_than_by_perturbing() -> None:
+    space = Space(x=Float(0.0, 1.0), y=Float(0.0, 1.0))
+
+    def train(score: Any, trial: TrialRecord) -> tuple[float, float]:
+        x: Any = trial.params["x"]
+        y: Any = trial.params["y"]
+        best = 0.15 + 0.7 * trial.start_step / 25
+        after = float((score or 0.0) + 1 - 6 * (x - best) ** 2 - 6 * (y - 1 + best) ** 2)
+        return after, after
+
+    def reached(explore: Explore, seed: int) -> float:
+        strategy = PBT(
+            population_size=8,
+            steps_per_trial=1,
+            total_steps=25,
+            exploit=Truncation(0.25),
+            explore=explore,
+            synchronous=True,
+        )
+        simulation = Simulation(Rules(space=space, objective=Maximize("Q"), strategy=strategy), train, seed=seed)
+        simulation.run_serially()
+        with simulation.store.reader(simulation.study.id) as reader:
+            return max(trial.fitness for trial in reader.trials() if trial.fitness is not None)
+
+    by_model = [reached(PB2(), seed) for seed in range(4)]
+    by_chance = [reached(Perturb(), seed) for seed in range(4)]
+    assert np.mean(by_model) > np.mean(by_chance) + 1.0
+    assert min(by_model) > 20
 
 
 def narrow(params: Params) -> bool:
