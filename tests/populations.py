@@ -60,7 +60,13 @@ class Listed:
         )
 
     def add(
-        self, member: int, generation: int, fitness: float, parent: int | None, jump: int | None = None
+        self,
+        member: int,
+        generation: int,
+        fitness: float,
+        parent: int | None,
+        jump: int | None = None,
+        params: JsonObject | None = None,
     ) -> int:
         trial = TrialRecord(
             id=len(self.trials) + 1,
@@ -70,7 +76,7 @@ class Listed:
             state=TrialState.COMPLETED,
             parent=parent,
             jump_from=jump,
-            params={},
+            params=params or {},
             start_step=generation,
             end_step=generation + 1,
             reached_step=generation + 1,

@@ -28,8 +28,11 @@ if TYPE_CHECKING:
         Worst,
         eval_task,
     )
+    from phyla.integrations.optuna_search import Optuna
     from phyla.lineage import Schedule
     from phyla.population import (
+        ASHA,
+        PB2,
         PBT,
         Backtrack,
         BestOfLast,
@@ -83,6 +86,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "ASHA",
+    "PB2",
     "PBT",
     "Backtrack",
     "BestOfLast",
@@ -117,6 +122,7 @@ __all__ = [
     "Minimum",
     "Moments",
     "Normalised",
+    "Optuna",
     "Ordinal",
     "Params",
     "Pareto",
@@ -168,6 +174,7 @@ _LATER = {
     "Evaluation": "phyla.worker",
     "EvaluationCheckpoint": "phyla.worker",
     "Evaluations": "phyla.study",
+    "Optuna": "phyla.integrations.optuna_search",
     "Results": "phyla.study",
     "Simulated": "phyla.study",
     "Study": "phyla.study",

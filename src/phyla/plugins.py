@@ -6,12 +6,12 @@ A plug-in is a frozen dataclass named under one of these entry point groups:
 |---------------------|---------------------------------|-----------------------------------------------|
 | `phyla.strategies`  | `phyla.population.Strategy`     | `pbt`, `initiator-pbt`, `random-search`,      |
 |                     |                                 | `grid-search`, `single-worker-explore`,       |
-|                     |                                 | `fixed-schedule`, `replay`                    |
+|                     |                                 | `fixed-schedule`, `asha`, `optuna`, `replay`  |
 | `phyla.exploit`     | `phyla.population.Exploit`      | `truncation`, `t-test`, `binary-tournament`,  |
 |                     |                                 | `winner-takes-all`, `backtrack`,              |
 |                     |                                 | `pareto-truncation`, `pareto-tournament`,     |
 |                     |                                 | `exploit-pipeline`                            |
-| `phyla.explore`     | `phyla.population.Explore`      | `perturb`, `resample`, `crossover`,           |
+| `phyla.explore`     | `phyla.population.Explore`      | `perturb`, `resample`, `crossover`, `pb2`,    |
 |                     |                                 | `explore-with`, `explore-pipeline`            |
 | `phyla.fitness`     | `phyla.population.FitnessRule`  | `last`, `mean-of-last`, `best-of-last`        |
 | `phyla.stopping`    | `phyla.population.StoppingRule` | `median-stopping`, `divergence`, `stop-with`  |

@@ -1,5 +1,6 @@
 """Decisions about a population: strategies, exploit, explore and stopping rules, fitness. Pure."""
 
+from phyla.population.asha import ASHA
 from phyla.population.backtrack import Backtrack
 from phyla.population.crossover import Crossover
 from phyla.population.decision import Decision, Measure, Start, Stop, Wait
@@ -15,6 +16,7 @@ from phyla.population.initiator import InitiatorPBT
 from phyla.population.keeps import NOTHING, Keeps
 from phyla.population.median_stopping import MedianStopping
 from phyla.population.pareto import ParetoTournament, ParetoTruncation
+from phyla.population.pb2 import PB2
 from phyla.population.pbt import PBT
 from phyla.population.protocol import Population
 from phyla.population.randomness import decision_rng, trial_seed
@@ -28,7 +30,9 @@ from phyla.population.strategy import Context, Strategy
 from phyla.population.tournament import BinaryTournament, TTest, WinnerTakesAll
 
 __all__ = [
+    "ASHA",
     "NOTHING",
+    "PB2",
     "PBT",
     "Backtrack",
     "BestOfLast",

@@ -1,12 +1,13 @@
 """Population based training (Jaderberg et al. 2017, arXiv 1711.09846, algorithm 1)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, final
 
 from phyla.errors import ConfigurationError
 from phyla.population.checks import check_integer, check_steps
 from phyla.population.decision import Decision, Measure, Start
-from phyla.population.exploit import Exploit, Truncation
+from phyla.population.equal_progress import EqualProgress
+from phyla.population.exploit import Exploit, Exploited, Truncation
 from phyla.population.explore import Explore, Perturb
 from phyla.population.fitness import FitnessRule, Last
 from phyla.population.from_suite import FromSuite
@@ -17,7 +18,10 @@ from phyla.population.strategy import Context
 from phyla.records import JsonObject, Member, Scored
 
 Copy = Literal["both", "weights", "hyperparameters"]
+Compare = Literal["latest", "equal progress"]
 
+DRAWS = 5
+"""How often an exploit rule is asked whose choice may not donate."""
 
 _TRUNCATION, _PERTURB, _LAST = Truncation(), Perturb(), Last()
 
@@ -41,6 +45,15 @@ class PBT:
         synchronous: members wait for each other after every trial; whole studies are then reproducible with
             any number of workers, at the price of idle ones.
         copy: what exploit takes over: weights and hyperparameters, or only one of them.
+        min_scores: how many scores a line of training must have to donate: a member that took over weights must
+            have scored so often since, and one that started fresh, so often at all. So one lucky score does not
+            spread. A choice that may not donate is drawn again, 5 times at most.
+        compare: "latest" compares the last scores of members, as in the paper. That is fair while members are
+            equally fast. If they are not, the fast ones have trained longer, score higher for that reason
+            alone, and become everybody's donors. With "equal progress" a score counts by where it stands among
+            all scores of equally old weights, and only who stands better and scores higher may donate. It
+            asks the database some three times per member and decision, and tells little as long as few have got
+            as far; so it is not the default. In synchronous studies it changes little.
 
     Raises:
         ConfigurationError: a number is out of range.
@@ -56,6 +69,8 @@ class PBT:
     burn_in: int = 0
     synchronous: bool = False
     copy: Copy = "both"
+    min_scores: int = 1
+    compare: Compare = "latest"
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -63,6 +78,7 @@ class PBT:
             ("steps_per_trial", 1),
             ("total_steps", 1),
             ("burn_in", 0),
+            ("min_scores", 1),
         ):
             check_integer("PBT", name, getattr(self, name), least)
         check_steps("PBT", self.steps_per_trial, self.total_steps)
@@ -70,6 +86,13 @@ class PBT:
             raise ConfigurationError(f"PBT(ready_interval={self.ready_interval!r}): must be at least 1 step")
         if self.copy not in ("both", "weights", "hyperparameters"):
             raise ConfigurationError(f"PBT(copy={self.copy!r}): choose 'both', 'weights' or 'hyperparameters'")
+        if self.compare not in ("latest", "equal progress"):
+            raise ConfigurationError(f"PBT(compare={self.compare!r}): choose 'latest' or 'equal progress'")
+        if self.compare == "equal progress" and self.exploit is not None and self.exploit.pareto:
+            raise ConfigurationError(
+                f"PBT(compare='equal progress', exploit={type(self.exploit).__name__}(...)): standing among equally "
+                "old weights is one number, and a front has none; use compare='latest'"
+            )
 
     @property
     def exclusive(self) -> bool:
@@ -113,7 +136,7 @@ class PBT:
         if self._ready(member):
             if self.exploit is None:
                 return self._explored(member, population, None, steps, context, {"rule": "none"})
-            choice = self.exploit.choose(member, population, context)
+            choice = self._chosen(self.exploit, member, population, context)
             if choice.donor is not None and choice.donor.trial != head.trial:
                 wanted = self.fitness.remeasure + 1 if isinstance(self.fitness, FromSuite) else 1
                 if choice.donor.measurements < wanted:
@@ -135,6 +158,33 @@ class PBT:
             steps=steps,
             reason={"decision": "continue", "compared": compared},
         )
+
+    def _chosen(self, exploit: Exploit, member: Member, population: Population, context: Context) -> Exploited:
+        """Ask the exploit rule, again if who it chose may not donate."""
+        fair = EqualProgress(population, self.steps_per_trial) if self.compare == "equal progress" else None
+        asked = fair.shown(member) if fair else member
+        choice = Exploited(donor=None, reason={})
+        for _ in range(DRAWS):
+            choice = exploit.choose(asked, fair or population, context)
+            reason: JsonObject = {**choice.reason, **({"compare": self.compare} if fair else {})}
+            if choice.donor is None or (member.head is not None and choice.donor.trial == member.head.trial):
+                return replace(choice, reason=reason)
+            donor = fair.real(choice.donor) if fair else choice.donor
+            why = self._refused(member, donor, population)
+            if why is None:
+                return Exploited(donor=donor, reason=reason)
+            choice = Exploited(donor=None, reason={**reason, "why": why})
+        return choice
+
+    def _refused(self, member: Member, donor: Scored, population: Population) -> str | None:
+        """Return why somebody whom the rule chose may not donate, or None."""
+        own = member.published.order if member.published else None
+        if self.compare == "equal progress" and own is not None and (donor.order is None or donor.order <= own):
+            return "who stands better at equal progress does not score higher"
+        scores = _scores_of_line(donor, population, self.min_scores)
+        if scores < self.min_scores:
+            return f"the donor has {scores} of the {self.min_scores} scores it needs"
+        return None
 
     def _ready(self, member: Member) -> bool:
         interval = self.ready_interval or self.steps_per_trial
@@ -171,3 +221,15 @@ class PBT:
             reason=reason,
             exploited=True,
         )
+
+
+def _scores_of_line(scored: Scored, population: Population, most: int) -> int:
+    """Return how many scores, at most so many, there are of these weights since they were taken over."""
+    if most == 1:
+        return 1
+    trial = population.trial(scored.trial)
+    count = 1
+    while count < most and trial.jump_from is None and trial.parent is not None:
+        trial = population.trial(trial.parent)
+        count += trial.order is not None
+    return count

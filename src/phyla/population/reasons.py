@@ -24,6 +24,8 @@ def describe(reason: JsonObject) -> str:
         own = _mapping(compared.get("own"))
         against = f"{_score(own)} against {_score(opponent)}"
         words = f"won against member {opponent.get('member')} ({against})"
+    if decision == "promote":
+        words = f"promoted from rung {compared.get('rung')} ({compared.get('rank')} of {compared.get('of')})"
     if decision == "branch":
         words = f"tried {reason.get('way')}" if reason.get("way") != "best of three" else "went on with the best"
     if decision == "join":

@@ -13,8 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phyla import plugins
+from phyla.integrations.optuna_search import Optuna
 from phyla.machine import Ended, Failure, Rules
 from phyla.population import (
+    ASHA,
+    PB2,
     PBT,
     Backtrack,
     BinaryTournament,
@@ -27,6 +30,7 @@ from phyla.population import (
     InitiatorPBT,
     ParetoTournament,
     ParetoTruncation,
+    Perturb,
     RandomSearch,
     SingleWorkerExplore,
     Strategy,
@@ -155,6 +159,16 @@ STRATEGIES: dict[str, Strategy] = {
     "a function explores, synchronous": replace(
         pbt(Truncation(0.34), synchronous=True), explore=ExploreWith(halved)
     ),
+    "min scores": replace(pbt(Truncation(0.34)), min_scores=3),
+    "min scores, synchronous": replace(pbt(Truncation(0.34), synchronous=True), min_scores=2),
+    "equal progress": replace(pbt(Truncation(0.34)), compare="equal progress", min_scores=2),
+    "equal progress, synchronous": replace(pbt(Truncation(0.34), synchronous=True), compare="equal progress"),
+    "equal progress, backtrack": replace(pbt(Backtrack(quantile=0.5, pool=0.4)), compare="equal progress"),
+    "equal progress, t-test": replace(pbt(TTest(window=3, alpha=0.5)), compare="equal progress"),
+    "pb2": replace(pbt(Truncation(0.34)), explore=PB2()),
+    "pb2, synchronous": replace(
+        pbt(Truncation(0.34), synchronous=True), explore=PB2(fallback=Perturb(resample=0.2), repeatable=True)
+    ),
     "initiators with crossover": initiators(explore=Crossover(then=None)),
     "initiators": initiators(),
     "initiators, without gate": initiators(gate=False),
@@ -166,6 +180,13 @@ STRATEGIES: dict[str, Strategy] = {
     "pareto truncation, synchronous": pbt(ParetoTruncation(0.34), synchronous=True),
     "pareto tournament": pbt(ParetoTournament()),
     "pareto tournament, synchronous": pbt(ExploitPipeline([ParetoTournament()]), synchronous=True),
+    "asha": ASHA(9, 20, 3, 2),
+    "asha, one rung": ASHA(4, 5, 5),
+    "successive halving": ASHA(9, 20, 3, 2, synchronous=True),
+    "optuna": Optuna(6, 20, settings={"n_startup_trials": 3}),
+    "optuna, in pieces": Optuna(5, 25, steps_per_trial=6),
+    "optuna, cma-es": Optuna(6, 20, "cma-es"),
+    "optuna, quasi-random": Optuna(6, 20, "qmc", {"scramble": True}, steps_per_trial=10),
     "random search": RandomSearch(4, 20),
     "random search, in pieces": RandomSearch(4, 25, steps_per_trial=6),
     "grid search": GridSearch({"lr": [0.1, 0.3], "width": [1, 2, 3]}, 25, steps_per_trial=5),
@@ -176,7 +197,14 @@ STRATEGIES: dict[str, Strategy] = {
         steps_per_trial=4,
     ),
 }
-TRIALS_OF_A_MEMBER: dict[str, int] = {"random search": 1, "single worker": 12, "fixed schedule": 6}
+TRIALS_OF_A_MEMBER: dict[str, int] = {
+    "optuna": 1,
+    "optuna, cma-es": 1,
+    "optuna, quasi-random": 2,
+    "random search": 1,
+    "single worker": 12,
+    "fixed schedule": 6,
+}
 REPEATABLE = [name for name, strategy in STRATEGIES.items() if strategy.synchronous]
 
 
@@ -213,10 +241,16 @@ def test_every_strategy_spends_exactly_its_budget(
         done = [trial for trial in reader.trials() if trial.state is TrialState.COMPLETED]
         spent = [member.spent_steps for member in reader.members()]
         assert not reader.has_unfinished_trials()
+    assert all(simulation.rules.space.contains(trial.params) for trial in done)
+    if isinstance(strategy, ASHA):
+        # Members differ; how many reach which rung is tested with the strategy.
+        rungs = Counter(trial.generation for trial in done)
+        assert rungs[0] == strategy.population_size
+        assert set(spent) <= set(strategy.rungs)
+        return
     assert spent == [strategy.member_steps] * strategy.population_size
     of_a_member = TRIALS_OF_A_MEMBER.get(name, TRIALS)
     assert Counter(t.member for t in done) == dict.fromkeys(range(strategy.population_size), of_a_member)
-    assert all(simulation.rules.space.contains(trial.params) for trial in done)
 
 
 def decisions(simulation: Simulation) -> list[tuple[object, ...]]:

@@ -9,8 +9,9 @@ import pytest
 from evaluation_simulation import EvaluatedStudy, failed, nothing
 from phyla.errors import ConfigurationError
 from phyla.evaluation import EvalTask, Policy, Suite
+from phyla.integrations.optuna_search import Optuna
 from phyla.machine import Claimed, ClaimedEvaluation, Ended, Rules, bound, retention
-from phyla.population import PBT, Backtrack, Exploit, FromSuite, Perturb, Truncation
+from phyla.population import ASHA, PBT, Backtrack, Exploit, FromSuite, Perturb, Strategy, Truncation
 from phyla.records import (
     GroupState,
     Maximize,
@@ -85,6 +86,26 @@ def test_every_budget_is_spent_exactly_and_every_trial_is_scored(
         assert len(trials) == 4 * 6
         assert all(trial.fitness == one.weights[str(trial.checkpoint)] for trial in trials)
         assert {group.state for group in one.groups()} == {GroupState.COMPLETE}
+
+
+@pytest.mark.parametrize("kinds", [[BOTH], [TRAIN, EVALUATE], [BOTH] * 5 + [EVALUATE]], ids=len)
+@pytest.mark.parametrize(
+    ("strategy", "trials"),
+    [
+        (ASHA(9, 9, 1, fitness=FromSuite("s", "x_mean"), synchronous=True), 9 + 3 + 1),
+        (Optuna(6, 4, steps_per_trial=2, fitness=FromSuite("s", "x_mean", max_lag=0)), 12),
+        (Optuna(9, 1, "cma-es", fitness=FromSuite("s", "x_mean")), 9),
+    ],
+    ids=["asha", "optuna, in pieces", "optuna, cma-es"],
+)
+def test_strategies_that_search_with_fitness_from_a_suite(
+    strategy: Strategy, trials: int, kinds: list[frozenset[WorkKind]]
+) -> None:
+    one = study(replace(rules(), strategy=strategy))
+    ended = one.run_at_random(len(kinds), np.random.default_rng(1), kinds)
+    assert ended.state is StudyState.COMPLETED, ended.message
+    assert len(one.trials()) == trials
+    assert all(trial.fitness == one.weights[str(trial.checkpoint)] for trial in one.trials())
 
 
 def test_a_fitness_belongs_to_the_checkpoint_it_was_measured_on_and_so_does_what_an_exploit_takes() -> None:

@@ -1,0 +1,339 @@
+"""Whole runs proposed by a sampler of Optuna."""
+
+import importlib.util
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, final
+
+from phyla.errors import ConfigurationError
+from phyla.integrations.optuna_space import anywhere, distribution, suggested, written
+from phyla.population import NOTHING, Context, Decision, FitnessRule, FromSuite, Keeps, Last, Population, Wait
+from phyla.population.checks import check_integer, check_steps
+from phyla.population.starts import fresh, proceed
+from phyla.records import Json, JsonObject, Member, MemberState, TrialRecord
+from phyla.space import Scalar, Space
+from phyla.space.conditions import conditions, hold, ordered
+
+if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
+    from optuna.study import Study
+    from optuna.trial import FrozenTrial, Trial
+
+SAMPLERS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "tpe": ("TPESampler", ()),
+    "gp": ("GPSampler", ("torch",)),
+    "cma-es": ("CmaEsSampler", ("cmaes",)),
+    "qmc": ("QMCSampler", ()),
+    "random": ("RandomSampler", ()),
+}
+"""Optuna's class, and the packages it needs besides Optuna, by name."""
+
+INSTALL: Final = {"torch": 'pip install "phyla[optuna]" torch'}
+
+TRIES: Final = 10
+"""Suggestions that constraints may reject before the prior is drawn from."""
+
+_LAST = Last()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Optuna:
+    """Every member trains from the first step to the last with hyperparameters that an Optuna sampler suggests.
+
+    What Optuna calls a trial, a whole run, is a member here. When a member starts, the sampler is shown the
+    members that have finished, with their final fitness, and those that are being trained; so it does not
+    suggest the same again. There should be more members than workers, or there is nothing to learn from.
+
+    With `steps_per_trial`, a member that has begun goes on before another one starts.
+
+    Optuna keeps nothing: its study is made anew, in memory, for each suggestion. What a sampler needs to remember
+    of a trial is kept in our trial's reason, and the state of CMA-ES is computed again from all finished
+    members, in the order in which they finished. Final scores that are nan or infinite are shown as the worst
+    finite one. Starting points of the space (`Space(initial=[...])`) are trained first, without the sampler; the
+    `initial` of single parameters is not used. What constraints reject is suggested again, 10 times in all, and
+    then drawn from the priors.
+
+    Conditional parameters suit TPE. CMA-ES and the Gaussian process model those that all finished members
+    have, and CMA-ES no choices; the rest is drawn at random. A conditional parameter has its place in the
+    quasi-random sequence also where it is inactive.
+
+    Source: Akiba et al. 2019, Optuna, arXiv 1907.10902. TPE: Watanabe 2023, arXiv 2304.11127. CMA-ES: Hansen 2016,
+    arXiv 1604.00772.
+
+    Args:
+        members: number of members, each with hyperparameters of its own.
+        total_steps: steps each member spends in all.
+        sampler: "tpe", "gp" (needs torch), "cma-es", "qmc" or "random".
+        settings: keyword arguments of Optuna's sampler, as JSON values; no seed, which comes from the study's.
+        steps_per_trial: steps of one trial, after which there are a checkpoint and a score; None makes one
+            trial of the whole training.
+        fitness: how the reports of one trial become its fitness, or the suite that gives it (`FromSuite`).
+
+    Raises:
+        ConfigurationError: a number is out of range, there is no such sampler, it does not take these settings,
+            or a package that it needs is not installed.
+    """
+
+    members: int
+    total_steps: int
+    sampler: str = "tpe"
+    settings: Mapping[str, Json] = field(default_factory=dict)
+    steps_per_trial: int | None = None
+    fitness: FitnessRule | FromSuite = _LAST
+
+    def __post_init__(self) -> None:
+        check_integer("Optuna", "members", self.members, 1)
+        check_steps("Optuna", self.steps_per_trial, self.total_steps)
+        if self.sampler not in SAMPLERS:
+            known = ", ".join(map(repr, SAMPLERS))
+            raise ConfigurationError(
+                f"Optuna(sampler={self.sampler!r}): there is none of that name; choose {known}"
+            )
+        for package in ("optuna", *SAMPLERS[self.sampler][1]):
+            if importlib.util.find_spec(package) is None:
+                how = INSTALL.get(package, 'pip install "phyla[optuna]"')
+                raise ConfigurationError(f"Optuna(sampler={self.sampler!r}) needs the package {package}: {how}")
+        if "seed" in self.settings:
+            raise ConfigurationError(
+                f"Optuna(settings={dict(self.settings)!r}): leave the seed out; it comes from the study's seed"
+            )
+        if self.settings:
+            self._made(0)
+
+    @property
+    def population_size(self) -> int:
+        """Number of members."""
+        return self.members
+
+    @property
+    def synchronous(self) -> bool:
+        """Nobody waits."""
+        return False
+
+    @property
+    def exclusive(self) -> bool:
+        """Each suggestion has to know of the ones before."""
+        return True
+
+    @property
+    def member_steps(self) -> int:
+        """Steps each member spends in all."""
+        return self.total_steps
+
+    @property
+    def keeps(self) -> Keeps:
+        """Nothing besides what members are at and what they published."""
+        return NOTHING
+
+    @property
+    def pareto(self) -> bool:
+        """No; samplers are told single numbers."""
+        return False
+
+    def finished(self, member: Member) -> bool:
+        """Return whether the member has spent its steps."""
+        return member.spent_steps >= self.total_steps
+
+    def decide(self, member: Member, population: Population, context: Context) -> Decision:
+        """Ask the sampler for hyperparameters, or go on with them.
+
+        Raises:
+            SpaceError: no hyperparameters that the constraints allow were found.
+        """
+        left = self.total_steps - member.spent_steps
+        steps = left if self.steps_per_trial is None else min(self.steps_per_trial, left)
+        if member.head is not None:
+            start = proceed(member, steps)
+            noted = population.trial(member.head.trial).reason.get("optuna")
+            return start if noted is None else replace(start, reason={**start.reason, "optuna": noted})
+        if steps < self.total_steps and any(
+            other.state is MemberState.READY and other.head is not None for other in population.members()
+        ):
+            # Claims go to whoever has trained least. But what was begun is to be finished first, or all members
+            # would start before there is anything to learn from.
+            return Wait(seconds=0, reason={"why": "those that have begun go first"})
+        first = member.broken_trial is None
+        decision: JsonObject = {"decision": "start" if first else "replace"}
+        if first and member.index < len(context.space.initial):
+            return fresh(member, context.space.sample(context.rng, member=member.index), steps, decision)
+        seed = int(context.rng.integers(2**31))
+        if self.sampler == "qmc" and isinstance(context.state, Mapping):
+            # All points are of one sequence.
+            seed = int(str(context.state["seed"]))
+        params, noted = self._suggest(member, population, context, seed)
+        start = fresh(member, params, steps, {**decision, "optuna": noted})
+        return replace(start, state={"seed": seed}) if self.sampler == "qmc" else start
+
+    def _suggest(
+        self, member: Member, population: Population, context: Context, seed: int
+    ) -> tuple[JsonObject, JsonObject]:
+        """Return hyperparameters, and what the reason notes about them."""
+        space = context.space
+        with _quiet():
+            if self.sampler == "qmc":
+                study, noted = None, _noted(self.sampler)
+            else:
+                finished, running = self._history(population)
+                study = self._informed(finished, running, space, seed)
+                noted = _noted(self.sampler, finished=len(finished), running=len(running))
+            for attempt in range(TRIES):
+                # Each member has places of its own in the sequence, as many as it may need.
+                place = member.index + self.members * (member.replacements * TRIES + attempt)
+                trial, params, attributes = _asked(study or self._sequence(space, seed, place), space)
+                if space.contains(params):
+                    kept = {key: value for key, value in attributes.items() if not _derived(key)}
+                    return space.validate(params), {**noted, **({"attributes": kept} if kept else {})}
+                if study is not None:
+                    study.tell(trial, state=_states().FAIL)
+        why = f"constraints rejected {TRIES} suggestions"
+        return space.sample(context.rng), {**noted, "not_used": why}
+
+    def _informed(
+        self, finished: Sequence["_Shown"], running: Sequence["_Shown"], space: Space, seed: int
+    ) -> "Study":
+        """Return a study as it would be had Optuna run all members."""
+        study = self._new([*finished, *running], space, seed)
+        if self.sampler != "cma-es":
+            return study
+        # CMA-ES notes its state with the trial that a generation was complete for. Such a state is a pickle, which
+        # we do not keep; so it is computed again, a generation at a time, until nothing changes.
+        for _ in finished:
+            _, _, attributes = _asked(study, space)
+            state = {key: value for key, value in attributes.items() if _STATE in key}
+            if state:
+                last = replace(finished[-1], attributes={**finished[-1].attributes, **state})
+                finished = [*finished[:-1], last]
+            study = self._new([*finished, *running], space, seed)
+            if not state:
+                break
+        return study
+
+    def _sequence(self, space: Space, seed: int, place: int) -> "Study":
+        """Return a study that is at a place of the quasi-random sequence over all parameters."""
+        # The first trial says what the sequence ranges over.
+        study = self._new([_Shown(anywhere(space), 0.0, {})], space, seed)
+        if place > 0:
+            _asked(study, space)
+            storage, key = study._storage, study._study_id
+            for name in storage.get_study_system_attrs(key):
+                storage.set_study_system_attr(key, name, place - 1)
+        return study
+
+    def _history(self, population: Population) -> tuple[list["_Shown"], list["_Shown"]]:
+        """Return the members that finished, in that order, and those that are being trained."""
+        at = {trial.member: trial for trial in population.unfinished()}
+        done: list[TrialRecord] = []
+        underway: list[TrialRecord] = []
+        for member in population.members():
+            if member.head is not None:
+                newest = population.trial(member.head.trial)
+                (done if self.finished(member) and newest.order is not None else underway).append(newest)
+            elif member.index in at:
+                underway.append(at[member.index])
+        done.sort(key=lambda trial: (trial.ended_at or 0.0, trial.id))
+        worst = min((order for trial in done if (order := _order(trial)) > float("-inf")), default=0.0)
+        finished = [_Shown(trial.params, max(worst, _order(trial)), _attributes(trial)) for trial in done]
+        return finished, [_Shown(trial.params, None, _attributes(trial)) for trial in underway]
+
+    def _new(self, shown: Sequence["_Shown"], space: Space, seed: int) -> "Study":
+        import optuna
+
+        study = optuna.create_study(direction="maximize", sampler=self._made(seed))
+        study.add_trials(one.frozen(space) for one in shown)
+        return study
+
+    def _made(self, seed: int) -> "BaseSampler":
+        import optuna
+
+        settings: dict[str, Any] = {"seed": seed, **self.settings}
+        if self.sampler == "tpe":
+            settings.setdefault("constant_liar", True)
+        if self.sampler in ("cma-es", "gp", "qmc"):
+            settings.setdefault("warn_independent_sampling", False)
+        try:
+            with warnings.catch_warnings():
+                # Chosen by name; that Optuna may still change it is for the one who raises the version to see.
+                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+                made: BaseSampler = getattr(optuna.samplers, SAMPLERS[self.sampler][0])(**settings)
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"Optuna(sampler={self.sampler!r}) does not take the settings {dict(self.settings)!r}: {error}"
+            ) from error
+        return made
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """A member as Optuna is shown it; the value is more for better, None while it is being trained."""
+
+    params: JsonObject
+    value: float | None
+    attributes: Mapping[str, Any]
+
+    def frozen(self, space: Space) -> "FrozenTrial":
+        import optuna
+
+        parameters = {name: parameter for name, parameter in space.parameters.items() if name in self.params}
+        return optuna.trial.create_trial(
+            state=_states().RUNNING if self.value is None else _states().COMPLETE,
+            value=self.value,
+            params={name: written(parameter, self.params[name]) for name, parameter in parameters.items()},
+            distributions={name: distribution(parameter) for name, parameter in parameters.items()},
+            system_attrs=dict(self.attributes),
+        )
+
+
+_STATE: Final = ":optimizer:"
+
+
+def _derived(attribute: str) -> bool:
+    """Return whether an attribute need not be kept, since it is computed again or repeats the parameters."""
+    return _STATE in attribute or "relative_params" in attribute
+
+
+def _noted(sampler: str, **counts: int) -> dict[str, Json]:
+    return {"sampler": sampler, **counts}
+
+
+def _order(trial: TrialRecord) -> float:
+    return float("-inf") if trial.order is None else trial.order
+
+
+def _attributes(trial: TrialRecord) -> Mapping[str, Any]:
+    noted = trial.reason.get("optuna")
+    attributes = noted.get("attributes") if isinstance(noted, Mapping) else None
+    return attributes if isinstance(attributes, Mapping) else {}
+
+
+def _states() -> Any:
+    import optuna
+
+    return optuna.trial.TrialState
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Optuna from telling of every study that is made."""
+    import optuna
+
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(max(before, optuna.logging.WARNING))
+    try:
+        yield
+    finally:
+        optuna.logging.set_verbosity(before)
+
+
+def _asked(study: "Study", space: Space) -> tuple["Trial", dict[str, Scalar], Mapping[str, Any]]:
+    """Ask for one point: the trial, its active parameters, and what the sampler noted with it."""
+    trial = study.ask()
+    params: dict[str, Scalar] = {}
+    for name in ordered(space.parameters):
+        parameter = space.parameters[name]
+        if hold(conditions(parameter), params):
+            params[name] = suggested(trial, name, parameter)
+    return trial, params, study.get_trials(deepcopy=False)[trial.number].system_attrs

@@ -1,0 +1,69 @@
+"""Strategies that read more than ranks decide alike on every store."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from phyla.integrations.optuna_search import Optuna
+from phyla.machine import Rules
+from phyla.population import ASHA, PB2, PBT, Strategy, Truncation
+from phyla.records import Maximize, StudyState, TrialRecord
+from phyla.space import Float, Int, Space
+from phyla.store import open_store
+from simulation import Simulation
+
+STRATEGIES: dict[str, Strategy] = {
+    "asha": ASHA(9, 18, 2),
+    "successive halving": ASHA(9, 18, 2, synchronous=True),
+    "optuna, in pieces": Optuna(6, 12, settings={"n_startup_trials": 2}, steps_per_trial=6),
+    "optuna, cma-es": Optuna(9, 10, "cma-es"),
+    "optuna, quasi-random": Optuna(5, 10, "qmc", {"scramble": True}),
+    "pb2": PBT(
+        population_size=5,
+        steps_per_trial=2,
+        total_steps=16,
+        exploit=Truncation(0.4),
+        explore=PB2(),
+        min_scores=2,
+        compare="equal progress",
+    ),
+}
+
+
+def train(parent: object, trial: TrialRecord) -> tuple[object, float]:
+    # Few values, so that there are ties.
+    return None, float(np.random.default_rng(trial.seed).integers(6))
+
+
+def on(url: str, strategy: Strategy, workers: int) -> list[tuple[object, ...]]:
+    space = Space(lr=Float(0.1, 1.0, log=True), width=Int(1, 9))
+    rules = Rules(space=space, objective=Maximize("Q"), strategy=strategy, max_attempts=1, max_broken=100)
+    simulation = Simulation(rules, train)
+    simulation.store = open_store(url, clock=simulation.clock)
+    simulation.study = simulation.store.create_study("s", {}, 3, strategy.population_size)
+    simulation.controller = simulation.new_controller()
+    if workers == 1:
+        assert simulation.run_serially().state is StudyState.COMPLETED
+    else:
+        ended = simulation.run(workers, np.random.default_rng(0), failure_rate=0.2)
+        assert ended.state is StudyState.COMPLETED, ended.message
+    with simulation.store.reader(simulation.study.id) as reader:
+        trials = list(reader.trials())
+    simulation.store.close()
+    return [(t.member, t.generation, str(t.params), t.state, t.fitness) for t in trials]
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("workers", [1, 4])
+def test_all_stores_give_the_same_study(
+    name: str, workers: int, tmp_path: Path, make_postgres_url: Callable[[], str]
+) -> None:
+    strategy = STRATEGIES[name]
+    in_memory = on("memory://", strategy, workers)
+    assert len(in_memory) > strategy.population_size - 1
+    assert on(f"sqlite:///{tmp_path / 's.db'}", strategy, workers) == in_memory
+    on_postgres = on(make_postgres_url(), strategy, workers)
+    # There, time goes on by itself; who finished when is the same all the same.
+    assert on_postgres == in_memory

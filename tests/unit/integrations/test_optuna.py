@@ -1,0 +1,255 @@
+"""Whole runs proposed by Optuna's samplers: translation, what they are shown, and that they learn."""
+
+import itertools
+import json
+import math
+import pickle
+import sys
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+
+from phyla.errors import ConfigurationError
+from phyla.integrations.optuna_search import SAMPLERS, Optuna, _Shown
+from phyla.integrations.optuna_space import distribution, read, written
+from phyla.machine import Rules
+from phyla.records import Maximize, Minimize, Objective, StudyState, TrialRecord, TrialState
+from phyla.space import Choice, Float, Int, Ordinal, Parameter, Params, Space
+from simulation import Simulation
+
+PLANE = Space(x=Float(-5.0, 5.0), y=Float(-5.0, 5.0))
+Fitness = Callable[[TrialRecord], float]
+
+
+def bowl(trial: TrialRecord) -> float:
+    x: Any = trial.params["x"]
+    y: Any = trial.params["y"]
+    return float((x - 2) ** 2 + (y + 3) ** 2)
+
+
+def ran(
+    strategy: Optuna,
+    fitness: Fitness = bowl,
+    *,
+    space: Space = PLANE,
+    objective: Objective | None = None,
+    workers: int = 1,
+    seed: int = 0,
+    failure_rate: float = 0.0,
+) -> list[TrialRecord]:
+    rules = Rules(
+        space=space,
+        objective=objective or Minimize("Q"),
+        strategy=strategy,
+        max_attempts=1,
+        max_broken=1000,
+    )
+    simulation = Simulation(rules, lambda parent, trial: (None, fitness(trial)), seed=seed)
+    ended = simulation.run(workers, np.random.default_rng(seed), failure_rate=failure_rate)
+    assert ended.state is StudyState.COMPLETED, ended.message
+    with simulation.store.reader(simulation.study.id) as reader:
+        return [trial for trial in reader.trials() if trial.state is TrialState.COMPLETED]
+
+
+def distances(done: list[TrialRecord], fitness: Fitness = bowl) -> list[float]:
+    return [math.sqrt(fitness(trial)) for trial in sorted(done, key=lambda trial: trial.id)]
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "gp", "cma-es"])
+@pytest.mark.parametrize("maximise", [False, True])
+def test_samplers_that_learn_come_near_the_optimum(sampler: str, maximise: bool) -> None:
+    sign = -1 if maximise else 1
+    strategy = Optuna({"gp": 20, "tpe": 50, "cma-es": 80}[sampler], 1, sampler)
+    objective = Maximize("Q") if maximise else Minimize("Q")
+    far = distances(ran(strategy, lambda trial: sign * bowl(trial), objective=objective))
+    assert np.mean(far[-8:]) < 0.45 * np.mean(far[:8])
+    assert min(far) < 0.7
+
+
+def test_cma_es_goes_on_where_it_was_generation_by_generation() -> None:
+    done = sorted(ran(Optuna(61, 1, "cma-es"), failure_rate=0.1), key=lambda trial: trial.id)
+    notes: list[Any] = [trial.reason["optuna"] for trial in done]
+    generations = [note.get("attributes", {}).get("cma:generation") for note in notes]
+    assert generations[0] is None
+    assert generations[1:] == sorted(generations[1:])
+    assert max(generations[1:]) >= 8
+    assert set(Counter(generations[1:-6]).values()) <= {6, 7, 8}
+    spread = [float(np.std([float(str(t.params["x"])) for t in part])) for part in (done[1:13], done[-12:])]
+    assert spread[1] < 0.5 * spread[0]
+    assert "optimizer" not in json.dumps([dict(trial.reason) for trial in done])
+
+
+def test_the_state_of_cma_es_that_is_computed_again_is_the_one_optuna_kept() -> None:
+    def newest(study: optuna.Study) -> Any:
+        kept = [
+            "".join(value for key, value in trial.system_attrs.items() if ":optimizer:" in key)
+            for trial in study.get_trials(states=[optuna.trial.TrialState.COMPLETE])
+        ]
+        return pickle.loads(bytes.fromhex([one for one in kept if one][-1]))  # noqa: S301  # Optuna's own
+
+    def objective(trial: optuna.Trial) -> float:
+        x, y = (trial.suggest_float(name, -5.0, 5.0) for name in "xy")
+        return -((x - 2) ** 2) - (y + 3) ** 2
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    native = optuna.create_study(direction="maximize", sampler=optuna.samplers.CmaEsSampler(seed=1))
+    native.optimize(objective, n_trials=40)
+    shown = [
+        _Shown(trial.params, trial.value, {k: v for k, v in trial.system_attrs.items() if k == "cma:generation"})
+        for trial in native.trials
+    ]
+    ours, theirs = newest(Optuna(1, 1, "cma-es")._informed(shown, [], PLANE, 7)), newest(native)
+    assert ours.generation == theirs.generation >= 5
+    assert ours.mean == pytest.approx(theirs.mean)
+    assert ours._sigma == pytest.approx(theirs._sigma)
+    assert pytest.approx(theirs._C) == ours._C
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_runs_in_pieces_with_many_workers_and_broken_trials(sampler: str) -> None:
+    members = 14
+    strategy = Optuna(members, 10, sampler, steps_per_trial=4)
+    done = ran(strategy, workers=3, failure_rate=0.2)
+    assert Counter(trial.member for trial in done) == dict.fromkeys(range(members), 3)
+    for member in range(members):
+        own = [trial for trial in done if trial.member == member]
+        assert len({str(trial.params) for trial in own}) == 1
+        assert len({json.dumps(trial.reason["optuna"], sort_keys=True) for trial in own}) == 1
+    starts: list[Any] = [trial.reason["optuna"] for trial in done if trial.generation == 0]
+    assert {note["sampler"] for note in starts} == {sampler}
+    if sampler != "qmc":
+        assert max(note["running"] for note in starts) == 2
+        assert max(note["finished"] for note in starts) >= members - 3
+
+
+def test_the_quasi_random_sequence_is_one_sequence() -> None:
+    choices: list[dict[str, Any]] = [{}, {"qmc_type": "halton", "scramble": True}]
+    for settings in choices:
+        done = ran(Optuna(16, 1, "qmc", settings), workers=5)
+        points = np.array([[PLANE.parameters[n].unit(t.params[n]) for n in "xy"] for t in done])  # type: ignore[union-attr]
+        assert len({tuple(point) for point in points.tolist()}) == 16
+        for column in points.T:
+            quarters = Counter(int(min(u, 0.999) * 4) for u in column)
+            assert all(3 <= quarters[quarter] <= 5 for quarter in range(4))
+
+
+def sparse(params: Params) -> bool:
+    return bool(params["kind"] == "sgd" or params["width"] >= 4)
+
+
+CONDITIONAL = Space(
+    kind=Choice(["sgd", "adam", None]),
+    opt={
+        "lr": Float(1e-4, 1.0, log=True),
+        "momentum": Float(0.0, 0.9, step=0.1, when={"/kind": "sgd"}),
+        "beta": Float(0.001, 0.5, log=True, step=0.001, when={"/kind": "adam"}),
+    },
+    width=Int(1, 9, step=2),
+    depth=Int(1, 64, log=True),
+    size=Ordinal([16, 64, 256]),
+    constraints=[sparse],
+    initial=[{"kind": "adam", "width": 5}],
+)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_conditional_nested_and_constrained_spaces(sampler: str) -> None:
+    def fitness(trial: TrialRecord) -> float:
+        return math.nan if trial.seed % 5 == 0 else abs(math.log10(float(str(trial.params["opt/lr"]))) + 2)
+
+    members = 12 if sampler == "gp" else 15
+    done = ran(Optuna(members, 1, sampler), fitness, space=CONDITIONAL, workers=2)
+    assert all(CONDITIONAL.contains(trial.params) for trial in done)
+    assert len({str(trial.params) for trial in done}) > members - 3
+    first = min(done, key=lambda trial: trial.member)
+    assert (first.params["kind"], first.params["width"]) == ("adam", 5)
+    assert "optuna" not in first.reason
+
+
+def never(params: Params) -> bool:
+    return bool(params["x"] > 4.5)
+
+
+def test_what_constraints_mostly_reject_is_drawn_from_the_priors() -> None:
+    space = Space(x=Float(0.0, 5.0), constraints=[never])
+    done = ran(Optuna(4, 1, "cma-es"), lambda trial: 1.0, space=space)
+    assert all(float(str(trial.params["x"])) > 4.5 for trial in done)
+
+
+@pytest.mark.parametrize(
+    "parameter",
+    [
+        Float(-1.0, 2.5),
+        Float(1e-5, 10.0, log=True),
+        Float(0.0, 0.9, step=0.1),
+        Float(0.1, 1.0, log=True, step=0.1),
+        Int(-3, 9),
+        Int(0, 30, step=5),
+        Int(1, 100, log=True),
+        Int(2, 20, log=True, step=3),
+        Choice([True, "a", 0, None, 2.5]),
+        Ordinal([8, 16, 64]),
+    ],
+    ids=repr,
+)
+def test_values_survive_the_translation_and_stay_in_the_distribution(parameter: Parameter) -> None:
+    rng = np.random.default_rng(0)
+    told: Any = distribution(parameter)
+    for _ in range(200):
+        value = parameter.draw(rng)
+        there = written(parameter, value)
+        assert told._contains(told.to_internal_repr(there))
+        back = read(parameter, there)
+        assert type(back) is type(value)
+        assert back == pytest.approx(value) if isinstance(value, float) else back == value
+
+
+def test_running_members_count_so_that_nothing_is_suggested_twice() -> None:
+    space = Space(x=Float(-5.0, 5.0))
+    strategy = Optuna(24, 1, "gp", {"n_startup_trials": 4})
+    rules = Rules(space=space, objective=Minimize("Q"), strategy=strategy)
+    simulation = Simulation(rules, lambda parent, trial: (None, float(str(trial.params["x"])) ** 2))
+    for _ in range(8):
+        claimed, _ = simulation.controller.claim("w")
+        simulation.controller.complete([simulation.completion(claimed[0].trial)])
+    at_once, _ = simulation.controller.claim("w", 6)
+    points = sorted(float(str(work.trial.params["x"])) for work in at_once)
+    assert min(b - a for a, b in itertools.pairwise(points)) > 1e-3
+    notes: list[Any] = [work.trial.reason["optuna"] for work in at_once]
+    assert [note["running"] for note in notes] == list(range(6))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Optuna(0, 1), r"Optuna\(members=0\)"),
+        (lambda: Optuna(1, 5, steps_per_trial=6), "a trial may not be longer"),
+        (lambda: Optuna(1, 1, "annealing"), "choose 'tpe', 'gp', 'cma-es', 'qmc', 'random'"),
+        (lambda: Optuna(1, 1, "tpe", {"seed": 3}), "leave the seed out"),
+        (lambda: Optuna(1, 1, "tpe", {"sigma": 3}), r"does not take the settings \{'sigma': 3\}"),
+        (lambda: Optuna(1, 1, "qmc", {"qmc_type": "none"}), "does not take the settings"),
+    ],
+)
+def test_settings_that_make_no_sense(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("sampler", "package", "how"),
+    [
+        ("tpe", "optuna", r'needs the package optuna: pip install "phyla\[optuna\]"$'),
+        ("cma-es", "cmaes", r'needs the package cmaes: pip install "phyla\[optuna\]"$'),
+        ("gp", "torch", r'needs the package torch: pip install "phyla\[optuna\]" torch$'),
+    ],
+)
+def test_what_is_not_installed_is_named(
+    sampler: str, package: str, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigurationError, match=how):
+        Optuna(1, 1, sampler)
