@@ -255,7 +255,7 @@ def run_cells(cells: Sequence[Cell], *, processes: int = 2, folder: Path = RESUL
                     failed.append(f"{cell.problem}, {cell.label}, seed {cell.seed}: {error!r}")
                     print(failed[-1], file=sys.stderr, flush=True)
                     continue
-                outcome = future.result()
+                outcome = json.loads(json.dumps(future.result()))
                 known[cell.problem][cell.key] = outcome
                 with open(folder / f"{cell.problem}.jsonl", "a") as file:
                     file.write(json.dumps(outcome) + "\n")

@@ -68,7 +68,7 @@ def discrepancy(one: Array, other: Array) -> float:
     """
 
     def kernel(x: Array, y: Array) -> float:
-        squares = ((x[:, None] - y[None]) ** 2).sum(axis=2)
+        squares = np.maximum(0.0, (x**2).sum(axis=1)[:, None] + (y**2).sum(axis=1) - 2 * x @ y.T)
         return float(np.mean([np.exp(-squares / (2 * width**2)).mean() for width in (0.2, 0.8)]))
 
     return float(np.sqrt(max(0.0, kernel(one, one) + kernel(other, other) - 2 * kernel(one, other))))
@@ -147,9 +147,12 @@ def summary(results: phyla.Results) -> str:
         return "no generator has a finite fitness"
     generator = load(best.checkpoint.path / "networks.npz")["generator"]
     found = measure(generator, np.random.default_rng(0), 2000)
-    lines = [f"{found['modes']} of {MODES} modes, {found['near']:.0%} of samples near one, "]
-    lines[0] += f"discrepancy {found['discrepancy']:.3f}"
-    lines += ["", f"{'from step':>9} {'generator':>10} {'discriminator':>14} {'ratio':>6}"]
+    lines = [
+        f"{found['modes']} of {MODES} modes, {found['near']:.0%} of samples near one, "
+        f"discrepancy {found['discrepancy']:.3f}",
+        "",
+    ]
+    lines += [f"{'from step':>9} {'generator':>10} {'discriminator':>14} {'ratio':>6}"]
     for segment in results.schedule().segments:
         lr = {which: float(str(segment.params[f"{which}/lr"])) for which in ("generator", "discriminator")}
         ratio = lr["generator"] / lr["discriminator"]
