@@ -153,7 +153,11 @@ def summary(results: phyla.Results) -> str:
         "",
     ]
     lines += [f"{'from step':>9} {'generator':>10} {'discriminator':>14} {'ratio':>6}"]
+    before: object = None
     for segment in results.schedule().segments:
+        if segment.params == before:
+            continue
+        before = segment.params
         lr = {which: float(str(segment.params[f"{which}/lr"])) for which in ("generator", "discriminator")}
         ratio = lr["generator"] / lr["discriminator"]
         lines.append(
