@@ -257,8 +257,9 @@ def run_cells(cells: Sequence[Cell], *, processes: int = 2, folder: Path = RESUL
                     continue
                 outcome = json.loads(json.dumps(future.result()))
                 known[cell.problem][cell.key] = outcome
-                with open(folder / f"{cell.problem}.jsonl", "a") as file:
-                    file.write(json.dumps(outcome) + "\n")
+                # In one piece, so that two scripts may write at once, and after a line that was cut off.
+                with open(folder / f"{cell.problem}.jsonl", "ab", buffering=0) as file:
+                    file.write(b"\n" + json.dumps(outcome).encode() + b"\n")
                 if number % 25 == 0:
                     print(f"{number} of {len(waiting)}", flush=True)
     if failed:

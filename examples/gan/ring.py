@@ -147,12 +147,9 @@ def summary(results: phyla.Results) -> str:
         return "no generator has a finite fitness"
     generator = load(best.checkpoint.path / "networks.npz")["generator"]
     found = measure(generator, np.random.default_rng(0), 2000)
-    lines = [
-        f"{found['modes']} of {MODES} modes, {found['near']:.0%} of samples near one, "
-        f"discrepancy {found['discrepancy']:.3f}",
-        "",
-    ]
-    lines += [f"{'from step':>9} {'generator':>10} {'discriminator':>14} {'ratio':>6}"]
+    near, discrepancy = found["near"], found["discrepancy"]
+    lines = [f"{found['modes']} of {MODES} modes, {near:.0%} of samples near one, discrepancy {discrepancy:.3f}"]
+    lines += ["", f"{'from step':>9} {'generator':>10} {'discriminator':>14} {'ratio':>6}"]
     before: object = None
     for segment in results.schedule().segments:
         if segment.params == before:

@@ -53,10 +53,11 @@ def test_what_was_found_is_not_run_again_and_a_line_that_is_cut_off_is(tmp_path:
     cells = [Cell(problem="fig2", label="PBT", strategy=pbt(SMALL), seed=seed) for seed in range(2)]
     first = run_cells(cells, processes=1, folder=tmp_path)
     path = tmp_path / "fig2.jsonl"
-    kept, last = path.read_text().splitlines()
+    written = path.read_text()
+    kept, last = filter(None, written.splitlines())
     assert run_cells(cells, folder=tmp_path) == first
-    assert path.read_text().splitlines() == [kept, last]
-    path.write_text(kept + "\n" + last[:40] + "\n")
+    assert path.read_text() == written
+    path.write_text(kept + "\n" + last[:40])
     assert len(finished("fig2", tmp_path)) == 1
     again = run_cells(cells, processes=1, folder=tmp_path)
     assert [without_time(one) for one in again] == [without_time(one) for one in first]
