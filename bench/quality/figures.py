@@ -20,13 +20,13 @@ PAGES = {
 
 
 def curve_figure(title: str, table: dict[str, Any], labels: Sequence[str], what: str) -> str:
-    """Return the best fitness so far over steps, median and quartiles over seeds."""
+    """Return the best fitness so far over steps, median and quartiles over seeds; losses on a log scale."""
     found = [(label, table["curves"][label]) for label in labels if label in table["curves"]]
     drawn = [
         Line(label=label, x=curve["steps"], y=curve["median"], low=curve["low"], high=curve["high"])
         for label, curve in found
     ]
-    return lines(title, drawn, "training steps of all members", what)
+    return lines(title, drawn, "training steps of all members", what, log_y=not table["maximize"])
 
 
 def rows_figure(title: str, table: dict[str, Any], what: str) -> str:

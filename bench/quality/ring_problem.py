@@ -24,7 +24,7 @@ QUICK = Budget(
     total_steps=20,
     grid={"generator/lr": [1e-3, 1e-2], "discriminator/lr": [1e-3, 1e-2]},
 )
-COST_S = 9.0
+COST_S = 7.0
 USES = (networks, ring)
 
 
