@@ -16,6 +16,7 @@ import multiprocessing
 import os
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -246,7 +247,9 @@ def run_cells(cells: Sequence[Cell], *, processes: int = 2, folder: Path = RESUL
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
             os.environ.setdefault(name, "1")  # read by the processes that are started now
         context = multiprocessing.get_context("spawn")
-        with concurrent.futures.ProcessPoolExecutor(min(processes, len(waiting)), mp_context=context) as pool:
+        with concurrent.futures.ProcessPoolExecutor(
+            min(processes, len(waiting)), mp_context=context, initializer=_end_with_parent
+        ) as pool:
             running = {pool.submit(run_cell, cell): cell for cell in waiting.values()}
             for number, future in enumerate(concurrent.futures.as_completed(running), 1):
                 cell = running[future]
@@ -266,6 +269,18 @@ def run_cells(cells: Sequence[Cell], *, processes: int = 2, folder: Path = RESUL
         raise SystemExit(f"{len(failed)} of {len(cells)} studies failed; the others are kept in {folder}")
     # A cell may have been run before under another label.
     return [{**known[cell.problem][cell.key], "label": cell.label} for cell in cells]
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it has ended, in whatever way."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _announce(
