@@ -28,7 +28,7 @@ def main() -> None:
         ("compare.py", how),
         ("ablations.py", how),
         ("figures.py", ["--out", str(figures)] if figures else []),
-        ("results.py", ["--out", str(page)] if page else []),
+        ("results_page.py", ["--out", str(page)] if page else []),
     ):
         command = [sys.executable, str(HERE / script), "--folder", str(folder), *more]
         subprocess.run(command, check=True)

@@ -1,24 +1,29 @@
 """The benchmarks of quality, on small budgets: their studies, their statistics, their tables and figures."""
 
 import json
+import subprocess
+import sys
+import time
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import comparing
 import numpy as np
+import psutil
 import pytest
 from ablations import AS_FOUND, FIRST, HELD, REPLAYS, intervals, parts, populations, replays
 from compare import compare
 from comparing import Budget, Cell, Outcome, finished, module_of, run_cell, run_cells
 from contenders import BASELINE, CONTENDERS, Contender, pbt, tuned
 from figures import draw
+from results_page import page
 from summaries import table, write
 from tables import rows
 
 import phyla
 from phyla.population import Strategy
-from results import page
 
 PROBLEMS = ["fig2", "digits", "cartpole", "ring"]
 SMALL = Budget(members=2, steps_per_trial=5, total_steps=20, grid={"h0": [0.0, 1.0]})
@@ -75,6 +80,24 @@ def test_a_study_that_fails_is_told_and_the_others_are_kept(
         run_cells(cells, processes=1, folder=tmp_path)
     assert "off the space, seed 0" in capsys.readouterr().err
     assert [one["label"] for one in finished("fig2", tmp_path).values()] == ["PBT"]
+
+
+def test_a_comparison_that_is_killed_leaves_no_process_and_goes_on(tmp_path: Path) -> None:
+    script = Path(comparing.__file__).with_name("compare.py")
+    command = [sys.executable, str(script), "fig2", "--seeds", "60", "--folder", str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    while not finished("fig2", tmp_path):
+        assert process.poll() is None
+        time.sleep(0.05)
+    children = psutil.Process(process.pid).children(recursive=True)
+    assert len(children) >= 2
+    process.kill()
+    process.wait()
+    _, alive = psutil.wait_procs(children, timeout=60)
+    assert not alive
+    kept = set(finished("fig2", tmp_path))
+    compare("fig2", seeds=1, folder=tmp_path)
+    assert kept <= set(finished("fig2", tmp_path))
 
 
 def outcomes(label: str, values: list[float], **more: Any) -> list[Outcome]:

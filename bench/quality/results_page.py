@@ -1,4 +1,4 @@
-"""Write docs/results.md from what comparisons found: `python bench/quality/results.py`."""
+"""Write docs/results.md from what comparisons found: `python bench/quality/results_page.py`."""
 
 import argparse
 from pathlib import Path
@@ -19,7 +19,7 @@ FIGURES = {
 HEAD = """# What the strategies do
 
 Made by `python bench/quality/everything.py`, which runs the studies (`compare.py`, `ablations.py`) and then
-writes this page (`results.py`) and the figures (`figures.py`). Nothing here is typed in by hand.
+writes this page (`results_page.py`) and the figures (`figures.py`). Nothing here is typed in by hand.
 
 Every study runs through `phyla.Study`. In one table all strategies have the same number of training steps and
 the same seeds: of the problem (data, environments) and of the study, so members begin with the same
