@@ -6,7 +6,7 @@ from typing import Any
 
 from comparing import RESULTS
 from summaries import read
-from tables import markdown
+from tables import markdown, reading
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "results.md"
 FIGURES = {
@@ -45,6 +45,7 @@ def page(folder: Path) -> str:
         parts += [f"![{summary['title']}](figures/{figure})" for figure in FIGURES[name]]
         for table in summary["tables"]:
             parts += [table["caption"], markdown(table["rows"], notes=table["notes"])]
+            parts.append(reading(table["rows"], table["baseline"]))
     if found:
         parts += ["## The machine", _machine(next(iter(found.values()))["machine"])]
     return "\n\n".join(part.strip() for part in parts) + "\n"

@@ -20,7 +20,7 @@ from contenders import BASELINE, CONTENDERS, Contender, pbt, tuned
 from figures import draw
 from results_page import page
 from summaries import table, write
-from tables import rows
+from tables import reading, rows
 
 import phyla
 from phyla.population import Strategy
@@ -124,6 +124,9 @@ def test_rows_compare_seed_by_seed() -> None:
     assert (better["won"], better["lost"], better["p"]) == (6, 0, pytest.approx(2 / 2**6))
     assert better["p_holm"] == pytest.approx(2 * better["p"])
     assert (same["won"], same["lost"], same["p"], same["p_holm"]) == (0, 0, 1.0, 1.0)
+    assert reading(found, "base").startswith("No row")
+    told = [{**better, "p_holm": 0.01}, {**better, "label": "bad", "won": 0, "lost": 6, "p_holm": 0.01}, same]
+    assert reading(told, "base").startswith("Better than base: better. Worse than base: bad. The others")
 
 
 def test_tuning_takes_the_best_median_and_of_equals_the_earlier() -> None:
@@ -183,4 +186,5 @@ def test_a_summary_is_read_back(tmp_path: Path) -> None:
     write("digits", "Title", "Text.", [table("Caption", found, "base", maximize=False)], folder=tmp_path)
     text = page(tmp_path)
     assert "## Title" in text
+    assert "No row can be told apart from base" in text
     assert "| other | 1.7500 | 1.6250 - 1.8750 | 1.7500 | 2 | 1 : 1 | 1.00 | 5 |" in text
