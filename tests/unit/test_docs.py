@@ -78,6 +78,22 @@ def test_the_programs_of_the_guide_run(tmp_path: Path) -> None:
     run_python("-c", RUNNER, *programs, cwd=tmp_path)
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "docs/strategies").glob("*-*.md")), ids=lambda page: page.stem)
+def test_the_settings_in_the_pages_of_strategies_are_right(page: Path, tmp_path: Path) -> None:
+    blocks = FENCED.findall(page.read_text())
+    assert blocks
+    (tmp_path / "page.py").write_text("".join(blocks))
+    run_python("page.py", cwd=tmp_path)
+
+
+def test_every_strategy_and_rule_has_its_page() -> None:
+    pages = "".join(page.read_text() for page in (ROOT / "docs/strategies").glob("*.md"))
+    groups = ("phyla.strategies", "phyla.exploit", "phyla.explore")
+    for name, point in plugins.registered().items():
+        if name.split("/")[0] in groups and point.value.startswith("phyla."):
+            assert f"`{point.attr}" in pages, name
+
+
 def test_the_first_study_of_the_readme_runs(tmp_path: Path) -> None:
     (program,) = FENCED.findall(README)
     (tmp_path / "first.py").write_text(program)
@@ -170,7 +186,9 @@ def test_every_trial_attribute_is_in_the_guide() -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize("page", ["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
+@pytest.mark.parametrize(
+    "page", ["README.md", *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md")))]
+)
 def test_links_lead_somewhere(page: str) -> None:
     path = ROOT / page
     for link in LINK.findall(path.read_text()):

@@ -90,8 +90,8 @@ class PBT:
             raise ConfigurationError(f"PBT(compare={self.compare!r}): choose 'latest' or 'equal progress'")
         if self.compare == "equal progress" and self.exploit is not None and self.exploit.pareto:
             raise ConfigurationError(
-                f"PBT(compare='equal progress', exploit={type(self.exploit).__name__}(...)): standing among equally "
-                "old weights is one number, and a front has none; use compare='latest'"
+                f"PBT(compare='equal progress', exploit={type(self.exploit).__name__}(...)): where a score stands "
+                "among those of equally old weights is one number, and a front has none; use compare='latest'"
             )
 
     @property

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from comparing import replicates_of, study_of
+from compared import replicates_of, study_of
 from phyla.errors import UsageError
 from phyla.records import AttemptState, Phase, StudyState
 from phyla.report import (

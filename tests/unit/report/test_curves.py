@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comparing import Line, study_of
+from compared import Line, study_of
 from phyla.records import StudyState
 from phyla.report import StudyData
 from phyla.report.curves import Curve, band, curve, time_in

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from comparing import Line, study_of
+from compared import Line, study_of
 from phyla.records import Json
 from phyla.report import StudyData
 from phyla.report.sensitivity import Sensitivity, sensitivities

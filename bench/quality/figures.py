@@ -1,0 +1,106 @@
+"""Draw the figures of the docs from what comparisons found: `python bench/quality/figures.py`."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from contenders import BASELINE
+from summaries import read
+from svg import Line, dots, lines
+
+from comparing import RESULTS
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "figures"
+PAGES = {
+    "initiator": (BASELINE, "initiator PBT"),
+    "baselines": (BASELINE, "random search", "grid search"),
+    "single-worker": (BASELINE, "single worker explores", "random search"),
+}
+"""Labels whose curves are drawn together."""
+
+
+def curve_figure(title: str, table: dict[str, Any], labels: Sequence[str], what: str) -> str:
+    """Return the best fitness so far over steps, median and quartiles over seeds; losses on a log scale."""
+    found = [(label, table["curves"][label]) for label in labels if label in table["curves"]]
+    drawn = [
+        Line(label=label, x=curve["steps"], y=curve["median"], low=curve["low"], high=curve["high"])
+        for label, curve in found
+    ]
+    return lines(title, drawn, "training steps of all members", what, log_y=not table["maximize"])
+
+
+def rows_figure(title: str, table: dict[str, Any], what: str) -> str:
+    """Return the medians and quartiles of a table."""
+    rows = [(row["label"], row["low"], row["median"], row["high"]) for row in table["rows"]]
+    return dots(title, rows, what, first=table["baseline"])
+
+
+def interval_figure(table: dict[str, Any], what: str) -> str:
+    """Return what each ready interval came to."""
+    found = sorted((int(row["label"].split()[1]), row) for row in table["rows"])
+    line = Line(
+        label="median and quartiles",
+        x=[steps for steps, _ in found],
+        y=[row["median"] for _, row in found],
+        low=[row["low"] for _, row in found],
+        high=[row["high"] for _, row in found],
+    )
+    return lines("Ready interval, on the digits", [line], "steps between two decisions", what, log_x=True)
+
+
+def schedule_figure(schedules: Sequence[Any], name: str = "lr") -> str:
+    """Return one hyperparameter along the winning schedules of several seeds."""
+    drawn = []
+    for seed, schedule in schedules[:6]:
+        segments = schedule["segments"]
+        x = [segment["start_step"] for segment in segments] + [segments[-1]["end_step"]]
+        y = [segment["params"][name] for segment in segments]
+        drawn.append(Line(label=f"seed {seed}", x=x, y=[*y, y[-1]], step=True))
+    return lines("Learning rates that populations found", drawn, "training step", "learning rate", log_y=True)
+
+
+def draw(folder: Path) -> dict[str, str]:
+    """Return every figure that can be drawn, by the name of its file."""
+    found = read(folder)
+    figures: dict[str, str] = {}
+    fitness = {
+        "digits": "negative log-likelihood, validation",
+        "cartpole": "return of 8 episodes",
+        "ring": "discrepancy",
+    }
+    for name in [name for name in fitness if name in found]:
+        table = found[name]["tables"][0]
+        figures[f"{name}.svg"] = rows_figure(found[name]["title"], table, table["caption"].split(";")[0])
+        for page, labels in PAGES.items():
+            title = f"Best so far: {found[name]['title'].split(':')[0]}"
+            figures[f"{page}-{name}.svg"] = curve_figure(title, table, labels, fitness[name])
+    if "ablations" in found:
+        summary = found["ablations"]
+        at, what = summary["places"], "negative log-likelihood, test"
+        figures["interval.svg"] = interval_figure(summary["tables"][at["interval"]], what)
+        for name in ("parts", "size", "total"):
+            table = summary["tables"][at[name]]
+            figures[f"{name}.svg"] = rows_figure(table["caption"].split(":")[0], table, what)
+    if "replay" in found:
+        figures["replay.svg"] = rows_figure(
+            "Schedules trained again, on the digits", found["replay"]["tables"][0], "negative log-likelihood, test"
+        )
+        figures["schedules.svg"] = schedule_figure(found["replay"]["schedules"])
+    return figures
+
+
+def main() -> None:
+    """Draw what there is."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, default=RESULTS, help="where results are kept")
+    parser.add_argument("--out", type=Path, default=DOCS, help="where figures go")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    for name, text in draw(options.folder).items():
+        (options.out / name).write_text(text)
+        print(f"wrote {options.out / name}")
+
+
+if __name__ == "__main__":
+    main()

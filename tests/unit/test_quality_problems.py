@@ -1,0 +1,62 @@
+"""The problems of the benchmarks of quality are what they say."""
+
+from typing import Any
+
+import cartpole_problem
+import digits_problem
+import numpy as np
+import pytest
+
+import phyla
+from comparing import Cell, run_cell
+
+
+def test_advantages_are_discounted_sums_that_stop_at_failures() -> None:
+    rng = np.random.default_rng(0)
+    rewards, values, ended = rng.normal(size=(6, 2)), rng.normal(size=(7, 2)), np.zeros((6, 2))
+    ended[2, 1] = 1.0
+    found = cartpole_problem.advantages(rewards, values, ended, 0.9, 1.0)
+    whole = sum(0.9**at * rewards[at, 0] for at in range(6)) + 0.9**6 * values[6, 0]
+    assert found[0, 0] == pytest.approx(whole - values[0, 0])
+    assert found[0, 1] == pytest.approx(rewards[0, 1] + 0.9 * rewards[1, 1] + 0.81 * rewards[2, 1] - values[0, 1])
+    one_step = cartpole_problem.advantages(rewards, values, ended, 0.9, 0.0)
+    assert one_step[4] == pytest.approx(rewards[4] + 0.9 * values[5] - values[4])
+
+
+def test_the_pole_is_learned_with_good_settings_and_not_without_learning() -> None:
+    def reached(lr: float) -> float:
+        grid = {"lr": [lr], "horizon": [50.0], "trace": [0.9], "entropy": [1e-3]}
+        cell = Cell(problem="cartpole", label="", strategy=phyla.GridSearch(grid, 150), seed=0)
+        return float(run_cell(cell)["final"]["report"])
+
+    assert reached(0.02) > 90
+    assert reached(1e-5) < 40
+
+
+def test_a_step_on_the_digits_goes_down_the_gradient() -> None:
+    rng = np.random.default_rng(0)
+    weights = digits_problem.fresh(rng)
+    x, y = rng.normal(size=(5, 64)), rng.integers(0, 10, 5)
+    before = {name: value.copy() for name, value in weights.items()}
+    params: Any = {"lr": 1.0, "momentum": 0.0, "decay": 0.1}
+    digits_problem.step(weights, x, y, params)
+    for name in ("w1", "b1", "w2", "b2"):
+        at = (0,) * before[name].ndim
+        moved = {**before, name: before[name].copy()}
+        moved[name][at] += 1e-6
+        slope = (digits_problem.nll(moved, (x, y)) - digits_problem.nll(before, (x, y))) / 1e-6
+        expected = -(slope + 0.1 * before[name][at])
+        assert weights[name][at] - before[name][at] == pytest.approx(expected, abs=1e-4)
+
+
+def test_training_labels_are_wrong_as_often_as_said_and_parts_share_no_image() -> None:
+    x, y = digits_problem.images()
+    parts = digits_problem.split(3)
+    rows = {tuple(row): label for row, label in zip(x, y, strict=True)}
+    wrong = [rows[tuple(row)] != label for row, label in zip(*parts["train"], strict=True)]
+    assert np.mean(wrong) == pytest.approx(digits_problem.WRONG, abs=0.08)
+    assert all(rows[tuple(row)] == label for row, label in zip(*parts["test"], strict=True))
+    assert sum(len(part[1]) for part in parts.values()) == len(y)
+    seen = [{tuple(row) for row in part[0]} for part in parts.values()]
+    assert not seen[0] & seen[1]
+    assert not seen[0] & seen[2]
