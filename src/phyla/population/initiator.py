@@ -6,6 +6,7 @@ from typing import final
 
 from phyla.errors import ConfigurationError
 from phyla.population.checks import check_integer, check_steps
+from phyla.population.copying import Copy, check_copy, taken_over
 from phyla.population.decision import Decision, Start, Wait
 from phyla.population.exploit import facts
 from phyla.population.explore import Explore, Perturb
@@ -47,6 +48,7 @@ class InitiatorPBT:
         explore: how the winner's hyperparameters mutate; None copies them unchanged.
         fitness: how the reports of one trial become its fitness, or the suite that gives it (`FromSuite`),
             which needs the gate.
+        copy: what the loser of a tournament takes over: weights and hyperparameters, or only one of them.
 
     Raises:
         ConfigurationError: a number is out of range, or a suite gives the fitness and there is no gate.
@@ -59,11 +61,13 @@ class InitiatorPBT:
     gate: bool = True
     explore: Explore | None = _PERTURB
     fitness: FitnessRule | FromSuite = _LAST
+    copy: Copy = "both"
 
     def __post_init__(self) -> None:
         check_integer("InitiatorPBT", "population_size", self.population_size, 1)
         check_integer("InitiatorPBT", "steps_per_trial", self.steps_per_trial, 1)
         check_steps("InitiatorPBT", self.steps_per_trial, self.total_steps)
+        check_copy("InitiatorPBT", self.copy)
         if self.generations not in (1, 2):
             raise ConfigurationError(f"InitiatorPBT(generations={self.generations!r}): choose 1 or 2")
         if isinstance(self.fitness, FromSuite) and not self.gate:
@@ -122,14 +126,16 @@ class InitiatorPBT:
         winner = head if opponent is None or wins else opponent[0]
         if not wins:
             compared = {**compared, "donor": facts(winner)}
-        explored = self.explore.propose(winner, population, context) if self.explore else None
+        weights, source = taken_over(head, winner, self.copy)
+        explored = self.explore.propose(source, population, context) if self.explore else None
         return Start(
-            weights=winner,
-            params=explored.params if explored else winner.params,
-            params_from=winner.trial,
+            weights=weights,
+            params=explored.params if explored else source.params,
+            params_from=source.trial,
             steps=steps,
             reason={
                 "decision": "explore" if wins else "exploit",
+                **({} if wins else {"copied": self.copy}),
                 "compared": compared,
                 "changes": explored.changes if explored else {},
                 **(explored.facts if explored else {}),

@@ -5,6 +5,7 @@ from typing import Literal, final
 
 from phyla.errors import ConfigurationError
 from phyla.population.checks import check_integer, check_steps
+from phyla.population.copying import Copy, check_copy, taken_over
 from phyla.population.decision import Decision, Measure, Start
 from phyla.population.equal_progress import EqualProgress
 from phyla.population.exploit import Exploit, Exploited, Truncation
@@ -17,7 +18,6 @@ from phyla.population.starts import replaces
 from phyla.population.strategy import Context
 from phyla.records import JsonObject, Member, Scored
 
-Copy = Literal["both", "weights", "hyperparameters"]
 Compare = Literal["latest", "equal progress"]
 
 DRAWS = 5
@@ -84,8 +84,7 @@ class PBT:
         check_steps("PBT", self.steps_per_trial, self.total_steps)
         if self.ready_interval is not None and self.ready_interval < 1:
             raise ConfigurationError(f"PBT(ready_interval={self.ready_interval!r}): must be at least 1 step")
-        if self.copy not in ("both", "weights", "hyperparameters"):
-            raise ConfigurationError(f"PBT(copy={self.copy!r}): choose 'both', 'weights' or 'hyperparameters'")
+        check_copy("PBT", self.copy)
         if self.compare not in ("latest", "equal progress"):
             raise ConfigurationError(f"PBT(compare={self.compare!r}): choose 'latest' or 'equal progress'")
         if self.compare == "equal progress" and self.exploit is not None and self.exploit.pareto:
@@ -202,8 +201,7 @@ class PBT:
     ) -> Start:
         head = member.head
         assert head is not None
-        weights = donor if donor and self.copy != "hyperparameters" else head
-        source = donor if donor and self.copy != "weights" else head
+        weights, source = taken_over(head, donor or head, self.copy)
         explored = self.explore.propose(source, population, context) if self.explore else None
         reason: JsonObject = {
             "decision": "exploit" if donor else "explore",

@@ -174,6 +174,8 @@ STRATEGIES: dict[str, Strategy] = {
     "initiators, without gate": initiators(gate=False),
     "initiators, one generation": initiators(generations=1),
     "initiators, one generation, without gate": initiators(generations=1, gate=False),
+    "initiators, weights alone": initiators(copy="weights"),
+    "initiators, hyperparameters alone, without gate": initiators(copy="hyperparameters", gate=False),
     "initiators, one member": initiators(population_size=1),
     "single worker": SingleWorkerExplore(explore_steps=3, exploit_steps=10, total_steps=49),
     "pareto truncation": pbt(ParetoTruncation(0.34)),

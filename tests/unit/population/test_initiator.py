@@ -47,6 +47,21 @@ def facts(trial: TrialRecord) -> dict[str, Any]:
     return cast("dict[str, Any]", trial.reason.get("compared", {}))
 
 
+@pytest.mark.parametrize(
+    ("copy", "weights", "params"),
+    [("both", "donor", "donor"), ("weights", "donor", "own"), ("hyperparameters", "own", "donor")],
+)
+def test_what_the_loser_takes_over(copy: str, weights: str, params: str) -> None:
+    rows = ran(3, copy=copy, explore=None)
+    lost = [trial for trial in rows.values() if trial.reason["decision"] == "exploit"]
+    assert len(lost) > 10
+    for trial in lost:
+        assert trial.parent == facts(trial)[weights]["trial"]
+        assert trial.params_from == facts(trial)[params]["trial"]
+        assert trial.params == rows[facts(trial)[params]["trial"]].params
+        assert trial.reason["copied"] == copy
+
+
 @pytest.mark.parametrize("workers", [1, 3, 6, 12])
 @pytest.mark.parametrize("gate", [True, False])
 def test_every_completed_trial_but_the_last_initiates_exactly_once(workers: int, gate: bool) -> None:
@@ -106,6 +121,7 @@ def test_both_winners_have_mutated_children() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"copy": "nothing"}, r"InitiatorPBT\(copy='nothing'\): choose"),
         ({"population_size": 0}, r"InitiatorPBT\(population_size=0\)"),
         ({"steps_per_trial": 0}, r"InitiatorPBT\(steps_per_trial=0\)"),
         ({"steps_per_trial": 11}, r"InitiatorPBT\(steps_per_trial=11, total_steps=10\)"),
