@@ -143,14 +143,19 @@ b(base, size) AS (SELECT coalesce(max(t.id), 0), max(s.population_size) FROM tri
 # Trials move `base`, so they come last; foreign keys are not enforced on this connection.
 HISTORY = (
     f"""{NUMBERS} INSERT INTO attempts
+    (trial, token, study, worker, state, claimed_at, expires_at, ended_at, outcome, error)
     SELECT base + i, 1, 1, 'bench', 'completed', i, i + 60, i + 1, '{{"fitness":0.5}}', NULL FROM n, b""",
     f"""{NUMBERS} INSERT INTO checkpoints
     SELECT 1, (base + i) || '.1', base + i, 'result', 'deleted', i, printf('%064d', i), 1000000, i, 1 FROM n, b""",
     f"""{NUMBERS} INSERT INTO trials
+    (id, study, member, generation, kind, state, parent, parent_checkpoint, parent_index, jump_from, params_from,
+    replaces, params, start_step, end_step, reached_step, seed, token, failures, progress, progress_step,
+    exploited, fitness, fitness_order, metrics, checkpoint, checkpoint_index, reason, error, worker, created_at,
+    started_at, ended_at)
     SELECT base + i, 1, i % size, i / size, 'train', 'completed', base + i - size, (base + i - size) || '.1', 0,
     NULL, base + i - size, NULL, :params, i, i + 10, i + 10, i, 1, 0, NULL, NULL, 0,
     (i * 7919 % 100003) / 100003.0, (i * 7919 % 100003) / 100003.0, '{{"score":0.5,"loss":0.5}}',
-    (base + i) || '.1', 0, :reason, NULL, 'bench', i, i, i + 1, NULL FROM n, b""",
+    (base + i) || '.1', 0, :reason, NULL, 'bench', i, i, i + 1 FROM n, b""",
     "UPDATE members SET generation = generation + :count / (SELECT count(*) FROM members)",
 )
 
@@ -194,7 +199,8 @@ SCORES = (
     reason, created_at, ended_at)
     VALUES (:id, :study, :member, 0, 'train', 'completed', 0, :params, 0, 10, 10, 1, 1, 0, 0, :score, :score, '{}',
     :name, 0, '{}', 1, 2)""",
-    "INSERT INTO attempts VALUES (:id, 1, :study, 'x', 'completed', 1, 61, 2, NULL, NULL)",
+    """INSERT INTO attempts (trial, token, study, worker, state, claimed_at, expires_at, ended_at)
+    VALUES (:id, 1, :study, 'x', 'completed', 1, 61, 2)""",
     "INSERT INTO checkpoints VALUES (:study, :name, :id, 'result', 'live', 10, '', 1, 2, 0)",
     """UPDATE members SET spent_steps = 10, generation = 1, head = :scored, head_order = :score,
     head_checkpoint = :name, published = :scored, published_order = :score, published_checkpoint = :name

@@ -18,6 +18,7 @@ import numpy as np
 from control_plane import STEPS, add_scores, quantile, rules, timed
 from machine import facts
 from phyla.population import (
+    ASHA,
     PBT,
     Backtrack,
     BinaryTournament,
@@ -50,6 +51,9 @@ def strategies(size: int) -> Mapping[str, tuple[Strategy, float]]:
         "PBT, Backtrack": (pbt(exploit=Backtrack()), LIMIT_MS),
         "InitiatorPBT": (initiators(), LIMIT_MS),
         "InitiatorPBT, without gate": (initiators(gate=False), LIMIT_MS),
+        "PBT, min_scores": (pbt(exploit=Truncation(0.25), min_scores=2), LIMIT_MS),
+        "PBT, equal progress": (pbt(exploit=Truncation(0.25), compare="equal progress"), LIMIT_MS),
+        "ASHA": (ASHA(size, 100 * STEPS, STEPS), LIMIT_MS),
         "RandomSearch": (RandomSearch(size, 10**9, steps_per_trial=STEPS), LIMIT_MS),
     }
 

@@ -161,6 +161,9 @@ class Listed:
         return [t for t in self.trials.values() if t.state in (TrialState.PENDING, TrialState.RUNNING)]
 
     def standing(self, generation: int, order: float) -> tuple[int, int]:
-        orders = [t.order for t in self.last_completed(len(self.trials)) if t.generation == generation]
-        known = [o for o in orders if o is not None]
-        return sum(o > order for o in known), len(known)
+        orders = self.orders(generation)
+        return sum(o > order for o in orders), len(orders)
+
+    def orders(self, generation: int) -> Sequence[float]:
+        done = [t for t in self.last_completed(len(self.trials)) if t.generation == generation]
+        return sorted(t.order for t in done if t.order is not None)

@@ -245,6 +245,7 @@ def _answers(view: Reader) -> dict[str, Any]:
         "members": view.members(),
         "last completed": [view.last_completed(count) for count in (0, 2, 99)],
         "unfinished trials": view.unfinished(),
+        "orders": [view.orders(generation) for generation in (0, 1, 7)],
         "standing": [
             view.standing(generation, order) for generation in (0, 1, 7) for order in (float("-inf"), 0.0, 0.5)
         ],

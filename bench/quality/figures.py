@@ -5,16 +5,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from comparing import RESULTS
 from contenders import BASELINE
 from summaries import read
 from svg import Line, dots, lines
-
-from comparing import RESULTS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "figures"
 PAGES = {
     "initiator": (BASELINE, "initiator PBT"),
     "baselines": (BASELINE, "random search", "grid search"),
+    "searches": (BASELINE, "random search", "ASHA", "Optuna, tpe", "Optuna, gp", "Optuna, cma-es"),
+    "pb2": (BASELINE, "PBT, PB2 explores", "random search"),
     "single-worker": (BASELINE, "single worker explores", "random search"),
 }
 """Labels whose curves are drawn together."""

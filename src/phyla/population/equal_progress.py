@@ -1,11 +1,11 @@
 """Scores as where they stand among those at equal progress."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import final
 
 from phyla.population.protocol import Population
-from phyla.records import Member, Scored, TrialRecord
+from phyla.records import Member, Scored, TrialRecord, replace
 
 
 @final
@@ -29,6 +29,7 @@ class EqualProgress:
         self._steps = steps_per_trial
         self._real: dict[int, Scored] = {}
         self._keys: dict[int, float | None] = {}
+        self._orders: dict[int, Sequence[float]] = {}
         self._ranked: list[Member] | None = None
 
     def shown(self, member: Member) -> Member:
@@ -85,7 +86,9 @@ class EqualProgress:
     def trial(self, trial_id: int) -> TrialRecord:
         """Return a trial."""
         trial = self._population.trial(trial_id)
-        return trial if trial.reached_step is None else replace(trial, order=self._key(trial, trial.order))
+        if trial.reached_step is None:
+            return trial
+        return replace(trial, order=self._key(trial.id, trial.reached_step, trial.order))
 
     def last_completed(self, count: int) -> Sequence[TrialRecord]:
         """Return the trials that completed last."""
@@ -94,6 +97,10 @@ class EqualProgress:
     def unfinished(self) -> Sequence[TrialRecord]:
         """Return the trials that are running or queued for a retry."""
         return self._population.unfinished()
+
+    def orders(self, generation: int) -> Sequence[float]:
+        """Return the sort keys of a generation; here they are those of the scores themselves."""
+        return self._population.orders(generation)
 
     def standing(self, generation: int, order: float) -> tuple[int, int]:
         """Return how many of a generation are better; here the sort key is the one of the score itself."""
@@ -114,15 +121,19 @@ class EqualProgress:
 
     def _placed(self, scored: Scored) -> Scored:
         self._real[scored.trial] = scored
-        return replace(scored, order=self._key(self._population.trial(scored.trial), scored.order))
+        return replace(scored, order=self._key(scored.trial, scored.step, scored.order))
 
-    def _key(self, trial: TrialRecord, order: float | None) -> float | None:
+    def _key(self, trial: int, step: int, order: float | None) -> float | None:
         if order is None or order == float("-inf"):
             return order
-        if trial.id not in self._keys:
-            generation = max(0, -(-(trial.reached_step or 0) // self._steps) - 1)
-            better, count = self._population.standing(generation, order)
+        if trial not in self._keys:
+            generation = max(0, -(-step // self._steps) - 1)
+            if generation not in self._orders:
+                self._orders[generation] = self._population.orders(generation)
+            orders = self._orders[generation]
+            at = bisect_right(orders, order)
             # Measured again, a score may have another key than its trial; and one that jumped is not among them.
-            among = max(1, count if generation == trial.generation else count + 1)
-            self._keys[trial.id] = 1 - (min(better, among - 1) + 0.5) / among
-        return self._keys[trial.id]
+            is_there = at > 0 and orders[at - 1] == order
+            among = len(orders) + (not is_there)
+            self._keys[trial] = 1 - (len(orders) - at + 0.5) / among
+        return self._keys[trial]

@@ -72,6 +72,13 @@ class Population(Protocol):
         """Return the trials that are running or queued for a retry, by id."""
         ...
 
+    def orders(self, generation: int) -> Sequence[float]:
+        """Return the sort keys of the completed trials of a generation that have a fitness, lowest first.
+
+        Costs as much as there are; for one comparison use `standing`.
+        """
+        ...
+
     def standing(self, generation: int, order: float) -> tuple[int, int]:
         """Return how many completed trials of a generation are strictly better, and how many have a fitness.
 

@@ -323,9 +323,13 @@ class MemoryTransaction:
 
     def standing(self, generation: int, order: float) -> tuple[int, int]:
         """Return how many completed trials of a generation are strictly better, and how many have a fitness."""
-        of_generation = [t for t in self._t.trials.values() if _is_result(t) and t.generation == generation]
-        orders = [t.order for t in of_generation if t.order is not None]
+        orders = self.orders(generation)
         return sum(other > order for other in orders), len(orders)
+
+    def orders(self, generation: int) -> Sequence[float]:
+        """Return the sort keys of the completed trials of a generation that have a fitness, lowest first."""
+        of_generation = [t for t in self._t.trials.values() if _is_result(t) and t.generation == generation]
+        return sorted(t.order for t in of_generation if t.order is not None)
 
     def attempt(self, trial_id: int, token: int) -> Attempt | None:
         """Return one attempt."""

@@ -306,9 +306,13 @@ class Statements:
         self.last_completed = self._compile(
             newest.order_by(t.ended_at.desc(), t.id.desc()).limit(LIMIT).offset(ZERO)
         )
-        self.unfinished = self._compile(sa.select(trials).where(mine, UNFINISHED).order_by(t.id))
+        # In no order: SQLite would else walk all trials by id instead of these by their own index.
+        self.unfinished = self._compile(sa.select(trials).where(mine, UNFINISHED))
         of_generation = (
             sa.select(sa.func.count()).select_from(trials).where(mine, t.generation == GENERATION, SCORED)
+        )
+        self.orders_of_generation = self._compile(
+            sa.select(t.fitness_order).where(mine, t.generation == GENERATION, SCORED).order_by(t.fitness_order)
         )
         self.scored_of_generation = self._compile(of_generation)
         self.better_of_generation = self._compile(of_generation.where(t.fitness_order > ORDER))

@@ -197,7 +197,7 @@ trials = sa.Table(
     _index("trials_one_unfinished", "study", "member", where=UNFINISHED, unique=True),
     _index("trials_pending", "study", "id", where=PENDING),
     _index("trials_ended_at", "study", "state", "ended_at", where=ENDED),
-    _index("trials_generation", "study", "generation", "fitness_order", where=SCORED),
+    _index("trials_generation", "study", "generation", "fitness_order", "state", "kind", where=SCORED),
     _index("trials_best", "study", sa.text("fitness_order DESC"), "id", where=RESULT),
 )
 

@@ -228,12 +228,17 @@ class SqlTransaction:
 
     def unfinished(self) -> Sequence[TrialRecord]:
         """Return the trials that are running or queued for a retry, by id."""
-        return [trial_record(row) for row in self._all(self._sql.unfinished)]
+        found = [trial_record(row) for row in self._all(self._sql.unfinished)]
+        return sorted(found, key=lambda trial: trial.id)
 
     def standing(self, generation: int, order: float) -> tuple[int, int]:
         """Return how many completed trials of a generation are strictly better, and how many have a fitness."""
         better = self._count(self._sql.better_of_generation, k_generation=generation, k_order=order)
         return better, self._count(self._sql.scored_of_generation, k_generation=generation)
+
+    def orders(self, generation: int) -> Sequence[float]:
+        """Return the sort keys of the completed trials of a generation that have a fitness, lowest first."""
+        return [row[0] for row in self._all(self._sql.orders_of_generation, k_generation=generation)]
 
     def has_unfinished_trials(self) -> bool:
         """Return whether any trial is running or pending."""

@@ -14,7 +14,7 @@ def upgrade() -> None:
     op.create_index(
         "trials_generation",
         "trials",
-        ["study", "generation", "fitness_order"],
+        ["study", "generation", "fitness_order", "state", "kind"],
         sqlite_where=SCORED,
         postgresql_where=SCORED,
     )
