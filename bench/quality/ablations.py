@@ -12,11 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from comparing import RESULTS, Budget, Cell, Outcome, module_of, run_cells
 from contenders import pbt
 from summaries import table, write
 
 import phyla
-from comparing import RESULTS, Budget, Cell, Outcome, module_of, run_cells
 from phyla.lineage import Schedule
 from phyla.population import Strategy
 

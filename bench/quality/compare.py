@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from comparing import RESULTS, Budget, Cell, Outcome, module_of, run_cells
 from contenders import BASELINE, CONTENDERS, TUNING_SEEDS, Contender, tuned
 from summaries import table, write
-
-from comparing import RESULTS, Budget, Cell, Outcome, module_of, run_cells
 
 SEEDS = {"digits": 12, "cartpole": 10, "ring": 8, "fig2": 50}
 TUNED = ("digits",)

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import phyla
 from comparing import Budget, Outcome
+
+import phyla
 from phyla.population import Strategy
 
 Make = Callable[[Budget], Strategy]

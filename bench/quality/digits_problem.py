@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from comparing import Budget, Problem
 
 import phyla
-from comparing import Budget, Problem
 
 Array = npt.NDArray[np.float64]
 

@@ -6,9 +6,9 @@ In the variant without exact ties. Whoever never explores or never copies ends a
 from pathlib import Path
 
 import numpy as np
+from comparing import Budget, Problem
 
 import phyla
-from comparing import Budget, Problem
 
 NAME = "fig2"
 TITLE = "The toy of figure 2"

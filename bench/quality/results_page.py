@@ -4,10 +4,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from comparing import RESULTS
 from summaries import read
 from tables import markdown, reading
-
-from comparing import RESULTS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "results.md"
 FIGURES = {

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import numpy as np
+from comparing import Budget, Problem
 
 import phyla
-from comparing import Budget, Problem
 from gan import networks, ring
 
 NAME = "ring"

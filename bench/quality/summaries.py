@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from comparing import RESULTS, Outcome
 from tables import curves, rows
 
-from comparing import RESULTS, Outcome
 from machine import facts
 
 NAMES = ("digits", "cartpole", "ring", "ablations", "replay")

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from comparing import Outcome
 from scipy.stats import wilcoxon
 
-from comparing import Outcome
 from phyla.evaluation import holm
 
 Row = dict[str, Any]

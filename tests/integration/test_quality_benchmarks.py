@@ -9,20 +9,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import comparing
 import numpy as np
 import psutil
 import pytest
 from ablations import AS_FOUND, FIRST, HELD, REPLAYS, intervals, parts, populations, replays
 from compare import compare
+from comparing import Budget, Cell, Outcome, finished, module_of, run_cell, run_cells
 from contenders import BASELINE, CONTENDERS, Contender, pbt, tuned
 from figures import draw
 from results_page import page
 from summaries import table, write
 from tables import reading, rows
 
-import comparing
 import phyla
-from comparing import Budget, Cell, Outcome, finished, module_of, run_cell, run_cells
 from phyla.population import Strategy
 
 PROBLEMS = ["fig2", "digits", "cartpole", "ring"]

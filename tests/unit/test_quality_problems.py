@@ -6,9 +6,9 @@ import cartpole_problem
 import digits_problem
 import numpy as np
 import pytest
+from comparing import Cell, run_cell
 
 import phyla
-from comparing import Cell, run_cell
 
 
 def test_advantages_are_discounted_sums_that_stop_at_failures() -> None:
