@@ -226,8 +226,16 @@ def test_another_configuration_is_refused_unless_extended(tmp_path: Path) -> Non
         study(tmp_path, good, trials=4).run()
     results = study(tmp_path, good, trials=4).run(extend=True)
     assert results.counts() == {"completed": 12}
-    with pytest.raises(ConfigurationError, match=r"population_size .it has 3, given 4"):
+    with pytest.raises(ConfigurationError, match=r"cannot grow to 4 members: all 3 have spent their 20 steps"):
         study(tmp_path, good, trials=4, population=4).run(extend=True)
+    results = study(tmp_path, good, trials=5, population=4).run(extend=True)
+    assert results.counts() == {"completed": 12 + 4}
+    other = phyla.RandomSearch(members=4, total_steps=25, steps_per_trial=5)
+    changed = phyla.Study(
+        "errors", phyla.Space(lr=phyla.Float(0.1, 1.0)), phyla.Maximize("score"), other, good, home=tmp_path
+    )
+    with pytest.raises(ConfigurationError, match=r"strategy\.plugin .it has 'phyla.strategies/pbt'"):
+        changed.run(extend=True)
 
 
 @pytest.mark.parametrize(

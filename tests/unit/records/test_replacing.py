@@ -8,7 +8,13 @@ import pytest
 from phyla import records
 from phyla.records import MemberState, replace
 
-KINDS = [kind for kind in vars(records).values() if isinstance(kind, type) and dataclasses.is_dataclass(kind)]
+CHECKED = (records.Constrained, records.Pareto, records.StartFrom, records.WeightedSum)
+"""Kinds that look at their fields when they are made."""
+KINDS = [
+    kind
+    for kind in vars(records).values()
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind) and kind not in CHECKED
+]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
