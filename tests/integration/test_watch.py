@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 
+from phyla.cli.changes import STOPPING
 from phyla.records import GroupState, RunState, SeenState
 from watching import (
     Look,
@@ -82,7 +83,9 @@ def test_an_interrupted_watcher_is_resumed(tmp_path: Path) -> None:
     process = start(tmp_path, words, EVAL_S="20")
     wait_for(lambda: has_run(tmp_path) and Look(tmp_path).running, "running eval task")
     process.send_signal(signal.SIGINT)
-    time.sleep(0.5)
+    # Two signals at the same moment would be one.
+    assert process.stdout is not None
+    assert any(STOPPING.strip() in line for line in process.stdout)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 130, output
