@@ -301,9 +301,9 @@ class _Old:
                 return list(path[index + 1 :]), (self.start_from(trial, row),)
             kept.append(f"{trial.reached_step}")
         raise ConfigurationError(
-            f"study {self.name!r} keeps no checkpoint at step {step} on the way to trial {path[-1].id}; it keeps "
-            + (f"those at step {', '.join(kept)}" if kept else "none")
-            + ". Choose one of these, or leave --from out to train from the start (keep_every_steps= keeps more)."
+            f"study {self.name!r} keeps no checkpoint at step {step} on the way to trial {path[-1].id}"
+            + (f"; it keeps those at step {', '.join(kept)}. Choose one of these, or" if kept else ", nor at others;")
+            + " leave --from out to train from the start (keep_every_steps= keeps more)."
         )
 
     def prepared(
