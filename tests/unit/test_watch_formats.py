@@ -532,6 +532,27 @@ def test_an_orbax_directory_without_any_mark_must_be_quiet(tmp_path: Path) -> No
     assert scan(LATER)["10"].ready
 
 
+@pytest.mark.parametrize("name", ["orbax", "auto"])
+@pytest.mark.parametrize("deleted", ["mark", "marks and data"])
+def test_what_a_deletion_left_of_an_orbax_directory_is_bad(name: str, deleted: str, tmp_path: Path) -> None:
+    old = orbax(tmp_path, "10", commit=False)
+    (old / "_CHECKPOINT_METADATA").unlink()
+    for path in (*old.glob("**/*"), old):
+        set_time(path, time.time() - 60)
+    orbax(tmp_path, "20")
+    rest = orbax(tmp_path, "15")
+    (rest / "_CHECKPOINT_METADATA").unlink()
+    (rest / "commit_success.txt").unlink()
+    if deleted == "marks and data":
+        (rest / "default/d/0123").write_bytes(b"")
+    scan = scans(get_format(name, quiet_s=QUIET_S), tmp_path)
+    assert {item.step for item in scan().values() if item.ready} == {20}
+    # What an old version wrote, before any directory had a mark, has none either.
+    assert {item.step: (item.ready, item.bad) for item in scan(LATER).values()} == {
+        10: (True, False), 15: (False, True), 20: (True, False),
+    }  # fmt: skip
+
+
 def test_a_directory_of_runs_is_no_checkpoint(tmp_path: Path) -> None:
     run = tmp_path / "run1"
     run.mkdir()

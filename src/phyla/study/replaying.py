@@ -301,8 +301,8 @@ class _Old:
                 return list(path[index + 1 :]), (self.start_from(trial, row),)
             kept.append(f"{trial.reached_step}")
         raise ConfigurationError(
-            f"study {self.name!r} keeps no checkpoint at step {step} on the way to trial {path[-1].id}"
-            + (f"; it keeps those at step {', '.join(kept)}. Choose one of these, or" if kept else ", nor at others;")
+            f"study {self.name!r} keeps no checkpoint at step {step} on the way to trial {path[-1].id}, "
+            + (f"but at step {', '.join(kept)}: choose one of these, or" if kept else "nor at others:")
             + " leave --from out to train from the start (keep_every_steps= keeps more)."
         )
 

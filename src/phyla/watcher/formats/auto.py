@@ -14,7 +14,7 @@ from phyla.watcher.formats.torch import TorchFiles, check_all, is_companion
 from phyla.watcher.found import Found
 from phyla.watcher.listing import Listing, Root
 from phyla.watcher.step import StepFrom
-from phyla.watcher.survey import QUIET_S, Candidate, survey
+from phyla.watcher.survey import QUIET_S, Candidate, Judge, survey
 from phyla.watcher.verdict import Finish, Verdict, worst
 
 OTHER_ENDINGS = (
@@ -61,8 +61,9 @@ class Auto:
 
     def candidates(self, root: Root) -> Iterable[Candidate]:
         """Return what some format knows, and other entries that hold weights."""
+        orbax_judge = orbax.orbax_judge(root)
         for folder in root.folders:
-            candidate = _folder(root, folder)
+            candidate = _folder(root, folder, orbax_judge)
             if candidate is not None:
                 yield candidate
         taken: set[str] = set()
@@ -76,13 +77,13 @@ class Auto:
                 yield Candidate(name=name, paths=(name,), judge=check_all)
 
 
-def _folder(root: Root, folder: str) -> Candidate | None:
+def _folder(root: Root, folder: str, orbax_judge: Judge) -> Candidate | None:
     here = frozenset(path for path in root.inside(folder) if "/" not in path)
     step = step_of(folder)
     if step is not None and here & _TRAINER:
         return Candidate(name=folder, paths=(folder,), judge=trainer_judge(folder, step))
     if orbax.is_orbax(root, folder):
-        return Candidate(name=folder, paths=(folder,), judge=orbax.check_orbax)
+        return Candidate(name=folder, paths=(folder,), judge=orbax_judge)
     if dcp.is_distributed(root, folder):
         return Candidate(name=folder, paths=(folder,), judge=dcp.check_folder)
     known = any(path.endswith((SAFETENSORS_ENDING, ".index.json")) for path in here)

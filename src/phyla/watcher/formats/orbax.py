@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, final
 
@@ -11,7 +12,7 @@ from phyla.watcher.contents import settled
 from phyla.watcher.found import Found
 from phyla.watcher.listing import File, Listing, Root
 from phyla.watcher.step import StepFrom
-from phyla.watcher.survey import QUIET_S, Candidate, survey
+from phyla.watcher.survey import QUIET_S, Candidate, Judge, survey
 from phyla.watcher.verdict import Verdict
 
 COMMIT = "commit_success.txt"
@@ -33,6 +34,7 @@ class Orbax:
     `commit_success.txt` is written last. `_CHECKPOINT_METADATA` gets the time of the commit before
     either (orbax-checkpoint 0.12, `path/atomicity.py`). So a directory is ready when it has one of
     the two signs and its arrays have their manifests; one with neither, of an old version, when it is quiet.
+    One with neither that changed after another directory got its sign is the rest of a deletion, and never ready.
 
     Attributes:
         quiet_s: seconds without a change after which time decides.
@@ -49,9 +51,10 @@ class Orbax:
 
     def candidates(self, root: Root) -> Iterable[Candidate]:
         """Return directories that end with an integer, or hold files of Orbax."""
+        judge = orbax_judge(root)
         for folder in root.folders:
             if _STEP.fullmatch(folder) or is_orbax(root, folder):
-                yield Candidate(name=folder, paths=(folder,), judge=check_orbax)
+                yield Candidate(name=folder, paths=(folder,), judge=judge)
 
 
 def is_orbax(root: Root, folder: str) -> bool:
@@ -66,8 +69,23 @@ def is_orbax(root: Root, folder: str) -> bool:
     return any(f"{item}/{METADATA}" not in inside for item in items)
 
 
-def check_orbax(root: Path, listed: Listing) -> Verdict:
-    """Return whether a step directory was committed, and nothing of it was deleted since."""
+def orbax_judge(root: Root) -> Judge:
+    """Return what tells whether a step directory was committed, and nothing of it was deleted since.
+
+    The writer of the other directories is its writer too: does it leave a sign, then what has none
+    is no checkpoint.
+    """
+    signed = [
+        file.modified_ns
+        for listed in map(root.listing, [(folder,) for folder in root.folders])
+        if listed is not None
+        for file in listed.files
+        if file.relative.count("/") == 1 and file.name in (COMMIT, METADATA)
+    ]
+    return partial(_check, signed_ns=min(signed, default=None))
+
+
+def _check(root: Path, listed: Listing, *, signed_ns: int | None) -> Verdict:
     folder = listed.files[0].relative.partition("/")[0]
     files = listed.below(folder)
     temporary = next((path for path in files if ".orbax-checkpoint-tmp" in path), None)
@@ -88,6 +106,8 @@ def check_orbax(root: Path, listed: Listing) -> Verdict:
         return settled(Verdict.complete(f"{COMMIT} is there"), files[COMMIT], listed.folders_ns)
     if committed_at is not None:
         return settled(Verdict.complete(f"{METADATA} says it is committed"), files[METADATA], listed.folders_ns)
+    if signed_ns is not None and listed.folders_ns >= signed_ns:
+        return Verdict.partial(f"there is neither {COMMIT} nor {METADATA}, which its writer leaves in others")
     return Verdict.settling(f"there is neither {COMMIT} nor {METADATA}")
 
 
