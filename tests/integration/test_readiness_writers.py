@@ -20,18 +20,18 @@ from phyla.settings import child_environment
 from phyla.watcher import Found, get_format, take, unchanged
 
 WRITERS = Path(__file__).parents[1] / "writers.py"
-FORMAT_OF = {
-    "torch": "torch",
-    "legacy": "torch",
-    "slow": "torch",
-    "in-place": "torch",
-    "dcp": "dcp",
-    "dcp-in-place": "dcp",
-    "safetensors": "safetensors",
-    "shards": "safetensors",
-    "orbax": "orbax",
-    "orbax-commit-file": "orbax",
-    "huggingface": "huggingface",
+FORMATS_OF = {
+    "torch": ("torch",),
+    "legacy": ("torch",),
+    "slow": ("torch",),
+    "in-place": ("torch", "auto"),
+    "dcp": ("dcp", "auto"),
+    "dcp-in-place": ("dcp",),
+    "safetensors": ("safetensors",),
+    "shards": ("safetensors", "auto"),
+    "orbax": ("orbax", "auto"),
+    "orbax-commit-file": ("orbax",),
+    "huggingface": ("huggingface",),
 }
 STEPS = 400
 ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
@@ -91,54 +91,54 @@ def saved_steps(process: "subprocess.Popen[str]", count: int) -> list[int]:
     return steps
 
 
-@pytest.mark.parametrize(
-    ("library", "name"),
-    [*FORMAT_OF.items(), ("in-place", "auto"), ("dcp", "auto"), ("shards", "auto"), ("orbax", "auto")],
-)
-def test_what_is_ready_can_be_loaded(library: str, name: str, tmp_path: Path) -> None:
-    root, snapshots = tmp_path / "root", tmp_path / "snapshots"
+@pytest.mark.parametrize("library", FORMATS_OF)
+def test_what_is_ready_can_be_loaded(library: str, tmp_path: Path) -> None:
+    root = tmp_path / "root"
     root.mkdir()
-    rng = random.Random(f"{library} {name}")
-    scan = scans(get_format(name, quiet_s=QUIET_S), root)
-    loaded: set[str] = set()
+    rng = random.Random(library)
+    scan_as = {name: scans(get_format(name, quiet_s=QUIET_S), root) for name in FORMATS_OF[library]}
+    loaded: set[tuple[str, str]] = set()
     with ExitStack() as processes:
         load = Loader(library, processes)
 
-        def evaluate(found: Found, *, at_rest: bool) -> None:
-            if found.fingerprint in loaded:
+        def evaluate(name: str, found: Found, *, at_rest: bool) -> None:
+            if (name, found.fingerprint) in loaded:
                 return
             try:
-                path = take(root, found, snapshots, "link")
+                path = take(root, found, tmp_path / name, "link")
             except (CheckpointChanged, CheckpointGone):
                 assert not at_rest
                 return
             answer = load(path, found)
             if answer == "ok":
-                loaded.add(found.fingerprint)
+                loaded.add((name, found.fingerprint))
             else:
-                assert not at_rest, f"{found}: {answer}"
-                assert not unchanged(path, found), f"{found}: {answer}"
+                assert not at_rest, f"{name}: {found}: {answer}"
+                assert not unchanged(path, found), f"{name}: {found}: {answer}"
 
         kill = -1
         # On a slow machine a writer that overwrites may change each one while it is loaded.
-        while kill < 1 or (not loaded and kill < 9):
+        while kill < 1 or ({name for name, _ in loaded} != scan_as.keys() and kill < 9):
             kill += 1
             with started(library, str(root), str(STEPS)) as writer:
                 for _ in range(rng.randrange(2, 5)):
                     saved_steps(writer, 1)
-                    for found in newest_ready(scan(), 2):
-                        evaluate(found, at_rest=False)
+                    for name, scan in scan_as.items():
+                        for found in newest_ready(scan(), 2):
+                            evaluate(name, found, at_rest=False)
                 for _ in range(rng.randrange(100)):
-                    scan()
+                    for scan in scan_as.values():
+                        scan()
                 writer.send_signal(signal.SIGKILL)
                 writer.wait()
             now = START + kill * 1000
             for moment in (now, now + 1, now + 1 + QUIET_S):
                 # What a deletion left that was cut short may look whole.
-                for found in newest_ready(scan(moment), 6):
-                    if "came or went" not in found.why:
-                        evaluate(found, at_rest=True)
-        assert loaded
+                for name, scan in scan_as.items():
+                    for found in newest_ready(scan(moment), 6):
+                        if "came or went" not in found.why:
+                            evaluate(name, found, at_rest=True)
+        assert {name for name, _ in loaded} == scan_as.keys()
 
 
 def newest_ready(found: dict[str, Found], count: int) -> list[Found]:
@@ -146,9 +146,9 @@ def newest_ready(found: dict[str, Found], count: int) -> list[Found]:
     return sorted(ready, key=lambda item: item.modified_at)[-count:]
 
 
-@pytest.mark.parametrize("library", FORMAT_OF)
+@pytest.mark.parametrize("library", FORMATS_OF)
 def test_whatever_was_saved_is_found(library: str, tmp_path: Path) -> None:
-    scan = scans(get_format(FORMAT_OF[library]), tmp_path)
+    scan = scans(get_format(FORMATS_OF[library][0]), tmp_path)
     with started(library, str(tmp_path), "4") as writer:
         saved = saved_steps(writer, 4)
         assert writer.wait() == 0
