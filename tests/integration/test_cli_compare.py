@@ -17,6 +17,9 @@ from phyla.cli import main
 from phyla.settings import child_environment
 from phyla.study import list_studies, load_study, replicate_seed
 
+pytestmark = pytest.mark.xdist_group("compare")
+"""Its studies are made once, not by each process of tests."""
+
 TIMEOUT_S = 120.0
 SOURCE = Path(__file__).parents[2] / "src"
 

@@ -18,6 +18,9 @@ from phyla.cli import main
 from phyla.store import open_store
 from phyla.study import Evaluations, load_evaluations
 
+pytestmark = pytest.mark.xdist_group("evaluations")
+"""Its studies are made once, not by each process of tests."""
+
 STUDY_FILE = """
 import phyla
 

@@ -18,6 +18,9 @@ from phyla.worker import Evaluation
 from phyla.worker.evaluation import checkpoint_of
 from phyla.worker.evaluator import seed_of
 
+pytestmark = pytest.mark.xdist_group("lm")
+"""Its studies are made once, not by each process of tests."""
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "continuous_eval"
 EVERY = 50
 

@@ -13,6 +13,9 @@ import pytest
 import phyla
 from phyla.settings import child_environment
 
+pytestmark = pytest.mark.xdist_group("pareto")
+"""Its studies are made once, not by each process of tests."""
+
 SOURCE = Path(phyla.__file__).parents[1]
 
 STUDY_FILE = """

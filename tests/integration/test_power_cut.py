@@ -31,7 +31,11 @@ from phyla.settings import child_environment
 from phyla.store.sql.statements import Statements
 from traced_study import PREFIX
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="records the system calls of Linux")
+pytestmark = [
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="records the system calls of Linux"),
+    # The recording is made once, not by each process of tests.
+    pytest.mark.xdist_group("power cut"),
+]
 
 TESTS = Path(__file__).parents[1]
 SOURCE = Path(phyla.__file__).parents[1]

@@ -16,6 +16,9 @@ from phyla.errors import ConfigurationError, StudyChanged, StudyNotFound
 from phyla.records import CheckpointState, TrialKind, TrialRecord
 from phyla.settings import child_environment
 
+pytestmark = pytest.mark.xdist_group("replay")
+"""Its studies are made once, not by each process of tests."""
+
 SOURCE = Path(phyla.__file__).parents[1]
 
 STUDY_FILE = '''
