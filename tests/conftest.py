@@ -7,6 +7,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import sqlalchemy as sa
+from hypothesis import HealthCheck, settings
+
+# The same examples every time, however busy the machine is; `--hypothesis-profile default` draws others.
+settings.register_profile(
+    "repeatable", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("repeatable")
 
 
 @pytest.fixture(scope="session")

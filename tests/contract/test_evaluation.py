@@ -95,7 +95,6 @@ def test_it_answers_as_the_store_in_memory_does(subject: Subject, kind: str) -> 
         settings=settings(
             max_examples={"memory": 30, "sqlite": 25, "postgres": 8}[kind],
             stateful_step_count=30,
-            deadline=None,
             derandomize=True,
             database=None,
             phases=[Phase.generate],

@@ -99,7 +99,6 @@ def test_it_answers_as_the_store_in_memory_does(subject: Subject, kind: str) -> 
         settings=settings(
             max_examples={"memory": 10, "sqlite": 50, "postgres": 30}[kind],
             stateful_step_count=30,
-            deadline=None,
             derandomize=True,
             database=None,
             phases=[Phase.generate],

@@ -22,7 +22,7 @@ file_path = st.builds(
     part,
 )
 contents = st.dictionaries(file_path, st.binary(max_size=60), min_size=1, max_size=5)
-quick = settings(deadline=None, max_examples=60, derandomize=True)
+quick = settings(max_examples=60)
 
 
 @contextmanager

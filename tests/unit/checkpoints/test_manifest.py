@@ -42,7 +42,7 @@ def test_file_names_that_are_no_text_survive() -> None:
     assert Manifest.from_json(manifest.to_json()) == manifest
 
 
-@settings(deadline=None, max_examples=200, derandomize=True)
+@settings(max_examples=200)
 @given(st.integers(0, len(MANIFEST.to_json()) - 1), st.integers(0, 7))
 def test_any_flipped_bit_is_noticed(position: int, bit: int) -> None:
     text = MANIFEST.to_json()

@@ -12,7 +12,7 @@ from phyla.errors import UsageError
 from phyla.lineage import Lineage, Schedule, Segment
 from phyla.records import Json, TrialKind, TrialRecord, TrialState
 
-QUICK = settings(deadline=None, max_examples=60)
+QUICK = settings(max_examples=60)
 
 
 def trial(

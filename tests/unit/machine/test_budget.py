@@ -96,7 +96,7 @@ def test_exactly_the_budget(fitness: str, synchronous: bool, workers: int, failu
     synchronous=st.booleans(),
     seed=st.integers(0, 2**32),
 )
-@settings(deadline=None, max_examples=60, derandomize=True)
+@settings(max_examples=60)
 def test_any_shape_of_study_ends(
     members: int, steps: int, total: int, workers: int, synchronous: bool, seed: int
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import phyla
@@ -133,7 +133,7 @@ def check(resized: Resized, *, active: int) -> None:
     assert max(Counter((row.member, row.generation) for row in completed).values()) == 1
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 @given(
     which=st.integers(0, len(strategies(1)) - 1),
     start=st.integers(1, 6),

@@ -80,7 +80,7 @@ def test_one_worker_halves_exactly() -> None:
     synchronous=st.booleans(),
     seed=st.integers(0, 2**20),
 )
-@settings(deadline=None, max_examples=150, derandomize=True)
+@settings(max_examples=150)
 def test_every_study_ends_and_every_rung_holds_what_it_should(
     members: int,
     total: int,

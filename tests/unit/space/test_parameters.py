@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from phyla.errors import SpaceError
 from phyla.space import Choice, Float, Int, Ordinal, Parameter, Space
 
-QUICK = settings(deadline=None, max_examples=60)
+QUICK = settings(max_examples=60)
 
 numbers = st.floats(-1e6, 1e6, allow_nan=False)
 positive = st.floats(1e-8, 1e6)

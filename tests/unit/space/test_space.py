@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from phyla.errors import SpaceError
 from phyla.space import Choice, Float, Int, Ordinal, Params, Space
 
-QUICK = settings(deadline=None, max_examples=40)
+QUICK = settings(max_examples=40)
 seeds = st.integers(0, 2**32 - 1)
 
 
