@@ -223,7 +223,8 @@ def ended_and_stopped(results: phyla.Results, test: str) -> dict[str, Any]:
         test: the metric that selection does not see.
 
     Returns:
-        `ended`: of each trial that completed the steps of all trials until then, its fitness, and the metric.
+        `ended`: of each trial that completed the steps of all trials until then, its fitness, the metric, and the
+            age of its weights.
         `stopped`: of each other the steps until then, its own, and those that it was spared.
     """
     spent, ended, stopped = 0, list[list[Any]](), list[list[int]]()
@@ -233,7 +234,7 @@ def ended_and_stopped(results: phyla.Results, test: str) -> dict[str, Any]:
         if trial.stop_reason is not None:
             stopped.append([spent, trained, trial.end_step - trial.start_step - trained])
         elif trial.fitness is not None:
-            ended.append([spent, trial.fitness, trial.metrics[test]])
+            ended.append([spent, trial.fitness, trial.metrics[test], trial.reached_step])
     return {"ended": ended, "stopped": stopped}
 
 

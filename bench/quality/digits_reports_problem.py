@@ -1,4 +1,4 @@
-"""The digits once more, with the score on the validation images reported within a trial, and that on the test images.
+"""The digits once more, with the validation score reported within a trial, and the test score at its end.
 
 A trial reports 20 times, or every 10 steps if it is short.
 """

@@ -21,9 +21,10 @@ from summaries import table, write
 import phyla
 from phyla.population import StoppingRule, Strategy
 
-MEDIAN, LATE, CHANCE = "median stopping", "median stopping, from half", "stopped if worse than chance"
 WORSE_THAN_CHANCE = 2.5
 """Ten classes, all as likely: 2.3 nats."""
+MEDIAN, LATE = "median stopping", "median stopping, from half"
+CHANCE = f"stopped above {WORSE_THAN_CHANCE} nats"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +105,8 @@ def until(outcome: Outcome, steps: int) -> Outcome:
     curve = [point for point in outcome["curve"] if point[0] <= steps]
     counted = {"ended": len(ended), "stopped": len(stopped), "own": sum(one[1] for one in stopped)}
     counted["spared"] = sum(one[2] for one in stopped)
-    return {**outcome, "final": {**outcome["final"], "report": best[2]}, "curve": curve, "counted": counted}
+    final = {**outcome["final"], "report": best[2]}
+    return {**outcome, "final": final, "age": best[3], "curve": curve, "counted": counted}
 
 
 def counted(outcomes: Sequence[Outcome]) -> str:
@@ -150,8 +152,8 @@ def main() -> None:
         found.append(table(caption, outcomes, next(iter(scene.strategies)), maximize=False))
         parts.append(f"{scene.caption}, medians over seeds:\n\n{counted(outcomes)}")
     text = (
-        "All are looked at after the same number of steps really trained, those of stopped trials up to the report "
-        "that stopped them included. A study with a rule is not over then: it replaces what it stops, and "
+        "All are looked at after the same number of steps really trained, those of stopped trials up to the "
+        "report that stopped them included. A study with a rule is not over then: it replaces what it stops, and "
         "completes its budget; *in all* is what it trains until its end. Nothing was tuned; selection sees "
         "the validation score, and the tables show the test score."
     )

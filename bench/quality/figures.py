@@ -8,6 +8,7 @@ from typing import Any
 
 from comparing import RESULTS
 from contenders import BASELINE
+from early_stopping import CHANCE, LATE
 from several_metrics import BASELINE as PARETO
 from several_metrics import FAR, front
 from summaries import read
@@ -116,9 +117,9 @@ def draw(folder: Path) -> dict[str, str]:
     for name in [name for name in fitness if name in found]:
         table = found[name]["tables"][0]
         figures[f"{name}.svg"] = rows_figure(found[name]["title"], table, table["caption"].split(";")[0])
-        for page, labels in PAGES.items():
+        for page, chosen in PAGES.items():
             title = f"Best so far: {found[name]['title'].split(':')[0]}"
-            figures[f"{page}-{name}.svg"] = curve_figure(title, table, labels, fitness[name])
+            figures[f"{page}-{name}.svg"] = curve_figure(title, table, chosen, fitness[name])
     if "ablations" in found:
         summary = found["ablations"]
         at, what = summary["places"], "negative log-likelihood, test"
@@ -143,7 +144,9 @@ def draw(folder: Path) -> dict[str, str]:
             table = summary["tables"][at]
             title = f"Best so far: {table['caption'].split(', after')[0]}"
             what = "discrepancy" if name == "ring" else fitness["digits"]
-            figures[f"stopping-{name}.svg"] = curve_figure(title, table, list(table["curves"]), what)
+            # The other two run along with random search.
+            labels = [label for label in table["curves"] if label not in (LATE, CHANCE)]
+            figures[f"stopping-{name}.svg"] = curve_figure(title, table, labels, what)
     again = folder / "again.json"
     if again.exists():
         figures["again.svg"] = again_figure(json.loads(again.read_text())["curves"])
