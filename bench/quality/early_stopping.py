@@ -58,7 +58,7 @@ def scenes(*, quick: bool, seeds: int) -> dict[str, Scene]:
     def searched(budget: Budget) -> dict[str, tuple[Strategy, Sequence[StoppingRule]]]:
         search = phyla.RandomSearch(budget.members, budget.total_steps)
         first, half = budget.total_steps // 10, budget.total_steps // 2
-        rungs = replace(budget, steps_per_trial=max(1, budget.total_steps // 20))
+        rungs = replace(budget, steps_per_trial=max(5, budget.total_steps // 20))
         return {
             "random search": (search, ()),
             MEDIAN: (search, [phyla.MedianStopping(min_steps=first)]),
