@@ -28,7 +28,8 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).res
 
 import phyla
 from phyla import plugins
-from phyla.population import Strategy
+from phyla.population import StoppingRule, Strategy
+from phyla.records import Objective, TrialRecord
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "quality"
 POINTS = 60
@@ -68,13 +69,15 @@ class Problem:
         final: what the best checkpoint is worth, given its directory: `report` is what the tables compare, and
             `tune` what knobs are tuned by. Neither is seen by selection.
         setup: called once; what it returns is `trial.worker`.
+        details: what else is kept of a study, as JSON.
     """
 
     space: phyla.Space
-    objective: phyla.Maximize | phyla.Minimize
+    objective: Objective
     train: Callable[[phyla.Trial], None]
     final: Callable[[Path], Mapping[str, float]]
     setup: Callable[[phyla.WorkerContext], object] | None = None
+    details: Callable[[phyla.Results], Any] | None = None
 
 
 class ProblemModule(Protocol):
@@ -115,6 +118,8 @@ class Cell:
         strategy: it.
         seed: of the problem.
         study_seed: of the study; the problem's unless given.
+        objective: of the study; the problem's unless given.
+        stopping: rules that stop running trials.
     """
 
     problem: str
@@ -122,6 +127,8 @@ class Cell:
     strategy: Strategy
     seed: int
     study_seed: int | None = None
+    objective: Objective | None = None
+    stopping: Sequence[StoppingRule] = ()
 
     @property
     def key(self) -> str:
@@ -135,6 +142,10 @@ class Cell:
             "seed": self.seed,
             "study_seed": self.study_seed,
         }
+        if self.objective is not None:
+            settings["objective"] = plugins.encode(self.objective)
+        if self.stopping:
+            settings["stopping"] = [plugins.encode(rule) for rule in self.stopping]
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:24]
 
 
@@ -155,15 +166,17 @@ def run_cell(cell: Cell, where: Path | None = None) -> Outcome:
     """
     began = time.process_time()
     problem: Problem = module_of(cell.problem).problem(cell.seed)
+    objective = cell.objective or problem.objective
     with tempfile.TemporaryDirectory(dir=where or memory()) as home:
         results = phyla.Study(
             "cell",
             problem.space,
-            problem.objective,
+            objective,
             cell.strategy,
             problem.train,
             setup=problem.setup,
             seed=cell.seed if cell.study_seed is None else cell.study_seed,
+            stopping=cell.stopping,
             home=home,
             storage="memory://",
         ).run()
@@ -173,7 +186,8 @@ def run_cell(cell: Cell, where: Path | None = None) -> Outcome:
         final = dict(problem.final(best.checkpoint.path))
         trials = results.trials()
         schedule = results.schedule().to_json()
-    spent, curve = _curve(trials, maximize=isinstance(problem.objective, phyla.Maximize))
+        details = None if problem.details is None else {"details": problem.details(results)}
+    spent, curve = _curve(trials, maximize=objective.maximize)
     area = sum(best * (at - before) for (before, best), (at, _) in itertools.pairwise(curve))
     area = area / (spent - curve[0][0]) if spent > curve[0][0] else curve[-1][1]
     return {
@@ -191,14 +205,44 @@ def run_cell(cell: Cell, where: Path | None = None) -> Outcome:
         "curve": _thinned(curve),
         "trials": len(trials),
         "process_s": time.process_time() - began,
+        **(details or {}),
     }
+
+
+def steps_trained(trial: TrialRecord) -> int:
+    """Return the steps that a trial that has ended was trained, up to the report that stopped it."""
+    at: Any = trial.start_step if trial.stop_reason is None else trial.stop_reason["step"]
+    return int(at if trial.reached_step is None else trial.reached_step) - trial.start_step
+
+
+def ended_and_stopped(results: phyla.Results, test: str) -> dict[str, Any]:
+    """Return what became of the trials of a study with stopping rules, in the order in which they ended.
+
+    Args:
+        results: of the study.
+        test: the metric that selection does not see.
+
+    Returns:
+        `ended`: of each trial that completed the steps of all trials until then, its fitness, the metric, and the
+            age of its weights.
+        `stopped`: of each other the steps until then, its own, and those that it was spared.
+    """
+    spent, ended, stopped = 0, list[list[Any]](), list[list[int]]()
+    for trial in sorted((t for t in results.trials() if t.ended_at is not None), key=lambda t: (t.ended_at, t.id)):
+        trained = steps_trained(trial)
+        spent += trained
+        if trial.stop_reason is not None:
+            stopped.append([spent, trained, trial.end_step - trial.start_step - trained])
+        elif trial.fitness is not None:
+            ended.append([spent, trial.fitness, trial.metrics[test], trial.reached_step])
+    return {"ended": ended, "stopped": stopped}
 
 
 def _curve(trials: Sequence[Any], *, maximize: bool) -> tuple[int, list[tuple[int, float]]]:
     """Return the steps that were spent, and the best fitness so far over them."""
     spent, best, curve = 0, math.nan, list[tuple[int, float]]()
     for trial in sorted((t for t in trials if t.ended_at is not None), key=lambda t: (t.ended_at, t.id)):
-        spent += (trial.reached_step or trial.start_step) - trial.start_step
+        spent += steps_trained(trial)
         fitness = trial.fitness
         if fitness is not None and math.isfinite(fitness):
             better = math.isnan(best) or (fitness > best if maximize else fitness < best)

@@ -1,14 +1,18 @@
 """Draw the figures of the docs from what comparisons found: `python bench/quality/figures.py`."""
 
 import argparse
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from comparing import RESULTS
 from contenders import BASELINE
+from early_stopping import CHANCE, LATE
+from several_metrics import BASELINE as PARETO
+from several_metrics import FAR, front
 from summaries import read
-from svg import Line, dots, lines
+from svg import COLORS, Line, dots, lines
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "figures"
 PAGES = {
@@ -61,6 +65,46 @@ def schedule_figure(schedules: Sequence[Any], name: str = "lr") -> str:
     return lines("Learning rates that populations found", drawn, "training step", "learning rate", log_y=True)
 
 
+def front_figure(points: Sequence[Sequence[float]]) -> str:
+    """Return the trials of a study with two goals, what it found of the front, and the true one."""
+    edge = 1.05
+    near = [one for one in points if max(one[:2]) <= edge]
+
+    def marks(label: str, found: Sequence[Sequence[float]], color: str) -> Line:
+        return Line(
+            label=label, x=[one[0] for one in found], y=[one[1] for one in found], dotted=True, color=color
+        )
+
+    at = [FAR * (k / 50) ** 2 for k in range(51)]
+    drawn = [
+        marks("a trial", [one for one in near if one[2]], "#bbbbbb"),
+        marks("a trial that is too far", [one for one in near if not one[2]], COLORS[1]),
+        Line(label="the limit", x=[FAR, FAR], y=[0.0, edge], color=COLORS[5]),
+        Line(label="the true front", x=at, y=[(1 - f1**0.5) ** 2 for f1 in at], color="#222222"),
+        marks("the front that was found", front(near), COLORS[0]),
+    ]
+    title = "Two goals at odds: the trials of one population"
+    x, y = "f1, squared distance from (0, 0)", "f2, squared distance from (1, 0)"
+    return lines(title, drawn, x, y, within=(0.0, edge, 0.0, edge))
+
+
+def again_figure(curves: dict[str, Any]) -> str:
+    """Return the path of a winner, and what it came to when it was trained again."""
+    drawn = [
+        Line(
+            label=label,
+            x=curve["x"],
+            y=curve["y"],
+            low=curve.get("low", ()),
+            high=curve.get("high", ()),
+            dotted=label == "replayed",
+        )
+        for label, curve in curves.items()
+    ]
+    what = "negative log-likelihood, validation"
+    return lines("A winner trained again, on the digits", drawn, "age of the weights, steps", what)
+
+
 def draw(folder: Path) -> dict[str, str]:
     """Return every figure that can be drawn, by the name of its file."""
     found = read(folder)
@@ -73,9 +117,9 @@ def draw(folder: Path) -> dict[str, str]:
     for name in [name for name in fitness if name in found]:
         table = found[name]["tables"][0]
         figures[f"{name}.svg"] = rows_figure(found[name]["title"], table, table["caption"].split(";")[0])
-        for page, labels in PAGES.items():
+        for page, chosen in PAGES.items():
             title = f"Best so far: {found[name]['title'].split(':')[0]}"
-            figures[f"{page}-{name}.svg"] = curve_figure(title, table, labels, fitness[name])
+            figures[f"{page}-{name}.svg"] = curve_figure(title, table, chosen, fitness[name])
     if "ablations" in found:
         summary = found["ablations"]
         at, what = summary["places"], "negative log-likelihood, test"
@@ -88,6 +132,24 @@ def draw(folder: Path) -> dict[str, str]:
             "Schedules trained again, on the digits", found["replay"]["tables"][0], "negative log-likelihood, test"
         )
         figures["schedules.svg"] = schedule_figure(found["replay"]["schedules"])
+    if "tradeoff" in found:
+        summary = found["tradeoff"]
+        figures["front.svg"] = front_figure(summary["scattered"][PARETO])
+        figures["front-missed.svg"] = rows_figure(
+            "What was missed of the front", summary["tables"][0], "share of its area, %"
+        )
+    if "stopping" in found:
+        summary = found["stopping"]
+        for name, at in summary["places"].items():
+            table = summary["tables"][at]
+            title = f"Best so far: {table['caption'].split(', after')[0]}"
+            what = "discrepancy" if name == "ring" else fitness["digits"]
+            # The other two run along with random search.
+            labels = [label for label in table["curves"] if label not in (LATE, CHANCE)]
+            figures[f"stopping-{name}.svg"] = curve_figure(title, table, labels, what)
+    again = folder / "again.json"
+    if again.exists():
+        figures["again.svg"] = again_figure(json.loads(again.read_text())["curves"])
     return figures
 
 

@@ -15,11 +15,14 @@ FIGURES = {
     "ring": ["ring.svg"],
     "ablations": ["interval.svg"],
     "replay": ["schedules.svg"],
+    "tradeoff": ["front.svg"],
+    "stopping": ["stopping-digits.svg"],
 }
 HEAD = """# What the strategies do
 
-Made by `python bench/quality/everything.py`, which runs the studies (`compare.py`, `ablations.py`) and then
-writes this page (`results_page.py`) and the figures (`figures.py`). Nothing here is typed in by hand.
+Made by `python bench/quality/everything.py`, which runs the studies (`compare.py`, `ablations.py`,
+`several_metrics.py`, `early_stopping.py`) and then writes this page (`results_page.py`) and the figures
+(`figures.py`). Nothing here is typed in by hand.
 
 Every study runs through `phyla.Study`. In one table all strategies have the same number of training steps and
 the same seeds: of the problem (data, environments) and of the study, so members begin with the same

@@ -20,6 +20,8 @@ class Line:
         low: lower edge of the band.
         high: its upper edge.
         step: whether each value holds until the next point.
+        dotted: whether only its points are drawn.
+        color: as SVG names it; by default the next one of `COLORS`.
     """
 
     label: str
@@ -28,6 +30,8 @@ class Line:
     low: Sequence[float] = ()
     high: Sequence[float] = ()
     step: bool = False
+    dotted: bool = False
+    color: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +64,17 @@ class Scale:
         return [every * k for k in range(first, math.floor(self.high / every + 1e-9) + 1)]
 
 
-def lines(title: str, drawn: Sequence[Line], x: str, y: str, *, log_x: bool = False, log_y: bool = False) -> str:
-    """Return a figure of lines.
+def lines(
+    title: str,
+    drawn: Sequence[Line],
+    x: str,
+    y: str,
+    *,
+    log_x: bool = False,
+    log_y: bool = False,
+    within: tuple[float, float, float, float] | None = None,
+) -> str:
+    """Return a figure of lines, and of points.
 
     Args:
         title: above it.
@@ -70,27 +83,33 @@ def lines(title: str, drawn: Sequence[Line], x: str, y: str, *, log_x: bool = Fa
         y: what is up, with its unit.
         log_x: whether the scale to the right is logarithmic.
         log_y: whether the one up is.
+        within: least and greatest x, least and greatest y; None for all there is. What lies beyond must not be
+            in the lines.
     """
     values = [value for line in drawn for value in (*line.y, *line.low, *line.high)]
-    across = Scale(
-        low=min(min(line.x) for line in drawn),
-        high=max(max(line.x) for line in drawn),
-        start=LEFT,
-        end=WIDTH - 220,
-        log=log_x,
-    )
     edge = 0.0 if log_y else 0.04 * (max(values) - min(values))
-    up = Scale(low=min(values) - edge, high=max(values) + edge, start=HEIGHT - BOTTOM, end=TOP, log=log_y)
+    left, right, low, high = within or (
+        min(min(line.x) for line in drawn),
+        max(max(line.x) for line in drawn),
+        min(values) - edge,
+        max(values) + edge,
+    )
+    across = Scale(low=left, high=right, start=LEFT, end=WIDTH - 220, log=log_x)
+    up = Scale(low=low, high=high, start=HEIGHT - BOTTOM, end=TOP, log=log_y)
     body = _axes(across, up, x, y)
     for index, line in enumerate(drawn):
-        color = COLORS[index % len(COLORS)]
+        color = line.color or COLORS[index % len(COLORS)]
         if line.low:
             path = _points(line.x, line.high, across, up) + _points(line.x, line.low, across, up)[::-1]
             body.append(f'<polygon points="{" ".join(path)}" fill="{color}" opacity="0.15"/>')
         path = _points(line.x, line.y, across, up, step=line.step)
-        body.append(f'<polyline points="{" ".join(path)}" fill="none" stroke="{color}" stroke-width="2"/>')
         height = TOP + 10 + 20 * index
-        body.append(f'<path d="M{WIDTH - 205} {height - 4}h20" stroke="{color}" stroke-width="3"/>')
+        if line.dotted:
+            body.append(_marks(path, color))
+            body.append(_marks([f"{WIDTH - 195},{height - 4}"], color))
+        else:
+            body.append(f'<polyline points="{" ".join(path)}" fill="none" stroke="{color}" stroke-width="2"/>')
+            body.append(f'<path d="M{WIDTH - 205} {height - 4}h20" stroke="{color}" stroke-width="3"/>')
         body.append(_text(WIDTH - 180, height, line.label))
     return _page(title, body, HEIGHT)
 
@@ -122,6 +141,12 @@ def dots(title: str, rows: Sequence[tuple[str, float, float, float]], x: str, *,
         )
         body.append(f'<circle cx="{across(median):.1f}" cy="{at}" r="5" fill="{COLORS[0]}"/>')
     return _page(title, body, height)
+
+
+def _marks(points: Sequence[str], color: str) -> str:
+    """Return round marks, as the caps of lines of no length: a third of the bytes of circles."""
+    path = "".join(f"M{point}h0" for point in points)
+    return f'<path d="{path}" stroke="{color}" stroke-width="4.5" stroke-linecap="round"/>'
 
 
 def _points(x: Sequence[float], y: Sequence[float], across: Scale, up: Scale, *, step: bool = False) -> list[str]:

@@ -7,6 +7,7 @@ import digits_problem
 import numpy as np
 import pytest
 from comparing import Cell, run_cell
+from several_metrics import FAR, front, missed
 
 import phyla
 
@@ -60,3 +61,27 @@ def test_training_labels_are_wrong_as_often_as_said_and_parts_share_no_image() -
     seen = [{tuple(row) for row in part[0]} for part in parts.values()]
     assert not seen[0] & seen[1]
     assert not seen[0] & seen[2]
+
+
+def test_what_is_missed_of_a_front_is_a_share_of_its_area() -> None:
+    true = [[x**2, (1 - x) ** 2, 1.0] for x in np.linspace(0.0, FAR**0.5, 5000)]
+    assert missed(true) == pytest.approx(0.0, abs=0.1)
+    assert missed([[0.9, 0.01, 0.0], [0.3, 1.2, 1.0]]) == pytest.approx(100.0)
+    one = (FAR - 0.25) * (1 - 0.25)
+    area = 4 / 3 * FAR**1.5 - FAR**2 / 2
+    # What is dominated, or beyond the limit, adds nothing.
+    assert missed([[0.25, 0.25, 1.0], [0.3, 0.3, 1.0], [0.7, 0.1, 0.0]]) == pytest.approx(100 * (1 - one / area))
+    assert front([[0.3, 0.2, 1.0], [0.1, 0.5, 1.0], [0.2, 0.6, 1.0], [0.05, 0.1, 0.0]]) == [(0.1, 0.5), (0.3, 0.2)]
+
+
+def test_the_steps_of_stopped_trials_count_up_to_the_report_that_stopped_them() -> None:
+    never = phyla.Divergence(above=0.01)
+    search = phyla.RandomSearch(2, 40)
+    found = run_cell(Cell(problem="digits_reports", label="", strategy=search, seed=0, stopping=[never]))
+    # Three times each, then it is left to run.
+    assert [one[1:] for one in found["details"]["stopped"]] == [[10, 30]] * 6
+    assert found["spent"] == 2 * 40 + 6 * 10
+    assert [one[0] for one in found["details"]["ended"]][-1] == found["spent"]
+    free = run_cell(Cell(problem="digits_reports", label="", strategy=search, seed=0))
+    assert free["spent"] == 2 * 40
+    assert free["details"]["stopped"] == []
