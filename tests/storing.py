@@ -245,7 +245,21 @@ def _answers(view: Reader) -> dict[str, Any]:
         "members": view.members(),
         "last completed": [view.last_completed(count) for count in (0, 2, 99)],
         "unfinished trials": view.unfinished(),
-        "orders": [view.orders(generation) for generation in (0, 1, 7)],
+        "orders": [
+            view.orders(generation, rank, count) for generation in (0, 1, 7) for rank in (0, 2) for count in (1, 9)
+        ],
+        "ages": sorted(view.ages().items()),
+        "ranks of ages": [
+            view.rank_among(ages, order, member)
+            for ages in _ages(view)
+            for order in (float("-inf"), 0.0, 0.5, float("inf"))
+            for member in (-1, 0, 2**31 - 1)
+        ],
+        "at ranks of ages": [
+            view.at_rank_among(ages, rank).index
+            for ages in _ages(view)
+            for rank in range(sum(count for age, count in view.ages().items() if ages[0] <= age <= ages[1]))
+        ],
         "standing": [
             view.standing(generation, order) for generation in (0, 1, 7) for order in (float("-inf"), 0.0, 0.5)
         ],
@@ -253,6 +267,11 @@ def _answers(view: Reader) -> dict[str, Any]:
             view.averages(1, step, besides=besides, limit=2) for step in range(3 * STEPS) for besides in (0, 2)
         ],
     }
+
+
+def _ages(view: Reader) -> list[tuple[int, int]]:
+    ages = sorted(view.ages())
+    return [(youngest, oldest) for youngest in ages for oldest in ages if youngest <= oldest]
 
 
 class Alike(RuleBasedStateMachine):

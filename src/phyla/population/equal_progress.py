@@ -1,11 +1,36 @@
 """Scores as where they stand among those at equal progress."""
 
-from bisect import bisect_right
-from collections.abc import Sequence
-from typing import final
+import math
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, final
 
 from phyla.population.protocol import Population
 from phyla.records import Member, Scored, TrialRecord, replace
+
+Place: TypeAlias = tuple[float, int]
+"""Where a member stands among those of its age: sort key of its score, then its index."""
+
+_NEVER = float("-inf")
+_FIRST, _LAST = -1, 2**31 - 1
+"""Before and after the index of every member, for places between scores."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Peers:
+    """Members whose weights are equally old; those that are ranked best have the best scores.
+
+    Attributes:
+        generation: the generation that ends at their age.
+        ages: the youngest and the oldest weights, in steps.
+        size: how many members.
+    """
+
+    generation: int
+    ages: tuple[int, int]
+    size: int
 
 
 @final
@@ -19,6 +44,11 @@ class EqualProgress:
 
     Everything that an exploit rule sees is in these keys, members, elites and trials; fitness is as it was.
 
+    Among members whose weights are equally old, keys and scores give the same order. So a rank is counted age by age,
+    each by an index: the sort key of a score at one age is turned into the score that would have it at another. The
+    member at a rank is found by searching all ages at once. With members of few ages, both cost a few indexed
+    queries for each, however many members there are.
+
     Args:
         population: whose scores they are.
         steps_per_trial: steps of one generation.
@@ -29,8 +59,8 @@ class EqualProgress:
         self._steps = steps_per_trial
         self._real: dict[int, Scored] = {}
         self._keys: dict[int, float | None] = {}
-        self._orders: dict[int, Sequence[float]] = {}
-        self._ranked: list[Member] | None = None
+        self._scores: dict[int, int] = {}
+        self._all_peers: list[_Peers] | None = None
 
     def shown(self, member: Member) -> Member:
         """Return a member with the key of what it published."""
@@ -50,12 +80,44 @@ class EqualProgress:
         return self._population.scored()
 
     def rank(self, member: Member) -> int:
-        """Return how many members stand better; ties as for members."""
-        return next(rank for rank, other in enumerate(self._standings()) if other.index == member.index)
+        """Return how many members stand better; ties by score, then by member index, higher first."""
+        assert member.published is not None
+        own = self.real(member.published)
+        return sum(self._better(peers, own, member.index) for peers in self._peers())
 
     def at_rank(self, rank: int) -> Member:
-        """Return the member at a rank."""
-        return self._standings()[rank]
+        """Return the member at a rank.
+
+        Raises:
+            IndexError: there are not so many.
+        """
+        peers = self._peers()
+        # Among the peers of each age, the member is at one of the ranks low .. high - 1.
+        low, high = [0] * len(peers), [one.size for one in peers]
+        if not 0 <= rank < sum(high):
+            raise IndexError(f"there are {sum(high)} members with a score, none at rank {rank}")
+        turn = 0
+        while True:
+            sizes = [last - first for first, last in zip(low, high, strict=True)]
+            widest = sizes.index(max(sizes))
+            # Mostly all ages are alike, so the share of the better ones is nearly that among any peers. Where it is
+            # not, halving makes sure that this ends soon.
+            share, of = (1, 2) if turn % 3 == 2 else (rank - sum(low), sum(sizes))
+            at = low[widest] + sizes[widest] * share // of
+            member = self._population.at_rank_among(peers[widest].ages, at)
+            assert member.published is not None
+            better = [
+                at if age == widest else first if first == last else self._better(one, member.published, member.index)
+                for age, (one, first, last) in enumerate(zip(peers, low, high, strict=True))
+            ]
+            if sum(better) == rank:
+                return self.shown(member)
+            if sum(better) < rank:
+                low = [max(first, found) for first, found in zip(low, better, strict=True)]
+                low[widest] = at + 1
+            else:
+                high = [min(last, found) for last, found in zip(high, better, strict=True)]
+            turn += 1
 
     def member(self, index: int) -> Member:
         """Return a member."""
@@ -98,42 +160,96 @@ class EqualProgress:
         """Return the trials that are running or queued for a retry."""
         return self._population.unfinished()
 
-    def orders(self, generation: int) -> Sequence[float]:
-        """Return the sort keys of a generation; here they are those of the scores themselves."""
-        return self._population.orders(generation)
+    def orders(self, generation: int, rank: int, count: int) -> Sequence[float]:
+        """Return sort keys of a generation; here they are those of the scores themselves."""
+        return self._population.orders(generation, rank, count)
 
-    def standing(self, generation: int, order: float) -> tuple[int, int]:
-        """Return how many of a generation are better; here the sort key is the one of the score itself."""
+    def standing(self, generation: int, order: float) -> tuple[int, int, int]:
+        """Return how many of a generation are better and equal; by the sort key of the score itself."""
         return self._population.standing(generation, order)
 
-    def _standings(self) -> list[Member]:
-        if self._ranked is None:
-            known = [
-                one for one in self.members() if one.published is not None and one.published.order is not None
-            ]
-            self._ranked = sorted(known, key=self._place, reverse=True)
-        return self._ranked
+    def ages(self) -> Mapping[int, int]:
+        """Return how many members have a published fitness, by the age of its weights."""
+        return self._population.ages()
 
-    def _place(self, member: Member) -> tuple[float, float, int]:
-        assert member.published is not None
-        real = self.real(member.published).order
-        return member.published.order or 0.0, real or 0.0, member.index
+    def rank_among(self, ages: tuple[int, int], order: float, member: int) -> int:
+        """Return how many members of an age rank before a place; by the sort key of the score itself."""
+        return self._population.rank_among(ages, order, member)
+
+    def at_rank_among(self, ages: tuple[int, int], rank: int) -> Member:
+        """Return the member at a rank among those of an age."""
+        return self.shown(self._population.at_rank_among(ages, rank))
+
+    def _peers(self) -> list[_Peers]:
+        if self._all_peers is None:
+            members: dict[int, list[tuple[int, int]]] = {}
+            for age, count in self._population.ages().items():
+                members.setdefault(self._generation(age), []).append((age, count))
+            self._all_peers = [
+                _Peers(generation, (min(found)[0], max(found)[0]), sum(count for _, count in found))
+                for generation, found in members.items()
+            ]
+        return self._all_peers
+
+    def _better(self, peers: _Peers, scored: Scored, index: int) -> int:
+        """Return how many of these members stand better than a member with this score."""
+        key, order = self._key(scored.trial, scored.step, scored.order), scored.order
+        assert key is not None
+        assert order is not None
+        place = (order, index)
+        if key > _NEVER and peers.generation != self._generation(scored.step):
+            place = max(self._place_at(peers.generation, key, place), (_NEVER, _LAST))
+        return self._population.rank_among(peers.ages, *place)
+
+    def _place_at(self, generation: int, key: float, place: Place) -> Place:
+        """Return a place such that, of members of this age, those stand better who rank before it.
+
+        Scores of the generation, best first, have falling keys, and what is between two of them has one between
+        theirs. So there are two neighbours, one with a better key and one without; only equal keys need a look at
+        the place itself.
+        """
+        count = self._scored(generation)
+        rank = bisect_left(range(count), -key, key=lambda rank: -_share(rank, count))
+        near = self._population.orders(generation, max(0, rank - 1), 2 if rank else 1)
+        above = near[0] if rank else math.inf
+        below = near[-1] if rank < count else _NEVER
+        if above == below:
+            return above, _FIRST
+        between = _share(rank, count + 1)
+        if between < key:
+            return above, _FIRST
+        if between == key:
+            return min(max(place, (below, _LAST)), (above, _FIRST))
+        if rank < count and _share(rank, count) == key:
+            return min(max(place, (below, _FIRST)), (below, _LAST))
+        return below, _LAST
+
+    def _scored(self, generation: int) -> int:
+        """Return how many scores there are of a generation."""
+        if generation not in self._scores:
+            self._scores[generation] = self._population.standing(generation, math.inf)[2]
+        return self._scores[generation]
+
+    def _generation(self, step: int) -> int:
+        """Return the generation that ends at an age."""
+        return max(0, -(-step // self._steps) - 1)
 
     def _placed(self, scored: Scored) -> Scored:
         self._real[scored.trial] = scored
         return replace(scored, order=self._key(scored.trial, scored.step, scored.order))
 
     def _key(self, trial: int, step: int, order: float | None) -> float | None:
-        if order is None or order == float("-inf"):
+        if order is None or order == _NEVER:
             return order
         if trial not in self._keys:
-            generation = max(0, -(-step // self._steps) - 1)
-            if generation not in self._orders:
-                self._orders[generation] = self._population.orders(generation)
-            orders = self._orders[generation]
-            at = bisect_right(orders, order)
+            generation = self._generation(step)
+            better, equal, count = self._population.standing(generation, order)
+            self._scores[generation] = count
             # Measured again, a score may have another key than its trial; and one that jumped is not among them.
-            is_there = at > 0 and orders[at - 1] == order
-            among = len(orders) + (not is_there)
-            self._keys[trial] = 1 - (len(orders) - at + 0.5) / among
+            self._keys[trial] = _share(better, count if equal else count + 1)
         return self._keys[trial]
+
+
+def _share(better: int, among: int) -> float:
+    """Return the share of scores that are not better than one of them, that one counted half."""
+    return 1 - (better + 0.5) / among

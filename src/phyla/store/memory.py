@@ -1,7 +1,8 @@
 """A store in memory: for tests, simulations and as the oracle of the other stores."""
 
+import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import final
 
@@ -321,15 +322,45 @@ class MemoryTransaction:
         found = [*self._t.by_state.of(TrialState.RUNNING), *self._t.by_state.of(TrialState.PENDING)]
         return [self._t.trials[key] for key in sorted(found)]
 
-    def standing(self, generation: int, order: float) -> tuple[int, int]:
-        """Return how many completed trials of a generation are strictly better, and how many have a fitness."""
-        orders = self.orders(generation)
-        return sum(other > order for other in orders), len(orders)
+    def standing(self, generation: int, order: float) -> tuple[int, int, int]:
+        """Return how many completed trials of a generation are better, how many equal, how many have a fitness."""
+        scored = self._t.scored
+        first, end = scored.before((generation,)), scored.before((generation + 1,))
+        better = end - scored.before((generation, math.nextafter(order, math.inf)))
+        return better, end - better - scored.before((generation, order)), end - first
 
-    def orders(self, generation: int) -> Sequence[float]:
-        """Return the sort keys of the completed trials of a generation that have a fitness, lowest first."""
-        of_generation = [t for t in self._t.trials.values() if _is_result(t) and t.generation == generation]
-        return sorted(t.order for t in of_generation if t.order is not None)
+    def orders(self, generation: int, rank: int, count: int) -> Sequence[float]:
+        """Return sort keys of the completed trials of a generation that have a fitness, best first."""
+        scored = self._t.scored
+        first, end = scored.before((generation,)), scored.before((generation + 1,))
+        return [scored[at][0][1] for at in range(end - 1 - rank, max(first, end - rank - count) - 1, -1)]
+
+    def ages(self) -> Mapping[int, int]:
+        """Return how many members have a published fitness, by the age of its weights."""
+        return {age: end - first for age, first, end in self._ages(NEVER, math.inf)}
+
+    def rank_among(self, ages: tuple[int, int], order: float, member: int) -> int:
+        """Return how many members on weights of an age rank before a place."""
+        aged = self._t.aged
+        return sum(aged.above((age, order), member) - len(aged) + end for age, _, end in self._ages(*ages))
+
+    def at_rank_among(self, ages: tuple[int, int], rank: int) -> Member:
+        """Return the member at a rank among those on weights of an age."""
+        aged = self._t.aged
+        spans = [(first, end) for _, first, end in self._ages(*ages)]
+        if len(spans) == 1:
+            return self._t.members[aged[spans[0][1] - 1 - rank][1]]
+        places = sorted((aged[at][0][1], aged[at][1]) for span in spans for at in range(*span))
+        return self._t.members[places[-1 - rank][1]]
+
+    def _ages(self, youngest: float, oldest: float) -> Iterator[tuple[int, int, int]]:
+        """Iterate over (age, first, end): where the members whose published weights are so old are in their order."""
+        aged = self._t.aged
+        place = aged.before((youngest,))
+        while place < len(aged) and aged[place][0][0] <= oldest:
+            age, first = aged[place][0][0], place
+            place = aged.before((age + 1,))
+            yield age, first, place
 
     def attempt(self, trial_id: int, token: int) -> Attempt | None:
         """Return one attempt."""

@@ -38,19 +38,28 @@ class Tables:
 
     def __init__(self, study: int, population_size: int) -> None:
         self.ranked = Order[int]()
+        self.aged = Order[int]()
         self.ready = Order[int]()
         self.ready_by_slot = Groups[int]()
         self.active = Groups[int]()
         self.waiting = Groups[int]()
         self.awaited = Groups[int]()
         self.members = Table(
-            _of_member, self.ranked, self.ready, self.ready_by_slot, self.active, self.waiting, self.awaited
+            _of_member,
+            self.ranked,
+            self.aged,
+            self.ready,
+            self.ready_by_slot,
+            self.active,
+            self.waiting,
+            self.awaited,
         )
         for index in range(population_size):
             self.members[index] = Member(study=study, index=index, state=MemberState.READY)
         self.by_state = Groups[int]()
         self.finite = Groups[int]()
-        self.trials = Table(_of_trial, self.by_state, self.finite)
+        self.scored = Order[int]()
+        self.trials = Table(_of_trial, self.by_state, self.finite, self.scored)
         self.running = Groups[tuple[int, int]]()
         self.expiry = Order[tuple[int, int]]()
         self.attempts = Table(_of_attempt, self.running, self.expiry)
@@ -66,8 +75,10 @@ class Tables:
 def _of_member(member: Member) -> tuple[object, ...]:
     state, published = member.state, member.published
     ready, waiting = state is MemberState.READY, state is MemberState.WAITING
+    order = published.order if published else None
     return (
-        published.order if published else None,
+        order,
+        None if published is None or order is None else (published.step, order),
         member.spent_steps if ready else None,
         member.slot if ready else None,
         member.generation if state is not MemberState.DONE else None,
@@ -79,10 +90,11 @@ def _of_member(member: Member) -> tuple[object, ...]:
 def _of_trial(trial: TrialRecord) -> tuple[object, ...]:
     state = trial.state
     if state is not TrialState.COMPLETED:
-        return state, None
+        return state, None, None
+    if trial.order is None or trial.kind is not TrialKind.TRAIN:
+        return None, None, None
     # Completed ones are found by their checkpoint, if others may choose them.
-    finite = trial.order is not None and trial.order > NEVER and trial.kind is TrialKind.TRAIN
-    return None, trial.checkpoint if finite else None
+    return None, trial.checkpoint if trial.order > NEVER else None, (trial.generation, trial.order)
 
 
 def _of_attempt(attempt: Attempt) -> tuple[object, ...]:
