@@ -175,8 +175,8 @@ class Listed:
     def rank_among(self, ages: tuple[int, int], order: float, member: int) -> int:
         return sum(self._key(other) > (order, member) for other in self._aged(ages))
 
-    def at_rank_among(self, ages: tuple[int, int], rank: int) -> Member:
-        return self._aged(ages)[rank]
+    def at_rank_among(self, ages: tuple[int, int], rank: int) -> tuple[float, int]:
+        return self._key(self._aged(ages)[rank])
 
     def _aged(self, ages: tuple[int, int]) -> list[Member]:
         return [m for m in self._ranked() if m.published and ages[0] <= m.published.step <= ages[1]]

@@ -256,7 +256,7 @@ def _answers(view: Reader) -> dict[str, Any]:
             for member in (-1, 0, 2**31 - 1)
         ],
         "at ranks of ages": [
-            view.at_rank_among(ages, rank).index
+            view.at_rank_among(ages, rank)
             for ages in _ages(view)
             for rank in range(sum(count for age, count in view.ages().items() if ages[0] <= age <= ages[1]))
         ],

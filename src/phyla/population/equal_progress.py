@@ -4,6 +4,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import TypeAlias, final
 
 from phyla.population.protocol import Population
@@ -58,7 +59,8 @@ class EqualProgress:
         self._population = population
         self._steps = steps_per_trial
         self._real: dict[int, Scored] = {}
-        self._keys: dict[int, float | None] = {}
+        self._keys: dict[tuple[int, float], float] = {}
+        self._shown_keys: dict[int, float] = {}
         self._scores: dict[int, int] = {}
         self._all_peers: list[_Peers] | None = None
 
@@ -77,13 +79,15 @@ class EqualProgress:
 
     def scored(self) -> int:
         """Return how many members have a published fitness."""
-        return self._population.scored()
+        return sum(peers.size for peers in self._peers())
 
     def rank(self, member: Member) -> int:
         """Return how many members stand better; ties by score, then by member index, higher first."""
         assert member.published is not None
         own = self.real(member.published)
-        return sum(self._better(peers, own, member.index) for peers in self._peers())
+        assert own.order is not None
+        generation = self._generation(own.step)
+        return sum(self._better(peers, generation, (own.order, member.index)) for peers in self._peers())
 
     def at_rank(self, rank: int) -> Member:
         """Return the member at a rank.
@@ -92,32 +96,30 @@ class EqualProgress:
             IndexError: there are not so many.
         """
         peers = self._peers()
-        # Among the peers of each age, the member is at one of the ranks low .. high - 1.
+        # Among those of each age, the member that is wanted is at one of the ranks low .. high - 1.
         low, high = [0] * len(peers), [one.size for one in peers]
         if not 0 <= rank < sum(high):
             raise IndexError(f"there are {sum(high)} members with a score, none at rank {rank}")
-        turn = 0
-        while True:
+        for turn in count():
             sizes = [last - first for first, last in zip(low, high, strict=True)]
             widest = sizes.index(max(sizes))
-            # Mostly all ages are alike, so the share of the better ones is nearly that among any peers. Where it is
+            # Most often all ages are alike, so that the share of the better ones is the same in each; where it is
             # not, halving makes sure that this ends soon.
             share, of = (1, 2) if turn % 3 == 2 else (rank - sum(low), sum(sizes))
             at = low[widest] + sizes[widest] * share // of
-            member = self._population.at_rank_among(peers[widest].ages, at)
-            assert member.published is not None
+            place = self._population.at_rank_among(peers[widest].ages, at)
             better = [
-                at if age == widest else first if first == last else self._better(one, member.published, member.index)
+                at if age == widest else first if first == last else self._better(one, peers[widest].generation, place)
                 for age, (one, first, last) in enumerate(zip(peers, low, high, strict=True))
             ]
             if sum(better) == rank:
-                return self.shown(member)
+                break
             if sum(better) < rank:
                 low = [max(first, found) for first, found in zip(low, better, strict=True)]
                 low[widest] = at + 1
             else:
                 high = [min(last, found) for last, found in zip(high, better, strict=True)]
-            turn += 1
+        return self.member(place[1])
 
     def member(self, index: int) -> Member:
         """Return a member."""
@@ -150,7 +152,7 @@ class EqualProgress:
         trial = self._population.trial(trial_id)
         if trial.reached_step is None:
             return trial
-        return replace(trial, order=self._key(trial.id, trial.reached_step, trial.order))
+        return replace(trial, order=self._shown(trial.id, trial.reached_step, trial.order))
 
     def last_completed(self, count: int) -> Sequence[TrialRecord]:
         """Return the trials that completed last."""
@@ -176,9 +178,9 @@ class EqualProgress:
         """Return how many members of an age rank before a place; by the sort key of the score itself."""
         return self._population.rank_among(ages, order, member)
 
-    def at_rank_among(self, ages: tuple[int, int], rank: int) -> Member:
-        """Return the member at a rank among those of an age."""
-        return self.shown(self._population.at_rank_among(ages, rank))
+    def at_rank_among(self, ages: tuple[int, int], rank: int) -> tuple[float, int]:
+        """Return sort key and index of the member at a rank among those of an age; the key of the score itself."""
+        return self._population.at_rank_among(ages, rank)
 
     def _peers(self) -> list[_Peers]:
         if self._all_peers is None:
@@ -191,14 +193,10 @@ class EqualProgress:
             ]
         return self._all_peers
 
-    def _better(self, peers: _Peers, scored: Scored, index: int) -> int:
-        """Return how many of these members stand better than a member with this score."""
-        key, order = self._key(scored.trial, scored.step, scored.order), scored.order
-        assert key is not None
-        assert order is not None
-        place = (order, index)
-        if key > _NEVER and peers.generation != self._generation(scored.step):
-            place = max(self._place_at(peers.generation, key, place), (_NEVER, _LAST))
+    def _better(self, peers: _Peers, generation: int, place: Place) -> int:
+        """Return how many of these members stand better than one that has a place among those of a generation."""
+        if peers.generation != generation and place[0] > _NEVER:
+            place = max(self._place_at(peers.generation, self._key(generation, place[0]), place), (_NEVER, _LAST))
         return self._population.rank_among(peers.ages, *place)
 
     def _place_at(self, generation: int, key: float, place: Place) -> Place:
@@ -236,18 +234,24 @@ class EqualProgress:
 
     def _placed(self, scored: Scored) -> Scored:
         self._real[scored.trial] = scored
-        return replace(scored, order=self._key(scored.trial, scored.step, scored.order))
+        return replace(scored, order=self._shown(scored.trial, scored.step, scored.order))
 
-    def _key(self, trial: int, step: int, order: float | None) -> float | None:
+    def _shown(self, trial: int, step: int, order: float | None) -> float | None:
+        """Return the key of a trial; measured again, its score may be another, and then the first one counts."""
         if order is None or order == _NEVER:
             return order
-        if trial not in self._keys:
-            generation = self._generation(step)
-            better, equal, count = self._population.standing(generation, order)
-            self._scores[generation] = count
-            # Measured again, a score may have another key than its trial; and one that jumped is not among them.
-            self._keys[trial] = _share(better, count if equal else count + 1)
-        return self._keys[trial]
+        if trial not in self._shown_keys:
+            self._shown_keys[trial] = self._key(self._generation(step), order)
+        return self._shown_keys[trial]
+
+    def _key(self, generation: int, order: float) -> float:
+        """Return the key of a finite score among those of a generation."""
+        if (generation, order) not in self._keys:
+            better, equal, among = self._population.standing(generation, order)
+            self._scores[generation] = among
+            # Measured again, a score may not be that of its trial; and one that jumped is not among them.
+            self._keys[generation, order] = _share(better, among if equal else among + 1)
+        return self._keys[generation, order]
 
 
 def _share(better: int, among: int) -> float:

@@ -107,8 +107,8 @@ class Population(Protocol):
         """
         ...
 
-    def at_rank_among(self, ages: tuple[int, int], rank: int) -> Member:
-        """Return the member at a rank among those with a published fitness on weights of an age.
+    def at_rank_among(self, ages: tuple[int, int], rank: int) -> tuple[float, int]:
+        """Return sort key and index of the member at a rank among those whose published weights have an age.
 
         Args:
             ages: the youngest and the oldest, in steps.

@@ -344,14 +344,15 @@ class MemoryTransaction:
         aged = self._t.aged
         return sum(aged.above((age, order), member) - len(aged) + end for age, _, end in self._ages(*ages))
 
-    def at_rank_among(self, ages: tuple[int, int], rank: int) -> Member:
-        """Return the member at a rank among those on weights of an age."""
+    def at_rank_among(self, ages: tuple[int, int], rank: int) -> tuple[float, int]:
+        """Return sort key and index of the member at a rank among those on weights of an age."""
         aged = self._t.aged
         spans = [(first, end) for _, first, end in self._ages(*ages)]
         if len(spans) == 1:
-            return self._t.members[aged[spans[0][1] - 1 - rank][1]]
-        places = sorted((aged[at][0][1], aged[at][1]) for span in spans for at in range(*span))
-        return self._t.members[places[-1 - rank][1]]
+            # They are sorted already.
+            (_, order), member = aged[spans[0][1] - 1 - rank]
+            return order, member
+        return sorted((aged[at][0][1], aged[at][1]) for span in spans for at in range(*span))[-1 - rank]
 
     def _ages(self, youngest: float, oldest: float) -> Iterator[tuple[int, int, int]]:
         """Iterate over (age, first, end): where the members whose published weights are so old are in their order."""

@@ -186,7 +186,10 @@ class Statements:
         )
         self.at_rank = self._compile(sa.select(members).where(mine, m.member == at_rank))
         self.ages = self._compile(
-            sa.select(m.published_step, sa.func.count()).where(mine, RANKED).group_by(m.published_step)
+            sa.select(m.published_step, sa.func.count())
+            # Processes of the release before do not write it.
+            .where(mine, RANKED, m.published_step.is_not(None))
+            .group_by(m.published_step)
         )
         # Of one age, the index also gives the order.
         self.rank_of_age, self.at_rank_of_age = self._among(m.published_step == OLDEST)
@@ -233,10 +236,9 @@ class Statements:
         chosen = sa.and_(m.study == STUDY, RANKED, ages)
         before = sa.tuple_(m.published_order, m.member) > sa.tuple_(ORDER, MEMBER)
         rank = sa.select(sa.func.count()).select_from(members).where(chosen, before)
-        ranked = sa.select(m.member).where(chosen).order_by(m.published_order.desc(), m.member.desc())
-        at_rank = ranked.limit(ONE).offset(OFFSET).scalar_subquery()
-        found = sa.select(members).where(m.study == STUDY, m.member == at_rank)
-        return self._compile(rank), self._compile(found)
+        place = sa.select(m.published_order, m.member).where(chosen)
+        ranked = place.order_by(m.published_order.desc(), m.member.desc())
+        return self._compile(rank), self._compile(ranked.limit(ONE).offset(OFFSET))
 
     def _elites(self) -> None:
         e, m = elites.c, members.c

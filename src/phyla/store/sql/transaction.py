@@ -147,8 +147,8 @@ class SqlTransaction:
             return self._count(self._sql.rank_of_age, **place)
         return self._count(self._sql.rank_of_ages, k_youngest=youngest, **place)
 
-    def at_rank_among(self, ages: tuple[int, int], rank: int) -> Member:
-        """Return the member at a rank among those on weights of an age."""
+    def at_rank_among(self, ages: tuple[int, int], rank: int) -> tuple[float, int]:
+        """Return sort key and index of the member at a rank among those on weights of an age."""
         youngest, oldest = ages
         if youngest == oldest:
             row = self._one(self._sql.at_rank_of_age, k_oldest=oldest, k_offset=rank)
@@ -156,7 +156,7 @@ class SqlTransaction:
             row = self._one(self._sql.at_rank_of_ages, k_youngest=youngest, k_oldest=oldest, k_offset=rank)
         if row is None:
             raise IndexError(f"study {self._id} has no member at rank {rank} of those {youngest} to {oldest} steps old")
-        return member_record(row)
+        return row[0], row[1]
 
     def elite(self, index: int) -> Scored | None:
         """Return the elite of a member, or None."""
