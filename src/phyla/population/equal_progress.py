@@ -1,7 +1,7 @@
 """Scores as where they stand among those at equal progress."""
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -62,6 +62,8 @@ class EqualProgress:
         self._keys: dict[tuple[int, float], float] = {}
         self._shown_keys: dict[int, float] = {}
         self._scores: dict[int, int] = {}
+        self._orders: dict[int, Sequence[float]] = {}
+        self._elites: list[Scored] | None = None
         self._all_peers: list[_Peers] | None = None
 
     def shown(self, member: Member) -> Member:
@@ -143,9 +145,17 @@ class EqualProgress:
         return self._population.elites()
 
     def elite_at_rank(self, rank: int) -> Scored:
-        """Return the elite at a rank; each is the state with its member's best fitness."""
-        elites = [self._placed(self._population.elite_at_rank(at)) for at in range(self.elites())]
-        return sorted(elites, key=lambda one: (one.order or 0.0, one.member), reverse=True)[rank]
+        """Return the elite at a rank; each is the state with its member's best fitness.
+
+        The first call places every elite.
+        """
+        if self._elites is None:
+            elites = [self._population.elite_at_rank(at) for at in range(self.elites())]
+            for generation in {self._generation(one.step) for one in elites}:
+                self._orders[generation] = self._population.orders(generation, 0, self._scored(generation))[::-1]
+            placed = [self._placed(one) for one in elites]
+            self._elites = sorted(placed, key=lambda one: (one.order or 0.0, one.member), reverse=True)
+        return self._elites[rank]
 
     def trial(self, trial_id: int) -> TrialRecord:
         """Return a trial."""
@@ -247,8 +257,13 @@ class EqualProgress:
     def _key(self, generation: int, order: float) -> float:
         """Return the key of a finite score among those of a generation."""
         if (generation, order) not in self._keys:
-            better, equal, among = self._population.standing(generation, order)
-            self._scores[generation] = among
+            if generation in self._orders:
+                orders = self._orders[generation]
+                at = bisect_right(orders, order)
+                better, equal, among = len(orders) - at, at - bisect_left(orders, order), len(orders)
+            else:
+                better, equal, among = self._population.standing(generation, order)
+                self._scores[generation] = among
             # Measured again, a score may not be that of its trial; and one that jumped is not among them.
             self._keys[generation, order] = _share(better, among if equal else among + 1)
         return self._keys[generation, order]
