@@ -1,8 +1,7 @@
 """Populations made of lists, for testing rules by themselves."""
 
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -169,8 +168,9 @@ class Listed:
         done = [t for t in self.last_completed(len(self.trials)) if t.generation == generation]
         return sorted((t.order for t in done if t.order is not None), reverse=True)[rank : rank + count]
 
-    def ages(self) -> Mapping[int, int]:
-        return Counter(m.published.step for m in self._ranked() if m.published)
+    def next_age(self, after: int) -> int | None:
+        ages = [m.published.step for m in self._ranked() if m.published]
+        return min((age for age in ages if age > after), default=None)
 
     def rank_among(self, ages: tuple[int, int], order: float, member: int) -> int:
         return sum(self._key(other) > (order, member) for other in self._aged(ages))

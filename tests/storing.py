@@ -54,6 +54,7 @@ from phyla.store import Reader, Store, pages
 WORKERS = ("host:1:1", "host:2:1", "host:3:1")
 LEASE_S = 10.0
 STEPS = 5
+AGES = ((0, 0), (STEPS, STEPS), (2 * STEPS, 2 * STEPS), (0, STEPS), (1, 9 * STEPS))
 
 
 class VirtualClock:
@@ -248,30 +249,20 @@ def _answers(view: Reader) -> dict[str, Any]:
         "orders": [
             view.orders(generation, rank, count) for generation in (0, 1, 7) for rank in (0, 2) for count in (1, 9)
         ],
-        "ages": sorted(view.ages().items()),
+        "next ages": [view.next_age(age) for age in range(-1, 4 * STEPS)],
         "ranks of ages": [
             view.rank_among(ages, order, member)
-            for ages in _ages(view)
+            for ages in AGES
             for order in (float("-inf"), 0.0, 0.5, float("inf"))
             for member in (-1, 0, 2**31 - 1)
         ],
         "at ranks of ages": [
-            view.at_rank_among(ages, rank)
-            for ages in _ages(view)
-            for rank in range(sum(count for age, count in view.ages().items() if ages[0] <= age <= ages[1]))
-        ],
-        "standing": [
-            view.standing(generation, order) for generation in (0, 1, 7) for order in (float("-inf"), 0.0, 0.5)
+            view.at_rank_among(ages, rank) for ages in AGES for rank in range(view.rank_among(ages, -math.inf, -1))
         ],
         "averages": [
             view.averages(1, step, besides=besides, limit=2) for step in range(3 * STEPS) for besides in (0, 2)
         ],
     }
-
-
-def _ages(view: Reader) -> list[tuple[int, int]]:
-    ages = sorted(view.ages())
-    return [(youngest, oldest) for youngest in ages for oldest in ages if youngest <= oldest]
 
 
 class Alike(RuleBasedStateMachine):

@@ -191,8 +191,8 @@ def test_what_was_published_before_ages_were_kept_gets_its_age(url: str, monkeyp
     backend.engine.dispose()
     store = open_store(url)
     with store.reader(1) as reader:
-        assert reader.ages() == {30: 2, 7: 1}
-        assert reader.at_rank_among((30, 30), 0) == (0.5, 1)
+        assert [reader.next_age(after) for after in (-1, 7, 30)] == [7, 30, None]
+        assert [reader.at_rank_among((30, 30), rank) for rank in (0, 1)] == [(0.5, 1), (0.5, 0)]
     store.close()
 
 

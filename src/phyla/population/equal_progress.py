@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import TypeAlias, final
@@ -21,17 +21,15 @@ _FIRST, _LAST = -1, 2**31 - 1
 @final
 @dataclass(frozen=True, slots=True)
 class _Peers:
-    """Members whose weights are equally old; those that are ranked best have the best scores.
+    """Members whose weights are equally old; those that stand best have the best scores.
 
     Attributes:
         generation: the generation that ends at their age.
-        ages: the youngest and the oldest weights, in steps.
-        size: how many members.
+        ages: the age of the youngest and of the oldest weights, in steps.
     """
 
     generation: int
     ages: tuple[int, int]
-    size: int
 
 
 @final
@@ -45,10 +43,10 @@ class EqualProgress:
 
     Everything that an exploit rule sees is in these keys, members, elites and trials; fitness is as it was.
 
-    Among members whose weights are equally old, keys and scores give the same order. So a rank is counted age by age,
-    each by an index: the sort key of a score at one age is turned into the score that would have it at another. The
-    member at a rank is found by searching all ages at once. With members of few ages, both cost a few indexed
-    queries for each, however many members there are.
+    Among members whose weights are equally old, keys and scores give the same order. So a rank is counted age by
+    age, each by an index: the sort key of a score at one age is turned into the score that would have it at
+    another. The member at a rank is found by searching all ages at once. Both cost a few indexed queries for each
+    age that members are at.
 
     Args:
         population: whose scores they are.
@@ -81,7 +79,7 @@ class EqualProgress:
 
     def scored(self) -> int:
         """Return how many members have a published fitness."""
-        return sum(peers.size for peers in self._peers())
+        return self._population.scored()
 
     def rank(self, member: Member) -> int:
         """Return how many members stand better; ties by score, then by member index, higher first."""
@@ -99,7 +97,8 @@ class EqualProgress:
         """
         peers = self._peers()
         # Among those of each age, the member that is wanted is at one of the ranks low .. high - 1.
-        low, high = [0] * len(peers), [one.size for one in peers]
+        low = [0] * len(peers)
+        high = [self._population.rank_among(one.ages, _NEVER, _FIRST) for one in peers]
         if not 0 <= rank < sum(high):
             raise IndexError(f"there are {sum(high)} members with a score, none at rank {rank}")
         for turn in count():
@@ -109,10 +108,11 @@ class EqualProgress:
             # not, halving makes sure that this ends soon.
             share, of = (1, 2) if turn % 3 == 2 else (rank - sum(low), sum(sizes))
             at = low[widest] + sizes[widest] * share // of
-            place = self._population.at_rank_among(peers[widest].ages, at)
+            chosen = peers[widest]
+            place = self._population.at_rank_among(chosen.ages, at)
             better = [
-                at if age == widest else first if first == last else self._better(one, peers[widest].generation, place)
-                for age, (one, first, last) in enumerate(zip(peers, low, high, strict=True))
+                at if one is chosen else first if first == last else self._better(one, chosen.generation, place)
+                for one, first, last in zip(peers, low, high, strict=True)
             ]
             if sum(better) == rank:
                 break
@@ -180,9 +180,9 @@ class EqualProgress:
         """Return how many of a generation are better and equal; by the sort key of the score itself."""
         return self._population.standing(generation, order)
 
-    def ages(self) -> Mapping[int, int]:
-        """Return how many members have a published fitness, by the age of its weights."""
-        return self._population.ages()
+    def next_age(self, after: int) -> int | None:
+        """Return the lowest age above one, in steps, of weights with a published fitness."""
+        return self._population.next_age(after)
 
     def rank_among(self, ages: tuple[int, int], order: float, member: int) -> int:
         """Return how many members of an age rank before a place; by the sort key of the score itself."""
@@ -194,18 +194,22 @@ class EqualProgress:
 
     def _peers(self) -> list[_Peers]:
         if self._all_peers is None:
-            members: dict[int, list[tuple[int, int]]] = {}
-            for age, count in self._population.ages().items():
-                members.setdefault(self._generation(age), []).append((age, count))
-            self._all_peers = [
-                _Peers(generation, (min(found)[0], max(found)[0]), sum(count for _, count in found))
-                for generation, found in members.items()
-            ]
+            self._all_peers = []
+            age = self._population.next_age(-1)
+            while age is not None:
+                generation = self._generation(age)
+                last = (generation + 1) * self._steps
+                ages, following = (age, age), self._population.next_age(age)
+                if following is not None and following <= last:
+                    ages, following = (age, last), self._population.next_age(last)
+                self._all_peers.append(_Peers(generation, ages))
+                age = following
         return self._all_peers
 
     def _better(self, peers: _Peers, generation: int, place: Place) -> int:
         """Return how many of these members stand better than one that has a place among those of a generation."""
         if peers.generation != generation and place[0] > _NEVER:
+            # Scores that are no finite number have no key that could be better.
             place = max(self._place_at(peers.generation, self._key(generation, place[0]), place), (_NEVER, _LAST))
         return self._population.rank_among(peers.ages, *place)
 
@@ -216,19 +220,19 @@ class EqualProgress:
         theirs. So there are two neighbours, one with a better key and one without; only equal keys need a look at
         the place itself.
         """
-        count = self._scored(generation)
-        rank = bisect_left(range(count), -key, key=lambda rank: -_share(rank, count))
+        scores = self._scored(generation)
+        rank = bisect_left(range(scores), -key, key=lambda rank: -_share(rank, scores))
         near = self._population.orders(generation, max(0, rank - 1), 2 if rank else 1)
         above = near[0] if rank else math.inf
-        below = near[-1] if rank < count else _NEVER
+        below = near[-1] if rank < scores else _NEVER
         if above == below:
             return above, _FIRST
-        between = _share(rank, count + 1)
+        between = _share(rank, scores + 1)
         if between < key:
             return above, _FIRST
         if between == key:
             return min(max(place, (below, _LAST)), (above, _FIRST))
-        if rank < count and _share(rank, count) == key:
+        if rank < scores and _share(rank, scores) == key:
             return min(max(place, (below, _FIRST)), (below, _LAST))
         return below, _LAST
 

@@ -1,6 +1,6 @@
 """What a strategy may see of the population; never the database."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from phyla.records import Member, Scored, TrialRecord
@@ -93,8 +93,8 @@ class Population(Protocol):
         """
         ...
 
-    def ages(self) -> Mapping[int, int]:
-        """Return how many members have a published fitness, by the age of its weights in steps (`Scored.step`)."""
+    def next_age(self, after: int) -> int | None:
+        """Return the lowest age above one, in steps, of weights with a published fitness; None without any."""
         ...
 
     def rank_among(self, ages: tuple[int, int], order: float, member: int) -> int:

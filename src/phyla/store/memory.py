@@ -2,7 +2,7 @@
 
 import math
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import final
 
@@ -335,33 +335,32 @@ class MemoryTransaction:
         first, end = scored.before((generation,)), scored.before((generation + 1,))
         return [scored[at][0][1] for at in range(end - 1 - rank, max(first, end - rank - count) - 1, -1)]
 
-    def ages(self) -> Mapping[int, int]:
-        """Return how many members have a published fitness, by the age of its weights."""
-        return {age: end - first for age, first, end in self._ages(NEVER, math.inf)}
+    def next_age(self, after: int) -> int | None:
+        """Return the lowest age above one, in steps, of weights with a published fitness."""
+        place = self._t.aged.before((after + 1,))
+        return self._t.aged[place][0][0] if place < len(self._t.aged) else None
 
     def rank_among(self, ages: tuple[int, int], order: float, member: int) -> int:
         """Return how many members on weights of an age rank before a place."""
         aged = self._t.aged
-        return sum(aged.above((age, order), member) - len(aged) + end for age, _, end in self._ages(*ages))
+        return sum(aged.above((age, order), member) - len(aged) + end for age, _, end in self._ages(ages))
 
     def at_rank_among(self, ages: tuple[int, int], rank: int) -> tuple[float, int]:
         """Return sort key and index of the member at a rank among those on weights of an age."""
         aged = self._t.aged
-        spans = [(first, end) for _, first, end in self._ages(*ages)]
+        spans = [(first, end) for _, first, end in self._ages(ages)]
         if len(spans) == 1:
             # They are sorted already.
             (_, order), member = aged[spans[0][1] - 1 - rank]
             return order, member
         return sorted((aged[at][0][1], aged[at][1]) for span in spans for at in range(*span))[-1 - rank]
 
-    def _ages(self, youngest: float, oldest: float) -> Iterator[tuple[int, int, int]]:
-        """Iterate over (age, first, end): where the members whose published weights are so old are in their order."""
-        aged = self._t.aged
-        place = aged.before((youngest,))
-        while place < len(aged) and aged[place][0][0] <= oldest:
-            age, first = aged[place][0][0], place
-            place = aged.before((age + 1,))
-            yield age, first, place
+    def _ages(self, ages: tuple[int, int]) -> Iterator[tuple[int, int, int]]:
+        """Iterate over (age, first, end): between which places in their order the members of an age are."""
+        age = self.next_age(ages[0] - 1)
+        while age is not None and age <= ages[1]:
+            yield age, self._t.aged.before((age,)), self._t.aged.before((age + 1,))
+            age = self.next_age(age)
 
     def attempt(self, trial_id: int, token: int) -> Attempt | None:
         """Return one attempt."""

@@ -185,11 +185,8 @@ class Statements:
             .scalar_subquery()
         )
         self.at_rank = self._compile(sa.select(members).where(mine, m.member == at_rank))
-        self.ages = self._compile(
-            sa.select(m.published_step, sa.func.count())
-            # Processes of the release before do not write it.
-            .where(mine, RANKED, m.published_step.is_not(None))
-            .group_by(m.published_step)
+        self.next_age = self._compile(
+            sa.select(sa.func.min(m.published_step)).where(mine, RANKED, m.published_step > AFTER)
         )
         # Of one age, the index also gives the order.
         self.rank_of_age, self.at_rank_of_age = self._among(m.published_step == OLDEST)

@@ -1,6 +1,6 @@
 """One transaction on one study, on the driver's cursor."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import final
 
 from phyla.machine import AnyCommand, EvalCommand
@@ -135,9 +135,10 @@ class SqlTransaction:
             raise IndexError(f"study {self._id} has no member at rank {rank}")
         return member_record(row)
 
-    def ages(self) -> Mapping[int, int]:
-        """Return how many members have a published fitness, by the age of its weights."""
-        return {row[0]: row[1] for row in self._all(self._sql.ages)}
+    def next_age(self, after: int) -> int | None:
+        """Return the lowest age above one, in steps, of weights with a published fitness."""
+        row = self._one(self._sql.next_age, k_after=after)
+        return None if row is None else row[0]
 
     def rank_among(self, ages: tuple[int, int], order: float, member: int) -> int:
         """Return how many members on weights of an age rank before a place."""
@@ -155,7 +156,7 @@ class SqlTransaction:
         else:
             row = self._one(self._sql.at_rank_of_ages, k_youngest=youngest, k_oldest=oldest, k_offset=rank)
         if row is None:
-            raise IndexError(f"study {self._id} has no member at rank {rank} of those {youngest} to {oldest} steps old")
+            raise IndexError(f"study {self._id} has no member at rank {rank} at ages {youngest} to {oldest}")
         return row[0], row[1]
 
     def elite(self, index: int) -> Scored | None:
