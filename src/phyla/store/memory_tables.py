@@ -1,5 +1,6 @@
 """What the store in memory keeps, as rows with the indexes that its questions need."""
 
+from functools import cached_property
 from typing import TypeAlias, final
 
 from phyla.records import (
@@ -38,28 +39,19 @@ class Tables:
 
     def __init__(self, study: int, population_size: int) -> None:
         self.ranked = Order[int]()
-        self.aged = Order[int]()
         self.ready = Order[int]()
         self.ready_by_slot = Groups[int]()
         self.active = Groups[int]()
         self.waiting = Groups[int]()
         self.awaited = Groups[int]()
         self.members = Table(
-            _of_member,
-            self.ranked,
-            self.aged,
-            self.ready,
-            self.ready_by_slot,
-            self.active,
-            self.waiting,
-            self.awaited,
+            _of_member, self.ranked, self.ready, self.ready_by_slot, self.active, self.waiting, self.awaited
         )
         for index in range(population_size):
             self.members[index] = Member(study=study, index=index, state=MemberState.READY)
         self.by_state = Groups[int]()
         self.finite = Groups[int]()
-        self.scored = Order[int]()
-        self.trials = Table(_of_trial, self.by_state, self.finite, self.scored)
+        self.trials = Table(_of_trial, self.by_state, self.finite)
         self.running = Groups[tuple[int, int]]()
         self.expiry = Order[tuple[int, int]]()
         self.attempts = Table(_of_attempt, self.running, self.expiry)
@@ -71,14 +63,33 @@ class Tables:
         self.marks: dict[tuple[int, int, int], float] = {}
         self.last_completed: dict[str, float] = {}
 
+    @cached_property
+    def aged(self) -> Order[int]:
+        """Members that published a score, by the age of its weights and the score."""
+        return self.members.order(_age)
+
+    @cached_property
+    def scored(self) -> Order[int]:
+        """Trials with a score, by generation and score."""
+        return self.trials.order(_score)
+
+
+def _age(member: Member) -> tuple[int, float] | None:
+    published = member.published
+    return None if published is None or published.order is None else (published.step, published.order)
+
+
+def _score(trial: TrialRecord) -> tuple[int, float] | None:
+    if trial.state is not TrialState.COMPLETED or trial.kind is not TrialKind.TRAIN or trial.order is None:
+        return None
+    return trial.generation, trial.order
+
 
 def _of_member(member: Member) -> tuple[object, ...]:
     state, published = member.state, member.published
     ready, waiting = state is MemberState.READY, state is MemberState.WAITING
-    order = published.order if published else None
     return (
-        order,
-        None if published is None or order is None else (published.step, order),
+        published.order if published else None,
         member.spent_steps if ready else None,
         member.slot if ready else None,
         member.generation if state is not MemberState.DONE else None,
@@ -90,11 +101,10 @@ def _of_member(member: Member) -> tuple[object, ...]:
 def _of_trial(trial: TrialRecord) -> tuple[object, ...]:
     state = trial.state
     if state is not TrialState.COMPLETED:
-        return state, None, None
-    if trial.order is None or trial.kind is not TrialKind.TRAIN:
-        return None, None, None
+        return state, None
     # Completed ones are found by their checkpoint, if others may choose them.
-    return None, trial.checkpoint if trial.order > NEVER else None, (trial.generation, trial.order)
+    finite = trial.order is not None and trial.order > NEVER and trial.kind is TrialKind.TRAIN
+    return None, trial.checkpoint if finite else None
 
 
 def _of_attempt(attempt: Attempt) -> tuple[object, ...]:
