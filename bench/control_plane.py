@@ -203,7 +203,8 @@ SCORES = (
     VALUES (:id, 1, :study, 'x', 'completed', 1, 61, 2)""",
     "INSERT INTO checkpoints VALUES (:study, :name, :id, 'result', 'live', 10, '', 1, 2, 0)",
     """UPDATE members SET spent_steps = 10, generation = 1, head = :scored, head_order = :score,
-    head_checkpoint = :name, published = :scored, published_order = :score, published_checkpoint = :name
+    head_checkpoint = :name, published = :scored, published_order = :score, published_checkpoint = :name,
+    published_step = 10
     WHERE study = :study AND member = :member""",
 )
 

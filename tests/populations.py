@@ -160,10 +160,23 @@ class Listed:
     def unfinished(self) -> Sequence[TrialRecord]:
         return [t for t in self.trials.values() if t.state in (TrialState.PENDING, TrialState.RUNNING)]
 
-    def standing(self, generation: int, order: float) -> tuple[int, int]:
-        orders = self.orders(generation)
-        return sum(o > order for o in orders), len(orders)
+    def standing(self, generation: int, order: float) -> tuple[int, int, int]:
+        orders = self.orders(generation, 0, len(self.trials))
+        return sum(o > order for o in orders), orders.count(order), len(orders)
 
-    def orders(self, generation: int) -> Sequence[float]:
+    def orders(self, generation: int, rank: int, count: int) -> list[float]:
         done = [t for t in self.last_completed(len(self.trials)) if t.generation == generation]
-        return sorted(t.order for t in done if t.order is not None)
+        return sorted((t.order for t in done if t.order is not None), reverse=True)[rank : rank + count]
+
+    def next_age(self, after: int) -> int | None:
+        ages = [m.published.step for m in self._ranked() if m.published]
+        return min((age for age in ages if age > after), default=None)
+
+    def rank_among(self, ages: tuple[int, int], order: float, member: int) -> int:
+        return sum(self._key(other) > (order, member) for other in self._aged(ages))
+
+    def at_rank_among(self, ages: tuple[int, int], rank: int) -> tuple[float, int]:
+        return self._key(self._aged(ages)[rank])
+
+    def _aged(self, ages: tuple[int, int]) -> list[Member]:
+        return [m for m in self._ranked() if m.published and ages[0] <= m.published.step <= ages[1]]

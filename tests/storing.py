@@ -54,6 +54,7 @@ from phyla.store import Reader, Store, pages
 WORKERS = ("host:1:1", "host:2:1", "host:3:1")
 LEASE_S = 10.0
 STEPS = 5
+AGES = ((0, 0), (STEPS, STEPS), (2 * STEPS, 2 * STEPS), (0, STEPS), (1, 9 * STEPS))
 
 
 class VirtualClock:
@@ -245,9 +246,18 @@ def _answers(view: Reader) -> dict[str, Any]:
         "members": view.members(),
         "last completed": [view.last_completed(count) for count in (0, 2, 99)],
         "unfinished trials": view.unfinished(),
-        "orders": [view.orders(generation) for generation in (0, 1, 7)],
-        "standing": [
-            view.standing(generation, order) for generation in (0, 1, 7) for order in (float("-inf"), 0.0, 0.5)
+        "orders": [
+            view.orders(generation, rank, count) for generation in (0, 1, 7) for rank in (0, 2) for count in (1, 9)
+        ],
+        "next ages": [view.next_age(age) for age in range(-1, 4 * STEPS)],
+        "ranks of ages": [
+            view.rank_among(ages, order, member)
+            for ages in AGES
+            for order in (float("-inf"), 0.0, 0.5, float("inf"))
+            for member in (-1, 0, 2**31 - 1)
+        ],
+        "at ranks of ages": [
+            view.at_rank_among(ages, rank) for ages in AGES for rank in range(view.rank_among(ages, -math.inf, -1))
         ],
         "averages": [
             view.averages(1, step, besides=besides, limit=2) for step in range(3 * STEPS) for besides in (0, 2)

@@ -139,8 +139,7 @@ class ASHA:
 def _place(member: Member, order: float, population: Population) -> tuple[int, int]:
     """Return how many of those that completed the member's rung go before it, and how many completed it."""
     rung = member.generation - 1
-    better, count = population.standing(rung, order)
-    equal = population.standing(rung, math.nextafter(order, -math.inf))[0] - better
+    better, equal, count = population.standing(rung, order)
     if equal < 2:
         return better, count
     here = [

@@ -52,8 +52,8 @@ class PBT:
             equally fast. If they are not, the fast ones have trained longer, score higher for that reason
             alone, and become everybody's donors. With "equal progress" a score counts by where it stands among
             all scores of equally old weights, and only who stands better and scores higher may donate. It
-            asks the database some three times per member and decision, and tells little as long as few have got
-            as far; so it is not the default. In synchronous studies it changes little.
+            tells little as long as few have got as far, and decisions are made one after the other; so it is
+            not the default. In synchronous studies it changes little.
 
     Raises:
         ConfigurationError: a number is out of range.
@@ -95,8 +95,11 @@ class PBT:
 
     @property
     def exclusive(self) -> bool:
-        """Only barriers, and waiting for evaluations, need decisions one after the other."""
-        return self.synchronous or isinstance(self.fitness, FromSuite)
+        """Barriers, waiting for evaluations, and ranks at equal progress need decisions one after the other.
+
+        Such a rank is counted by several queries, between which nobody may publish a score.
+        """
+        return self.synchronous or isinstance(self.fitness, FromSuite) or self.compare == "equal progress"
 
     @property
     def member_steps(self) -> int:

@@ -72,18 +72,46 @@ class Population(Protocol):
         """Return the trials that are running or queued for a retry, by id."""
         ...
 
-    def orders(self, generation: int) -> Sequence[float]:
-        """Return the sort keys of the completed trials of a generation that have a fitness, lowest first.
+    def orders(self, generation: int, rank: int, count: int) -> Sequence[float]:
+        """Return sort keys of the completed trials of a generation that have a fitness, best first.
 
-        Costs as much as there are; for one comparison use `standing`.
+        Costs as much as the last of them is far down; for one comparison use `standing`.
+
+        Args:
+            generation: the trials' generation.
+            rank: the rank of the first that is returned; 0 is the best.
+            count: how many at most.
         """
         ...
 
-    def standing(self, generation: int, order: float) -> tuple[int, int]:
-        """Return how many completed trials of a generation are strictly better, and how many have a fitness.
+    def standing(self, generation: int, order: float) -> tuple[int, int, int]:
+        """Return how many completed trials of a generation are better, how many equal, how many have a fitness.
 
         Args:
             generation: the trials' generation.
             order: the sort key to compare with, as in `Scored.order`.
+        """
+        ...
+
+    def next_age(self, after: int) -> int | None:
+        """Return the lowest age above one, in steps, of weights with a published fitness; None without any."""
+        ...
+
+    def rank_among(self, ages: tuple[int, int], order: float, member: int) -> int:
+        """Return how many members with a published fitness on weights of an age rank before a place.
+
+        Args:
+            ages: the youngest and the oldest, in steps.
+            order: sort key of the place.
+            member: member index of the place, for ties; need not be there.
+        """
+        ...
+
+    def at_rank_among(self, ages: tuple[int, int], rank: int) -> tuple[float, int]:
+        """Return sort key and index of the member at a rank among those whose published weights have an age.
+
+        Args:
+            ages: the youngest and the oldest, in steps.
+            rank: 0 is the best.
         """
         ...

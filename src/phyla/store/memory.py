@@ -1,5 +1,6 @@
 """A store in memory: for tests, simulations and as the oracle of the other stores."""
 
+import math
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -321,15 +322,45 @@ class MemoryTransaction:
         found = [*self._t.by_state.of(TrialState.RUNNING), *self._t.by_state.of(TrialState.PENDING)]
         return [self._t.trials[key] for key in sorted(found)]
 
-    def standing(self, generation: int, order: float) -> tuple[int, int]:
-        """Return how many completed trials of a generation are strictly better, and how many have a fitness."""
-        orders = self.orders(generation)
-        return sum(other > order for other in orders), len(orders)
+    def standing(self, generation: int, order: float) -> tuple[int, int, int]:
+        """Return how many completed trials of a generation are better, how many equal, how many have a fitness."""
+        scored = self._t.scored
+        first, end = scored.before((generation,)), scored.before((generation + 1,))
+        better = end - scored.before((generation, math.nextafter(order, math.inf)))
+        return better, end - better - scored.before((generation, order)), end - first
 
-    def orders(self, generation: int) -> Sequence[float]:
-        """Return the sort keys of the completed trials of a generation that have a fitness, lowest first."""
-        of_generation = [t for t in self._t.trials.values() if _is_result(t) and t.generation == generation]
-        return sorted(t.order for t in of_generation if t.order is not None)
+    def orders(self, generation: int, rank: int, count: int) -> Sequence[float]:
+        """Return sort keys of the completed trials of a generation that have a fitness, best first."""
+        scored = self._t.scored
+        first, end = scored.before((generation,)), scored.before((generation + 1,))
+        return [scored[at][0][1] for at in range(end - 1 - rank, max(first, end - rank - count) - 1, -1)]
+
+    def next_age(self, after: int) -> int | None:
+        """Return the lowest age above one, in steps, of weights with a published fitness."""
+        place = self._t.aged.before((after + 1,))
+        return self._t.aged[place][0][0] if place < len(self._t.aged) else None
+
+    def rank_among(self, ages: tuple[int, int], order: float, member: int) -> int:
+        """Return how many members on weights of an age rank before a place."""
+        aged = self._t.aged
+        return sum(aged.above((age, order), member) - len(aged) + end for age, _, end in self._ages(ages))
+
+    def at_rank_among(self, ages: tuple[int, int], rank: int) -> tuple[float, int]:
+        """Return sort key and index of the member at a rank among those on weights of an age."""
+        aged = self._t.aged
+        spans = [(first, end) for _, first, end in self._ages(ages)]
+        if len(spans) == 1:
+            # They are sorted already.
+            (_, order), member = aged[spans[0][1] - 1 - rank]
+            return order, member
+        return sorted((aged[at][0][1], aged[at][1]) for span in spans for at in range(*span))[-1 - rank]
+
+    def _ages(self, ages: tuple[int, int]) -> Iterator[tuple[int, int, int]]:
+        """Iterate over (age, first, end): between which places in their order the members of an age are."""
+        age = self.next_age(ages[0] - 1)
+        while age is not None and age <= ages[1]:
+            yield age, self._t.aged.before((age,)), self._t.aged.before((age + 1,))
+            age = self.next_age(age)
 
     def attempt(self, trial_id: int, token: int) -> Attempt | None:
         """Return one attempt."""

@@ -1,5 +1,6 @@
 """What the store in memory keeps, as rows with the indexes that its questions need."""
 
+from functools import cached_property
 from typing import TypeAlias, final
 
 from phyla.records import (
@@ -61,6 +62,27 @@ class Tables:
         self.reports: dict[tuple[int, int], list[Report]] = {}
         self.marks: dict[tuple[int, int, int], float] = {}
         self.last_completed: dict[str, float] = {}
+
+    @cached_property
+    def aged(self) -> Order[int]:
+        """Members that published a score, by the age of its weights and the score."""
+        return self.members.order(_age)
+
+    @cached_property
+    def scored(self) -> Order[int]:
+        """Trials with a score, by generation and score."""
+        return self.trials.order(_score)
+
+
+def _age(member: Member) -> tuple[int, float] | None:
+    published = member.published
+    return None if published is None or published.order is None else (published.step, published.order)
+
+
+def _score(trial: TrialRecord) -> tuple[int, float] | None:
+    if trial.state is not TrialState.COMPLETED or trial.kind is not TrialKind.TRAIN or trial.order is None:
+        return None
+    return trial.generation, trial.order
 
 
 def _of_member(member: Member) -> tuple[object, ...]:

@@ -86,7 +86,7 @@ _trial_fields = attrgetter(*TRIAL_FIELDS)
 
 FIELD_COLUMNS: dict[str, tuple[str, ...]] = {
     "head": ("head", "head_order", "head_checkpoint"),
-    "published": ("published", "published_order", "published_checkpoint"),
+    "published": ("published", "published_order", "published_checkpoint", "published_step"),
     "order": ("fitness_order",),
 }
 """Columns of the fields that are not simply one column of the same name."""
@@ -225,6 +225,7 @@ def _published(member: Member, values: Values) -> None:
         values["published"] = None if published is None else scored_json(published)
     values["published_order"] = None if published is None else published.order
     values["published_checkpoint"] = None if published is None else published.checkpoint
+    values["published_step"] = None if published is None else published.step
 
 
 def _recent(member: Member, values: Values) -> None:

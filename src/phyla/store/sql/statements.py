@@ -50,6 +50,8 @@ SLOT = sa.bindparam("k_slot", type_=sa.Text)
 WORKER = sa.bindparam("k_worker", type_=sa.Text)
 ORDER = sa.bindparam("k_order", type_=sa.Double)
 GENERATION = sa.bindparam("k_generation", type_=sa.Integer)
+YOUNGEST = sa.bindparam("k_youngest", type_=sa.BigInteger)
+OLDEST = sa.bindparam("k_oldest", type_=sa.BigInteger)
 NOW = sa.bindparam("k_now", type_=sa.Double)
 LIMIT = sa.bindparam("k_limit", type_=sa.Integer)
 OFFSET = sa.bindparam("k_offset", type_=sa.Integer)
@@ -143,6 +145,13 @@ class Statements:
         criteria, orders = sa.literal_column("'criteria'", sa.Text), sa.literal_column("'orders'", sa.Text)
         return sa.func.json_extract_path_text(sa.cast(scored, sa.JSON), criteria, orders)
 
+    def _step(self, scored: sa.Column[str]) -> sa.ColumnElement[int]:
+        """Return the age of the weights in a score as JSON."""
+        if self._dialect.name == "sqlite":
+            return sa.func.json_extract(scored, sa.literal_column("'$.step'"))
+        step = sa.func.json_extract_path_text(sa.cast(scored, sa.JSON), sa.literal_column("'step'", sa.Text))
+        return sa.cast(step, sa.BigInteger)
+
     def _members(self) -> None:
         m = members.c
         mine = m.study == STUDY
@@ -176,6 +185,12 @@ class Statements:
             .scalar_subquery()
         )
         self.at_rank = self._compile(sa.select(members).where(mine, m.member == at_rank))
+        self.next_age = self._compile(
+            sa.select(sa.func.min(m.published_step)).where(mine, RANKED, m.published_step > AFTER)
+        )
+        # Of one age, the index also gives the order.
+        self.rank_of_age, self.at_rank_of_age = self._among(m.published_step == OLDEST)
+        self.rank_of_ages, self.at_rank_of_ages = self._among(m.published_step.between(YOUNGEST, OLDEST))
         self.lowest_generation = self._compile(sa.select(sa.func.min(m.generation)).where(mine, ACTIVE))
         self.active_members = self._compile(sa.select(sa.func.count()).select_from(members).where(mine, ACTIVE))
         self.has_waiting = self._compile(
@@ -194,7 +209,12 @@ class Statements:
             .where(mine, m.published.is_distinct_from(m.head))
             # What is not scored yet stays unseen.
             .where(sa.or_(m.head.is_(None), m.head_order.is_not(None)))
-            .values(published=m.head, published_order=m.head_order, published_checkpoint=m.head_checkpoint),
+            .values(
+                published=m.head,
+                published_order=m.head_order,
+                published_checkpoint=m.head_checkpoint,
+                published_step=self._step(m.head),
+            ),
             [],
         )
         self.wake_done = self._compile(
@@ -206,6 +226,16 @@ class Statements:
         self.member_checkpoints = self._compile(sa.select(m.head_checkpoint, m.published_checkpoint).where(mine))
         trained = m.generation - sa.func.coalesce(m.joined_generation, ZERO)
         self.spent_generations = self._compile(sa.select(sa.func.sum(trained)).where(mine))
+
+    def _among(self, ages: sa.ColumnElement[bool]) -> tuple[str, str]:
+        """Return how to count, and how to find, the ranks of members on weights of some age."""
+        m = members.c
+        chosen = sa.and_(m.study == STUDY, RANKED, ages)
+        before = sa.tuple_(m.published_order, m.member) > sa.tuple_(ORDER, MEMBER)
+        rank = sa.select(sa.func.count()).select_from(members).where(chosen, before)
+        place = sa.select(m.published_order, m.member).where(chosen)
+        ranked = place.order_by(m.published_order.desc(), m.member.desc())
+        return self._compile(rank), self._compile(ranked.limit(ONE).offset(OFFSET))
 
     def _elites(self) -> None:
         e, m = elites.c, members.c
@@ -311,11 +341,12 @@ class Statements:
         of_generation = (
             sa.select(sa.func.count()).select_from(trials).where(mine, t.generation == GENERATION, SCORED)
         )
+        best = sa.select(t.fitness_order).where(mine, t.generation == GENERATION, SCORED)
         self.orders_of_generation = self._compile(
-            sa.select(t.fitness_order).where(mine, t.generation == GENERATION, SCORED).order_by(t.fitness_order)
+            best.order_by(t.fitness_order.desc()).limit(LIMIT).offset(OFFSET)
         )
-        self.scored_of_generation = self._compile(of_generation)
-        self.better_of_generation = self._compile(of_generation.where(t.fitness_order > ORDER))
+        compared = (t.fitness_order > ORDER, t.fitness_order == ORDER, t.fitness_order < ORDER)
+        self.standing = self._compile(sa.select(*[of_generation.where(one).scalar_subquery() for one in compared]))
         live = sa.and_(checkpoints.c.study == t.study, checkpoints.c.name == t.checkpoint)
         self.best_trials = self._compile(
             sa.select(trials)

@@ -135,6 +135,30 @@ class SqlTransaction:
             raise IndexError(f"study {self._id} has no member at rank {rank}")
         return member_record(row)
 
+    def next_age(self, after: int) -> int | None:
+        """Return the lowest age above one, in steps, of weights with a published fitness."""
+        row = self._one(self._sql.next_age, k_after=after)
+        return None if row is None else row[0]
+
+    def rank_among(self, ages: tuple[int, int], order: float, member: int) -> int:
+        """Return how many members on weights of an age rank before a place."""
+        youngest, oldest = ages
+        place: Values = {"k_oldest": oldest, "k_order": order, "k_member": member}
+        if youngest == oldest:
+            return self._count(self._sql.rank_of_age, **place)
+        return self._count(self._sql.rank_of_ages, k_youngest=youngest, **place)
+
+    def at_rank_among(self, ages: tuple[int, int], rank: int) -> tuple[float, int]:
+        """Return sort key and index of the member at a rank among those on weights of an age."""
+        youngest, oldest = ages
+        if youngest == oldest:
+            row = self._one(self._sql.at_rank_of_age, k_oldest=oldest, k_offset=rank)
+        else:
+            row = self._one(self._sql.at_rank_of_ages, k_youngest=youngest, k_oldest=oldest, k_offset=rank)
+        if row is None:
+            raise IndexError(f"study {self._id} has no member at rank {rank} at ages {youngest} to {oldest}")
+        return row[0], row[1]
+
     def elite(self, index: int) -> Scored | None:
         """Return the elite of a member, or None."""
         row = self._one(self._sql.elite, k_member=index)
@@ -231,14 +255,17 @@ class SqlTransaction:
         found = [trial_record(row) for row in self._all(self._sql.unfinished)]
         return sorted(found, key=lambda trial: trial.id)
 
-    def standing(self, generation: int, order: float) -> tuple[int, int]:
-        """Return how many completed trials of a generation are strictly better, and how many have a fitness."""
-        better = self._count(self._sql.better_of_generation, k_generation=generation, k_order=order)
-        return better, self._count(self._sql.scored_of_generation, k_generation=generation)
+    def standing(self, generation: int, order: float) -> tuple[int, int, int]:
+        """Return how many completed trials of a generation are better, how many equal, how many have a fitness."""
+        row = self._one(self._sql.standing, k_generation=generation, k_order=order)
+        assert row is not None
+        better, equal, worse = row
+        return better, equal, better + equal + worse
 
-    def orders(self, generation: int) -> Sequence[float]:
-        """Return the sort keys of the completed trials of a generation that have a fitness, lowest first."""
-        return [row[0] for row in self._all(self._sql.orders_of_generation, k_generation=generation)]
+    def orders(self, generation: int, rank: int, count: int) -> Sequence[float]:
+        """Return sort keys of the completed trials of a generation that have a fitness, best first."""
+        statement = self._sql.orders_of_generation
+        return [row[0] for row in self._all(statement, k_generation=generation, k_offset=rank, k_limit=count)]
 
     def has_unfinished_trials(self) -> bool:
         """Return whether any trial is running or pending."""
