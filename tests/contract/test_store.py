@@ -226,6 +226,26 @@ def test_the_time_of_an_attempt_comes_back(subject: Subject) -> None:
     assert known == [timings, {"loading": 0.5}, None]
 
 
+def test_the_seconds_that_a_member_trained_come_back(subject: Subject) -> None:
+    controller = subject.controller(1)
+    for seconds in (2.5, 0.1):
+        (claimed,) = controller.claim("w")[0]
+        subject.clock.now += 100.0
+        controller.release(claimed.trial.id, claimed.trial.token)
+        (claimed,) = controller.claim("w")[0]
+        subject.clock.now += seconds
+        controller.complete([completion(claimed)])
+    with subject.again().reader(1) as reader:
+        member = reader.member(0)
+    assert member.spent_s == pytest.approx(2.6, abs=1e-6)
+    assert member.decided_s == 0.0
+    moved = replace(member, decided_s=1 / 3, spent_s=1e9 + 1 / 3)
+    with subject.store.transaction(1, exclusive=True) as tx:
+        tx.apply([machine.UpdateMember(moved)])
+    with subject.again().reader(1) as reader:
+        assert plain(reader.member(0)) == plain(moved)
+
+
 @pytest.mark.parametrize("error", ["nul \0 inside", "half a character \udcff", "caf\u00e9 \u2603 \U0001f600"])
 def test_any_error_text_can_be_stored(subject: Subject, error: str) -> None:
     controller = subject.controller()

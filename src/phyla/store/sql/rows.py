@@ -59,6 +59,8 @@ MEMBER_FIELDS = (
     "retired",
     "joined_steps",
     "joined_generation",
+    "spent_s",
+    "decided_s",
 )
 TRIAL_FIELDS = (
     "state",
@@ -207,6 +209,8 @@ def member_record(row: Row) -> Member:
         retired=row[22] is not None,
         joined_steps=row[23] or 0,
         joined_generation=row[24] or 0,
+        spent_s=row[25] or 0.0,
+        decided_s=row[26] or 0.0,
     )
 
 
