@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from phyla.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavailable
 from phyla.records import RunRecord, StudyRecord
 from phyla.settings import Clock
-from phyla.store.sql.backend import Cursor
+from phyla.store.sql.backend import Cursor, StudyLock
 from phyla.store.sql.evaluation_rows import Runs
 from phyla.store.sql.rows import Studies
 from phyla.store.sql.statements import Statements
@@ -115,10 +115,16 @@ class PostgresBackend:
             raise
         return PostgresSession(connection, cursor)
 
-    def study(self, cursor: Cursor, study: int, *, exclusive: bool) -> tuple[StudyRecord | None, float]:
-        """Return a study, locked if the transaction is exclusive, and the server's time."""
-        sql = self.statements.locked_study_and_clock if exclusive else self.statements.study_and_clock
-        cursor.execute(sql, {"k_study": study})
+    def study(self, cursor: Cursor, study: int, lock: StudyLock | None) -> tuple[StudyRecord | None, float]:
+        """Return a study as it is once it is locked, and the server's time."""
+        sql = self.statements
+        statement = {
+            None: sql.study_and_clock,
+            "shared": sql.shared_study_and_clock,
+            "exclusive": sql.exclusive_study_and_clock,
+            "alone": sql.sole_study_and_clock,
+        }[lock]
+        cursor.execute(statement, {"k_study": study})
         row = cursor.fetchone()
         if row is None:
             return None, 0.0
