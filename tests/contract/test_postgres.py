@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from phyla import machine
 from phyla.controller import Controller, to_config
 from phyla.errors import ConfigurationError, StoreBusy, StoreUnavailable
-from phyla.machine import Claimed, Failure
+from phyla.machine import Claimed, Completion, Failure, Rules
 from phyla.records import CheckpointState, MemberState, StudyState, TrialState
 from phyla.store import open_store
 from phyla.store.sql import SqlStore, postgres
@@ -187,6 +187,37 @@ def test_claims_and_collections_do_not_wait_for_each_other_because_of_changes(se
     with server.store.transaction(1, exclusive=False), server.store.transaction(1, exclusive=True) as tx:
         tx.apply([machine.SetStudyState(StudyState.RUNNING, "by both")])
         assert server.start(lambda: controller.claim("b")).result(WAIT_S)[0]
+
+
+def test_among_many_that_decide_without_a_pause_each_change_has_its_turn(server: Server) -> None:
+    def made(steps: int) -> Rules:
+        return rules(replace(pbt(12), total_steps=10**9, steps_per_trial=steps))
+
+    def work(name: str) -> None:
+        mine = Controller(server.store, study, made(STEPS), to_config(made(STEPS), 1))
+        done: list[Completion] = []
+        while not ended.is_set():
+            _, claimed, _ = mine.complete(done, name, 1)
+            done = [completion(given) for given in claimed if isinstance(given, Claimed)]
+
+    study = server.store.create_study("s", to_config(made(STEPS), 1), 1, 12).id
+    ended = threading.Event()
+    workers = [server.start(partial(work, f"host:{number}:1:1")) for number in range(4)]
+    newest: dict[int, int] = {}
+    try:
+        for steps in range(STEPS + 1, STEPS + 6):
+            Controller(server.store, study, made(steps)).change(to_config(made(steps), 1), {})
+            with server.store.reader(study) as reader:
+                newest[steps] = max((trial.id for trial in reader.trials()), default=0)
+    finally:
+        ended.set()
+    for worker in workers:
+        worker.result(WAIT_S)
+    with server.store.reader(study) as reader:
+        trials = reader.trials()
+    assert {trial.end_step - trial.start_step for trial in trials} <= {STEPS, *newest}
+    for steps, before in newest.items():
+        assert all(trial.end_step - trial.start_step >= steps for trial in trials if trial.id > before)
 
 
 def _config(steps: int) -> Any:

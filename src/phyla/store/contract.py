@@ -112,8 +112,7 @@ class Store(Protocol):
             study: id of the study.
             exclusive: no other exclusive transaction on this study runs at the same time.
             alone: no other transaction that `transaction` opens on this study runs at the same time: those that
-                began before have ended, and those that begin later see what this one wrote. Any other may go on
-                beside it, and costs nothing, where `exclusive` is enough.
+                began before have ended, and those that begin later see what this one wrote.
 
         Raises:
             StoreBusy: somebody else holds the store for too long.

@@ -24,6 +24,14 @@ IDLE_TIMEOUT_S = 60
 SCHEMA_LOCK = 0x7068796C61
 """Advisory lock: the letters of phyla."""
 
+STUDY_LOCK = 0x70687961
+"""The first of the two keys of the advisory lock on a study."""
+
+# Schemas of one database share advisory locks, and count their studies alike.
+_KEYS = f"{STUDY_LOCK}, hashtext(concat(current_schema(), '.', %(k_study)s::bigint))"
+_WAIT_TO_SHARE = f"SELECT pg_advisory_xact_lock_shared({_KEYS})"
+_WAIT_TO_BE_ALONE = f"SELECT pg_advisory_xact_lock({_KEYS})"
+
 _BUSY = {
     "40001": "another transaction changed the same rows",
     "40P01": "two transactions waited for each other",
@@ -118,13 +126,12 @@ class PostgresBackend:
     def study(self, cursor: Cursor, study: int, lock: StudyLock | None) -> tuple[StudyRecord | None, float]:
         """Return a study as it is once it is locked, and the server's time."""
         sql = self.statements
-        statement = {
-            None: sql.study_and_clock,
-            "shared": sql.shared_study_and_clock,
-            "exclusive": sql.exclusive_study_and_clock,
-            "alone": sql.sole_study_and_clock,
-        }[lock]
-        cursor.execute(statement, {"k_study": study})
+        if lock in ("shared", "alone"):
+            # No lock on the row, where all that share it overtake who waits to be alone. And a statement of its
+            # own, so that the next one sees what was committed while this one waited.
+            cursor.execute(_WAIT_TO_BE_ALONE if lock == "alone" else _WAIT_TO_SHARE, {"k_study": study})
+        locks = lock in ("exclusive", "alone")
+        cursor.execute(sql.locked_study_and_clock if locks else sql.study_and_clock, {"k_study": study})
         row = cursor.fetchone()
         if row is None:
             return None, 0.0

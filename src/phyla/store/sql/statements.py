@@ -120,11 +120,8 @@ class Statements:
         clock = sa.cast(sa.extract("epoch", sa.func.clock_timestamp()), sa.Double)
         self.clock = self._compile(sa.select(clock))
         # The clock is read after the lock was waited for, hence the common table expression.
-        # The first is the lock that every insert takes which refers to the study.
-        shared, exclusive = mine.with_for_update(read=True, key_share=True), mine.with_for_update(key_share=True)
-        self.shared_study_and_clock = self._compile(sa.select(shared.cte("locked"), clock))
-        self.exclusive_study_and_clock = self._compile(sa.select(exclusive.cte("locked"), clock))
-        self.sole_study_and_clock = self._compile(sa.select(mine.with_for_update().cte("locked"), clock))
+        locked = mine.with_for_update(key_share=True).cte("locked")
+        self.locked_study_and_clock = self._compile(sa.select(locked, clock))
         self.study_and_clock = self._compile(sa.select(studies, clock).where(s.id == STUDY))
         self.study_by_name = self._compile(sa.select(studies).where(s.name == NAME))
         self.all_studies = self._compile(sa.select(studies).order_by(s.id))
