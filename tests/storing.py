@@ -475,8 +475,8 @@ class _Interrupting:
         self._store = store
 
     @contextmanager
-    def transaction(self, study: int, *, exclusive: bool) -> Any:
-        with self._store.transaction(study, exclusive=exclusive) as tx:
+    def transaction(self, study: int, *, exclusive: bool, alone: bool = False) -> Any:
+        with self._store.transaction(study, exclusive=exclusive, alone=alone) as tx:
             yield tx
             raise _Interruption
 

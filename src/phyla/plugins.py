@@ -100,21 +100,26 @@ def encode(value: Any, name_of: Callable[[Callable[..., Any]], str] | None = Non
     )
 
 
-def decode(value: Json) -> Any:
+def decode(value: Json, find: Callable[[str], Callable[..., Any]] | None = None) -> Any:
     """Make again what `encode` wrote.
+
+    Args:
+        value: what `encode` gave, perhaps through JSON.
+        find: finds functions and unregistered classes by name; by default `phyla.plugins.resolve`.
 
     Raises:
         ConfigurationError: a plug-in is not installed here, or does not take these settings.
         NotImportable: a function or class cannot be found by its name.
     """
+    find = find or resolve
     if isinstance(value, Mapping):
         if "function" in value and len(value) == 1:
-            return resolve(str(value["function"]))
-        settings = {key: decode(item) for key, item in value.items() if key != "plugin"}
+            return find(str(value["function"]))
+        settings = {key: decode(item, find) for key, item in value.items() if key != "plugin"}
         if "plugin" not in value:
             return settings
         name = str(value["plugin"])
-        kind = registered()[name].load() if name in registered() else _class(name)
+        kind = registered()[name].load() if name in registered() else _class(name, find)
         try:
             return kind(**settings)
         except TypeError as error:
@@ -123,16 +128,16 @@ def decode(value: Json) -> Any:
                 "the study was made with another version of it"
             ) from error
     if isinstance(value, (list, tuple)):
-        return [decode(item) for item in value]
+        return [decode(item, find) for item in value]
     return value
 
 
-def _class(name: str) -> Callable[..., Any]:
+def _class(name: str, find: Callable[[str], Callable[..., Any]]) -> Callable[..., Any]:
     if "/" in name and ":" not in name:
         group = name.split("/")[0]
         known = ", ".join(sorted(key for key in registered() if key.startswith(group + "/"))) or "none"
         raise ConfigurationError(f"plug-in {name!r} is not installed here; there are: {known}")
-    return resolve(name)
+    return find(name)
 
 
 def resolve_class(name: str) -> type[Any]:

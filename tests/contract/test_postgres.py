@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -12,14 +12,14 @@ import pytest
 import sqlalchemy as sa
 
 from phyla import machine
-from phyla.controller import Controller
+from phyla.controller import Controller, to_config
 from phyla.errors import ConfigurationError, StoreBusy, StoreUnavailable
-from phyla.machine import Claimed, Failure
+from phyla.machine import Claimed, Completion, Failure, Rules
 from phyla.records import CheckpointState, MemberState, StudyState, TrialState
 from phyla.store import open_store
 from phyla.store.sql import SqlStore, postgres
 from phyla.store.sql.postgres import PostgresBackend
-from storing import VirtualClock, completion, pbt, rules
+from storing import STEPS, VirtualClock, completion, pbt, rules
 
 WAIT_S = 30
 
@@ -139,7 +139,8 @@ def test_claimers_at_the_same_time_get_different_retries(server: Server) -> None
 
 def test_who_moves_on_while_being_retired_leaves_nothing_running(server: Server) -> None:
     controller = server.controller(2)
-    _, second = controller.claim("a", 2)[0]
+    first, second = controller.claim("a", 2)[0]
+    controller.complete([completion(first, 0.9)], "a", 1)
     smaller = Controller(server.store, 1, rules(pbt(1)))
     with server.store.transaction(1, exclusive=False) as tx:
         _, commands = machine.complete(tx, controller.rules, completion(second, 0.1))
@@ -155,7 +156,81 @@ def test_who_moves_on_while_being_retired_leaves_nothing_running(server: Server)
         assert following.trial.member == 1
         assert (member.state, member.retired, member.current_trial) == (MemberState.DONE, True, None)
         assert reader.trial(following.trial.id).state is TrialState.CANCELLED
-        assert [attempt.trial for attempt in reader.running()] == [1]
+        assert [attempt.trial for attempt in reader.running()] == [3]
+
+
+def test_a_change_of_settings_comes_after_the_decisions_that_are_being_taken(server: Server) -> None:
+    controller, changed = _changing(server)
+    with server.store.transaction(1, exclusive=False) as tx:
+        mine, commands = machine.claim(tx, controller.rules, "a")
+        tx.apply(commands)
+        change = server.start(changed)
+        server.until_somebody_waits(change)
+    change.result(WAIT_S)
+    assert isinstance(mine, Claimed)
+    assert mine.trial.end_step == STEPS
+    assert controller.claim("b")[0][0].trial.end_step == 1
+
+
+def test_who_decides_while_settings_change_waits_and_goes_by_the_new_ones(server: Server) -> None:
+    controller, _ = _changing(server)
+    assert controller.claim("a")[0][0].trial.end_step == STEPS
+    with server.store.transaction(1, exclusive=True, alone=True) as tx:
+        tx.apply([machine.SetConfig(_config(1))])
+        claim = server.start(lambda: controller.claim("b"))
+        server.until_somebody_waits(claim)
+    assert claim.result(WAIT_S)[0][0].trial.end_step == 1
+
+
+def test_claims_and_collections_do_not_wait_for_each_other_because_of_changes(server: Server) -> None:
+    controller, _ = _changing(server)
+    with server.store.transaction(1, exclusive=False), server.store.transaction(1, exclusive=True) as tx:
+        tx.apply([machine.SetStudyState(StudyState.RUNNING, "by both")])
+        assert server.start(lambda: controller.claim("b")).result(WAIT_S)[0]
+
+
+def test_among_many_that_decide_without_a_pause_each_change_has_its_turn(server: Server) -> None:
+    def made(steps: int) -> Rules:
+        return rules(replace(pbt(12), total_steps=10**9, steps_per_trial=steps))
+
+    def work(name: str) -> None:
+        mine = Controller(server.store, study, made(STEPS), to_config(made(STEPS), 1))
+        done: list[Completion] = []
+        while not ended.is_set():
+            _, claimed, _ = mine.complete(done, name, 1)
+            done = [completion(given) for given in claimed if isinstance(given, Claimed)]
+
+    study = server.store.create_study("s", to_config(made(STEPS), 1), 1, 12).id
+    ended = threading.Event()
+    workers = [server.start(partial(work, f"host:{number}:1:1")) for number in range(4)]
+    newest: dict[int, int] = {}
+    try:
+        for steps in range(STEPS + 1, STEPS + 6):
+            Controller(server.store, study, made(steps)).change(to_config(made(steps), 1), {})
+            with server.store.reader(study) as reader:
+                newest[steps] = max((trial.id for trial in reader.trials()), default=0)
+    finally:
+        ended.set()
+    for worker in workers:
+        worker.result(WAIT_S)
+    with server.store.reader(study) as reader:
+        trials = reader.trials()
+    assert {trial.end_step - trial.start_step for trial in trials} <= {STEPS, *newest}
+    for steps, before in newest.items():
+        assert all(trial.end_step - trial.start_step >= steps for trial in trials if trial.id > before)
+
+
+def _config(steps: int) -> Any:
+    return to_config(rules(replace(pbt(3), steps_per_trial=steps)), 1)
+
+
+def _changing(server: Server) -> tuple[Controller, Callable[[], object]]:
+    """Return a controller of a study, and what gives this study trials of one step."""
+    study = server.store.create_study("s", _config(STEPS), 1, 3)
+    new = Controller(server.store, study.id, rules(replace(pbt(3), steps_per_trial=1)), _config(1))
+    changes = {"strategy.steps_per_trial": (STEPS, 1)}
+    controller = Controller(server.store, study.id, rules(pbt(3)), study.config)
+    return controller, lambda: new.change(_config(1), changes, before=study.config)
 
 
 def test_a_completion_and_the_end_of_its_lease_do_not_both_count(server: Server) -> None:

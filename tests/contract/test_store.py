@@ -1,7 +1,9 @@
 """What every store must do. One suite for memory, SQLite and PostgreSQL."""
 
 import math
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +19,7 @@ from phyla.errors import LeaseLost, StudyNotFound
 from phyla.machine import Accepted, Claimed, Failure, Stopped
 from phyla.records import (
     CheckpointState,
+    JsonObject,
     Mark,
     MemberState,
     Report,
@@ -141,6 +144,59 @@ def test_state_and_configuration_can_be_set(subject: Subject) -> None:
         assert [member.state for member in reader.members()] == [MemberState.READY, MemberState.READY]
 
 
+def test_the_configuration_is_one_object_until_it_changes(subject: Subject) -> None:
+    study = subject.store.create_study("a", {"n": 1}, 0, 2)
+
+    def seen() -> JsonObject:
+        with subject.store.transaction(study.id, exclusive=False) as tx:
+            return tx.study().config
+
+    first = seen()
+    with subject.store.transaction(study.id, exclusive=True) as tx:
+        tx.apply([machine.SetStrategyState({"decisions": 1})])
+    subject.store.set_state(study.id, StudyState.STOPPED, "why")
+    assert seen() is first
+    with subject.store.transaction(study.id, exclusive=True, alone=True) as tx:
+        tx.apply([machine.SetConfig({"n": 2})])
+    assert seen() == {"n": 2}
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_who_begins_while_another_is_alone_sees_what_it_wrote(subject: Subject, exclusive: bool) -> None:
+    study = subject.store.create_study("a", {"n": 1}, 0, 2)
+    started = threading.Event()
+
+    def seen() -> JsonObject:
+        started.set()
+        with subject.store.transaction(study.id, exclusive=exclusive) as tx:
+            return tx.study().config
+
+    with ThreadPoolExecutor(1) as pool:
+        with subject.store.transaction(study.id, exclusive=True, alone=True) as tx:
+            found = pool.submit(seen)
+            assert started.wait(60)
+            tx.apply([machine.SetConfig({"n": 2})])
+        assert found.result(60) == {"n": 2}
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_who_is_to_be_alone_sees_what_was_written_before(subject: Subject, exclusive: bool) -> None:
+    study = subject.store.create_study("a", {}, 0, 2)
+    started = threading.Event()
+
+    def seen() -> str | None:
+        started.set()
+        with subject.store.transaction(study.id, exclusive=True, alone=True) as tx:
+            return tx.member(0).slot
+
+    with ThreadPoolExecutor(1) as pool:
+        with subject.store.transaction(study.id, exclusive=exclusive) as tx:
+            found = pool.submit(seen)
+            assert started.wait(60)
+            tx.apply([machine.UpdateMember(replace(tx.locked_member(0), slot="here"))])
+        assert found.result(60) == "here"
+
+
 def test_a_transaction_that_raises_leaves_nothing(subject: Subject) -> None:
     controller = subject.controller()
     before = everything(subject.store, 1)
@@ -223,6 +279,26 @@ def test_the_time_of_an_attempt_comes_back(subject: Subject) -> None:
         known = [attempt.timings for attempt in reader.all_attempts()]
         assert reader.attempts(first.trial.id)[0].timings == timings
     assert known == [timings, {"loading": 0.5}, None]
+
+
+def test_the_seconds_that_a_member_trained_come_back(subject: Subject) -> None:
+    controller = subject.controller(1)
+    for seconds in (2.5, 0.1):
+        (claimed,) = controller.claim("w")[0]
+        subject.clock.now += 100.0
+        controller.release(claimed.trial.id, claimed.trial.token)
+        (claimed,) = controller.claim("w")[0]
+        subject.clock.now += seconds
+        controller.complete([completion(claimed)])
+    with subject.again().reader(1) as reader:
+        member = reader.member(0)
+    assert member.spent_s == pytest.approx(2.6, abs=1e-6)
+    assert member.decided_s == 0.0
+    moved = replace(member, decided_s=1 / 3, spent_s=1e9 + 1 / 3)
+    with subject.store.transaction(1, exclusive=True) as tx:
+        tx.apply([machine.UpdateMember(moved)])
+    with subject.again().reader(1) as reader:
+        assert plain(reader.member(0)) == plain(moved)
 
 
 @pytest.mark.parametrize("error", ["nul \0 inside", "half a character \udcff", "caf\u00e9 \u2603 \U0001f600"])

@@ -10,12 +10,11 @@ from phyla.machine import (
     Claimed,
     ClaimedEvaluation,
     Completion,
-    Ended,
     Evaluated,
     EvaluationAccepted,
     EvaluationFailed,
     Failure,
-    Idle,
+    NoWork,
     Standing,
     Stopped,
 )
@@ -78,7 +77,7 @@ class WorkClient(Protocol):
         *,
         kinds: Collection[WorkKind] = ...,
         holding: int | None = None,
-    ) -> tuple[list[Answer], list[Given], Idle | Ended | None]:
+    ) -> tuple[list[Answer], list[Given], NoWork | None]:
         """Hand in finished work and claim up to `count` new trials and eval tasks, atomically.
 
         Args:

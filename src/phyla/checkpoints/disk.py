@@ -4,8 +4,12 @@ import errno
 import os
 import shutil
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, final
+
+REMOVERS = 1000
+"""How often a directory is removed again because somebody else was quicker with some entry of it."""
 
 
 class Disk(Protocol):
@@ -100,12 +104,14 @@ class RealDisk:
         source.rename(target)
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a directory and everything in it; one that is gone is fine."""
+        """Remove a directory and everything in it; one that is gone, or that somebody else removes, is fine."""
         try:
+            for _ in range(REMOVERS):
+                with suppress(FileNotFoundError):
+                    shutil.rmtree(path)
+                if not path.exists():
+                    return
             shutil.rmtree(path)
-        except FileNotFoundError:
-            if path.exists():
-                raise
         except PermissionError:
             # A directory that its owner may not write to keeps its entries: unlock them all, once.
             self.make_writable(path)

@@ -227,6 +227,9 @@ class LocalCheckpoints:
         except PermissionError:
             self._disk.make_writable(path)
             self._disk.rename(path, doomed)
+        except FileNotFoundError:
+            if path.exists():
+                raise
 
     def discard(self, name: str) -> None:
         """Remove what was staged under a name, if anything."""
@@ -280,7 +283,12 @@ class LocalCheckpoints:
     def _remove(self, path: Path) -> int:
         if not path.is_dir():
             return 0
-        freed = sum(Path(folder, file).lstat().st_size for folder, _, files in os.walk(path) for file in files)
+        freed = 0
+        for folder, _, files in os.walk(path):
+            for file in files:
+                # Another host may be removing the same: what that one removes first, it counts.
+                with suppress(FileNotFoundError):
+                    freed += Path(folder, file).lstat().st_size
         self._disk.remove_tree(path)
         return freed
 

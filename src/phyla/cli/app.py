@@ -58,6 +58,7 @@ app.command()(gc.gc)
 app.command()(control.stop)
 app.command()(control.resume)
 app.command()(control.resize)
+app.command()(control.change)
 app.command()(doctor.doctor)
 
 

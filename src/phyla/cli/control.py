@@ -1,5 +1,6 @@
-"""`phyla stop` and `phyla resume`."""
+"""`phyla stop`, `phyla resume`, `phyla resize` and `phyla change`."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -39,6 +40,27 @@ def resize(
     if progress.planned_trials is not None:
         print(f"it will end with {progress.planned_trials} completed trials; {progress.completed} are")
     print(f"write population_size={members} into its study file, so that it can be run again")
+
+
+def change(
+    file: Annotated[Path, typer.Argument(metavar="FILE.py", help="The file that defines the study, as changed.")],
+    study: Annotated[
+        str | None, typer.Option(help="Name of the study, if the file has several.", show_default=False)
+    ] = None,
+    home: options.Home = None,
+    storage: options.Storage = None,
+) -> None:
+    """Give a study the changed settings of its file, also while it is running; train nothing."""
+    from phyla.cli.run import chosen_study
+
+    chosen = chosen_study(file, study, home, storage)
+    changed = chosen.change()
+    for one in changed:
+        print(f"{one.name} was changed from {one.before} to {one.after}")
+    if changed:
+        print(f"{chosen.name} has the settings of {file}; workers that are running go by them from now on")
+    else:
+        print(f"{chosen.name} has the settings of {file} already")
 
 
 def resume(study: options.StudyName, home: options.Home = None, storage: options.Storage = None) -> None:

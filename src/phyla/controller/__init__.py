@@ -1,6 +1,13 @@
 """The stateless decision maker: load, decide, commit, one transaction each."""
 
-from phyla.controller.configuration import check_extension, differences, from_config, suites_from, to_config
+from phyla.controller.configuration import (
+    check_extension,
+    check_unchanged,
+    differences,
+    from_config,
+    suites_from,
+    to_config,
+)
 from phyla.controller.controller import TRAIN_ONLY, Controller
 from phyla.controller.evaluations import RunController
 
@@ -9,6 +16,7 @@ __all__ = [
     "Controller",
     "RunController",
     "check_extension",
+    "check_unchanged",
     "differences",
     "from_config",
     "suites_from",

@@ -1,13 +1,14 @@
 """A study's configuration: what decides, and what only operates; as JSON and back."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from phyla import plugins
-from phyla.errors import ConfigurationError, SchemaMismatch
+from phyla.errors import ConfigurationError, SchemaMismatch, StudyChanged
 from phyla.evaluation import Suite
 from phyla.machine import Rules
-from phyla.records import Aim, Json, JsonObject, StartFrom
+from phyla.records import Aim, Json, JsonObject, StartFrom, StudyRecord
 from phyla.space import Parameter, Space
 from phyla.space import check_extension as check_space_extension
 
@@ -85,18 +86,51 @@ def from_config(config: JsonObject) -> Rules:
             "use the version of phyla that made the study"
         )
     options: Any = config["options"]
+    return Rules(
+        objective=plugins.decode(config["objective"]),
+        suites=suites_from(config),
+        **options,
+        **_changeable(config, plugins.resolve),
+    )
+
+
+def taken_over(rules: Rules, config: JsonObject) -> Rules:
+    """Return rules with what may change while a study runs as a configuration has it.
+
+    Functions and classes that the rules have already are not looked for again. What only operates stays as it is,
+    and so do the suites.
+
+    Raises:
+        ConfigurationError: a plug-in is missing, or these settings need something else of training.
+        NotImportable: a function or class cannot be found by its name.
+        Exception: whatever a file raises in which one is looked for.
+    """
+    known: dict[str, Callable[..., Any]] = {}
+
+    def name_of(target: Callable[..., Any]) -> str:
+        name = plugins.reference_here(target)
+        known[name] = target
+        return name
+
+    rules.space.config(name_of)
+    for plugin in (rules.strategy, *rules.stopping):
+        plugins.encode(plugin, name_of)
+    changed = replace(rules, **_changeable(config, lambda name: known.get(name) or plugins.resolve(name)))
+    if changed.reported_metrics != rules.reported_metrics:
+        wanted = ", ".join(changed.reported_metrics) or "none"
+        raise ConfigurationError(f"training has to report other metrics than when it began: {wanted}")
+    return changed
+
+
+def _changeable(config: JsonObject, find: Callable[[str], Callable[..., Any]]) -> dict[str, Any]:
     space: Any = config["space"]
     stopping: Any = config.get("stopping") or {"rules": []}
-    if "max_stops" in stopping:
-        options = {**options, "max_stops": stopping["max_stops"]}
-    return Rules(
-        space=Space.from_config(space, plugins.resolve),
-        objective=plugins.decode(config["objective"]),
-        strategy=plugins.decode(config["strategy"]),
-        suites=suites_from(config),
-        stopping=tuple(plugins.decode(rule) for rule in stopping["rules"]),
-        **options,
-    )
+    return {
+        "space": Space.from_config(space, find),
+        "strategy": plugins.decode(config["strategy"], find),
+        "stopping": tuple(plugins.decode(rule, find) for rule in stopping["rules"]),
+        **({"max_stops": stopping["max_stops"]} if "max_stops" in stopping else {}),
+    }
 
 
 def suites_from(config: JsonObject) -> tuple[Suite, ...]:
@@ -118,6 +152,20 @@ def differences(old: JsonObject, new: JsonObject) -> dict[str, tuple[Json, Json]
         for name in [*before, *(name for name in after if name not in before)]
         if before.get(name) != after.get(name)
     }
+
+
+def check_unchanged(study: StudyRecord, before: JsonObject) -> None:
+    """Refuse to overwrite a change that came between looking at a study and changing it.
+
+    Raises:
+        StudyChanged: names what it changed.
+    """
+    between = differences(before, study.config)
+    if between:
+        raise StudyChanged(
+            f"study {study.name!r} was changed by somebody else at the same time ({', '.join(between)}), so "
+            f"nothing was changed now; look at it with: phyla status {study.name}, then try again"
+        )
 
 
 def check_extension(changed: Mapping[str, tuple[Json, Json]], old: JsonObject, new: JsonObject) -> None:

@@ -1,11 +1,14 @@
 """The controller. It may die between any two calls; another one answers the same."""
 
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, TypeAlias, final
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Any, TypeAlias, TypeVar, final
 
 from phyla import machine
 from phyla.controller import evaluations
+from phyla.controller.configuration import check_unchanged
+from phyla.controller.current import Current
 from phyla.errors import ConfigurationError, LeaseLost, StoreBusy
 from phyla.failpoints import failpoint
 from phyla.machine import (
@@ -22,6 +25,8 @@ from phyla.machine import (
     Idle,
     Imported,
     MarkDeleting,
+    NoWork,
+    Outdated,
     ParentGone,
     RenewAttempts,
     Retention,
@@ -42,7 +47,9 @@ from phyla.records import (
     StudyState,
     WorkKind,
 )
-from phyla.store import Store, Transaction
+from phyla.store import Reader, Store, Transaction
+
+Look = TypeVar("Look", Reader, Transaction)
 
 Answer: TypeAlias = Accepted | Stopped | EvaluationAccepted | LeaseLost
 TRAIN_ONLY = frozenset({WorkKind.TRAIN})
@@ -54,19 +61,27 @@ BUSY_RETRIES = 3
 class Controller:
     """Answers workers about one study; every answer is one transaction.
 
+    The rules follow the stored configuration: each transaction reads it, and decides by it.
+
     Args:
         store: where the study is remembered.
         study: its id.
         rules: what its decisions go by.
+        config: the stored configuration that the rules were made from; None for the one that is found first.
     """
 
-    def __init__(self, store: Store, study: int, rules: Rules) -> None:
+    def __init__(self, store: Store, study: int, rules: Rules, config: JsonObject | None = None) -> None:
         self._store = store
         self._study = study
-        self.rules = rules
+        self._current = Current(made=rules, config=config)
         self._looked_at = float("-inf")
 
-    def claim(self, worker: str, count: int = 1) -> tuple[list[Claimed], Idle | Ended | None]:
+    @property
+    def rules(self) -> Rules:
+        """What decisions went by last."""
+        return self._current.rules
+
+    def claim(self, worker: str, count: int = 1) -> tuple[list[Claimed], NoWork | None]:
         """Give a worker up to `count` trials; with fewer, also say why.
 
         Raises:
@@ -83,7 +98,7 @@ class Controller:
         *,
         kinds: Collection[WorkKind] = TRAIN_ONLY,
         holding: int | None = None,
-    ) -> tuple[list[Answer], list[Claimed | ClaimedEvaluation], Idle | Ended | None]:
+    ) -> tuple[list[Answer], list[Claimed | ClaimedEvaluation], NoWork | None]:
         """Accept finished work and, in the same transaction, give the worker its next.
 
         A completion whose lease is gone is answered with the error, and one that a rule stops with the reason;
@@ -99,12 +114,14 @@ class Controller:
             try:
                 if completions:
                     failpoint("trial.before_complete")
-                with self._transaction() as tx:
-                    accepted = [self._accept(tx, done) for done in completions]
+                with self._transaction() as (tx, current):
+                    accepted = [self._accept(tx, current, done) for done in completions]
                     claimed: list[Claimed | ClaimedEvaluation] = []
-                    rest: Idle | Ended | None = None
-                    if worker and count:
-                        claimed, rest = self._claim(tx, worker, count, gone, kinds, holding)
+                    rest: NoWork | None = None
+                    if worker and count and current.outdated is not None:
+                        rest = Outdated(why=current.outdated)
+                    elif worker and count:
+                        claimed, rest = self._claim(tx, current.rules, worker, count, gone, kinds, holding)
                     if claimed:
                         failpoint("claim.before_commit")
                     failpoint("store.before_commit")
@@ -123,44 +140,49 @@ class Controller:
             failpoint("reply.before")
             return accepted, claimed, rest
 
-    def _accept(self, tx: Transaction, done: Completion | Evaluated) -> Answer:
+    def _accept(self, tx: Transaction, current: Current, done: Completion | Evaluated) -> Answer:
+        rules = current.rules
         if isinstance(done, Evaluated):
             evaluation = tx.evaluation()
             if evaluation is None:
                 return LeaseLost(f"this study has no suites, so there is no eval task {done.task}")
-            return evaluations.accept(evaluation, self.rules, done)
+            return evaluations.accept(evaluation, rules, done)
         try:
-            answer, commands = machine.complete(tx, self.rules, done)
+            answer, commands = machine.complete(tx, rules, done)
         except LeaseLost as error:
             return error
         tx.apply(commands)
         if commands and isinstance(answer, Accepted):
-            tx.apply(machine.settle(tx, self.rules, completed=True))
+            if current.outdated is not None:
+                # Whether its member has spent its steps is said by who knows the settings.
+                tx.apply(machine.reopen(tx, rules, tx.trial(answer.trial).member))
+            tx.apply(machine.settle(tx, rules, completed=True))
         return answer
 
     def _claim(
         self,
         tx: Transaction,
+        rules: Rules,
         worker: str,
         count: int,
         gone: frozenset[str],
         kinds: Collection[WorkKind],
         holding: int | None,
-    ) -> tuple[list[Claimed | ClaimedEvaluation], Idle | Ended | None]:
-        self._expire(tx)
+    ) -> tuple[list[Claimed | ClaimedEvaluation], NoWork | None]:
+        self._expire(tx, rules)
         claimed: list[Claimed | ClaimedEvaluation] = []
         rounds = 0
-        evaluation = tx.evaluation() if WorkKind.EVALUATE in kinds and self.rules.suites else None
+        evaluation = tx.evaluation() if WorkKind.EVALUATE in kinds and rules.suites else None
         while len(claimed) < count:
             if evaluation is not None and tx.study().state is StudyState.RUNNING:
-                work = evaluations.claim(evaluation, self.rules, worker, self.rules.lease_s, holding, gone)
+                work = evaluations.claim(evaluation, rules, worker, rules.lease_s, holding, gone)
                 if work is not None:
                     claimed.append(work)
                     continue
             if WorkKind.TRAIN not in kinds:
                 return claimed, self._nothing_to_evaluate(tx)
             answer: ClaimAnswer | None
-            answer, commands = machine.claim(tx, self.rules, worker, gone)
+            answer, commands = machine.claim(tx, rules, worker, gone)
             tx.apply(commands)
             if isinstance(answer, Claimed):
                 claimed.append(answer)
@@ -168,12 +190,12 @@ class Controller:
                 rounds += 1
                 if rounds > 2 * tx.size + 10:
                     return claimed, self._give_up(tx)
-                tx.apply(machine.settle(tx, self.rules, completed=False))
+                tx.apply(machine.settle(tx, rules, completed=False))
             else:
                 return claimed, answer
         return claimed, None
 
-    def _nothing_to_evaluate(self, tx: Transaction) -> Idle | Ended:
+    def _nothing_to_evaluate(self, tx: Transaction) -> NoWork:
         study = tx.study()
         if study.state is StudyState.RUNNING:
             return Idle(seconds=None, why="no checkpoint waits for evaluation")
@@ -188,19 +210,17 @@ class Controller:
         tx.apply([SetStudyState(StudyState.FAILED, message)])
         return Ended(state=StudyState.FAILED, message=message)
 
-    def _expire(self, tx: Transaction) -> None:
+    def _expire(self, tx: Transaction, rules: Rules) -> None:
         """Take leases back that ran out; looked at from time to time, by whoever claims."""
         now = tx.now()
-        if 0 <= now - self._looked_at < min(1.0, self.rules.lease_s / 10):
+        if 0 <= now - self._looked_at < min(1.0, rules.lease_s / 10):
             return
         for attempt in tx.expired(EXPIRED_AT_ONCE):
-            error = (
-                f"the lease of worker {attempt.worker} ran out: it did not renew it for {self.rules.lease_s:g} s"
-            )
-            tx.apply(machine.lose(tx, self.rules, attempt.trial, attempt.token, error, counts=False))
-        evaluation = tx.evaluation() if self.rules.suites else None
+            error = f"the lease of worker {attempt.worker} ran out: it did not renew it for {rules.lease_s:g} s"
+            tx.apply(machine.lose(tx, rules, attempt.trial, attempt.token, error, counts=False))
+        evaluation = tx.evaluation() if rules.suites else None
         if evaluation is not None:
-            evaluations.expire(evaluation, self.rules, self.rules.lease_s)
+            evaluations.expire(evaluation, rules, rules.lease_s)
         self._looked_at = now
 
     def fail(self, failure: Failure) -> None:
@@ -210,8 +230,8 @@ class Controller:
             LeaseLost: a newer claim, a cancellation or a quarantine took the lease away.
             StoreError: the database failed.
         """
-        with self._transaction() as tx:
-            tx.apply(machine.fail(tx, self.rules, failure))
+        with self._transaction() as (tx, current):
+            tx.apply(machine.fail(tx, current.rules, failure))
 
     def fail_evaluation(self, failure: EvaluationFailed) -> None:
         """Record that an attempt at an eval task failed.
@@ -220,12 +240,12 @@ class Controller:
             LeaseLost: a newer claim or a cancellation took the lease away.
             StoreError: the database failed.
         """
-        with self._transaction() as tx:
+        with self._transaction() as (tx, current):
             evaluation = tx.evaluation()
             if evaluation is None:
                 raise LeaseLost(f"this study has no suites, so there is no eval task {failure.task}")
             tx.apply(machine.fail_evaluation(evaluation, failure))
-            evaluations.settle(evaluation, self.rules, [failure.group])
+            evaluations.settle(evaluation, current.rules, [failure.group])
 
     def release_evaluation(self, task: int, token: int) -> None:
         """Return an eval task to the queue; it is no failure.
@@ -234,7 +254,7 @@ class Controller:
             LeaseLost: a newer claim or a cancellation took the lease away.
             StoreError: the database failed.
         """
-        with self._transaction() as tx:
+        with self._transaction() as (tx, _):
             evaluation = tx.evaluation()
             if evaluation is not None:
                 tx.apply(machine.release_evaluation(evaluation, task, token))
@@ -246,7 +266,7 @@ class Controller:
             LeaseLost: a newer claim, a cancellation or a quarantine took the lease away.
             StoreError: the database failed.
         """
-        with self._transaction() as tx:
+        with self._transaction() as (tx, _):
             tx.apply(machine.release(tx, trial, token))
 
     def lose_worker(self, worker: str, error: str, *, counts: bool) -> int:
@@ -260,14 +280,14 @@ class Controller:
         Raises:
             StoreError: the database failed.
         """
-        with self._transaction() as tx:
+        with self._transaction() as (tx, current):
             held = tx.running(worker)
             for attempt in held:
-                tx.apply(machine.lose(tx, self.rules, attempt.trial, attempt.token, error, counts=counts))
-            evaluation = tx.evaluation() if self.rules.suites else None
+                tx.apply(machine.lose(tx, current.rules, attempt.trial, attempt.token, error, counts=counts))
+            evaluation = tx.evaluation() if current.rules.suites else None
             evaluating = evaluation.running_evaluations(worker) if evaluation is not None else ()
             if evaluation is not None:
-                evaluations.lose(evaluation, self.rules, evaluating, error, counts=counts)
+                evaluations.lose(evaluation, current.rules, evaluating, error, counts=counts)
             return len(held) + len(evaluating)
 
     def renew(self, worker: str) -> None:
@@ -276,10 +296,10 @@ class Controller:
         Raises:
             StoreError: the database failed.
         """
-        with self._transaction() as tx:
-            expires_at = tx.now() + self.rules.lease_s
+        with self._transaction() as (tx, current):
+            expires_at = tx.now() + current.rules.lease_s
             tx.apply([RenewAttempts(worker, expires_at)])
-            if self.rules.suites and tx.evaluation() is not None:
+            if current.rules.suites and tx.evaluation() is not None:
                 tx.apply([machine.RenewEvalAttempts(worker, expires_at)])
 
     def report(self, trial: int, token: int, reports: Sequence[Report]) -> Standing:
@@ -288,8 +308,8 @@ class Controller:
         Raises:
             StoreError: the database failed.
         """
-        with self._transaction() as tx:
-            standing, commands = machine.report(tx, self.rules, trial, token, reports)
+        with self._transaction() as (tx, current):
+            standing, commands = machine.report(tx, current.rules, trial, token, reports)
             tx.apply(commands)
             return standing
 
@@ -300,19 +320,26 @@ class Controller:
             LeaseLost: a newer claim, a cancellation or a quarantine took the lease away.
             StoreError: the database failed.
         """
-        with self._transaction() as tx:
+        with self._transaction() as (tx, _):
             tx.apply(machine.save_progress(tx, trial, token, checkpoint))
 
     def change(
-        self, config: JsonObject, changes: Mapping[str, tuple[Json, Json]], *, fresh: bool = False
+        self,
+        config: JsonObject,
+        changes: Mapping[str, tuple[Json, Json]],
+        *,
+        before: JsonObject | None = None,
+        fresh: bool = False,
     ) -> StudyRecord:
         """Store another configuration, that of this controller's rules, and let the population follow it.
 
-        Trials that are running go on as they were decided, except those of members that are retired.
+        Trials that are running go on as they were decided, except those of members that are retired. Decisions
+        that others are taking now come first; those that follow go by this configuration, wherever they are taken.
 
         Args:
             config: the new configuration.
             changes: what differs, by dotted name: (stored, given); kept with its time.
+            before: the stored configuration that the changes were made to.
             fresh: whether new members start fresh.
 
         Returns:
@@ -320,24 +347,36 @@ class Controller:
 
         Raises:
             ConfigurationError: new members would have nothing to train.
+            StudyChanged: another change came between.
             StoreError: the database failed.
         """
         busy = 0
         while True:
             try:
-                return self._change(config, changes, fresh=fresh)
+                return self._change(config, changes, before, fresh=fresh)
             except StoreBusy:
                 busy += 1
                 if busy > BUSY_RETRIES:
                     raise
 
-    def _change(self, config: JsonObject, changes: Mapping[str, tuple[Json, Json]], *, fresh: bool) -> StudyRecord:
-        strategy = self.rules.strategy
-        with self._store.transaction(self._study, exclusive=True) as tx:
-            before: Any = tx.study().config.get("changes", [])
+    def _change(
+        self,
+        config: JsonObject,
+        changes: Mapping[str, tuple[Json, Json]],
+        before: JsonObject | None,
+        *,
+        fresh: bool,
+    ) -> StudyRecord:
+        rules = self.rules
+        strategy = rules.strategy
+        with self._store.transaction(self._study, exclusive=True, alone=True) as tx:
+            stored = tx.study().config
+            if before is not None:
+                check_unchanged(tx.study(), before)
+            earlier: Any = stored.get("changes", [])
             told: dict[str, Json] = {name: list(values) for name, values in changes.items()}
             entry: Json = {"at": tx.now(), "changes": told}
-            tx.apply([SetConfig({**config, "changes": [*before, entry]})])
+            tx.apply([SetConfig({**config, "changes": [*earlier, entry]})])
             active = sum(not tx.member(index).retired for index in range(tx.size))
             beside = machine.youngest(tx)
             if strategy.population_size > active and strategy.finished(beside):
@@ -350,9 +389,11 @@ class Controller:
                 tx.apply(machine.join(tx, beside, number, fresh=fresh))
             gone = machine.to_retire(tx, max(0, active - strategy.population_size))
             for index in gone:
-                tx.apply(machine.retire(tx, self.rules, index))
-            if gone:
-                tx.apply(machine.settle(tx, self.rules, completed=True))
+                tx.apply(machine.retire(tx, rules, index))
+            woken = machine.await_generation(tx, rules)
+            tx.apply(woken)
+            if gone or woken:
+                tx.apply(machine.settle(tx, rules, completed=True))
             if tx.study().state is StudyState.COMPLETED:
                 tx.apply([SetStudyState(StudyState.RUNNING)])
             failpoint("change.before_commit")
@@ -390,11 +431,17 @@ class Controller:
     def retention(self) -> Retention:
         """Return which checkpoints are kept and which may go; changes nothing.
 
+        Where the settings were changed, and cannot be taken over by this process, none may.
+
         Raises:
             StoreError: the database failed.
         """
-        with self._store.reader(self._study) as reader:
-            return machine.retention(reader, self.rules)
+        with self._following(lambda current: self._store.reader(self._study)) as (reader, current):
+            found = machine.retention(reader, current.rules)
+        if current.outdated is None:
+            return found
+        kept = [(row, "the study has settings that this process does not know") for row in found.collectable]
+        return replace(found, kept=(*found.kept, *kept), collectable=())
 
     def mark_deleting(self, candidates: Sequence[Checkpoint]) -> list[str]:
         """Mark checkpoints for deletion, except those a trial took since they were looked at.
@@ -416,8 +463,25 @@ class Controller:
             StoreError: the database failed.
         """
         if names:
-            with self._transaction() as tx:
+            with self._transaction() as (tx, _):
                 tx.apply([SetCheckpointState(name, state) for name in names])
 
-    def _transaction(self) -> AbstractContextManager[Transaction]:
-        return self._store.transaction(self._study, exclusive=self.rules.strategy.exclusive)
+    def _transaction(self) -> AbstractContextManager[tuple[Transaction, Current]]:
+        return self._following(
+            lambda current: self._store.transaction(self._study, exclusive=current.rules.strategy.exclusive)
+        )
+
+    @contextmanager
+    def _following(
+        self, opened: Callable[[Current], AbstractContextManager[Look]]
+    ) -> Iterator[tuple[Look, Current]]:
+        """Open a look at the study, with the rules of the configuration that it has there."""
+        while True:
+            current = self._current
+            with opened(current) as look:
+                stored = look.study().config
+                if current.knows(stored):
+                    yield look, current
+                    return
+            # Rules are made outside: to look for functions may take long, and keeps others waiting.
+            self._current = current.follow(stored)

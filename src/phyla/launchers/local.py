@@ -87,6 +87,8 @@ class LocalLauncher:
         self._on_tick = on_tick
         self._on_interrupt = on_interrupt
         self._processes: dict[int, _Process] = {}
+        self._replaced: set[int] = set()
+        self._cannot_start: StudyFailed | None = None
         self._crashes = 0
         self._uncollected = 0
         self._interrupts = 0
@@ -183,6 +185,8 @@ class LocalLauncher:
                     self._client.collect()
             self._on_tick()
             time.sleep(POLL_S)
+        if self._cannot_start is not None:
+            raise self._cannot_start
 
     def _renew(self, ended: threading.Event) -> None:
         """Renew leases in a thread of its own: deleting large checkpoints may take longer than a lease."""
@@ -202,12 +206,18 @@ class LocalLauncher:
         how = f"worker process {process.popen.pid} {_how(status)}"
         if status == 0 and not self._client.lose_worker(process.name, f"{how} within the trial", counts=True):
             if not self._interrupted() and self._client.is_active():
-                # Somebody asked this worker alone to stop; its trial went back to the queue.
+                # Somebody asked this worker alone to stop, or it cannot go on with what has changed.
+                self._replaced.add(process.spec.index)
                 self._start_again(process, f"{how} while the study was running")
             return
         tail = process.log.read_text(errors="replace")[-LOG_TAIL:].strip()
         if status == EXIT_CANNOT_START:
-            raise StudyFailed(f"worker {process.spec.index} cannot start (its log is {process.log}):\n{tail}")
+            error = StudyFailed(f"worker {process.spec.index} cannot start (its log is {process.log}):\n{tail}")
+            if process.spec.index not in self._replaced:
+                raise error
+            # The others that run may finish what they are at.
+            self._cannot_start = error
+            return
         if self._interrupts:
             self._client.lose_worker(process.name, "its worker was ended by a person", counts=False)
             return

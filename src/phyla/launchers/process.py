@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from phyla.errors import PhylaError, StoreError
 from phyla.launchers.spec import BEATS, EXIT_CANNOT_START, EXIT_STORE_FAILED, WorkerSpec
+from phyla.machine import Outdated
 from phyla.records import WorkKind
 
 if TYPE_CHECKING:
@@ -168,8 +169,11 @@ def _work(worker: "Worker", store: "Store") -> Callable[[], None]:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def work() -> None:
-        worker.run()
+        ended = worker.run()
         store.close()
+        if isinstance(ended, Outdated):
+            # The supervisor starts another process, which reads everything anew.
+            print(ended.why, file=sys.stderr)  # noqa: T201
 
     return work
 

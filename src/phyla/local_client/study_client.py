@@ -13,12 +13,11 @@ from phyla.errors import CheckpointError, StudyNotFound
 from phyla.local_client.run_client import group_results
 from phyla.machine import (
     Completion,
-    Ended,
     Evaluated,
     EvaluationFailed,
     Failure,
-    Idle,
     Imported,
+    NoWork,
     Retention,
     Rules,
     Standing,
@@ -47,8 +46,8 @@ class LocalClient:
 
     Args:
         store: where the study is remembered.
-        study: its id.
-        rules: what its decisions go by.
+        study: the study; its configuration is the one that the rules were made from.
+        rules: what its decisions go by, until the configuration changes.
         repository: where its checkpoints are.
         collects: whether it collects checkpoints from time to time; False where somebody else does.
     """
@@ -64,7 +63,7 @@ class LocalClient:
     ) -> None:
         self._store = store
         self._study = study
-        self._controller = Controller(store, study.id, rules)
+        self._controller = Controller(store, study.id, rules, study.config)
         self._repository = repository
         self._collects = collects
         self._completed_since_collection = 0
@@ -84,7 +83,7 @@ class LocalClient:
         *,
         kinds: Collection[WorkKind] = TRAIN_ONLY,
         holding: int | None = None,
-    ) -> tuple[list[Answer], list[Given], Idle | Ended | None]:
+    ) -> tuple[list[Answer], list[Given], NoWork | None]:
         """Hand in finished work and claim up to `count` new trials and eval tasks, atomically."""
         answer = self._controller.complete(completions, worker, count, kinds=kinds, holding=holding)
         self._completed_since_collection += len(completions)

@@ -67,14 +67,16 @@ from phyla.machine.events import (
     EvaluationFailed,
     Failure,
     Idle,
+    NoWork,
     Observed,
+    Outdated,
     Standing,
     Stopped,
 )
 from phyla.machine.finish import complete, fail, lose, release, save_progress, settle
 from phyla.machine.imports import Imported, awaits_imports, import_start, imported
 from phyla.machine.observe import backfill, drain, gone, observe
-from phyla.machine.resize import join, retire, to_retire, youngest
+from phyla.machine.resize import await_generation, join, reopen, retire, to_retire, youngest
 from phyla.machine.retention import ALL, Retention, bound, explain, retention
 from phyla.machine.rules import Rules
 from phyla.machine.stopping import report
@@ -112,7 +114,9 @@ __all__ = [
     "InsertSeen",
     "InsertTrial",
     "MarkDeleting",
+    "NoWork",
     "Observed",
+    "Outdated",
     "ParentGone",
     "PublishAll",
     "RaiseElites",
@@ -139,6 +143,7 @@ __all__ = [
     "UpdateTrial",
     "View",
     "WakeMembers",
+    "await_generation",
     "awaits_imports",
     "backfill",
     "bound",
@@ -162,6 +167,7 @@ __all__ = [
     "observe",
     "release",
     "release_evaluation",
+    "reopen",
     "report",
     "retention",
     "retire",

@@ -98,6 +98,18 @@ class Ended:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Outdated:
+    """The study goes on, with settings that this process cannot take over: another one has to go on.
+
+    Attributes:
+        why: which settings, and what to do.
+    """
+
+    why: str
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
     """A completion counts.
 
@@ -258,3 +270,4 @@ class EvaluationFailed:
 
 
 ClaimAnswer: TypeAlias = Claimed | Idle | Ended
+NoWork: TypeAlias = Idle | Ended | Outdated

@@ -158,6 +158,8 @@ def _trained(member: Member, trial: TrialRecord, scored: Scored, rules: Rules) -
         spent_steps=member.spent_steps + steps,
         generation=member.generation + 1,
         decided_steps=member.spent_steps if trial.exploited else member.decided_steps,
+        spent_s=member.spent_s + _seconds(trial),
+        decided_s=member.spent_s if trial.exploited else member.decided_s,
         head=scored,
         published=member.published if behind else scored,
         recent=recent if fitness is None else (*recent, fitness)[-RECENT:],
@@ -176,6 +178,13 @@ def _trained(member: Member, trial: TrialRecord, scored: Scored, rules: Rules) -
             wait_reason="the rest of the generation",
         )
     return changed
+
+
+def _seconds(trial: TrialRecord) -> float:
+    """Return how long the attempt that completed a trial took; clocks that are set back never make it negative."""
+    if trial.started_at is None or trial.ended_at is None:
+        return 0.0
+    return max(0.0, trial.ended_at - trial.started_at)
 
 
 def _measured(member: Member, again: Scored, rules: Rules) -> Member:

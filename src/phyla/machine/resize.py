@@ -71,6 +71,40 @@ def explored(decision: Decision, member: Member, rules: Rules, context: Context)
     return replace(decision, params=params, reason={**reason, "changes": changed}, exploited=True)
 
 
+def await_generation(view: View, rules: Rules) -> list[Command]:
+    """Let members that were done wait for their generation, where generations go on together.
+
+    A changed configuration makes them ready; without the wait they would decide before the others come as far.
+    """
+    lowest = view.lowest_generation()
+    if not rules.strategy.synchronous or lowest is None:
+        return []
+    return [
+        UpdateMember(_waiting(view.locked_member(member.index)))
+        for member in map(view.member, range(view.size))
+        if member.state is MemberState.READY and member.generation > lowest and not rules.strategy.finished(member)
+    ]
+
+
+def reopen(view: View, rules: Rules, index: int) -> list[Command]:
+    """Take back that a member is done, said by who does not know how many steps it has to spend."""
+    member = view.locked_member(index)
+    if member.state is not MemberState.DONE or member.retired:
+        return []
+    if rules.strategy.synchronous:
+        return [UpdateMember(_waiting(member))]
+    return [UpdateMember(replace(member, state=MemberState.READY))]
+
+
+def _waiting(member: Member) -> Member:
+    return replace(
+        member,
+        state=MemberState.WAITING,
+        wait_generation=member.generation,
+        wait_reason="the rest of the generation",
+    )
+
+
 def to_retire(view: View, count: int) -> list[int]:
     """Return the members that go when the population shrinks by `count`: those without a score, then the worst.
 

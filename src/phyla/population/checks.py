@@ -1,5 +1,7 @@
 """Checks of a strategy's settings."""
 
+import math
+
 from phyla.errors import ConfigurationError
 
 
@@ -11,6 +13,17 @@ def check_integer(strategy: str, name: str, value: object, least: int) -> None:
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ConfigurationError(f"{strategy}({name}={value!r}): must be an integer of at least {least}")
+
+
+def check_seconds(strategy: str, name: str, value: object) -> None:
+    """Refuse what is no number of seconds above 0.
+
+    Raises:
+        ConfigurationError: names the strategy, the setting and the value.
+    """
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not math.isfinite(float(str(value))) or float(str(value)) <= 0:
+        raise ConfigurationError(f"{strategy}({name}={value!r}): must be a number of seconds above 0")
 
 
 def check_steps(strategy: str, steps_per_trial: object, total_steps: object) -> None:

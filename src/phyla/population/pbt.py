@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, final
 
 from phyla.errors import ConfigurationError
-from phyla.population.checks import check_integer, check_steps
+from phyla.population.checks import check_integer, check_seconds, check_steps
 from phyla.population.copying import Copy, check_copy, taken_over
 from phyla.population.decision import Decision, Measure, Start
 from phyla.population.equal_progress import EqualProgress
@@ -41,6 +41,12 @@ class PBT:
         fitness: how the reports of one trial become its fitness, or the suite that gives it (`FromSuite`).
         ready_interval: steps a member must spend after taking over a state before it may do so again; the
             default is `steps_per_trial`.
+        ready_s: the same in seconds, in place of `ready_interval`. What counts is how long the member's completed
+            trials took since (`Member.spent_s`): each from the claim of the attempt that completed it to its
+            completion, by the store's clock. That includes loading, saving and evaluation within the trial.
+            Time in which a member waits for a worker, failed and preempted attempts, and a study that is stopped
+            do not count. So the decision follows from what is stored, whenever it is made; but how long trials
+            take differs from run to run, and so whole studies do, synchronous ones, too.
         burn_in: no exploit before a member has spent this many steps.
         synchronous: members wait for each other after every trial; whole studies are then reproducible with
             any number of workers, at the price of idle ones.
@@ -66,6 +72,7 @@ class PBT:
     explore: Explore | None = _PERTURB
     fitness: FitnessRule | FromSuite = _LAST
     ready_interval: int | None = None
+    ready_s: float | None = None
     burn_in: int = 0
     synchronous: bool = False
     copy: Copy = "both"
@@ -84,6 +91,13 @@ class PBT:
         check_steps("PBT", self.steps_per_trial, self.total_steps)
         if self.ready_interval is not None and self.ready_interval < 1:
             raise ConfigurationError(f"PBT(ready_interval={self.ready_interval!r}): must be at least 1 step")
+        if self.ready_s is not None:
+            check_seconds("PBT", "ready_s", self.ready_s)
+            if self.ready_interval is not None:
+                raise ConfigurationError(
+                    f"PBT(ready_interval={self.ready_interval!r}, ready_s={self.ready_s!r}): the interval is "
+                    "in steps or in seconds, so leave one of them out"
+                )
         check_copy("PBT", self.copy)
         if self.compare not in ("latest", "equal progress"):
             raise ConfigurationError(f"PBT(compare={self.compare!r}): choose 'latest' or 'equal progress'")
@@ -189,9 +203,13 @@ class PBT:
         return None
 
     def _ready(self, member: Member) -> bool:
-        interval = self.ready_interval or self.steps_per_trial
         spent = member.spent_steps
-        return spent >= self.burn_in and spent - member.decided_steps >= min(interval, self.total_steps)
+        if spent < self.burn_in:
+            return False
+        if self.ready_s is not None:
+            return member.spent_s - member.decided_s >= self.ready_s
+        interval = self.ready_interval or self.steps_per_trial
+        return spent - member.decided_steps >= min(interval, self.total_steps)
 
     def _explored(
         self,

@@ -74,6 +74,9 @@ class Member:
         spent_steps: steps of its completed trials, after `joined_steps`; never decreases.
         generation: number of its completed trials, after `joined_generation`.
         decided_steps: `spent_steps` when it last took over somebody's state, or 0.
+        spent_s: seconds that its completed trials took, each from the claim of the attempt that completed it to
+            its completion, by the store's clock; never decreases.
+        decided_s: `spent_s` when it last took over somebody's state, or 0.
         head: its last completed trial, the one it continues from.
         published: what the population sees of it; in synchronous studies it lags behind `head`.
         recent: its last fitness values since it last took over somebody's weights, oldest first.
@@ -112,6 +115,8 @@ class Member:
     retired: bool = False
     joined_steps: int = 0
     joined_generation: int = 0
+    spent_s: float = 0.0
+    decided_s: float = 0.0
 
     @property
     def trained_steps(self) -> int:

@@ -101,7 +101,9 @@ class Store(Protocol):
         """Set the state of a study."""
         ...
 
-    def transaction(self, study: int, *, exclusive: bool) -> AbstractContextManager[Transaction]:
+    def transaction(
+        self, study: int, *, exclusive: bool, alone: bool = False
+    ) -> AbstractContextManager[Transaction]:
         """Open a writing transaction on one study.
 
         It commits when the block ends and rolls back when it raises.
@@ -109,6 +111,8 @@ class Store(Protocol):
         Args:
             study: id of the study.
             exclusive: no other exclusive transaction on this study runs at the same time.
+            alone: no other transaction that `transaction` opens on this study runs at the same time: those that
+                began before have ended, and those that begin later see what this one wrote.
 
         Raises:
             StoreBusy: somebody else holds the store for too long.

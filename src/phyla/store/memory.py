@@ -119,8 +119,8 @@ class MemoryStore:
             self._studies[study] = replace(self._studies[study], state=state, message=message)
 
     @contextmanager
-    def transaction(self, study: int, *, exclusive: bool) -> Iterator["MemoryTransaction"]:
-        """Open a writing transaction on one study; in memory each one is exclusive."""
+    def transaction(self, study: int, *, exclusive: bool, alone: bool = False) -> Iterator["MemoryTransaction"]:
+        """Open a writing transaction on one study; in memory each one is alone."""
         with self._lock:
             if study not in self._studies:
                 raise StudyNotFound(f"there is no study with id {study} in {self.url}")

@@ -116,6 +116,7 @@ class Maintenance:
         Raises:
             ConfigurationError: the number makes no sense, or the strategy has a fixed number of members.
             StateError: the study is completed.
+            StudyChanged: somebody else changed it at the same time.
             NotImportable: a function of the study's space or strategy cannot be found here.
         """
         with self._store.reader(self._study.id) as reader:
@@ -137,9 +138,9 @@ class Maintenance:
         if before == population_size:
             return before
         config = {**study.config, "strategy": {**strategy, "population_size": population_size}}
-        controller = Controller(self._store, study.id, from_config(config))
+        controller = Controller(self._store, study.id, from_config(config), config)
         changes = {"strategy.population_size": (before, population_size)}
-        controller.change(config, changes, fresh=newcomers == "fresh")
+        controller.change(config, changes, before=study.config, fresh=newcomers == "fresh")
         return before
 
     def _state(self) -> StudyState:

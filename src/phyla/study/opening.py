@@ -24,6 +24,7 @@ def find_study(name: str, places: Places) -> "tuple[Store, StudyRecord]":
     study = store.find_study(name)
     if study is None:
         names = ", ".join(repr(known.name) for known in store.studies()) or "none"
+        store.close()
         raise StudyNotFound(f"there is no study {name!r} in {store.url}; there are: {names}")
     return store, study
 

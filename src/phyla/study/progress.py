@@ -150,12 +150,10 @@ def _planned_trials(config: JsonObject, steps: int | None, members: Sequence[Mem
     length = strategy.get("steps_per_trial") if isinstance(strategy, Mapping) else None
     if steps is None or not isinstance(length, int) or length < 1:
         return None
-    return sum(
-        member.generation - member.joined_generation
-        if member.retired
-        else -(-(steps - member.joined_steps) // length)
-        for member in members
-    )
+    # Those before a change of the length were as long as they were.
+    completed = sum(member.generation - member.joined_generation for member in members)
+    left = (max(0, steps - member.spent_steps) for member in members if not member.retired)
+    return completed + sum(-(-each // length) for each in left)
 
 
 def _last_activity(reader: "Reader", study: StudyRecord, members: Sequence[Member]) -> float:

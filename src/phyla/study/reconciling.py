@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from phyla import plugins
-from phyla.controller import Controller, check_extension, differences, to_config
+from phyla.controller import Controller, check_extension, check_unchanged, differences, to_config
 from phyla.errors import NotImportable, StudyChanged
+from phyla.machine import SetConfig
 from phyla.records import JsonObject, StudyRecord
 from phyla.study.replicates import replicate_of
 
@@ -47,7 +48,7 @@ def reconcile(
     """Compare a study with what is stored, and store what may change; return it as it is stored then.
 
     Raises:
-        StudyChanged: it decides differently, and is not to be extended.
+        StudyChanged: it decides differently, and is not to be extended; or somebody else changed it meanwhile.
         ConfigurationError: an existing study cannot take a change.
     """
     changed = differences(record.config, config)
@@ -66,11 +67,13 @@ def reconcile(
         config = {**config, **{name: record.config.get(name) for name in ("train", "setup", "train_source")}}
     if changed:
         check_extension(changed, record.config, config)
-        controller = Controller(store, record.id, study.rules)
-        return controller.change(config, changed, fresh=study.newcomers == "fresh")
+        controller = Controller(store, record.id, study.rules, config)
+        return controller.change(config, changed, before=record.config, fresh=study.newcomers == "fresh")
     config = {**config, "changes": record.config.get("changes", [])}
     if config != record.config:
-        store.set_config(record.id, config)
+        with store.transaction(record.id, exclusive=True, alone=True) as tx:
+            check_unchanged(tx.study(), record.config)
+            tx.apply([SetConfig(config)])
         return replace(record, config=config)
     return record
 

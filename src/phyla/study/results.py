@@ -254,7 +254,7 @@ class Results:
             choose: the members whose trials are wanted; by default all.
         """
         with self._reader() as reader:
-            return look(reader, self._study.config, choose)
+            return look(reader, reader.study().config, choose)
 
     def failures(self, since: float) -> Callable[[], list[Attempt]]:
         """Return a function that tells, at each call, the attempts that failed since the call before.

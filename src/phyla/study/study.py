@@ -1,5 +1,6 @@
 """A study: what to search, how, with which training function; run it and read its results."""
 
+import contextlib
 import copy
 import re
 import signal
@@ -12,16 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final, overload
 
 from phyla import plugins, settings
-from phyla.errors import ConfigurationError, LeaseLost, StoreError, StudyFailed
-from phyla.machine import Claimed, Failure, Rules
+from phyla.errors import ConfigurationError, LeaseLost, StoreError, StudyChanged, StudyFailed
+from phyla.machine import Claimed, Failure, Outdated, Rules
 from phyla.population import StoppingRule, Strategy
 from phyla.records import JsonObject, Objective, RunKind, RunRecord, StartFrom, StudyRecord, StudyState
 from phyla.space import Space
+from phyla.study.opening import find_study
 from phyla.study.outputs import remove_leftovers
 from phyla.study.places import Places
 from phyla.study.reconciling import reconcile, stored_config
 from phyla.study.replicates import Replicate, replicate_seed
-from phyla.study.results import Results
+from phyla.study.results import ConfigChange, Results
 from phyla.study.starts import checked_starts
 
 if TYPE_CHECKING:
@@ -192,7 +194,8 @@ class Study:
             The results.
 
         Raises:
-            StudyChanged: the study exists with another configuration.
+            StudyChanged: the study exists with another configuration, or was given one while it was trained in
+                this process, which cannot take it over.
             NotImportable: worker processes could not find `train`; the message shows the way out.
             StudyFailed: the study stopped itself; the message says what to do.
             KeyboardInterrupt: a person stopped it; run it again to resume.
@@ -360,13 +363,15 @@ class Study:
         main = threading.current_thread() is threading.main_thread()
         previous = {n: signal.signal(n, interrupt) for n in (signal.SIGINT, signal.SIGTERM)} if main else {}
         try:
-            worker.run(on_trial=tick)
+            ended = worker.run(on_trial=tick)
         except BaseException:
             opened.client.lose_worker(name, "its run was interrupted", counts=False)
             raise
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
+        if isinstance(ended, Outdated):
+            raise StudyChanged(ended.why)
         return not interrupted.is_set()
 
     def _run_processes(
@@ -413,6 +418,29 @@ class Study:
         )
         return launcher.run()
 
+    def change(self) -> list[ConfigChange]:
+        """Give the study that exists under this name these settings, and train nothing.
+
+        Workers that are running, wherever they are, take over changed settings of the strategy, stopping rules
+        and a wider space before their next decision. Those that cannot, because a function is not to be found in
+        the code that they loaded, hand in their trial and end; their supervisor starts others in their place.
+
+        Returns:
+            What was changed; nothing if the study has these settings already.
+
+        Raises:
+            StudyNotFound: there is no such study.
+            ConfigurationError: an existing study cannot take such a change.
+            SpaceError: the space does not contain the one that it has.
+            StudyChanged: somebody else changed it at the same time.
+            StoreError: the database failed.
+        """
+        store, record = find_study(self.name, self.places)
+        with contextlib.closing(store):
+            reconciled = reconcile(store, record, self.config(), self, extend=True)
+            before: Any = record.config.get("changes", [])
+            return Results(store, reconciled, self.places).changes()[sum(len(e["changes"]) for e in before) :]
+
     # Ask and tell
 
     @overload
@@ -435,13 +463,16 @@ class Study:
             being trained. With `count`: a list, perhaps empty.
 
         Raises:
-            StudyChanged: the study exists with another configuration.
+            StudyChanged: the study exists with another configuration, or was given one meanwhile that this
+                process cannot take over.
             StoreError: the database failed.
         """
         from phyla.worker import Trial
 
         opened = self._open((None, None))
-        _, claimed, _ = opened.client.exchange((), opened.worker, count or 1)
+        _, claimed, rest = opened.client.exchange((), opened.worker, count or 1)
+        if isinstance(rest, Outdated):
+            raise StudyChanged(rest.why)
         trials = [
             Trial(
                 work.trial,

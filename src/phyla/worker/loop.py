@@ -10,7 +10,7 @@ from typing import final
 
 from phyla.api import Given, WorkClient
 from phyla.errors import LeaseLost, StoreError
-from phyla.machine import ClaimedEvaluation, Completion, Ended, Evaluated, EvaluationFailed, Idle
+from phyla.machine import ClaimedEvaluation, Completion, Ended, Evaluated, EvaluationFailed, Idle, Outdated
 from phyla.records import Phase, WorkKind
 from phyla.settings import Clock
 from phyla.worker.evaluator import Evaluator
@@ -101,10 +101,11 @@ class Worker:
 
     def run(
         self, on_trial: Callable[[], None] = lambda: None, on_idle: Callable[[], None] = lambda: None
-    ) -> Ended | None:
+    ) -> Ended | Outdated | None:
         """Work until the study ends or `stop` is called; return why it ended.
 
-        It also returns when suites changed since this process read them: another process should go on.
+        It also returns when suites changed since this process read them, or settings that it cannot take over:
+        another process should go on.
 
         Args:
             on_trial: called after every piece of work.
@@ -122,7 +123,7 @@ class Worker:
             done.set()
             flusher.join()
 
-    def _work(self, on_trial: Callable[[], None], on_idle: Callable[[], None]) -> Ended | None:
+    def _work(self, on_trial: Callable[[], None], on_idle: Callable[[], None]) -> Ended | Outdated | None:
         completions: list[Completion | Evaluated] = []
         pause_s = 0.005
         while True:
@@ -144,7 +145,7 @@ class Worker:
                 completions = [done] if done else []
                 if not completions:
                     on_trial()
-            elif isinstance(rest, Ended):
+            elif isinstance(rest, (Ended, Outdated)):
                 return rest
             elif isinstance(rest, Idle):
                 on_idle()

@@ -6,7 +6,9 @@ import shutil
 import socket
 import stat
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,32 @@ def save(checkpoints: LocalCheckpoints, name: str = "17.2", *, now: float = 5.0,
     (staged / "optimizer").mkdir()
     (staged / "optimizer" / "state").write_bytes(b"")
     return checkpoints.commit(name, step=step, now=now)
+
+
+# --- several hosts at once
+
+
+def test_two_hosts_remove_the_same_at_once(checkpoints: LocalCheckpoints) -> None:
+    names = [f"{number}.1" for number in range(12)]
+    for name in names:
+        staged = checkpoints.stage(name)
+        for number in range(40):
+            (staged / f"{number}.bin").write_bytes(WEIGHTS)
+        checkpoints.commit(name, step=1, now=0.0)
+    together = threading.Barrier(3)
+
+    def remove(how: int) -> None:
+        together.wait(60)
+        for name in names:
+            checkpoints.delete(name)
+            if how:
+                checkpoints.finish_deletions()
+
+    with ThreadPoolExecutor(3) as pool:
+        for done in [pool.submit(remove, how) for how in range(3)]:
+            done.result(120)
+    assert checkpoints.names() == ()
+    assert checkpoints.finish_deletions() == 0
 
 
 # --- staging and committing

@@ -136,7 +136,7 @@ def test_a_late_completion_counts_until_somebody_else_claims() -> None:
     late = simulation.completion(claim(simulation).trial)
     simulation.clock.now += 100
     with simulation.store.transaction(simulation.study.id, exclusive=True) as tx:
-        simulation.controller._expire(tx)
+        simulation.controller._expire(tx, simulation.rules)
     assert trials(simulation)[late.trial].state is TrialState.PENDING
     answer = simulation.controller.complete([late])[0][0]
     assert not isinstance(answer, LeaseLost)

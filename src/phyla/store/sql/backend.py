@@ -1,7 +1,7 @@
 """What a database has to offer the store."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 import sqlalchemy as sa
 
@@ -9,6 +9,9 @@ from phyla.errors import StoreError
 from phyla.records import RunRecord, StudyRecord
 from phyla.store.sql.evaluation_rows import Runs
 from phyla.store.sql.statements import Statements
+
+StudyLock: TypeAlias = Literal["shared", "exclusive", "alone"]
+"""What a transaction keeps off a study: only one that is to be alone, other exclusive ones, all others."""
 
 
 class Cursor(Protocol):
@@ -99,8 +102,8 @@ class Backend(Protocol):
         """Open a transaction; one that does not write sees one state of the database throughout."""
         ...
 
-    def study(self, cursor: Cursor, study: int, *, exclusive: bool) -> tuple[StudyRecord | None, float]:
-        """Return a study, locked if the transaction is exclusive, and the time."""
+    def study(self, cursor: Cursor, study: int, lock: StudyLock | None) -> tuple[StudyRecord | None, float]:
+        """Return a study as it is once it is locked, and the time."""
         ...
 
     def run(self, cursor: Cursor, run: int, *, exclusive: bool) -> tuple[RunRecord | None, float]:

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from phyla.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavailable
 from phyla.records import RunRecord, StudyRecord
 from phyla.settings import Clock
-from phyla.store.sql.backend import Cursor
+from phyla.store.sql.backend import Cursor, StudyLock
 from phyla.store.sql.evaluation_rows import Runs
 from phyla.store.sql.rows import Studies
 from phyla.store.sql.statements import Statements
@@ -23,6 +23,14 @@ IDLE_TIMEOUT_S = 60
 """A process that is suspended inside a transaction loses it, or it would hold up everybody."""
 SCHEMA_LOCK = 0x7068796C61
 """Advisory lock: the letters of phyla."""
+
+STUDY_LOCK = 0x70687961
+"""The first of the two keys of the advisory lock on a study."""
+
+# Schemas of one database share advisory locks, and count their studies alike.
+_KEYS = f"{STUDY_LOCK}, hashtext(concat(current_schema(), '.', %(k_study)s::bigint))"
+_WAIT_TO_SHARE = f"SELECT pg_advisory_xact_lock_shared({_KEYS})"
+_WAIT_TO_BE_ALONE = f"SELECT pg_advisory_xact_lock({_KEYS})"
 
 _BUSY = {
     "40001": "another transaction changed the same rows",
@@ -115,10 +123,15 @@ class PostgresBackend:
             raise
         return PostgresSession(connection, cursor)
 
-    def study(self, cursor: Cursor, study: int, *, exclusive: bool) -> tuple[StudyRecord | None, float]:
-        """Return a study, locked if the transaction is exclusive, and the server's time."""
-        sql = self.statements.locked_study_and_clock if exclusive else self.statements.study_and_clock
-        cursor.execute(sql, {"k_study": study})
+    def study(self, cursor: Cursor, study: int, lock: StudyLock | None) -> tuple[StudyRecord | None, float]:
+        """Return a study as it is once it is locked, and the server's time."""
+        sql = self.statements
+        if lock in ("shared", "alone"):
+            # No lock on the row, where all that share it overtake who waits to be alone. And a statement of its
+            # own, so that the next one sees what was committed while this one waited.
+            cursor.execute(_WAIT_TO_BE_ALONE if lock == "alone" else _WAIT_TO_SHARE, {"k_study": study})
+        locks = lock in ("exclusive", "alone")
+        cursor.execute(sql.locked_study_and_clock if locks else sql.study_and_clock, {"k_study": study})
         row = cursor.fetchone()
         if row is None:
             return None, 0.0

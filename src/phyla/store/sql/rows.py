@@ -7,6 +7,7 @@ that only those are written.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any, TypeAlias, final
 
@@ -59,6 +60,8 @@ MEMBER_FIELDS = (
     "retired",
     "joined_steps",
     "joined_generation",
+    "spent_s",
+    "decided_s",
 )
 TRIAL_FIELDS = (
     "state",
@@ -147,6 +150,9 @@ class Studies:
         if known is not None and known[0] == row:
             return known[1]
         record = study_record(row)
+        if known is not None and known[0][3] == row[3]:
+            # One object as long as it is one text: who goes by it sees at a glance that it is the same.
+            record = replace(record, config=known[1].config)
         self._known[record.id] = row, record
         return record
 
@@ -207,6 +213,8 @@ def member_record(row: Row) -> Member:
         retired=row[22] is not None,
         joined_steps=row[23] or 0,
         joined_generation=row[24] or 0,
+        spent_s=row[26] or 0.0,
+        decided_s=row[27] or 0.0,
     )
 
 

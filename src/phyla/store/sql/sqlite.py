@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from phyla.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavailable
 from phyla.records import RunRecord, StudyRecord
 from phyla.settings import Clock
-from phyla.store.sql.backend import Cursor
+from phyla.store.sql.backend import Cursor, StudyLock
 from phyla.store.sql.evaluation_rows import Runs
 from phyla.store.sql.file_systems import network_file_system
 from phyla.store.sql.rows import Studies
@@ -199,8 +199,8 @@ class SqliteBackend:
             raise
         return SqliteSession(connection, cursor, turn, self._idle)
 
-    def study(self, cursor: Cursor, study: int, *, exclusive: bool) -> tuple[StudyRecord | None, float]:
-        """Return a study and the time; every writing transaction is exclusive anyway."""
+    def study(self, cursor: Cursor, study: int, lock: StudyLock | None) -> tuple[StudyRecord | None, float]:
+        """Return a study and the time; every writing transaction is alone anyway."""
         cursor.execute(self.statements.study, {"k_study": study})
         row = cursor.fetchone()
         return self._studies.record(row), self._clock()

@@ -118,10 +118,11 @@ class Statements:
     def _studies(self) -> None:
         s = studies.c
         self.study = self._compile(sa.select(studies).where(s.id == STUDY))
-        locked = self._locked(sa.select(studies).where(s.id == STUDY), key_share=True).cte("locked")
+        mine = sa.select(studies).where(s.id == STUDY)
         clock = sa.cast(sa.extract("epoch", sa.func.clock_timestamp()), sa.Double)
         self.clock = self._compile(sa.select(clock))
         # The clock is read after the lock was waited for, hence the common table expression.
+        locked = mine.with_for_update(key_share=True).cte("locked")
         self.locked_study_and_clock = self._compile(sa.select(locked, clock))
         self.study_and_clock = self._compile(sa.select(studies, clock).where(s.id == STUDY))
         self.study_by_name = self._compile(sa.select(studies).where(s.name == NAME))

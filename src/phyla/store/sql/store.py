@@ -7,7 +7,7 @@ from typing import final
 
 from phyla.errors import StoreError, StudyNotFound
 from phyla.records import JsonObject, MemberState, RunKind, RunRecord, RunState, StudyRecord, StudyState
-from phyla.store.sql.backend import Backend, Cursor, Session
+from phyla.store.sql.backend import Backend, Cursor, Session, StudyLock
 from phyla.store.sql.codec import encode
 from phyla.store.sql.evaluation import SqlEvaluation
 from phyla.store.sql.evaluation_rows import run_record
@@ -97,13 +97,14 @@ class SqlStore:
             values = {"k_study": study, "state": state.value, "message": text(message)}
             session.cursor.execute(self._backend.statements.set_study_state, values)
 
-    def transaction(self, study: int, *, exclusive: bool) -> "_Opened":
+    def transaction(self, study: int, *, exclusive: bool, alone: bool = False) -> "_Opened":
         """Open a writing transaction on one study; see `phyla.store.Store`."""
-        return _Opened(self, study, write=True, exclusive=exclusive)
+        lock: StudyLock = "alone" if alone else "exclusive" if exclusive else "shared"
+        return _Opened(self, study, lock)
 
     def reader(self, study: int) -> "_Opened":
         """Open a consistent look at one study."""
-        return _Opened(self, study, write=False, exclusive=False)
+        return _Opened(self, study, None)
 
     def create_run(
         self, name: str, kind: RunKind, config: JsonObject, *, study: int | None = None, location: str = ""
@@ -230,19 +231,19 @@ class _Block:
 class _Opened:
     """A transaction on one study as a `with` block."""
 
-    __slots__ = ("_block", "_exclusive", "_store", "_study")
+    __slots__ = ("_block", "_lock", "_store", "_study")
 
-    def __init__(self, store: SqlStore, study: int, *, write: bool, exclusive: bool) -> None:
+    def __init__(self, store: SqlStore, study: int, lock: StudyLock | None) -> None:
         self._store = store
         self._study = study
-        self._exclusive = exclusive
-        self._block = _Block(store, write=write)
+        self._lock = lock
+        self._block = _Block(store, write=lock is not None)
 
     def __enter__(self) -> SqlTransaction:
         session = self._block.__enter__()
         try:
             backend = self._store._backend
-            study, now = backend.study(session.cursor, self._study, exclusive=self._exclusive)
+            study, now = backend.study(session.cursor, self._study, self._lock)
             if study is None:
                 raise StudyNotFound(f"there is no study with id {self._study} in {self._store.url}")
             return SqlTransaction(backend, session.cursor, study, now, write=self._block.write)
@@ -280,7 +281,7 @@ class _OpenedRun:
         backend, write, study = self._store._backend, self._block.write, None
         # The study is locked before the run, and time is told once both are.
         if self._run.study is not None:
-            study, _ = backend.study(cursor, self._run.study, exclusive=self._exclusive)
+            study, _ = backend.study(cursor, self._run.study, "exclusive" if self._exclusive else None)
         run, now = backend.run(cursor, self._run.id, exclusive=self._exclusive)
         if run is None:
             raise StoreError(f"there is no run with id {self._run.id} in {self._store.url}")

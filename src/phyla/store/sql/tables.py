@@ -116,6 +116,8 @@ members = sa.Table(
     sa.Column("joined_steps", sa.BigInteger),
     sa.Column("joined_generation", sa.Integer),
     sa.Column("published_step", sa.BigInteger),
+    sa.Column("spent_s", sa.Double),
+    sa.Column("decided_s", sa.Double),
     sa.CheckConstraint(_one_of("state", MemberState), name="members_state"),
     sa.CheckConstraint("state <> 'running' OR current_trial IS NOT NULL", name="members_running_has_trial"),
     _index("members_ready", "study", "spent_steps", "member", where=READY),

@@ -1,0 +1,282 @@
+"""The settings of a study are changed by another process while workers train; they go by them from then on."""
+
+import ast
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import phyla
+from phyla.records import Attempt, AttemptState, StudyState, TrialRecord, TrialState
+from phyla.settings import child_environment
+from phyla.study import ConfigChange
+
+STUDY = """
+import time
+from pathlib import Path
+
+import phyla
+
+HERE = Path(__file__).parent
+
+
+def train(trial):
+    for _ in trial.steps():
+        while (HERE / "hold").exists() and not trial.should_stop:
+            time.sleep(0.005)
+    (trial.checkpoint_dir / "weights").write_text("w")
+    trial.report(score=trial.params["lr"] + trial.end_step)
+
+
+{functions}
+
+study = phyla.Study(
+    "live",
+    phyla.Space(lr=phyla.Float(0.01, 1.0, log=True){parameters}),
+    phyla.Maximize("score"),
+    phyla.PBT(population_size=6, total_steps=40, {settings}),
+    train,
+    home=HERE / "home",
+    storage={storage!r},
+)
+"""
+OLD = "steps_per_trial=5, exploit=phyla.Truncation(0.5)"
+GROW = """
+def grow(params, rng):
+    return {"lr": 1.0}
+"""
+GROWING = "steps_per_trial=5, exploit=None, explore=phyla.ExploreWith(grow)"
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def storage(request: pytest.FixtureRequest) -> str | None:
+    return None if request.param == "sqlite" else str(request.getfixturevalue("postgres_url"))
+
+
+def write(folder: Path, settings: str, storage: str | None, *, functions: str = "", parameters: str = "") -> Path:
+    folder.mkdir(exist_ok=True)
+    file = folder / "study.py"
+    file.write_text(
+        STUDY.format(settings=settings, storage=storage, functions=functions, parameters=parameters).replace(
+            "HERE = Path(__file__).parent", f"HERE = Path({str(folder)!r})"
+        )
+    )
+    return file
+
+
+def words(*given: object) -> list[str]:
+    return [sys.executable, "-m", "phyla.cli", *map(str, given)]
+
+
+def change(file: Path, **environment: str) -> str:
+    done = subprocess.run(
+        words("change", file),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=child_environment(environment),
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@contextmanager
+def running(file: Path, workers: int = 2, hosts: int = 1) -> Iterator[list["subprocess.Popen[bytes]"]]:
+    """Run a study as several hosts would, until all workers hold a trial; end whatever is left."""
+    (file.parent / "hold").touch()
+    started = []
+    for host in range(hosts):
+        with log_of(file, host).open("w") as log:
+            command = words("run", file, "--workers", workers)
+            started.append(
+                subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=child_environment({}))
+            )
+    try:
+        wait_for(lambda: held(file) == max(1, workers) * hosts)
+        yield started
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def log_of(file: Path, host: int) -> Path:
+    return file.parent / f"host-{host}.log"
+
+
+@contextmanager
+def opened(file: Path) -> Iterator[phyla.Results]:
+    storage = file.read_text().partition("storage=")[2].partition(",")[0]
+    found = phyla.load_study("live", home=file.parent / "home", storage=ast.literal_eval(storage))
+    try:
+        yield found
+    finally:
+        found._store.close()
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the store has of a study in the end."""
+
+    state: StudyState
+    trials: list[TrialRecord]
+    attempts: list[Attempt]
+    changes: list[ConfigChange]
+
+    def later(self) -> list[TrialRecord]:
+        """Return the trials that were decided after the last change."""
+        at = self.changes[-1].at
+        assert all(row.created_at != at for row in self.trials)
+        return [row for row in self.trials if row.created_at > at]
+
+
+def results(file: Path) -> Found:
+    with opened(file) as found:
+        return Found(found.state, found.trials(), found.attempts(), found.changes())
+
+
+def held(file: Path) -> int:
+    try:
+        with opened(file) as found:
+            return len(found.progress().running)
+    except phyla.PhylaError:
+        return 0
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.02)
+
+
+def release(file: Path, processes: list["subprocess.Popen[bytes]"]) -> list[tuple[int, str]]:
+    """Let training go on; return how the runs ended and what they printed."""
+    (file.parent / "hold").unlink()
+    codes = [process.wait(180) for process in processes]
+    return [(code, log_of(file, host).read_text()) for host, code in enumerate(codes)]
+
+
+def test_workers_of_several_hosts_go_on_with_other_settings(tmp_path: Path, storage: str | None) -> None:
+    file = write(tmp_path / "study", OLD, storage)
+    with running(file, hosts=2) as processes:
+        write(
+            tmp_path / "study",
+            "steps_per_trial=10, exploit=phyla.Backtrack(quantile=0.5, pool=0.5), explore=phyla.Resample()",
+            storage,
+            parameters=", decay=phyla.Float(0.0, 1.0, default=0.25)",
+        )
+        told = change(file)
+        assert "strategy.steps_per_trial was changed from 5 to 10" in told
+        assert f"live has the settings of {file}; workers that are running go by them from now on" in told
+        assert f"live has the settings of {file} already" in change(file)
+        for code, text in release(file, processes):
+            assert code == 0, text
+    found = results(file)
+    assert found.state is StudyState.COMPLETED
+    rows, later = found.trials, found.later()
+    before = [row for row in rows if row not in later]
+    assert len(before) == 4
+    assert all(row.end_step == 5 and "decay" not in row.params for row in before), (
+        "they go on as they were decided"
+    )
+    assert all(row.state is TrialState.COMPLETED for row in rows)
+    # Those that had 5 steps train 35 more; the others 40.
+    assert len(later) == 4 * 4 + 2 * 4
+    assert all("decay" in row.params for row in later)
+    assert {row.end_step - row.start_step for row in later} == {10, 5}
+    compared: list[Any] = [row.reason.get("compared") for row in later]
+    rules = {told["rule"] for told in compared if told and "rule" in told}
+    assert rules == {"backtrack"}
+    assert all(row.reason["decision"] != "recover" for row in rows), "the supervisors keep what is kept now"
+    assert all(attempt.state is AttemptState.COMPLETED for attempt in found.attempts)
+    assert len({attempt.worker for attempt in found.attempts}) == 4, "no worker was started again"
+
+
+def test_workers_that_lack_a_function_are_replaced(tmp_path: Path, storage: str | None) -> None:
+    file = write(tmp_path / "study", OLD, storage)
+    with running(file) as processes:
+        write(tmp_path / "study", GROWING, storage, functions=GROW)
+        change(file)
+        ((code, text),) = release(file, processes)
+    assert code == 0, text
+    found = results(file)
+    later = found.later()
+    assert len(found.trials) == 6 * 8
+    assert all(attempt.state is AttemptState.COMPLETED for attempt in found.attempts), "no work was lost"
+    began = {row.worker for row in found.trials if row not in later}
+    assert len(began) == 2
+    assert began.isdisjoint(row.worker for row in later)
+    assert all(row.params["lr"] == 1.0 for row in later if row.generation)
+    logs = "".join(log.read_text() for log in (file.parent / "home").rglob("worker-*.log"))
+    assert logs.count("It has handed in its work and takes no more") == 2
+    assert "strategy.explore.function" in logs
+    assert "cannot import 'grow'" in logs
+
+
+def test_where_a_function_is_nowhere_to_be_found_the_run_ends_and_says_so(tmp_path: Path) -> None:
+    file = write(tmp_path / "study", OLD, None)
+    with running(file) as processes:
+        # Only who changes the settings has the module.
+        elsewhere = tmp_path / "elsewhere"
+        other = write(elsewhere, GROWING, None, functions="from growing import grow")
+        other.write_text(other.read_text().replace(str(elsewhere), str(tmp_path / "study")))
+        (elsewhere / "growing.py").write_text(GROW)
+        change(other, PYTHONPATH=str(elsewhere))
+        ((code, text),) = release(file, processes)
+    assert code != 0
+    assert "cannot start" in text
+    assert "No module named 'growing'" in text
+    assert "Traceback" not in text
+    found = results(file)
+    assert [attempt.state for attempt in found.attempts] == [AttemptState.COMPLETED] * 2, "both were handed in"
+    assert found.later() == []
+
+
+def test_without_worker_processes_the_run_says_what_it_lacks(tmp_path: Path) -> None:
+    file = write(tmp_path / "study", OLD, None)
+    with running(file, workers=0) as processes:
+        write(tmp_path / "study", GROWING, None, functions=GROW)
+        change(file)
+        ((code, text),) = release(file, processes)
+    assert code == 2
+    assert "strategy.explore" in text
+    assert "cannot import 'grow'" in text
+    assert "Traceback" not in text
+    found = results(file)
+    assert [attempt.state for attempt in found.attempts] == [AttemptState.COMPLETED]
+    again = subprocess.run(
+        words("run", file, "--workers", 0),
+        timeout=120,
+        check=False,
+        env=child_environment({}),
+        capture_output=True,
+    )
+    assert again.returncode == 0
+    assert results(file).state is StudyState.COMPLETED
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [("steps_per_trial=5, synchronous=True", "synchronous"), ("steps_per_trial=0", "steps_per_trial")],
+)
+def test_what_cannot_be_changed_is_refused_and_changes_nothing(tmp_path: Path, settings: str, match: str) -> None:
+    file = write(tmp_path / "study", OLD, None)
+    found = subprocess.run(words("change", file), capture_output=True, text=True, timeout=120, check=False)
+    assert (found.returncode, "run the study first" in found.stderr) == (2, True), found.stderr
+    with running(file) as processes:
+        write(tmp_path / "study", settings, None)
+        refused = subprocess.run(words("change", file), capture_output=True, text=True, timeout=120, check=False)
+        assert refused.returncode == 2
+        assert match in refused.stderr
+        assert "Traceback" not in refused.stderr
+        ((code, text),) = release(file, processes)
+    assert code == 0, text
+    assert results(file).changes == []
