@@ -18,6 +18,7 @@ from phyla.records import (
     StudyState,
     Tally,
     TrialRecord,
+    drafted,
 )
 
 
@@ -46,6 +47,7 @@ class InsertAttempt:
 
 
 @final
+@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndAttempt:
     """Set how an attempt ended."""

@@ -15,10 +15,12 @@ from phyla.records import (
     Seen,
     StudyState,
     TrialRecord,
+    drafted,
 )
 
 
 @final
+@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
     """A trial was trained to its end.
@@ -97,6 +99,7 @@ class Ended:
 
 
 @final
+@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
     """A completion counts.
@@ -198,6 +201,7 @@ class ClaimedEvaluation:
 
 
 @final
+@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
     """An eval task was run to its end, or a group was aggregated.

@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
-from phyla.records import Criteria, Objective, Scored, TrialRecord
+from phyla.records import Criteria, Objective, Scored, TrialRecord, drafted
 
 
 @final
+@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worth:
     """The fields of a trial and of a `Scored` that come from an objective.
