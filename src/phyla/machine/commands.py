@@ -154,6 +154,7 @@ class TakeCheckpoint:
 
 
 @final
+@drafted
 @dataclass(frozen=True, slots=True)
 class MarkDeleting:
     """Mark a live checkpoint for deletion, unless a trial took it since `taken` was read.
@@ -166,6 +167,7 @@ class MarkDeleting:
 
 
 @final
+@drafted
 @dataclass(frozen=True, slots=True)
 class SetCheckpointState:
     """Set a checkpoint's state."""

@@ -1,8 +1,10 @@
 """A store in memory: for tests, simulations and as the oracle of the other stores."""
 
+import heapq
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import Self, cast, final
 
 from phyla.errors import StoreError, StudyNotFound
@@ -363,8 +365,12 @@ class MemoryTransaction:
         """Return names that members and unfinished trials refer to."""
         held: set[str | None] = set()
         for member in self.tables.members.values():
-            elite = self.tables.elites.get(member.index)
-            held.update(s.checkpoint for s in (member.head, member.published, elite) if s)
+            head, published = member.head, member.published
+            if head is not None:
+                held.add(head.checkpoint)
+            if published is not None and published is not head:
+                held.add(published.checkpoint)
+        held.update(elite.checkpoint for elite in self.tables.elites.values() if elite is not None)
         for trial in self._unfinished():
             held.update((trial.parent_checkpoint, trial.progress))
         ledger = self._store._ledger
@@ -373,13 +379,15 @@ class MemoryTransaction:
             group = ledger.groups[key]
             if group.best or group.started or group.guaranteed is not None:
                 held.add(ledger.seen[group.seen].name)
-        return frozenset(name for name in held if name is not None)
+        held.discard(None)
+        return frozenset(cast("set[str]", held))
 
     def best_trials(self, count: int) -> Sequence[TrialRecord]:
         """Return the completed trials with the best finite fitness and a live checkpoint, best first."""
+        trials, of = self.tables.trials, self.tables.finite.of
         live = self.tables.present.of(CheckpointState.LIVE)
-        finite = [self.tables.trials[trial] for name in live for trial in self.tables.finite.of(name)]
-        return sorted(finite, key=lambda t: (-(t.order or 0.0), t.id))[:count]
+        ranked = [(-(trials[trial].order or 0.0), trial) for name in live for trial in of(name)]
+        return [trials[trial] for _, trial in heapq.nsmallest(count, ranked)]
 
     def broken_in_a_row(self) -> int:
         """Return how many trials failed since the last one completed."""
@@ -477,8 +485,7 @@ class MemoryTransaction:
         self.changes.undo()
 
 
-def _creation(row: Checkpoint) -> tuple[float, int, str]:
-    return row.created_at, row.trial, row.name
+_creation = attrgetter("created_at", "trial", "name")
 
 
 def _rank_key(member: Member) -> tuple[float, int]:
