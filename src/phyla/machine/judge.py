@@ -28,9 +28,10 @@ class Worth:
 def worth(values: Mapping[str, float], objective: Objective) -> Worth:
     """Return what an objective makes of the metrics it needs."""
     found = objective.judge(values)
-    plain = len(values) == 1 and not found.orders and found.infeasible is None
-    if plain and all(value == found.fitness or math.isnan(value) for value in values.values()):
-        return Worth(fitness=found.fitness, order=found.order)
+    if len(values) == 1 and not found.orders and found.infeasible is None:
+        (value,) = values.values()
+        if value == found.fitness or math.isnan(value):
+            return Worth(fitness=found.fitness, order=found.order)
     criteria = Criteria(values=dict(values), orders=found.orders, infeasible=found.infeasible)
     return Worth(fitness=found.fitness, order=found.order, criteria=criteria)
 

@@ -1,6 +1,6 @@
 """Population based training (Jaderberg et al. 2017, arXiv 1711.09846, algorithm 1)."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, final
 
 from phyla.errors import ConfigurationError
@@ -16,7 +16,7 @@ from phyla.population.keeps import NOTHING, Keeps
 from phyla.population.protocol import Population
 from phyla.population.starts import replaces
 from phyla.population.strategy import Context
-from phyla.records import JsonObject, Member, Scored
+from phyla.records import JsonObject, Member, Scored, replace
 
 Compare = Literal["latest", "equal progress"]
 
