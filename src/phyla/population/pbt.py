@@ -165,9 +165,9 @@ class PBT:
         choice = Exploited(donor=None, reason={})
         for _ in range(DRAWS):
             choice = exploit.choose(asked, fair or population, context)
-            reason: JsonObject = {**choice.reason, **({"compare": self.compare} if fair else {})}
+            reason: JsonObject = {**choice.reason, "compare": self.compare} if fair else choice.reason
             if choice.donor is None or (member.head is not None and choice.donor.trial == member.head.trial):
-                return replace(choice, reason=reason)
+                return replace(choice, reason=reason) if fair else choice
             donor = fair.real(choice.donor) if fair else choice.donor
             why = self._refused(member, donor, population)
             if why is None:

@@ -49,8 +49,8 @@ from phyla.store import MemoryStore
 
 BOTH = frozenset({WorkKind.TRAIN, WorkKind.EVALUATE})
 HOUR = 3600.0
-FROZEN_EVERY = 1000
-"""Events after which what is there is hidden from the cyclic garbage collector until the end."""
+COLLECT_EVERY = 1000
+"""Events after which the cyclic garbage collector looks at what came since, once, and not again until the end."""
 
 _DONE, _FAIL, _PREEMPT, _CRASH, _BACK, _ASK = range(6)
 _OF_WORK = (_DONE, _FAIL)
@@ -158,15 +158,21 @@ class Simulator:
         for worker in self._workers:
             self._start_process(worker)
             self._ask(worker)
+        # Records live to the end, in millions: the cyclic collector need not look at them again and again.
+        collects, collect_at = gc.isenabled(), COLLECT_EVERY
+        gc.disable()
         try:
             while self._events and self._ended is None:
                 self.step()
-                if self._number % FROZEN_EVERY == 0:
-                    # Records live to the end, in millions: the cyclic collector need not look at them again.
+                if self._number >= collect_at:
+                    gc.collect(0)
                     gc.freeze()
+                    collect_at = self._number + COLLECT_EVERY
+            return self._outcome()
         finally:
             gc.unfreeze()
-        return self._outcome()
+            if collects:
+                gc.enable()
 
     def step(self) -> None:
         """Let the next thing happen."""
