@@ -49,7 +49,7 @@ from phyla.store import MemoryStore
 
 BOTH = frozenset({WorkKind.TRAIN, WorkKind.EVALUATE})
 HOUR = 3600.0
-COLLECT_EVERY = 1000
+COLLECT_EVERY = 200
 """Events after which the cyclic garbage collector looks at what came since, once, and not again until the end."""
 
 _DONE, _FAIL, _PREEMPT, _CRASH, _BACK, _ASK = range(6)

@@ -384,9 +384,9 @@ class MemoryTransaction:
 
     def best_trials(self, count: int) -> Sequence[TrialRecord]:
         """Return the completed trials with the best finite fitness and a live checkpoint, best first."""
-        trials, of = self.tables.trials, self.tables.finite.of
-        live = self.tables.present.of(CheckpointState.LIVE)
-        ranked = [(-(trials[trial].order or 0.0), trial) for name in live for trial in of(name)]
+        trials = self.tables.trials
+        finite = self.tables.finite.of_any(self.tables.present.of(CheckpointState.LIVE))
+        ranked = [(-(trials[trial].order or 0.0), trial) for trial in finite]
         return [trials[trial] for _, trial in heapq.nsmallest(count, ranked)]
 
     def broken_in_a_row(self) -> int:

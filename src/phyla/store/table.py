@@ -42,6 +42,17 @@ class Groups(Generic[K]):
             return []
         return list(held) if type(held) is dict else [held]
 
+    def of_any(self, values: Iterable[Hashable]) -> list[K]:
+        """Return the keys of the rows with any of these values, in no order."""
+        found: list[K] = []
+        for value in values:
+            held = self._groups.get(value, _ABSENT)
+            if type(held) is dict:
+                found += held
+            elif held is not _ABSENT:
+                found.append(held)
+        return found
+
     def values(self) -> Iterable[Any]:
         """Return the values that any row has."""
         return self._groups.keys()

@@ -26,6 +26,7 @@ def test_indexes_give_what_a_look_at_every_row_gives(changes: list[tuple[int, Ro
             wanted = sorted(key for key, row in table.items() if row[0] == value)
             assert sorted(groups.of(value)) == wanted
             assert groups.count(value) == len(wanted)
+        assert sorted(groups.of_any([1, 3])) == sorted(groups.of(1) + groups.of(3))
         assert set(groups.values()) == {row[0] for row in table.values()} - {0}
         listed = sorted((row[1], key) for key, row in table.items() if row[1])
         assert [order[place] for place in range(len(order))] == listed
