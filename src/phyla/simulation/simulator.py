@@ -49,8 +49,10 @@ from phyla.store import MemoryStore
 
 BOTH = frozenset({WorkKind.TRAIN, WorkKind.EVALUATE})
 HOUR = 3600.0
-COLLECT_EVERY = 200
-"""Events after which the cyclic garbage collector looks at what came since, once, and not again until the end."""
+PORTION = 200
+"""Events after which what came since is hidden from the cyclic garbage collector until the end."""
+LOOK_AT_EVERY = 10
+"""Of so many portions the collector looks at one; at each while it finds garbage."""
 
 _DONE, _FAIL, _PREEMPT, _CRASH, _BACK, _ASK = range(6)
 _OF_WORK = (_DONE, _FAIL)
@@ -159,15 +161,17 @@ class Simulator:
             self._start_process(worker)
             self._ask(worker)
         # Records live to the end, in millions: the cyclic collector need not look at them again and again.
-        collects, collect_at = gc.isenabled(), COLLECT_EVERY
+        collects = gc.isenabled()
+        portions, garbage = 0, True
         gc.disable()
         try:
             while self._events and self._ended is None:
                 self.step()
-                if self._number >= collect_at:
-                    gc.collect(0)
+                if self._number >= (portions + 1) * PORTION:
+                    portions += 1
+                    if garbage or portions % LOOK_AT_EVERY == 0:
+                        garbage = gc.collect(0) > 0
                     gc.freeze()
-                    collect_at = self._number + COLLECT_EVERY
             return self._outcome()
         finally:
             gc.unfreeze()
