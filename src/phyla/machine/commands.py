@@ -18,6 +18,7 @@ from phyla.records import (
     StudyState,
     Tally,
     TrialRecord,
+    drafted,
 )
 
 
@@ -46,6 +47,7 @@ class InsertAttempt:
 
 
 @final
+@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndAttempt:
     """Set how an attempt ended."""
@@ -152,6 +154,7 @@ class TakeCheckpoint:
 
 
 @final
+@drafted
 @dataclass(frozen=True, slots=True)
 class MarkDeleting:
     """Mark a live checkpoint for deletion, unless a trial took it since `taken` was read.
@@ -164,6 +167,7 @@ class MarkDeleting:
 
 
 @final
+@drafted
 @dataclass(frozen=True, slots=True)
 class SetCheckpointState:
     """Set a checkpoint's state."""

@@ -15,10 +15,12 @@ from phyla.records import (
     Seen,
     StudyState,
     TrialRecord,
+    drafted,
 )
 
 
 @final
+@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
     """A trial was trained to its end.
@@ -97,6 +99,7 @@ class Ended:
 
 
 @final
+@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outdated:
     """The study goes on, with settings that this process cannot take over: another one has to go on.
@@ -210,6 +213,7 @@ class ClaimedEvaluation:
 
 
 @final
+@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
     """An eval task was run to its end, or a group was aggregated.

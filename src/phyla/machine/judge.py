@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
-from phyla.records import Criteria, Objective, Scored, TrialRecord
+from phyla.records import Criteria, Objective, Scored, TrialRecord, drafted
 
 
 @final
+@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worth:
     """The fields of a trial and of a `Scored` that come from an objective.
@@ -27,9 +28,10 @@ class Worth:
 def worth(values: Mapping[str, float], objective: Objective) -> Worth:
     """Return what an objective makes of the metrics it needs."""
     found = objective.judge(values)
-    plain = len(values) == 1 and not found.orders and found.infeasible is None
-    if plain and all(value == found.fitness or math.isnan(value) for value in values.values()):
-        return Worth(fitness=found.fitness, order=found.order)
+    if len(values) == 1 and not found.orders and found.infeasible is None:
+        (value,) = values.values()
+        if value == found.fitness or math.isnan(value):
+            return Worth(fitness=found.fitness, order=found.order)
     criteria = Criteria(values=dict(values), orders=found.orders, infeasible=found.infeasible)
     return Worth(fitness=found.fitness, order=found.order, criteria=criteria)
 

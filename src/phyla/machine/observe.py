@@ -1,7 +1,6 @@
 """Checkpoints come into sight: which suites run on them, and how soon."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from phyla.evaluation import EvalTask, Skip, Suite, fate
 from phyla.machine.evaluation_commands import (
@@ -30,6 +29,7 @@ from phyla.records import (
     Seen,
     SeenState,
     TrialState,
+    replace,
 )
 
 AGGREGATE_PRIORITY = 0

@@ -35,6 +35,7 @@ def retention(view: View, rules: Rules) -> Retention:
     """Apply the formula to a study's live checkpoints."""
     held = view.held_checkpoints()
     best = {trial.checkpoint for trial in _best(view, rules)}
+    in_use = "in use: newest of its member, published, elite, parent of running work, or being evaluated"
     is_best = "on the Pareto front" if rules.objective.tradeoffs else f"one of the best {rules.keep_best}"
     every = rules.keep_every_steps
     since = _kept_since(view, rules)
@@ -42,8 +43,7 @@ def retention(view: View, rules: Rules) -> Retention:
     collectable: list[Checkpoint] = []
     for checkpoint in view.live_checkpoints():
         if checkpoint.name in held:
-            why = "in use: newest of its member, published, elite, parent of running work, or being evaluated"
-            kept.append((checkpoint, why))
+            kept.append((checkpoint, in_use))
         elif since is not None and view.trial(checkpoint.trial).generation >= since:
             kept.append((checkpoint, f"generation {since} or later, whose trials may still be chosen"))
         elif checkpoint.name in best:

@@ -1,7 +1,7 @@
 """What a study's decisions go by."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from typing import final
 
 from phyla.errors import ConfigurationError
@@ -53,6 +53,10 @@ class Rules:
     suites: tuple[Suite, ...] = ()
     stopping: tuple[StoppingRule, ...] = ()
     max_stops: int = 3
+    suite_fitness: FromSuite | None = field(init=False, repr=False, compare=False)
+    """Where fitness comes from when it comes from a suite; None when training reports it."""
+    reported_metrics: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    """The metrics that training has to report; none when fitness comes from a suite."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -76,20 +80,14 @@ class Rules:
         names = [suite.name for suite in self.suites]
         if len(set(names)) < len(names):
             raise ConfigurationError(f"suites: each needs a name of its own, there are {', '.join(names)}")
+        # Asked for several times in each transaction.
+        fitness = self.strategy.fitness
+        object.__setattr__(self, "suite_fitness", fitness if isinstance(fitness, FromSuite) else None)
         if self.suite_fitness is not None:
             suite_named(self.suites, self.suite_fitness.suite)
         self._check_objective()
-
-    @property
-    def suite_fitness(self) -> FromSuite | None:
-        """Where fitness comes from when it comes from a suite; None when training reports it."""
-        rule = self.strategy.fitness
-        return rule if isinstance(rule, FromSuite) else None
-
-    @property
-    def reported_metrics(self) -> tuple[str, ...]:
-        """The metrics that training has to report; none when fitness comes from a suite."""
-        return () if self.suite_fitness is not None else tuple(goal.metric for goal in self.objective.goals)
+        reported = () if self.suite_fitness is not None else tuple(goal.metric for goal in self.objective.goals)
+        object.__setattr__(self, "reported_metrics", reported)
 
     @property
     def aggregates(self) -> Mapping[str, str]:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from phyla.machine.commands import Command, RaiseElites, SetElite, SetStudyState, UpdateMember, UpdateTrial
@@ -10,7 +9,7 @@ from phyla.machine.evaluation_view import EvalView
 from phyla.machine.judge import judged_values, mean_with, worth
 from phyla.machine.rules import RECENT, Rules
 from phyla.machine.view import View
-from phyla.records import Group, GroupState, Member, Scored, StudyState, TrialRecord, json_number
+from phyla.records import Group, GroupState, Member, Scored, StudyState, TrialRecord, json_number, replace
 
 
 def score(view: EvalView, rules: Rules | None, group: Group) -> list[Command]:

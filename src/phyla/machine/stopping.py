@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import final
 
 from phyla.leases import check_transition
@@ -33,6 +33,7 @@ from phyla.records import (
     TrialRecord,
     TrialState,
     direction,
+    replace,
 )
 
 OTHERS = 100

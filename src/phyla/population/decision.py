@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from typing import TypeAlias, final
 
-from phyla.records import Json, JsonObject, Scored
+from phyla.records import Json, JsonObject, Scored, drafted
 
 
 @final
+@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
     """Train one trial.

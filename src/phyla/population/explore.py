@@ -7,10 +7,11 @@ from typing import Protocol, cast, final
 from phyla.errors import ConfigurationError
 from phyla.population.protocol import Population
 from phyla.population.strategy import Context
-from phyla.records import JsonObject, Scored
+from phyla.records import JsonObject, Scored, drafted
 
 
 @final
+@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explored:
     """New hyperparameters.

@@ -1,6 +1,6 @@
 """Population based training (Jaderberg et al. 2017, arXiv 1711.09846, algorithm 1)."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, final
 
 from phyla.errors import ConfigurationError
@@ -16,7 +16,7 @@ from phyla.population.keeps import NOTHING, Keeps
 from phyla.population.protocol import Population
 from phyla.population.starts import replaces
 from phyla.population.strategy import Context
-from phyla.records import JsonObject, Member, Scored
+from phyla.records import JsonObject, Member, Scored, replace
 
 Compare = Literal["latest", "equal progress"]
 
@@ -182,9 +182,9 @@ class PBT:
         choice = Exploited(donor=None, reason={})
         for _ in range(DRAWS):
             choice = exploit.choose(asked, fair or population, context)
-            reason: JsonObject = {**choice.reason, **({"compare": self.compare} if fair else {})}
+            reason: JsonObject = {**choice.reason, "compare": self.compare} if fair else choice.reason
             if choice.donor is None or (member.head is not None and choice.donor.trial == member.head.trial):
-                return replace(choice, reason=reason)
+                return replace(choice, reason=reason) if fair else choice
             donor = fair.real(choice.donor) if fair else choice.donor
             why = self._refused(member, donor, population)
             if why is None:

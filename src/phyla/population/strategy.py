@@ -10,11 +10,12 @@ from phyla.population.fitness import FitnessRule
 from phyla.population.from_suite import FromSuite
 from phyla.population.keeps import Keeps
 from phyla.population.protocol import Population
-from phyla.records import Json, Member, Objective
+from phyla.records import Json, Member, Objective, drafted
 from phyla.space import Space
 
 
 @final
+@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
     """What a decision may use besides the population.

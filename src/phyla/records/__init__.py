@@ -11,6 +11,7 @@ from phyla.records.attempt import Attempt, AttemptState, Phase, Report
 from phyla.records.checkpoint import Checkpoint, CheckpointKind, CheckpointState
 from phyla.records.constrained import Constrained, Constraint
 from phyla.records.criteria import Criteria
+from phyla.records.drafts import drafted
 from phyla.records.evaluation import (
     EvalAttempt,
     EvalEvent,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     # It checks the names and types of fields.
     from dataclasses import replace
 else:
-    from phyla.records.replacing import replace
+    from phyla.records.drafts import replace
 
 __all__ = [
     "WORST",
@@ -91,6 +92,7 @@ __all__ = [
     "WeightedSum",
     "WorkKind",
     "direction",
+    "drafted",
     "json_number",
     "read_list",
     "read_number",

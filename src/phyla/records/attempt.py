@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import final
 
+from phyla.records.drafts import drafted
 from phyla.records.json import JsonObject
 from phyla.records.tally import Tally
 
@@ -45,6 +46,7 @@ class Phase(StrEnum):
 
 
 @final
+@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """One try at a trial.

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import final
 
+from phyla.records.drafts import drafted
+
 
 class CheckpointState(StrEnum):
     """Whether a checkpoint's bytes can be used."""
@@ -22,6 +24,7 @@ class CheckpointKind(StrEnum):
 
 
 @final
+@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """One checkpoint.

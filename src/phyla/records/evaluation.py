@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import final
 
 from phyla.records.attempt import AttemptState
+from phyla.records.drafts import drafted
 from phyla.records.json import JsonObject
 from phyla.records.trial import TrialState
 
@@ -68,6 +69,7 @@ class SeenState(StrEnum):
 
 
 @final
+@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
     """A checkpoint as evaluation sees it: one version of one name in one run.
@@ -136,6 +138,7 @@ class Priority:
 
 
 @final
+@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """An evaluation group: one suite on one checkpoint, complete as a whole or not at all.
@@ -192,6 +195,7 @@ class EvalTaskKind(StrEnum):
 
 
 @final
+@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalTaskRecord:
     """One shard of one eval task on one checkpoint: what a worker claims.
@@ -252,6 +256,7 @@ class EvalTaskRecord:
 
 
 @final
+@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalAttempt:
     """One try at an eval task, under one lease; fields as in `Attempt`."""
@@ -268,6 +273,7 @@ class EvalAttempt:
 
 
 @final
+@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalResult:
     """One entry of the results ledger: what one shard of one eval task found on one checkpoint.

@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import final
 
 from phyla.records.criteria import Criteria
+from phyla.records.drafts import drafted
 from phyla.records.json import JsonObject
 
 
@@ -18,6 +19,7 @@ class MemberState(StrEnum):
 
 
 @final
+@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
     """A completed trial as others may take it over: score, weights and hyperparameters are one fact.
@@ -63,6 +65,7 @@ class Scored:
 
 
 @final
+@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
     """One slot of the population.

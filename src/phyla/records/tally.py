@@ -3,8 +3,11 @@
 from dataclasses import dataclass
 from typing import final
 
+from phyla.records.drafts import drafted
+
 
 @final
+@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
     """The reports of the objective in one attempt so far.
@@ -23,6 +26,7 @@ class Tally:
 
 
 @final
+@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
     """Where trials are compared: the first report of the objective at or after a multiple of `every` steps.

@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import final
 
 from phyla.records.criteria import Criteria
+from phyla.records.drafts import drafted
 from phyla.records.json import JsonObject
 
 
@@ -30,6 +31,7 @@ class TrialKind(StrEnum):
 
 
 @final
+@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRecord:
     """One trial.

@@ -47,7 +47,8 @@ class LearningCurve:
 
     def __call__(self, params: JsonObject, step: int, rng: np.random.Generator) -> float:
         """Return the fitness at an age of the weights, in steps."""
-        distance = sum((self._places[name](value) - BEST) ** 2 for name, value in params.items())
+        places = self._places
+        distance = sum([(places[name](value) - BEST) ** 2 for name, value in params.items()])
         quality = 1.0 - distance / BEST**2 / max(1, len(params))
         value = (
             quality * (1.0 - math.exp(-SATURATES * step / self.total_steps)) + self.noise * rng.standard_normal()

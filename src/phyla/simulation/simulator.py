@@ -49,8 +49,10 @@ from phyla.store import MemoryStore
 
 BOTH = frozenset({WorkKind.TRAIN, WorkKind.EVALUATE})
 HOUR = 3600.0
-FROZEN_EVERY = 1000
-"""Events after which what is there is hidden from the cyclic garbage collector until the end."""
+PORTION = 200
+"""Events after which what came since is hidden from the cyclic garbage collector until the end."""
+LOOK_AT_EVERY = 10
+"""Of so many portions the collector looks at one; at each while it finds garbage."""
 
 _DONE, _FAIL, _PREEMPT, _CRASH, _BACK, _ASK = range(6)
 _OF_WORK = (_DONE, _FAIL)
@@ -158,15 +160,23 @@ class Simulator:
         for worker in self._workers:
             self._start_process(worker)
             self._ask(worker)
+        # Records live to the end, in millions: the cyclic collector need not look at them again and again.
+        collects = gc.isenabled()
+        portions, garbage = 0, True
+        gc.disable()
         try:
             while self._events and self._ended is None:
                 self.step()
-                if self._number % FROZEN_EVERY == 0:
-                    # Records live to the end, in millions: the cyclic collector need not look at them again.
+                if self._number >= (portions + 1) * PORTION:
+                    portions += 1
+                    if garbage or portions % LOOK_AT_EVERY == 0:
+                        garbage = gc.collect(0) > 0
                     gc.freeze()
+            return self._outcome()
         finally:
             gc.unfreeze()
-        return self._outcome()
+            if collects:
+                gc.enable()
 
     def step(self) -> None:
         """Let the next thing happen."""

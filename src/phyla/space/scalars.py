@@ -20,6 +20,8 @@ def as_real(value: object, what: str) -> float:
     Raises:
         SpaceError: it is no finite real number.
     """
+    if type(value) is float and math.isfinite(value):
+        return value
     if isinstance(value, bool) or not isinstance(value, Real):
         raise SpaceError(f"{what} must be a number, got {value!r}")
     try:

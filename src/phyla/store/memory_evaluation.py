@@ -53,7 +53,7 @@ class MemoryEvaluation:
         self._id = run
         self._now = now
         self._population = population
-        self._changes = population._changes if population else Changes()
+        self._changes = population.changes if population else Changes()
 
     # What can be read
 

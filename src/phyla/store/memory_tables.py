@@ -1,7 +1,7 @@
 """What the store in memory keeps, as rows with the indexes that its questions need."""
 
 from functools import cached_property
-from typing import TypeAlias, final
+from typing import Any, TypeAlias, final
 
 from phyla.records import (
     Attempt,
@@ -25,7 +25,7 @@ from phyla.records import (
     TrialRecord,
     TrialState,
 )
-from phyla.store.table import Groups, Order, Table
+from phyla.store.table import Groups, Order, Table, follow_with
 
 LedgerKey: TypeAlias = tuple[str, str, int, int, int]
 NEVER = float("-inf")
@@ -44,21 +44,19 @@ class Tables:
         self.active = Groups[int]()
         self.waiting = Groups[int]()
         self.awaited = Groups[int]()
-        self.members = Table(
-            _of_member, self.ranked, self.ready, self.ready_by_slot, self.active, self.waiting, self.awaited
-        )
+        self.members: Table[int, Member] = Table(self._follow_member)
         for index in range(population_size):
             self.members[index] = Member(study=study, index=index, state=MemberState.READY)
         self.by_state = Groups[int]()
         self.finite = Groups[int]()
-        self.trials = Table(_of_trial, self.by_state, self.finite)
+        self.trials: Table[int, TrialRecord] = Table(self._follow_trial)
         self.running = Groups[tuple[int, int]]()
         self.expiry = Order[tuple[int, int]]()
-        self.attempts = Table(_of_attempt, self.running, self.expiry)
+        self.attempts: Table[tuple[int, int], Attempt] = Table(self._follow_attempt)
         self.present = Groups[str]()
-        self.checkpoints = Table(_of_checkpoint, self.present)
+        self.checkpoints: Table[str, Checkpoint] = Table(self._follow_checkpoint)
         self.best_elites = Order[int]()
-        self.elites = Table(_of_elite, self.best_elites)
+        self.elites: Table[int, Scored | None] = Table(self._follow_elite)
         self.reports: dict[tuple[int, int], list[Report]] = {}
         self.marks: dict[tuple[int, int, int], float] = {}
         self.last_completed: dict[str, float] = {}
@@ -73,6 +71,77 @@ class Tables:
         """Trials with a score, by generation and score."""
         return self.trials.order(_score)
 
+    # Written out, since they are called several times in each transaction. None stands for a row that is not
+    # there, and for the value of a row that an index does not have.
+
+    def _follow_member(self, index: int, old: Member | None, new: Member | None) -> None:
+        old, new = old or _NOBODY, new or _NOBODY
+        before: Any = old.published and old.published.order
+        after: Any = new.published and new.published.order
+        if before != after:
+            self.ranked.move(index, before, after)
+        was, now = old.state, new.state
+        before = None if was is MemberState.DONE else old.generation
+        after = None if now is MemberState.DONE else new.generation
+        if before != after:
+            self.active.move(index, before, after)
+        if was is MemberState.READY or now is MemberState.READY:
+            before = old.spent_steps if was is MemberState.READY else None
+            after = new.spent_steps if now is MemberState.READY else None
+            if before != after:
+                self.ready.move(index, before, after)
+            before = old.slot if was is MemberState.READY else None
+            after = new.slot if now is MemberState.READY else None
+            if before != after:
+                self.ready_by_slot.move(index, before, after)
+        if was is MemberState.WAITING or now is MemberState.WAITING:
+            before = was if was is MemberState.WAITING else None
+            after = now if now is MemberState.WAITING else None
+            if before != after:
+                self.waiting.move(index, before, after)
+            before = before and old.wait_generation
+            after = after and new.wait_generation
+            if before != after:
+                self.awaited.move(index, before, after)
+
+    def _follow_trial(self, trial: int, old: TrialRecord | None, new: TrialRecord | None) -> None:
+        was = None if old is None or old.state is TrialState.COMPLETED else old.state
+        now = None if new is None or new.state is TrialState.COMPLETED else new.state
+        if was is not now:
+            self.by_state.move(trial, was, now)
+        # Completed ones are found by their checkpoint, if others may choose them.
+        before = old.checkpoint if old is not None and _is_finite(old) else None
+        after = new.checkpoint if new is not None and _is_finite(new) else None
+        if before != after:
+            self.finite.move(trial, before, after)
+
+    def _follow_attempt(self, key: tuple[int, int], old: Attempt | None, new: Attempt | None) -> None:
+        was = old if old is not None and old.state is AttemptState.RUNNING else None
+        now = new if new is not None and new.state is AttemptState.RUNNING else None
+        before: Any = was and was.worker
+        after: Any = now and now.worker
+        if before != after:
+            self.running.move(key, before, after)
+        before = was and was.expires_at
+        after = now and now.expires_at
+        if before != after:
+            self.expiry.move(key, before, after)
+
+    def _follow_checkpoint(self, name: str, old: Checkpoint | None, new: Checkpoint | None) -> None:
+        before = old.state if old is not None and old.state in _PRESENT else None
+        after = new.state if new is not None and new.state in _PRESENT else None
+        if before is not after:
+            self.present.move(name, before, after)
+
+    def _follow_elite(self, member: int, old: Scored | None, new: Scored | None) -> None:
+        before = None if old is None else old.order or 0.0
+        after = None if new is None else new.order or 0.0
+        if before != after:
+            self.best_elites.move(member, before, after)
+
+
+_NOBODY = Member(study=0, index=-1, state=MemberState.DONE)
+
 
 def _age(member: Member) -> tuple[int, float] | None:
     published = member.published
@@ -85,38 +154,10 @@ def _score(trial: TrialRecord) -> tuple[int, float] | None:
     return trial.generation, trial.order
 
 
-def _of_member(member: Member) -> tuple[object, ...]:
-    state, published = member.state, member.published
-    ready, waiting = state is MemberState.READY, state is MemberState.WAITING
-    return (
-        published.order if published else None,
-        member.spent_steps if ready else None,
-        member.slot if ready else None,
-        member.generation if state is not MemberState.DONE else None,
-        state if waiting else None,
-        member.wait_generation if waiting else None,
-    )
-
-
-def _of_trial(trial: TrialRecord) -> tuple[object, ...]:
-    state = trial.state
-    if state is not TrialState.COMPLETED:
-        return state, None
-    # Completed ones are found by their checkpoint, if others may choose them.
-    finite = trial.order is not None and trial.order > NEVER and trial.kind is TrialKind.TRAIN
-    return None, trial.checkpoint if finite else None
-
-
-def _of_attempt(attempt: Attempt) -> tuple[object, ...]:
-    return (attempt.worker, attempt.expires_at) if attempt.state is AttemptState.RUNNING else (None, None)
-
-
-def _of_checkpoint(row: Checkpoint) -> tuple[object, ...]:
-    return (row.state if row.state in _PRESENT else None,)
-
-
-def _of_elite(elite: Scored | None) -> tuple[object, ...]:
-    return (None if elite is None else (elite.order or 0.0),)
+def _is_finite(trial: TrialRecord) -> bool:
+    if trial.state is not TrialState.COMPLETED or trial.kind is not TrialKind.TRAIN:
+        return False
+    return trial.order is not None and trial.order > NEVER
 
 
 @final
@@ -128,21 +169,25 @@ class Ledger:
         self.by_name = Groups[int]()
         self.by_number = Order[int]()
         self.ready = Order[int]()
-        self.seen = Table(_of_seen, self.by_name, self.by_number, self.ready)
+        self.seen: Table[int, Seen] = Table(follow_with(_of_seen, self.by_name, self.by_number, self.ready))
         self.on_seen = Groups[int]()
         self.best = Groups[int]()
         self.queued = Groups[int]()
         self.awaited = Groups[int]()
         self.unscored = Groups[int]()
-        self.groups = Table(_of_group, self.on_seen, self.best, self.queued, self.awaited, self.unscored)
+        self.groups: Table[int, Group] = Table(
+            follow_with(_of_group, self.on_seen, self.best, self.queued, self.awaited, self.unscored)
+        )
         self.in_group = Groups[int]()
         self.pending = Order[int]()
         self.pending_on = Groups[int]()
-        self.tasks = Table(_of_task, self.in_group, self.pending, self.pending_on)
+        self.tasks: Table[int, EvalTaskRecord] = Table(
+            follow_with(_of_task, self.in_group, self.pending, self.pending_on)
+        )
         self.running = Groups[tuple[int, int]]()
-        self.attempts = Table(_of_eval_attempt, self.running)
+        self.attempts: Table[tuple[int, int], EvalAttempt] = Table(follow_with(_of_eval_attempt, self.running))
         self.shards = Groups[LedgerKey]()
-        self.results = Table(_of_result, self.shards)
+        self.results: Table[LedgerKey, EvalResult] = Table(follow_with(_of_result, self.shards))
         self.events: dict[int, EvalEvent] = {}
 
     def last(self, order: Order[int], run: int) -> Seen | None:

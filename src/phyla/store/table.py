@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import Any, Generic, TypeVar, final
+from typing import Any, Generic, TypeAlias, TypeVar, final
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -41,6 +41,17 @@ class Groups(Generic[K]):
         if held is _ABSENT:
             return []
         return list(held) if type(held) is dict else [held]
+
+    def of_any(self, values: Iterable[Hashable]) -> list[K]:
+        """Return the keys of the rows with any of these values, in no order."""
+        found: list[K] = []
+        for value in values:
+            held = self._groups.get(value, _ABSENT)
+            if type(held) is dict:
+                found += held
+            elif held is not _ABSENT:
+                found.append(held)
+        return found
 
     def values(self) -> Iterable[Any]:
         """Return the values that any row has."""
@@ -87,20 +98,21 @@ class Order(Generic[K]):
             yield self._sorted[place]
 
 
+Follow: TypeAlias = Callable[[K, V | None, V | None], None]
+"""Brings indexes up to date: from key, old row and new row; None where there is none."""
+
+
 @final
 class Table(dict[K, V]):
     """Rows by key. Its indexes follow each assignment and each `pop`; nothing else may change it.
 
     Args:
-        values_of: gives the value of a row for each index, in order; None where the row is not in it.
-        indexes: what follows the rows.
+        follow: brings the indexes up to date.
     """
 
-    def __init__(self, values_of: Callable[[V], tuple[Any, ...]], *indexes: Groups[K] | Order[K]) -> None:
+    def __init__(self, follow: Follow[K, V]) -> None:
         super().__init__()
-        self._values_of = values_of
-        self._indexes = indexes
-        self._nothing = (None,) * len(indexes)
+        self._follow = follow
         self._later: list[tuple[Callable[[V], Any], Order[K]]] = []
 
     def order(self, value_of: Callable[[V], Any]) -> Order[K]:
@@ -122,10 +134,7 @@ class Table(dict[K, V]):
         """Assign a row; return the one that was there, or a mark that there was none."""
         old = self.get(key, _ABSENT)
         dict.__setitem__(self, key, row)
-        values_of = self._values_of
-        before, after = self._nothing if old is _ABSENT else values_of(old), values_of(row)
-        if before != after:
-            self._follow(key, before, after)
+        self._follow(key, None if old is _ABSENT else old, row)
         for value_of, order in self._later:
             order.move(key, None if old is _ABSENT else value_of(old), value_of(row))
         return old
@@ -133,15 +142,30 @@ class Table(dict[K, V]):
     def pop(self, key: K) -> V:  # type: ignore[override]
         """Remove a row."""
         old = super().pop(key)
-        self._follow(key, self._values_of(old), self._nothing)
+        self._follow(key, old, None)
         for value_of, order in self._later:
             order.move(key, value_of(old), None)
         return old
 
-    def _follow(self, key: K, before: tuple[Any, ...], after: tuple[Any, ...]) -> None:
-        for index, old, new in zip(self._indexes, before, after, strict=False):
-            if old != new:
-                index.move(key, old, new)
+
+def follow_with(values_of: Callable[[V], tuple[Any, ...]], *indexes: Groups[K] | Order[K]) -> Follow[K, V]:
+    """Return what keeps each index at its value of a row.
+
+    Args:
+        values_of: gives the value of a row for each index, in order; None where the row is not in it.
+        indexes: what follows the rows.
+    """
+    nothing = (None,) * len(indexes)
+
+    def follow(key: K, old: V | None, new: V | None) -> None:
+        before = nothing if old is None else values_of(old)
+        after = nothing if new is None else values_of(new)
+        if before != after:
+            for index, was, now in zip(indexes, before, after, strict=True):
+                if was != now:
+                    index.move(key, was, now)
+
+    return follow
 
 
 @final

@@ -5,7 +5,7 @@ from bisect import bisect_left
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phyla.store.table import Changes, Groups, Order, Table
+from phyla.store.table import Changes, Groups, Order, Table, follow_with
 
 Row = tuple[int, int]
 CHANGES = st.lists(
@@ -16,7 +16,7 @@ CHANGES = st.lists(
 @given(CHANGES)
 def test_indexes_give_what_a_look_at_every_row_gives(changes: list[tuple[int, Row | None]]) -> None:
     groups, order = Groups[int](), Order[int]()
-    table = Table[int, Row](lambda row: (row[0] or None, row[1] or None), groups, order)
+    table = Table[int, Row](follow_with(lambda row: (row[0] or None, row[1] or None), groups, order))
     for key, row in changes:
         if row is not None:
             table[key] = row
@@ -26,6 +26,7 @@ def test_indexes_give_what_a_look_at_every_row_gives(changes: list[tuple[int, Ro
             wanted = sorted(key for key, row in table.items() if row[0] == value)
             assert sorted(groups.of(value)) == wanted
             assert groups.count(value) == len(wanted)
+        assert sorted(groups.of_any([1, 3])) == sorted(groups.of(1) + groups.of(3))
         assert set(groups.values()) == {row[0] for row in table.values()} - {0}
         listed = sorted((row[1], key) for key, row in table.items() if row[1])
         assert [order[place] for place in range(len(order))] == listed
@@ -41,7 +42,7 @@ def test_changes_are_taken_back(
     before: list[tuple[int, Row | None]], changes: list[tuple[int, Row | None]]
 ) -> None:
     groups, order = Groups[int](), Order[int]()
-    table = Table[int, Row | None](lambda row: (row and row[0], row and row[1]), groups, order)
+    table = Table[int, Row | None](follow_with(lambda row: (row and row[0], row and row[1]), groups, order))
     Changes().undo()
     made = Changes()
     for key, row in before:
