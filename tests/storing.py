@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from phyla.controller import Controller
 from phyla.errors import PhylaError
-from phyla.machine import Claimed, Completion, Failure, Imported, Rules
+from phyla.machine import Claimed, Completion, Failure, Imported, Rules, SetConfig
 from phyla.population import (
     NOTHING,
     PBT,
@@ -451,7 +451,11 @@ class Alike(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 3))
     def set_config(self, number: int) -> None:
-        self.both(lambda store: store.set_config(self.study, {"number": number}))
+        def change(store: Store) -> None:
+            with store.transaction(self.study, exclusive=True, alone=True) as tx:
+                tx.apply([SetConfig({"number": number})])
+
+        self.both(change)
 
     @rule(worker=st.sampled_from(WORKERS), count=st.integers(1, 2))
     def interrupt(self, worker: str, count: int) -> None:

@@ -135,7 +135,8 @@ def test_state_and_configuration_can_be_set(subject: Subject) -> None:
         done = replace(tx.locked_member(1), state=MemberState.DONE)
         tx.apply([machine.UpdateMember(done)])
     subject.store.set_state(study.id, StudyState.FAILED, "why \u2603")
-    subject.store.set_config(study.id, {"more": math.inf})
+    with subject.store.transaction(study.id, exclusive=True, alone=True) as tx:
+        tx.apply([machine.SetConfig({"more": math.inf})])
     changed = subject.store.find_study("a")
     assert changed is not None
     assert (changed.state, changed.message) == (StudyState.FAILED, "why \u2603")
@@ -556,6 +557,7 @@ def test_what_is_imported_and_who_joins_or_retires_is_remembered(subject: Subjec
             assert [row.name for row in reader.live_checkpoints()] == ["start-0"]
             assert [member.retired for member in reader.members()] == [False, False, True]
             assert reader.held_checkpoints() == {"start-0"}
-    subject.store.set_config(1, {"schema": 1})
+    with subject.store.transaction(1, exclusive=True, alone=True) as tx:
+        tx.apply([machine.SetConfig({"schema": 1})])
     with subject.store.reader(1) as reader:
         assert reader.member(2).state is MemberState.DONE, "who is retired is not asked again"

@@ -93,10 +93,6 @@ class Store(Protocol):
         """Return all studies by id."""
         ...
 
-    def set_config(self, study: int, config: JsonObject) -> None:
-        """Replace the configuration of a study and make its done members ready to be asked again."""
-        ...
-
     def set_state(self, study: int, state: StudyState, message: str | None = None) -> None:
         """Set the state of a study."""
         ...

@@ -84,15 +84,6 @@ class MemoryStore:
         """Return all studies by id."""
         return list(self._studies.values())
 
-    def set_config(self, study: int, config: JsonObject) -> None:
-        """Replace the configuration of a study and make its done members ready to be asked again."""
-        with self._lock:
-            self._studies[study] = replace(self._studies[study], config=config)
-            members = self._tables[study].members
-            for index, member in members.items():
-                if member.state is MemberState.DONE and not member.retired:
-                    members[index] = replace(member, state=MemberState.READY)
-
     def set_state(self, study: int, state: StudyState, message: str | None = None) -> None:
         """Set the state of a study."""
         with self._lock:

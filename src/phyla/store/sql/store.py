@@ -83,14 +83,6 @@ class SqlStore:
             session.cursor.execute(self._backend.statements.all_studies, {})
             return [study_record(row) for row in session.cursor.fetchall()]
 
-    def set_config(self, study: int, config: JsonObject) -> None:
-        """Replace the configuration of a study and make its done members ready to be asked again."""
-        sql = self._backend.statements
-        with _Block(self, write=True) as session:
-            # Members before the study: a claim that ends the study locks in this order, too.
-            session.cursor.execute(sql.wake_done, {"k_study": study})
-            session.cursor.execute(sql.set_config, {"k_study": study, "config": encode(config)})
-
     def set_state(self, study: int, state: StudyState, message: str | None = None) -> None:
         """Set the state of a study."""
         with _Block(self, write=True) as session:
