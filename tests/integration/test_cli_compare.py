@@ -251,8 +251,11 @@ def test_studies_made_before_times_were_recorded_are_read_as_ever(
     home.mkdir()
     with sqlite3.connect(folder / ".phyla" / "phyla.db") as now, sqlite3.connect(home / "phyla.db") as before:
         now.backup(before)
-        # As the release before left it.
+        # As it was before revision 0008.
         before.execute("ALTER TABLE attempts DROP COLUMN timings")
+        before.execute("DROP INDEX members_age")
+        for column in ("published_step", "spent_s", "decided_s"):
+            before.execute(f"ALTER TABLE members DROP COLUMN {column}")
         before.execute("UPDATE phyla_revision SET version_num = ?", ("0007",))
     assert "time of workers" not in cli("status", "pbt-r0", "--home", home)
     page = tmp_path / "page.html"
