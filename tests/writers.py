@@ -160,7 +160,7 @@ def load_orbax(path: Path, step: int) -> None:
 def _trainer(root: Path, steps: range, report: Callable[[int], None]) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
-    class Report(TrainerCallback):
+    class Report(TrainerCallback):  # type: ignore[misc]
         def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             report(state.global_step)
 

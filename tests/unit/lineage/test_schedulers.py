@@ -58,7 +58,7 @@ def test_optax_follows_it_inside_a_jitted_update(found: Schedule) -> None:
     weights = jnp.zeros(())
     state = optimizer.init(weights)
 
-    @jax.jit
+    @jax.jit  # type: ignore[untyped-decorator]
     def update(weights: Any, state: Any) -> Any:
         updates, state = optimizer.update(jnp.ones(()), state)
         return optax.apply_updates(weights, updates), state
