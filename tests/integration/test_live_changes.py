@@ -231,7 +231,7 @@ def phyla_command(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[i
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    study(tmp_path, pbt(3, 2)).ask()
+    study(tmp_path, pbt(3, 2), lease_s=0.01).ask()
     home = ("--home", tmp_path / "home")
     code, text = phyla_command(capsys, "resize", "live", 5, *home)
     assert (code, text.splitlines()) == (
@@ -306,7 +306,7 @@ def test_older_trials_that_are_chosen_again_get_the_default(tmp_path: Path, stra
     ],
 )
 def test_a_space_that_is_not_wider_is_refused(tmp_path: Path, space: phyla.Space, match: str) -> None:
-    study(tmp_path, pbt(2, 2)).ask()
+    study(tmp_path, pbt(2, 2), lease_s=0.01).ask()
     with pytest.raises((ConfigurationError, phyla.PhylaError), match=match):
         study(tmp_path, pbt(2, 2), space=space, extend=True).run()
     assert study(tmp_path, pbt(2, 2), lease_s=0.01).run().changes() == []

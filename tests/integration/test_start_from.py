@@ -145,7 +145,7 @@ def test_given_hyperparameters_of_a_conditional_space(tmp_path: Path) -> None:
 
 def test_a_resumed_study_imports_nothing_again(tmp_path: Path) -> None:
     a = given(tmp_path, "a", 1.0)
-    asking = study(tmp_path, start_from=[a])
+    asking = study(tmp_path, start_from=[a], lease_s=0.01)
     trial = asking.ask()
     assert trial is not None
     assert trial.parent is not None
