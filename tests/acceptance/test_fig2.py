@@ -1,9 +1,9 @@
 """Figure 2 of Jaderberg et al. 2017 with Gaussian steps and weights alone copied, in numbers, and its trap.
 
-The reference is the mean and standard deviation of the best Q over 200 runs of a program written for it. In
-which order members look at each other there is not known; other orders move the means by up to 0.01, or 0.02 where
-nothing is random. So means have to agree to within that and three standard errors. The members wait for each other
-here: one that need not wait may copy weights that were trained for longer than its own, and then does better.
+The reference is the mean and standard deviation of the best Q over 200 runs of a program written for it. Where
+nothing is random it is met to the last digit, with 3/4 in what is ascended, too, and members that wait for each
+other. Who explores when, and within which bounds, is not known there, and moves the means by 0.01 and more. So
+those have to agree to within that and three standard errors.
 """
 
 import math
@@ -20,7 +20,7 @@ from phyla.space import Float, Params, Space
 from simulation import Simulation
 
 SEEDS = 200
-ORDER = 0.01
+DETAILS = 0.01
 SPACE = Space(
     h0=Float(-10.0, 10.0), h1=Float(-10.0, 10.0), initial=[{"h0": 1.0, "h1": 0.0}, {"h0": 0.0, "h1": 1.0}]
 )
@@ -38,7 +38,7 @@ def best(strategy: PBT, seed: int, first: float = 0.75) -> float:
     def train(parent: Any, trial: TrialRecord) -> tuple[Any, float]:
         theta = np.array([0.9, 0.9]) if parent is None else parent
         h = np.array([trial.params["h0"], trial.params["h1"]], dtype=float)
-        theta = theta * (1 - 0.01 * 2 * h) ** (trial.end_step - trial.start_step)
+        theta = theta * (1 - 0.01 * 2 * h * (first, 1.0)) ** (trial.end_step - trial.start_step)
         return theta, 1.2 - (first * theta[0] ** 2 + theta[1] ** 2)
 
     simulation = Simulation(Rules(space=SPACE, objective=Maximize("Q"), strategy=strategy), train, seed)
@@ -56,12 +56,12 @@ def test_with_gaussian_steps(exploit: Truncation | None, mean: float, deviation:
     strategy = PBT(**SIZES, exploit=exploit, explore=EXPLORE, copy="weights", synchronous=True)
     found = np.array([best(strategy, seed) for seed in range(SEEDS)])
     error = math.sqrt((deviation**2 + found.var(ddof=1)) / SEEDS)
-    assert found.mean() == pytest.approx(mean, abs=ORDER + 3 * error)
+    assert found.mean() == pytest.approx(mean, abs=DETAILS + 3 * error)
 
 
 def test_weights_that_are_passed_on_do_better_than_any_that_are_not() -> None:
     passed = PBT(**SIZES, exploit=Truncation(0.5), explore=None, copy="weights", synchronous=True)
-    assert best(passed, 0) == pytest.approx(1.157, abs=2 * ORDER)
+    assert best(passed, 0) == pytest.approx(1.157, abs=5e-4)
     alone = PBT(**SIZES, exploit=None, explore=None, synchronous=True)
     assert best(alone, 0) == pytest.approx(0.592, abs=5e-4)
 
