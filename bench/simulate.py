@@ -7,15 +7,20 @@ Run from the repository: `python bench/simulate.py`.
   member has two trials, that tokens count up, that steps are counted once and that no more checkpoints are kept
   than the formula says; at the end, that the budget is exact. Wanted is processor time, since others may use the
   machine meanwhile.
+- *The same on all cores*: as many trials in one study per core, side by side; they differ in what is drawn.
 - *Agreement*: a study of sleeping trials on two real worker processes, synchronous and not, against its
   prediction. The wall time is that from the first claim to the last trial's end, without the start of the workers.
 """
 
 import argparse
 import json
+import multiprocessing
+import os
 import resource
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +39,7 @@ SPACE = phyla.Space(rate=phyla.Float(1e-5, 1.0, log=True), momentum=phyla.Float(
 OBJECTIVE = phyla.Maximize("Q")
 
 
-def stress(population: int, trials: int, workers: int) -> dict[str, Any]:
+def stress(population: int, trials: int, workers: int, seed: int = 0) -> dict[str, Any]:
     """Simulate one large study; raise if anything was not as it has to be."""
     strategy = phyla.PBT(population_size=population, steps_per_trial=STEPS, total_steps=STEPS * trials)
     simulator = Simulator(
@@ -44,7 +49,7 @@ def stress(population: int, trials: int, workers: int) -> dict[str, Any]:
         durations=Durations(trial_s=40.0, load_s=2.0, save_s=1.0, spread=0.3),
         hazards=Hazards(preempt_per_hour=0.2, crash_per_hour=0.02, restart_s=120.0, fail=0.01),
         fitness=LearningCurve(SPACE, OBJECTIVE, STEPS * trials),
-        rng=np.random.default_rng(0),
+        rng=np.random.default_rng(seed),
         # As often as a process does that trains by itself.
         collect_every=max(16, population // 2),
     )
@@ -68,6 +73,17 @@ def stress(population: int, trials: int, workers: int) -> dict[str, Any]:
         "peak_mib": after.ru_maxrss / 1024,
         "shares": run.seconds.shares(),
     }
+
+
+def side_by_side(population: int, trials: int, workers: int) -> dict[str, Any]:
+    """Simulate one study on each core at the same time, with its share of the trials of each member."""
+    cores = len(os.sched_getaffinity(0))
+    one = partial(stress, population, trials // cores, workers)
+    began = time.perf_counter()
+    with ProcessPoolExecutor(cores, multiprocessing.get_context("spawn")) as pool:
+        found = list(pool.map(one, range(cores)))
+    wall_s = time.perf_counter() - began
+    return {"studies": cores, "trials": sum(study["trials"] for study in found), "wall_s": wall_s}
 
 
 def train(trial: phyla.Trial) -> None:
@@ -128,8 +144,13 @@ def main() -> None:
     print(f"{'user CPU, wall':<42}{found['user_s']:>7.1f}{found['wall_s']:>7.0f} s{US_PER_TRIAL:>8.0f}s")
     print(f"{'peak memory':<42}{found['peak_mib']:>10.0f} MiB{MEMORY_MIB:>9}")
     print(f"{'simulated time':<42}{found['simulated_days']:>9.1f} days")
+    beside = side_by_side(options.population, options.trials, options.workers)
+    name = f"wall time of {beside['trials']:,} in {beside['studies']} studies"
+    print(f"{name:<42}{beside['wall_s']:>12.0f} s{US_PER_TRIAL:>8.0f}s")
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps({"machine": facts(), "stress": found, "agreement": compared}, indent=2))
+    options.out.write_text(
+        json.dumps({"machine": facts(), "stress": found, "beside": beside, "agreement": compared}, indent=2)
+    )
 
 
 if __name__ == "__main__":
