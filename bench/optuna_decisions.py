@@ -1,67 +1,114 @@
-"""How long `Optuna` takes to suggest beside finished members, in memory, in processor time.
+"""How long `Optuna` takes to suggest beside finished runs, on SQLite, its reading of the store included.
 
-Run from the repository: `python bench/optuna_decisions.py [--members 100 1000]`.
+Beside it: Optuna alone, asked for the same in a study of its own that it keeps in memory. Processor time.
+
+Run from the repository: `python bench/optuna_decisions.py [--members 100 1000 10000] [--samplers tpe ...]`.
 """
 
 import argparse
 import json
+import math
+import sqlite3
+import tempfile
 import time
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-import numpy as np
+import optuna
 
 import phyla
+from control_plane import STEPS
+from decisions import prepare
 from machine import facts
-from phyla.machine import Rules
-from phyla.population import Context, decision_rng
+from phyla.integrations.optuna_search import SAMPLERS
+from phyla.population import Context, Start, decision_rng
 from phyla.records import MemberState
-from phyla.simulation import Crew, Durations, Hazards, LearningCurve, Simulator
+from phyla.store import open_store
 
 SPACE = phyla.Space(rate=phyla.Float(1e-5, 1.0, log=True), momentum=phyla.Float(0.0, 1.0))
-OBJECTIVE = phyla.Maximize("Q")
-STEPS = 10
+OBJECTIVE = phyla.Maximize("score")
+SUGGESTIONS = 5
+PLACES = """UPDATE trials SET params = json_object(
+    'rate', exp(-11.5 * ((id * 7919) % 10007) / 10007.0), 'momentum', ((id * 104729) % 10009) / 10009.0)"""
 
 
-def measure(sampler: str, members: int) -> float:
-    """Return the median milliseconds of three suggestions beside so many finished members."""
-    simulator = Simulator(
-        Rules(space=SPACE, objective=OBJECTIVE, strategy=phyla.RandomSearch(members, STEPS)),
-        0,
-        crew=Crew(workers=8),
-        durations=Durations(trial_s=1.0),
-        hazards=Hazards(),
-        fitness=LearningCurve(SPACE, OBJECTIVE, STEPS),
-        rng=np.random.default_rng(0),
-    )
-    simulator.run()
+def ours(path: Path, sampler: str, members: int) -> list[float]:
+    """Return the milliseconds of some suggestions for a new member."""
     strategy = phyla.Optuna(members, STEPS, sampler=sampler)
+    store = open_store(f"sqlite:///{path}")
     times = []
-    for index in range(3):
-        with simulator.store.reader(simulator.study) as view:
+    for index in range(SUGGESTIONS + 1):
+        with store.transaction(1, exclusive=True) as view:
             member = replace(view.member(index), head=None, spent_steps=0, state=MemberState.READY)
             context = Context(space=SPACE, objective=OBJECTIVE, rng=decision_rng(0, index, 0, 0), now=0.0)
             began = time.process_time()
-            strategy.decide(member, view, context)
+            decision = strategy.decide(member, view, context)
+            assert isinstance(decision, Start), decision
             times.append((time.process_time() - began) * 1e3)
-    return median(times)
+    store.close()
+    # The first one imports things.
+    return times[1:]
+
+
+def alone(path: Path, sampler: str) -> list[float]:
+    """Return the milliseconds of Optuna's own suggestions beside the same runs."""
+    told: dict[str, optuna.distributions.BaseDistribution] = {
+        "rate": optuna.distributions.FloatDistribution(1e-5, 1.0, log=True),
+        "momentum": optuna.distributions.FloatDistribution(0.0, 1.0),
+    }
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+    made = getattr(optuna.samplers, SAMPLERS[sampler][0])(seed=0)
+    study = optuna.create_study(direction="maximize", sampler=made)
+    rows = sqlite3.connect(path).execute("SELECT params, fitness FROM trials ORDER BY id").fetchall()
+    study.add_trials(
+        optuna.trial.create_trial(params=json.loads(params), distributions=told, value=score)
+        for params, score in rows
+    )
+    times = []
+    for _ in range(SUGGESTIONS + 1):
+        began = time.process_time()
+        trial = study.ask()
+        trial.suggest_float("rate", 1e-5, 1.0, log=True)
+        trial.suggest_float("momentum", 0.0, 1.0)
+        times.append((time.process_time() - began) * 1e3)
+    return times[1:]
+
+
+def prepared(folder: Path, members: int) -> Path:
+    """Return a study in which every member has finished, each with hyperparameters of its own."""
+    path = folder / f"{members}.db"
+    if not path.exists():
+        prepare(path, members)
+        connection = sqlite3.connect(path)
+        connection.create_function("exp", 1, math.exp)
+        with connection:
+            connection.execute(PLACES)
+            connection.execute("UPDATE members SET state = 'done'")
+        connection.close()
+    return path
 
 
 def main() -> None:
     """Print the table and write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--members", type=int, nargs="+", default=[100, 1000])
-    parser.add_argument("--samplers", nargs="+", default=["random", "tpe"])
+    parser.add_argument("--members", type=int, nargs="+", default=[100, 1000, 10_000])
+    parser.add_argument("--samplers", nargs="+", choices=SAMPLERS, default=["random", "qmc", "tpe"])
     parser.add_argument("--out", type=Path, default=Path("bench/results/optuna_decisions.json"))
     options = parser.parse_args()
-    found = {}
-    for sampler in options.samplers:
-        for members in options.members:
-            found[f"{sampler}, {members}"] = measure(sampler, members)
-            print(f"{sampler:<8}{members:>8}{found[f'{sampler}, {members}']:>9.1f} ms")
+    found: dict[str, dict[str, float]] = {}
+    print(f"{'':<8}{'members':>8}{'phyla':>12}{'Optuna alone':>16}")
+    with tempfile.TemporaryDirectory() as folder:
+        for sampler in options.samplers:
+            for members in options.members:
+                path = prepared(Path(folder), members)
+                with_phyla, with_optuna = median(ours(path, sampler, members)), median(alone(path, sampler))
+                found[f"{sampler}, {members}"] = {"median_ms": with_phyla, "alone_ms": with_optuna}
+                print(f"{sampler:<8}{members:>8}{with_phyla:>9.2f} ms{with_optuna:>13.2f} ms", flush=True)
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps({"machine": facts(), "median_ms": found}, indent=2) + "\n")
+    options.out.write_text(json.dumps({"machine": facts(), **found}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

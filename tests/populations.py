@@ -133,6 +133,9 @@ class Listed:
     def lowest_generation(self) -> int | None:
         return min((member.generation for member in self.slots), default=None)
 
+    def most_spent(self) -> int | None:
+        return max((member.spent_steps for member in self.slots), default=None)
+
     def elites(self) -> int:
         return len(self._elites())
 
@@ -156,6 +159,10 @@ class Listed:
     def last_completed(self, count: int) -> Sequence[TrialRecord]:
         done = [t for t in self.trials.values() if t.state is TrialState.COMPLETED and t.kind is TrialKind.TRAIN]
         return done[::-1][:count]
+
+    def ended(self, step: int) -> Sequence[TrialRecord]:
+        done = self.last_completed(len(self.trials))[::-1]
+        return [trial for trial in done if trial.reached_step is not None and trial.reached_step >= step]
 
     def unfinished(self) -> Sequence[TrialRecord]:
         return [t for t in self.trials.values() if t.state in (TrialState.PENDING, TrialState.RUNNING)]

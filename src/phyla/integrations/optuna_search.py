@@ -12,11 +12,12 @@ from phyla.integrations.optuna_space import anywhere, distribution, suggested, w
 from phyla.population import NOTHING, Context, Decision, FitnessRule, FromSuite, Keeps, Last, Population, Wait
 from phyla.population.checks import check_integer, check_steps
 from phyla.population.starts import fresh, proceed
-from phyla.records import Json, JsonObject, Member, MemberState, TrialRecord
+from phyla.records import Json, JsonObject, Member, TrialRecord
 from phyla.space import Scalar, Space
 from phyla.space.conditions import conditions, hold, ordered
 
 if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
     from optuna.samplers import BaseSampler
     from optuna.study import Study
     from optuna.trial import FrozenTrial, Trial
@@ -35,6 +36,9 @@ INSTALL: Final = {"torch": 'pip install "phyla[optuna]" torch'}
 TRIES: Final = 10
 """Suggestions that constraints may reject before the prior is drawn from."""
 
+FINISHED, STOPPED, RUNNING = "COMPLETE", "PRUNED", "RUNNING"
+"""Optuna's states of a trial, by name."""
+
 _LAST = Last()
 
 
@@ -44,14 +48,15 @@ class Optuna:
     """Every member trains from the first step to the last with hyperparameters that an Optuna sampler suggests.
 
     What Optuna calls a trial, a whole run, is a member here. When a member starts, the sampler is shown the
-    members that have finished, with their final fitness, and those that are being trained; so it does not
-    suggest the same again. There should be more members than workers, or there is nothing to learn from.
+    runs that have finished, with their final fitness, those that are being trained, so that it does not suggest
+    the same again, and those that a stopping rule ended, as pruned. There should be more members than workers, or
+    there is nothing to learn from.
 
     With `steps_per_trial`, a member that has begun goes on before another one starts.
 
     Optuna keeps nothing: its study is made anew, in memory, for each suggestion. What a sampler needs to remember
     of a trial is kept in our trial's reason, and the state of CMA-ES is computed again from all finished
-    members, in the order in which they finished. Final scores that are nan or infinite are shown as the worst
+    runs, in the order in which they finished. Final scores that are nan or infinite are shown as the worst
     finite one. Starting points of the space (`Space(initial=[...])`) are trained first, without the sampler; the
     `initial` of single parameters is not used. What constraints reject is suggested again, 10 times in all, and
     then drawn from the priors.
@@ -149,9 +154,7 @@ class Optuna:
             start = proceed(member, steps)
             noted = population.trial(member.head.trial).reason.get("optuna")
             return start if noted is None else replace(start, reason={**start.reason, "optuna": noted})
-        if steps < self.total_steps and any(
-            other.state is MemberState.READY and other.head is not None for other in population.members()
-        ):
+        if population.most_spent():
             # Claims go to whoever has trained least. But what was begun is to be finished first, or all members
             # would start before there is anything to learn from.
             return Wait(seconds=0, reason={"why": "those that have begun go first"})
@@ -173,12 +176,16 @@ class Optuna:
         """Return hyperparameters, and what the reason notes about them."""
         space = context.space
         with _quiet():
-            if self.sampler == "qmc":
-                study, noted = None, _noted(self.sampler)
-            else:
-                finished, running = self._history(population)
-                study = self._informed(finished, running, space, seed)
-                noted = _noted(self.sampler, finished=len(finished), running=len(running))
+            noted: dict[str, Json] = {"sampler": self.sampler}
+            study = None
+            if self.sampler == "random":
+                study = self._new([], space, seed)
+            elif self.sampler != "qmc":
+                ended, running = self._history(population)
+                study = self._informed(ended, running, space, seed)
+                stopped = sum(one.state == STOPPED for one in ended)
+                noted |= {"finished": len(ended) - stopped, "running": len(running)}
+                noted |= {"stopped": stopped} if stopped else {}
             for attempt in range(TRIES):
                 # Each member has places of its own in the sequence, as many as it may need.
                 place = member.index + self.members * (member.replacements * TRIES + attempt)
@@ -192,21 +199,22 @@ class Optuna:
         return space.sample(context.rng), {**noted, "not_used": why}
 
     def _informed(
-        self, finished: Sequence["_Shown"], running: Sequence["_Shown"], space: Space, seed: int
+        self, ended: Sequence["_Shown"], running: Sequence["_Shown"], space: Space, seed: int
     ) -> "Study":
         """Return a study as it would be had Optuna run all members."""
-        study = self._new([*finished, *running], space, seed)
+        study = self._new([*ended, *running], space, seed)
         if self.sampler != "cma-es":
             return study
         # CMA-ES notes its state with the trial that a generation was complete for. Such a state is a pickle, which
         # we do not keep; so it is computed again, a generation at a time, until nothing changes.
-        for _ in finished:
+        ended = list(ended)
+        newest = max((place for place, one in enumerate(ended) if one.value is not None), default=-1)
+        for _ in ended:
             _, _, attributes = _asked(study, space)
             state = {key: value for key, value in attributes.items() if _STATE in key}
             if state:
-                last = replace(finished[-1], attributes={**finished[-1].attributes, **state})
-                finished = [*finished[:-1], last]
-            study = self._new([*finished, *running], space, seed)
+                ended[newest] = replace(ended[newest], attributes={**ended[newest].attributes, **state})
+            study = self._new([*ended, *running], space, seed)
             if not state:
                 break
         return study
@@ -223,27 +231,30 @@ class Optuna:
         return study
 
     def _history(self, population: Population) -> tuple[list["_Shown"], list["_Shown"]]:
-        """Return the members that finished, in that order, and those that are being trained."""
-        at = {trial.member: trial for trial in population.unfinished()}
-        done: list[TrialRecord] = []
-        underway: list[TrialRecord] = []
-        for member in population.members():
-            if member.head is not None:
-                newest = population.trial(member.head.trial)
-                (done if self.finished(member) and newest.order is not None else underway).append(newest)
-            elif member.index in at:
-                underway.append(at[member.index])
-        done.sort(key=lambda trial: (trial.ended_at or 0.0, trial.id))
-        worst = min((order for trial in done if (order := _order(trial)) > float("-inf")), default=0.0)
-        finished = [_Shown(trial.params, max(worst, _order(trial)), _attributes(trial)) for trial in done]
-        return finished, [_Shown(trial.params, None, _attributes(trial)) for trial in underway]
+        """Return the runs that ended, in that order, and those that are being trained."""
+        whole = population.ended(self.total_steps)
+        # What waits for its evaluation is no different from what is still trained.
+        unscored = [trial for trial in whole if trial.stop_reason is None and trial.order is None]
+        orders = {trial.id: trial.order for trial in whole if trial.order is not None}
+        worst = min((order for order in orders.values() if order > float("-inf")), default=0.0)
+        ended = [
+            _Shown(trial.params, None, _attributes(trial), STOPPED)
+            if trial.stop_reason is not None
+            else _Shown(trial.params, max(worst, orders[trial.id]), _attributes(trial))
+            for trial in whole
+            if trial.stop_reason is not None or trial.id in orders
+        ]
+        underway = [*unscored, *population.unfinished()]
+        return ended, [_Shown(trial.params, None, _attributes(trial), RUNNING) for trial in underway]
 
     def _new(self, shown: Sequence["_Shown"], space: Space, seed: int) -> "Study":
         import optuna
 
-        study = optuna.create_study(direction="maximize", sampler=self._made(seed))
-        study.add_trials(one.frozen(space) for one in shown)
-        return study
+        from phyla.integrations.optuna_storage import Shown
+
+        told = {name: distribution(parameter) for name, parameter in space.parameters.items()}
+        storage = Shown([one.frozen(space, told) for one in shown])
+        return optuna.create_study(direction="maximize", sampler=self._made(seed), storage=storage)
 
     def _made(self, seed: int) -> "BaseSampler":
         import optuna
@@ -268,22 +279,34 @@ class Optuna:
 @final
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """A member as Optuna is shown it; the value is more for better, None while it is being trained."""
+    """A run as Optuna is shown it; the value is more for better, None unless it has finished."""
 
     params: JsonObject
     value: float | None
     attributes: Mapping[str, Any]
+    state: str = FINISHED
 
-    def frozen(self, space: Space) -> "FrozenTrial":
-        import optuna
+    def frozen(self, space: Space, told: "Mapping[str, BaseDistribution]") -> "FrozenTrial":
+        from optuna.trial import FrozenTrial, TrialState
 
-        parameters = {name: parameter for name, parameter in space.parameters.items() if name in self.params}
-        return optuna.trial.create_trial(
-            state=_states().RUNNING if self.value is None else _states().COMPLETE,
+        # Values were checked when they were chosen, and `written` checks them; so Optuna need not.
+        params = {
+            name: written(parameter, self.params[name])
+            for name, parameter in space.parameters.items()
+            if name in self.params
+        }
+        return FrozenTrial(
+            number=0,
+            state=TrialState[self.state],
             value=self.value,
-            params={name: written(parameter, self.params[name]) for name, parameter in parameters.items()},
-            distributions={name: distribution(parameter) for name, parameter in parameters.items()},
+            datetime_start=None,
+            datetime_complete=None,
+            params=params,
+            distributions={name: told[name] for name in params},
+            user_attrs={},
             system_attrs=dict(self.attributes),
+            intermediate_values={},
+            trial_id=0,
         )
 
 
@@ -293,14 +316,6 @@ _STATE: Final = ":optimizer:"
 def _derived(attribute: str) -> bool:
     """Return whether an attribute need not be kept, since it is computed again or repeats the parameters."""
     return _STATE in attribute or "relative_params" in attribute
-
-
-def _noted(sampler: str, **counts: int) -> dict[str, Json]:
-    return {"sampler": sampler, **counts}
-
-
-def _order(trial: TrialRecord) -> float:
-    return float("-inf") if trial.order is None else trial.order
 
 
 def _attributes(trial: TrialRecord) -> Mapping[str, Any]:

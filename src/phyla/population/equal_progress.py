@@ -140,6 +140,10 @@ class EqualProgress:
         """Return the lowest generation of members that are not done."""
         return self._population.lowest_generation()
 
+    def most_spent(self) -> int | None:
+        """Return the most steps that a ready member has spent."""
+        return self._population.most_spent()
+
     def elites(self) -> int:
         """Return how many members have an elite."""
         return self._population.elites()
@@ -167,6 +171,10 @@ class EqualProgress:
     def last_completed(self, count: int) -> Sequence[TrialRecord]:
         """Return the trials that completed last."""
         return [self.trial(trial.id) for trial in self._population.last_completed(count)]
+
+    def ended(self, step: int) -> Sequence[TrialRecord]:
+        """Return the trials that came to an age, and those that were stopped."""
+        return [self.trial(trial.id) for trial in self._population.ended(step)]
 
     def unfinished(self) -> Sequence[TrialRecord]:
         """Return the trials that are running or queued for a retry."""

@@ -45,6 +45,10 @@ class Population(Protocol):
         """Return the lowest generation of members that are not done; None if all are done."""
         ...
 
+    def most_spent(self) -> int | None:
+        """Return the most steps that a ready member has spent; None if no member is ready."""
+        ...
+
     def elites(self) -> int:
         """Return how many members have an elite: the best finite score that they published, with its state.
 
@@ -66,6 +70,16 @@ class Population(Protocol):
 
     def last_completed(self, count: int) -> Sequence[TrialRecord]:
         """Return the training trials that completed last, newest first, at most so many."""
+        ...
+
+    def ended(self, step: int) -> Sequence[TrialRecord]:
+        """Return the training trials that came to an age, and those that a rule stopped, as they ended.
+
+        Costs as much as there are of them.
+
+        Args:
+            step: the least age of the weights with which completed trials count, in steps.
+        """
         ...
 
     def unfinished(self) -> Sequence[TrialRecord]:

@@ -243,6 +243,11 @@ class MemoryTransaction:
         """Return the lowest generation of members that are not done."""
         return min(self.tables.active.values(), default=None)
 
+    def most_spent(self) -> int | None:
+        """Return the most steps that a ready member has spent."""
+        ready = self.tables.ready
+        return ready[-1][0] if len(ready) else None
+
     def next_ready(self, slot: str) -> Member | None:
         """Return the ready member to decide about next."""
         ready = self.tables.ready
@@ -288,6 +293,11 @@ class MemoryTransaction:
         """Return the training trials that completed last, newest first."""
         done = [t for t in self.tables.trials.values() if _is_result(t)]
         return sorted(done, key=lambda t: (t.ended_at or 0.0, t.id), reverse=True)[:count]
+
+    def ended(self, step: int) -> Sequence[TrialRecord]:
+        """Return the training trials that came to an age, and those that a rule stopped, as they ended."""
+        done = [t for t in self.tables.trials.values() if _came_to(t, step)]
+        return sorted(done, key=lambda t: (t.ended_at or 0.0, t.id))
 
     def unfinished(self) -> Sequence[TrialRecord]:
         """Return the trials that are running or queued for a retry, by id."""
@@ -518,3 +528,9 @@ def _rank_key(member: Member) -> tuple[float, int]:
 
 def _is_result(trial: TrialRecord) -> bool:
     return trial.state is TrialState.COMPLETED and trial.kind is TrialKind.TRAIN
+
+
+def _came_to(trial: TrialRecord, step: int) -> bool:
+    if trial.stop_reason is not None:
+        return True
+    return _is_result(trial) and trial.reached_step is not None and trial.reached_step >= step

@@ -16,8 +16,9 @@ import pytest
 from phyla.errors import ConfigurationError
 from phyla.integrations.optuna_search import SAMPLERS, Optuna, _Shown
 from phyla.integrations.optuna_space import distribution, read, written
-from phyla.machine import Rules
-from phyla.records import Maximize, Minimize, Objective, StudyState, TrialRecord, TrialState
+from phyla.machine import Ended, Rules
+from phyla.population import Divergence
+from phyla.records import Maximize, Minimize, Objective, Report, StudyState, TrialRecord, TrialState
 from phyla.space import Choice, Float, Int, Ordinal, Parameter, Params, Space
 from simulation import Simulation
 
@@ -109,6 +110,38 @@ def test_the_state_of_cma_es_that_is_computed_again_is_the_one_optuna_kept() -> 
     assert pytest.approx(theirs._C) == ours._C
 
 
+def test_stopped_runs_are_shown_as_pruned_and_avoided() -> None:
+    def half(trial: TrialRecord) -> float:
+        return math.nan if float(str(trial.params["x"])) > 0 else 1.0
+
+    rules = Rules(
+        space=Space(x=Float(-5.0, 5.0)),
+        objective=Minimize("Q"),
+        strategy=Optuna(40, 1, "tpe"),
+        stopping=(Divergence(),),
+        max_stops=100,
+    )
+    simulation = Simulation(rules, lambda parent, trial: (None, half(trial)))
+    while True:
+        claimed, rest = simulation.controller.claim("w")
+        if isinstance(rest, Ended):
+            break
+        trial = claimed[0].trial
+        if not simulation.controller.report(trial.id, 1, [Report(1, {"Q": half(trial)})]).cancelled:
+            simulation.controller.complete([simulation.completion(trial)])
+    with simulation.store.reader(simulation.study.id) as reader:
+        ended = list(reader.trials())
+    stopped = [trial for trial in ended if trial.stop_reason is not None]
+    assert len(ended) - len(stopped) == 40
+    notes: list[Any] = [trial.reason["optuna"] for trial in ended]
+    assert [note["finished"] + note.get("stopped", 0) for note in notes] == list(range(len(ended)))
+    assert notes[-1].get("stopped", 0) >= len(stopped) - 1
+    # A sampler that is not shown them draws every second one from where all are stopped.
+    early, late = ended[:12], ended[-24:]
+    assert sum(trial in stopped for trial in early) >= 4
+    assert sum(trial in stopped for trial in late) <= 4
+
+
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_runs_in_pieces_with_many_workers_and_broken_trials(sampler: str) -> None:
     members = 14
@@ -121,7 +154,7 @@ def test_runs_in_pieces_with_many_workers_and_broken_trials(sampler: str) -> Non
         assert len({json.dumps(trial.reason["optuna"], sort_keys=True) for trial in own}) == 1
     starts: list[Any] = [trial.reason["optuna"] for trial in done if trial.generation == 0]
     assert {note["sampler"] for note in starts} == {sampler}
-    if sampler != "qmc":
+    if sampler not in ("qmc", "random"):
         assert max(note["running"] for note in starts) == 2
         assert max(note["finished"] for note in starts) >= members - 3
 

@@ -51,6 +51,7 @@ WORKER = sa.bindparam("k_worker", type_=sa.Text)
 ORDER = sa.bindparam("k_order", type_=sa.Double)
 GENERATION = sa.bindparam("k_generation", type_=sa.Integer)
 YOUNGEST = sa.bindparam("k_youngest", type_=sa.BigInteger)
+STEP = sa.bindparam("k_step", type_=sa.BigInteger)
 OLDEST = sa.bindparam("k_oldest", type_=sa.BigInteger)
 NOW = sa.bindparam("k_now", type_=sa.Double)
 LIMIT = sa.bindparam("k_limit", type_=sa.Integer)
@@ -192,6 +193,7 @@ class Statements:
         # Of one age, the index also gives the order.
         self.rank_of_age, self.at_rank_of_age = self._among(m.published_step == OLDEST)
         self.rank_of_ages, self.at_rank_of_ages = self._among(m.published_step.between(YOUNGEST, OLDEST))
+        self.most_spent = self._compile(sa.select(sa.func.max(m.spent_steps)).where(mine, READY))
         self.lowest_generation = self._compile(sa.select(sa.func.min(m.generation)).where(mine, ACTIVE))
         self.active_members = self._compile(sa.select(sa.func.count()).select_from(members).where(mine, ACTIVE))
         self.has_waiting = self._compile(
@@ -336,6 +338,12 @@ class Statements:
         newest = sa.select(trials).where(mine, ENDED, completed, train)
         self.last_completed = self._compile(
             newest.order_by(t.ended_at.desc(), t.id.desc()).limit(LIMIT).offset(ZERO)
+        )
+        stopped = sa.and_(t.state == sa.literal_column("'cancelled'"), t.stop_reason.is_not(None))
+        self.ended = self._compile(
+            sa.select(trials)
+            .where(mine, ENDED, sa.or_(sa.and_(completed, train, t.reached_step >= STEP), stopped))
+            .order_by(t.ended_at, t.id)
         )
         # In no order: SQLite would else walk all trials by id instead of these by their own index.
         self.unfinished = self._compile(sa.select(trials).where(mine, UNFINISHED))

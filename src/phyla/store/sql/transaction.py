@@ -180,6 +180,11 @@ class SqlTransaction:
         row = self._one(self._sql.lowest_generation)
         return None if row is None else row[0]
 
+    def most_spent(self) -> int | None:
+        """Return the most steps that a ready member has spent."""
+        row = self._one(self._sql.most_spent)
+        return None if row is None else row[0]
+
     def has_waiting(self) -> bool:
         """Return whether any member waits."""
         return self._one(self._sql.has_waiting) is not None
@@ -249,6 +254,10 @@ class SqlTransaction:
     def last_completed(self, count: int) -> Sequence[TrialRecord]:
         """Return the training trials that completed last, newest first."""
         return [trial_record(row) for row in self._all(self._sql.last_completed, k_limit=count)]
+
+    def ended(self, step: int) -> Sequence[TrialRecord]:
+        """Return the training trials that came to an age, and those that a rule stopped, as they ended."""
+        return [trial_record(row) for row in self._all(self._sql.ended, k_step=step)]
 
     def unfinished(self) -> Sequence[TrialRecord]:
         """Return the trials that are running or queued for a retry, by id."""
