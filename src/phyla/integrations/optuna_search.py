@@ -11,7 +11,7 @@ from phyla.errors import ConfigurationError
 from phyla.integrations.optuna_space import anywhere, distribution, suggested, written
 from phyla.population import NOTHING, Context, Decision, FitnessRule, FromSuite, Keeps, Last, Population, Wait
 from phyla.population.checks import check_integer, check_steps
-from phyla.population.starts import fresh, proceed
+from phyla.population.starts import fresh, given_up, proceed
 from phyla.records import Json, JsonObject, Member, TrialRecord
 from phyla.space import Scalar, Space
 from phyla.space.conditions import conditions, hold, ordered
@@ -151,6 +151,9 @@ class Optuna:
         left = self.total_steps - member.spent_steps
         steps = left if self.steps_per_trial is None else min(self.steps_per_trial, left)
         if member.head is not None:
+            stop = given_up(member)
+            if stop is not None:
+                return stop
             start = proceed(member, steps)
             noted = population.trial(member.head.trial).reason.get("optuna")
             return start if noted is None else replace(start, reason={**start.reason, "optuna": noted})

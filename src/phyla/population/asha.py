@@ -11,7 +11,7 @@ from phyla.population.fitness import FitnessRule, Last
 from phyla.population.from_suite import FromSuite
 from phyla.population.keeps import NOTHING, Keeps
 from phyla.population.protocol import Population
-from phyla.population.starts import fresh, proceed
+from phyla.population.starts import fresh, given_up, proceed
 from phyla.population.strategy import Context
 from phyla.records import JsonObject, Member, MemberState
 
@@ -121,7 +121,7 @@ class ASHA:
             return fresh(member, params, steps, {"decision": "start" if first else "replace"})
         if member.broken_trial is not None:
             # It was promoted before; what broke is tried again.
-            return proceed(member, steps)
+            return given_up(member) or proceed(member, steps)
         rung, order = member.generation - 1, member.head.order
         if order is None or not math.isfinite(order):
             return Stop(reason={"why": "its score is no finite number"})

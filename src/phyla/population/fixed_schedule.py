@@ -12,7 +12,7 @@ from phyla.population.fitness import FitnessRule, Last
 from phyla.population.from_suite import FromSuite
 from phyla.population.keeps import NOTHING, Keeps
 from phyla.population.protocol import Population
-from phyla.population.starts import fresh, replaces
+from phyla.population.starts import fresh, given_up, replaces
 from phyla.population.strategy import Context
 from phyla.records import Json, JsonObject, Member
 
@@ -26,7 +26,7 @@ class FixedSchedule:
 
     With one member it replays a schedule; with more, each trains the same schedule with seeds of its own,
     which shows how much of a result is chance. A trial ends at each switch. A trial that breaks is tried again
-    with the same hyperparameters and another seed.
+    with the same hyperparameters and another seed; one that a stopping rule ends, ends its member.
 
     Source: the library learned_optimization (Metz et al.), fixed schedules among its population mutators.
 
@@ -109,6 +109,9 @@ class FixedSchedule:
         Raises:
             SpaceError: the space does not allow the schedule's hyperparameters.
         """
+        stop = given_up(member)
+        if stop is not None:
+            return stop
         spent = member.spent_steps
         at = bisect_right(self.schedule, spent, key=lambda entry: entry[0]) - 1
         since, wanted = self.schedule[at]

@@ -11,7 +11,7 @@ from phyla.population.fitness import FitnessRule, Last
 from phyla.population.from_suite import FromSuite
 from phyla.population.keeps import NOTHING, Keeps
 from phyla.population.protocol import Population
-from phyla.population.starts import replaces
+from phyla.population.starts import given_up, replaces
 from phyla.population.strategy import Context
 from phyla.records import JsonObject, Member, TrialRecord
 
@@ -130,6 +130,9 @@ class Replay:
         Raises:
             SpaceError: the space does not allow its hyperparameters.
         """
+        stop = given_up(member)
+        if stop is not None:
+            return stop
         again = self.trials[member.generation]
         reached = again["start_step"] if member.head is None else member.head.step
         reason: JsonObject = {"decision": "replay", "of": self.of, "trial": again["trial"], **replaces(member)}

@@ -12,7 +12,7 @@ from phyla.population.fitness import FitnessRule, Last
 from phyla.population.from_suite import FromSuite
 from phyla.population.keeps import NOTHING, Keeps
 from phyla.population.protocol import Population
-from phyla.population.starts import fresh, proceed
+from phyla.population.starts import fresh, given_up, proceed
 from phyla.population.strategy import Context
 from phyla.records import JsonObject, Member
 from phyla.space import Scalar, Space
@@ -91,7 +91,7 @@ class RandomSearch:
         """Draw hyperparameters, or go on with them."""
         steps = _steps(member, self.steps_per_trial, self.total_steps)
         if member.head is not None:
-            return proceed(member, steps)
+            return given_up(member) or proceed(member, steps)
         first = member.broken_trial is None
         params = context.space.sample(context.rng, member=member.index if first else None)
         return fresh(member, params, steps, {"decision": "start" if first else "replace"})
@@ -106,7 +106,8 @@ class GridSearch:
     also be a list of grids, which come one after the other; so a conditional parameter can have values only
     where it is active: `[{"kind": ["sgd"], "momentum": [0.0, 0.9]}, {"kind": ["adam"]}]`.
 
-    A trial that breaks is tried again with the same values and another seed.
+    A trial that breaks is tried again with the same values and another seed; one that a stopping rule ends,
+    ends its member.
 
     Args:
         grid: values by full name of the parameter, or several such mappings.
@@ -185,6 +186,9 @@ class GridSearch:
         Raises:
             SpaceError: the space does not allow the point.
         """
+        stop = given_up(member)
+        if stop is not None:
+            return stop
         steps = _steps(member, self.steps_per_trial, self.total_steps)
         if member.head is not None:
             return proceed(member, steps)

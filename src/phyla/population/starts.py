@@ -1,6 +1,6 @@
 """What strategies start trials from: nothing, the member's own state, or an earlier trial."""
 
-from phyla.population.decision import Start
+from phyla.population.decision import Start, Stop
 from phyla.population.protocol import Population
 from phyla.records import JsonObject, Member, Scored, TrialRecord, TrialState
 
@@ -25,6 +25,16 @@ def proceed(member: Member, steps: int) -> Start:
 def replaces(member: Member) -> JsonObject:
     """Return which broken trial the next one replaces, for its reason."""
     return {} if member.broken_trial is None else {"replaces": member.broken_trial}
+
+
+def given_up(member: Member) -> Stop | None:
+    """Return the end of a member whose trial a stopping rule ended; None if none did.
+
+    For strategies that would only have the same hyperparameters trained again.
+    """
+    if not member.stops or member.broken_trial is None:
+        return None
+    return Stop(reason={"why": "a stopping rule ended its trial", "trial": member.broken_trial})
 
 
 def before(trial: TrialRecord, population: Population) -> TrialRecord:

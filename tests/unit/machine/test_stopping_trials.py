@@ -10,11 +10,14 @@ import pytest
 
 from phyla.controller import from_config, to_config
 from phyla.errors import ConfigurationError, LeaseLost
+from phyla.integrations.optuna_search import Optuna
 from phyla.machine import Accepted, Claimed, Completion, Ended, Failure, Rules, Standing, Stopped
 from phyla.population import (
+    ASHA,
     PBT,
     Backtrack,
     Divergence,
+    FixedSchedule,
     GridSearch,
     InitiatorPBT,
     MedianStopping,
@@ -384,7 +387,6 @@ def strategies() -> Iterator[tuple[str, Any]]:
         yield f"backtrack, {kind}", pbt(exploit=Backtrack(quantile=0.25, pool=0.5), synchronous=synchronous)
         yield f"explore only, {kind}", pbt(exploit=None, synchronous=synchronous)
     yield "random", RandomSearch(4, 10)
-    yield "grid", GridSearch({"lr": [0.1, 0.5]}, 10)
     yield "initiator", InitiatorPBT(population_size=4, steps_per_trial=10, total_steps=30)
     yield "single worker", SingleWorkerExplore(explore_steps=10, exploit_steps=10, total_steps=60)
 
@@ -419,6 +421,40 @@ def test_a_rule_that_always_stops_leaves_the_budget_exact(name: str, strategy: A
     assert all(
         member(stopping, m).state is MemberState.DONE for m in range(stopping.rules.strategy.population_size)
     )
+
+
+def givers_up() -> Iterator[tuple[str, Any, int]]:
+    """Strategies that have nothing else to do with a stopped member, and trials each member completes before."""
+    yield "grid", GridSearch({"lr": [0.1, 0.3, 0.5]}, 30), 0
+    yield "grid in pieces", GridSearch({"lr": [0.1, 0.3, 0.5]}, 30, steps_per_trial=10), 2
+    yield "random in pieces", RandomSearch(3, 30, steps_per_trial=10), 1
+    yield "schedule", FixedSchedule([(0, {"lr": 0.1}), (20, {"lr": 0.2})], 30, members=3), 1
+    yield "halving", ASHA(3, 90, 10), 1
+    yield "optuna", Optuna(3, 30, "random", steps_per_trial=10), 1
+
+
+@pytest.mark.parametrize(("strategy", "before"), [pytest.param(s, b, id=name) for name, s, b in givers_up()])
+def test_who_would_train_the_same_again_ends(strategy: Any, before: int) -> None:
+    simulation = make(strategy, Divergence())
+    for _ in range(100):
+        claimed, rest = simulation.controller.claim("w")
+        if isinstance(rest, Ended):
+            break
+        trial = claimed[0].trial
+        if trial.generation < before:
+            complete(simulation, trial)
+        else:
+            assert report(simulation, trial, NAN).cancelled
+    else:
+        raise AssertionError("the study does not end")
+    with simulation.store.reader(simulation.study.id) as reader:
+        assert reader.study().state is StudyState.COMPLETED
+        members = reader.members()
+        stopped = [trial for trial in reader.trials() if trial.stop_reason is not None]
+    assert all(one.state is MemberState.DONE for one in members)
+    # Only the best of three is promoted.
+    assert sorted(trial.member for trial in stopped) == ([2] if isinstance(strategy, ASHA) else [0, 1, 2])
+    assert all(one.generation == before for one in members)
 
 
 def _noisy(parent: Any, trial: TrialRecord) -> tuple[Any, float]:
