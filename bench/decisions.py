@@ -73,7 +73,7 @@ def strategies(size: int) -> Mapping[str, tuple[Strategy, float]]:
         "InitiatorPBT, without gate": (initiators(gate=False), LIMIT_MS),
         "PBT, min_scores": (pbt(exploit=Truncation(0.25), min_scores=2), LIMIT_MS),
         "PBT, equal progress": (pbt(exploit=Truncation(0.25), compare="equal progress"), LIMIT_MS),
-        EQUAL_SPREAD: (pbt(exploit=Truncation(0.25), compare="equal progress"), 5 * LIMIT_MS),
+        EQUAL_SPREAD: (pbt(exploit=Truncation(0.25), compare="equal progress"), LIMIT_MS),
         "ASHA": (ASHA(size, 100 * STEPS, STEPS), LIMIT_MS),
         "RandomSearch": (RandomSearch(size, 10**9, steps_per_trial=STEPS), LIMIT_MS),
     }

@@ -142,6 +142,9 @@ class Listed:
     def elite_at_rank(self, rank: int) -> Scored:
         return self._elites()[rank]
 
+    def ranked_elites(self) -> Sequence[Scored]:
+        return self._elites()
+
     def _elites(self) -> list[Scored]:
         best = []
         for index in range(self.size):
@@ -169,7 +172,11 @@ class Listed:
 
     def standing(self, generation: int, order: float) -> tuple[int, int, int]:
         orders = self.orders(generation, 0, len(self.trials))
-        return sum(o > order for o in orders), orders.count(order), len(orders)
+        return *self.ahead(generation, order), len(orders)
+
+    def ahead(self, generation: int, order: float) -> tuple[int, int]:
+        orders = self.orders(generation, 0, len(self.trials))
+        return sum(o > order for o in orders), orders.count(order)
 
     def orders(self, generation: int, rank: int, count: int) -> list[float]:
         done = [t for t in self.last_completed(len(self.trials)) if t.generation == generation]

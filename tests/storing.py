@@ -240,6 +240,12 @@ def _answers(view: Reader) -> dict[str, Any]:
         "waiting": [view.has_waiting(), view.waiting_generation(), view.next_wait_until()],
         "active": [view.active_members(), view.lowest_generation()],
         "elites": [view.elite_at_rank(rank) for rank in range(view.elites())],
+        "ranked elites": view.ranked_elites(),
+        "standing": [
+            (view.standing(generation, order), view.ahead(generation, order))
+            for generation in (0, 1)
+            for order in (-math.inf, 0.0, 0.5)
+        ],
         "elite": [view.elite(member) for member in range(view.size)],
         "running": [view.running(), *(view.running(worker) for worker in WORKERS)],
         "expired": view.expired(2),

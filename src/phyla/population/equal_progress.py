@@ -153,13 +153,17 @@ class EqualProgress:
 
         The first call places every elite.
         """
+        return self.ranked_elites()[rank]
+
+    def ranked_elites(self) -> Sequence[Scored]:
+        """Return all elites by rank."""
         if self._elites is None:
-            elites = [self._population.elite_at_rank(at) for at in range(self.elites())]
+            elites = self._population.ranked_elites()
             for generation in {self._generation(one.step) for one in elites}:
                 self._orders[generation] = self._population.orders(generation, 0, self._scored(generation))[::-1]
             placed = [self._placed(one) for one in elites]
             self._elites = sorted(placed, key=lambda one: (one.order or 0.0, one.member), reverse=True)
-        return self._elites[rank]
+        return self._elites
 
     def trial(self, trial_id: int) -> TrialRecord:
         """Return a trial."""
@@ -183,6 +187,10 @@ class EqualProgress:
     def orders(self, generation: int, rank: int, count: int) -> Sequence[float]:
         """Return sort keys of a generation; here they are those of the scores themselves."""
         return self._population.orders(generation, rank, count)
+
+    def ahead(self, generation: int, order: float) -> tuple[int, int]:
+        """Return how many of a generation are better and equal; by the sort key of the score itself."""
+        return self._population.ahead(generation, order)
 
     def standing(self, generation: int, order: float) -> tuple[int, int, int]:
         """Return how many of a generation are better and equal; by the sort key of the score itself."""
@@ -274,8 +282,11 @@ class EqualProgress:
                 at = bisect_right(orders, order)
                 better, equal, among = len(orders) - at, at - bisect_left(orders, order), len(orders)
             else:
-                better, equal, among = self._population.standing(generation, order)
-                self._scores[generation] = among
+                if generation not in self._scores:
+                    better, equal, self._scores[generation] = self._population.standing(generation, order)
+                else:
+                    better, equal = self._population.ahead(generation, order)
+                among = self._scores[generation]
             # Measured again, a score may not be that of its trial; and one that jumped is not among them.
             self._keys[generation, order] = _share(better, among if equal else among + 1)
         return self._keys[generation, order]

@@ -60,6 +60,10 @@ class Population(Protocol):
         """Return the elite at a rank in `0 .. elites() - 1`; 0 is the best. Ties as for members."""
         ...
 
+    def ranked_elites(self) -> Sequence[Scored]:
+        """Return all elites by rank; costs as much as there are."""
+        ...
+
     def trial(self, trial_id: int) -> TrialRecord:
         """Return a trial, for walking its ancestry by `parent` and `jump_from`."""
         ...
@@ -95,6 +99,17 @@ class Population(Protocol):
             generation: the trials' generation.
             rank: the rank of the first that is returned; 0 is the best.
             count: how many at most.
+        """
+        ...
+
+    def ahead(self, generation: int, order: float) -> tuple[int, int]:
+        """Return how many completed trials of a generation are better, and how many equal.
+
+        Costs as much as there are of them, while `standing` costs as much as there are trials with a fitness.
+
+        Args:
+            generation: the trials' generation.
+            order: the sort key to compare with, as in `Scored.order`.
         """
         ...
 

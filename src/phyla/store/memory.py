@@ -239,6 +239,10 @@ class MemoryTransaction:
         assert elite is not None
         return elite
 
+    def ranked_elites(self) -> Sequence[Scored]:
+        """Return all elites, best first."""
+        return [self.elite_at_rank(rank) for rank in range(self.elites())]
+
     def lowest_generation(self) -> int | None:
         """Return the lowest generation of members that are not done."""
         return min(self.tables.active.values(), default=None)
@@ -307,9 +311,14 @@ class MemoryTransaction:
     def standing(self, generation: int, order: float) -> tuple[int, int, int]:
         """Return how many completed trials of a generation are better, how many equal, how many have a fitness."""
         scored = self.tables.scored
-        first, end = scored.before((generation,)), scored.before((generation + 1,))
+        return *self.ahead(generation, order), scored.before((generation + 1,)) - scored.before((generation,))
+
+    def ahead(self, generation: int, order: float) -> tuple[int, int]:
+        """Return how many completed trials of a generation are better, and how many equal."""
+        scored = self.tables.scored
+        end = scored.before((generation + 1,))
         better = end - scored.before((generation, math.nextafter(order, math.inf)))
-        return better, end - better - scored.before((generation, order)), end - first
+        return better, end - better - scored.before((generation, order))
 
     def orders(self, generation: int, rank: int, count: int) -> Sequence[float]:
         """Return sort keys of the completed trials of a generation that have a fitness, best first."""

@@ -246,9 +246,10 @@ class Statements:
         self.elite = self._compile(sa.select(e.scored).where(mine, e.member == MEMBER))
         self.count_elites = self._compile(sa.select(sa.func.count()).select_from(elites).where(mine))
         # Ranks are counted in the index alone.
-        ranked = sa.select(e.member).where(mine).order_by(e.scored_order.desc(), e.member.desc())
-        at_rank = ranked.limit(ONE).offset(OFFSET).scalar_subquery()
+        by_rank = e.scored_order.desc(), e.member.desc()
+        at_rank = sa.select(e.member).where(mine).order_by(*by_rank).limit(ONE).offset(OFFSET).scalar_subquery()
         self.elite_at_rank = self._compile(sa.select(e.scored).where(mine, e.member == at_rank))
+        self.ranked_elites = self._compile(sa.select(e.scored).where(mine).order_by(*by_rank))
         self.elite_checkpoints = self._compile(sa.select(e.checkpoint).where(mine))
         names = [column.name for column in e]
         dialect = sqlite if self._dialect.name == "sqlite" else postgresql
@@ -355,7 +356,9 @@ class Statements:
             best.order_by(t.fitness_order.desc()).limit(LIMIT).offset(OFFSET)
         )
         compared = (t.fitness_order > ORDER, t.fitness_order == ORDER, t.fitness_order < ORDER)
-        self.standing = self._compile(sa.select(*[of_generation.where(one).scalar_subquery() for one in compared]))
+        counts = [of_generation.where(one).scalar_subquery() for one in compared]
+        self.standing = self._compile(sa.select(*counts))
+        self.ahead = self._compile(sa.select(*counts[:2]))
         live = sa.and_(checkpoints.c.study == t.study, checkpoints.c.name == t.checkpoint)
         self.best_trials = self._compile(
             sa.select(trials)

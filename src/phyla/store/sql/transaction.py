@@ -175,6 +175,10 @@ class SqlTransaction:
             raise IndexError(f"study {self._id} has no elite at rank {rank}")
         return scored_record(row[0])
 
+    def ranked_elites(self) -> Sequence[Scored]:
+        """Return all elites, best first."""
+        return [scored_record(row[0]) for row in self._all(self._sql.ranked_elites)]
+
     def lowest_generation(self) -> int | None:
         """Return the lowest generation of members that are not done."""
         row = self._one(self._sql.lowest_generation)
@@ -270,6 +274,13 @@ class SqlTransaction:
         assert row is not None
         better, equal, worse = row
         return better, equal, better + equal + worse
+
+    def ahead(self, generation: int, order: float) -> tuple[int, int]:
+        """Return how many completed trials of a generation are better, and how many equal."""
+        row = self._one(self._sql.ahead, k_generation=generation, k_order=order)
+        assert row is not None
+        better, equal = row
+        return better, equal
 
     def orders(self, generation: int, rank: int, count: int) -> Sequence[float]:
         """Return sort keys of the completed trials of a generation that have a fitness, best first."""
