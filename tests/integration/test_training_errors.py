@@ -53,6 +53,43 @@ def test_an_exception_is_retried_and_then_replaced(tmp_path: Path) -> None:
     assert results.state is StudyState.COMPLETED
 
 
+BROKEN = "broken"
+
+
+def fragile(params: Any, rng: Any) -> Any:
+    """Explore as long as nothing is broken."""
+    if Path(BROKEN).exists():
+        raise ZeroDivisionError(f"lr={params['lr']:.1f}")
+    return {"lr": float(rng.uniform(0.1, 1.0))}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_explore_rule_that_raises_stops_the_study_and_nothing_that_was_trained_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(BROKEN).touch()
+    strategy = phyla.PBT(
+        population_size=3, steps_per_trial=5, total_steps=20, exploit=None, explore=phyla.ExploreWith(fragile)
+    )
+
+    def made() -> phyla.Study:
+        space = {"lr": phyla.Float(0.1, 1.0)}
+        return phyla.Study("fragile", space, phyla.Maximize("score"), strategy, good, home=tmp_path)
+
+    with pytest.raises(
+        StudyFailed, match=r"PBT could not decide: ZeroDivisionError: lr=0\.\d \(.*test_training_errors"
+    ):
+        made().run(workers=workers)
+    stopped = made().results()
+    assert stopped.state is StudyState.FAILED
+    # Whoever completes a trial asks for the next one, and learns of it.
+    assert stopped.counts()["completed"] >= 1
+    assert "failed" not in stopped.counts()
+    Path(BROKEN).unlink()
+    assert made().run(workers=workers).counts() == {"completed": 12}
+
+
 def test_no_checkpoint_no_fitness_and_no_step_are_told_apart(tmp_path: Path) -> None:
     def no_checkpoint(trial: Trial) -> None:
         for _ in trial.steps():

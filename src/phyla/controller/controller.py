@@ -1,5 +1,7 @@
 """The controller. It may die between any two calls; another one answers the same."""
 
+import logging
+import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -9,7 +11,7 @@ from phyla import machine
 from phyla.controller import evaluations
 from phyla.controller.configuration import check_unchanged
 from phyla.controller.current import Current
-from phyla.errors import ConfigurationError, LeaseLost, StoreBusy
+from phyla.errors import ConfigurationError, LeaseLost, StoreBusy, StoreError
 from phyla.failpoints import failpoint
 from phyla.machine import (
     Accepted,
@@ -52,6 +54,7 @@ from phyla.store import Reader, Store, Transaction
 Look = TypeVar("Look", Reader, Transaction)
 
 Answer: TypeAlias = Accepted | Stopped | EvaluationAccepted | LeaseLost
+LOG = logging.getLogger("phyla")
 TRAIN_ONLY = frozenset({WorkKind.TRAIN})
 EXPIRED_AT_ONCE = 100
 BUSY_RETRIES = 3
@@ -103,7 +106,8 @@ class Controller:
 
         A completion whose lease is gone is answered with the error, and one that a rule stops with the reason;
         neither holds up the others. Eval tasks are given out before trials, so that scores come while they
-        matter.
+        matter. If a strategy or one of its rules raises, the completions count all the same, and the study is
+        stopped with what it raised.
 
         Raises:
             StoreError: the database failed.
@@ -111,6 +115,7 @@ class Controller:
         gone: frozenset[str] = frozenset()
         busy = 0
         while True:
+            deciding = False
             try:
                 if completions:
                     failpoint("trial.before_complete")
@@ -121,7 +126,9 @@ class Controller:
                     if worker and count and current.outdated is not None:
                         rest = Outdated(why=current.outdated)
                     elif worker and count:
+                        deciding = True
                         claimed, rest = self._claim(tx, current.rules, worker, count, gone, kinds, holding)
+                        deciding = False
                     if claimed:
                         failpoint("claim.before_commit")
                     failpoint("store.before_commit")
@@ -134,6 +141,11 @@ class Controller:
                 if busy > BUSY_RETRIES:
                     raise
                 continue
+            except Exception as error:
+                if not deciding or isinstance(error, StoreError):
+                    raise
+                accepted, _, _ = self.complete(completions)
+                return accepted, [], self._undecided(error)
             failpoint("store.after_commit")
             if claimed:
                 failpoint("claim.after_commit")
@@ -208,6 +220,20 @@ class Controller:
             "generation already reached, or 0 seconds); this is a defect of the strategy"
         )
         tx.apply([SetStudyState(StudyState.FAILED, message)])
+        return Ended(state=StudyState.FAILED, message=message)
+
+    def _undecided(self, error: Exception) -> Ended:
+        """End a study about which no decision can be taken."""
+        *_, last = traceback.extract_tb(error.__traceback__)
+        message = (
+            f"{type(self.rules.strategy).__name__} could not decide: {type(error).__name__}: {error} "
+            f"({last.filename}, line {last.lineno}). Nothing that was trained is lost: mend it, then resume the "
+            "study."
+        )
+        LOG.exception(message)
+        with self._transaction() as (tx, _):
+            if tx.study().state is StudyState.RUNNING:
+                tx.apply([SetStudyState(StudyState.FAILED, message)])
         return Ended(state=StudyState.FAILED, message=message)
 
     def _expire(self, tx: Transaction, rules: Rules) -> None:

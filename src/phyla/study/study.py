@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, final, overload
 
 from phyla import plugins, settings
 from phyla.errors import ConfigurationError, LeaseLost, StoreError, StudyChanged, StudyFailed
-from phyla.machine import Claimed, Failure, Outdated, Rules
+from phyla.machine import Claimed, Ended, Failure, Outdated, Rules
 from phyla.population import StoppingRule, Strategy
 from phyla.records import JsonObject, Objective, RunKind, RunRecord, StartFrom, StudyRecord, StudyState
 from phyla.space import Space
@@ -465,6 +465,7 @@ class Study:
         Raises:
             StudyChanged: the study exists with another configuration, or was given one meanwhile that this
                 process cannot take over.
+            StudyFailed: the study stopped itself; the message says what to do.
             StoreError: the database failed.
         """
         from phyla.worker import Trial
@@ -473,6 +474,8 @@ class Study:
         _, claimed, rest = opened.client.exchange((), opened.worker, count or 1)
         if isinstance(rest, Outdated):
             raise StudyChanged(rest.why)
+        if isinstance(rest, Ended) and rest.state is StudyState.FAILED:
+            raise StudyFailed(rest.message or f"study {self.name!r} has failed")
         trials = [
             Trial(
                 work.trial,
@@ -557,6 +560,9 @@ class Study:
             for trial, completion in zip(many, completions, strict=True):
                 trial.give_back(completion.reports)
             raise
+        if self.finished:
+            # Who asks, and gets nothing, ends a study whose members are all done.
+            opened.client.exchange((), opened.worker, 1)
         for answer in answers:
             if isinstance(answer, LeaseLost):
                 raise answer

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 import phyla
-from phyla.errors import LeaseLost, NoFitness, StoreError
-from phyla.records import Criteria
+from phyla.errors import LeaseLost, NoFitness, StoreError, StudyFailed
+from phyla.records import Criteria, StudyState
 from phyla.store.memory import MemoryStore
 
 
@@ -62,3 +62,37 @@ def test_every_metric_that_the_objective_needs_has_to_be_told(tmp_path: Path) ->
     assert made.results().best is None
     (row,) = made.results().trials()
     assert row.criteria == Criteria(values={"score": 1.0, "cost": 3.0, "size": 1.0}, infeasible="cost 3 > 2")
+
+
+def told(made: phyla.Study, trial: Any) -> None:
+    (trial.checkpoint_dir / "weights").write_text("w")
+    made.tell(trial, metrics={"score": 1.0})
+
+
+def test_the_last_trial_that_is_told_completes_the_study(tmp_path: Path) -> None:
+    made = study(tmp_path)
+    states = []
+    while not made.finished:
+        trial = made.ask()
+        assert trial is not None
+        told(made, trial)
+        states.append(made.results().state)
+    assert states == [StudyState.RUNNING] * 3 + [StudyState.COMPLETED]
+
+
+def test_who_asks_is_told_that_no_decision_can_be_taken(tmp_path: Path) -> None:
+    def wrong(params: Any, rng: Any) -> Any:
+        return {"lr": 7.0}
+
+    strategy = phyla.PBT(
+        population_size=2, steps_per_trial=1, total_steps=2, exploit=None, explore=phyla.ExploreWith(wrong)
+    )
+    made = phyla.Study(
+        "undecided", {"lr": phyla.Float(0.1, 1.0)}, phyla.Maximize("score"), strategy, home=tmp_path
+    )
+    for trial in made.ask(2):
+        told(made, trial)
+    with pytest.raises(StudyFailed, match=r"PBT could not decide: SpaceError: ExploreWith\(wrong\) returned"):
+        made.ask()
+    assert made.finished
+    assert made.results().counts() == {"completed": 2}
