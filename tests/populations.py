@@ -163,9 +163,11 @@ class Listed:
         done = [t for t in self.trials.values() if t.state is TrialState.COMPLETED and t.kind is TrialKind.TRAIN]
         return done[::-1][:count]
 
-    def ended(self, step: int) -> Sequence[TrialRecord]:
-        done = self.last_completed(len(self.trials))[::-1]
-        return [trial for trial in done if trial.reached_step is not None and trial.reached_step >= step]
+    def ended(self, step: int | None) -> Sequence[TrialRecord]:
+        abandoned = [t for t in self.trials.values() if t.state is TrialState.FAILED or t.stop_reason is not None]
+        done = [] if step is None else self.last_completed(len(self.trials))[::-1]
+        came = [trial for trial in done if trial.reached_step is not None and trial.reached_step >= (step or 0)]
+        return sorted([*abandoned, *came], key=lambda trial: (trial.ended_at or 0.0, trial.id))
 
     def unfinished(self) -> Sequence[TrialRecord]:
         return [t for t in self.trials.values() if t.state in (TrialState.PENDING, TrialState.RUNNING)]

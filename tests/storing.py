@@ -251,7 +251,7 @@ def _answers(view: Reader) -> dict[str, Any]:
         "expired": view.expired(2),
         "members": view.members(),
         "last completed": [view.last_completed(count) for count in (0, 2, 99)],
-        "ended": [view.ended(step) for step in (0, STEPS, 2 * STEPS, 99 * STEPS)],
+        "ended": [view.ended(step) for step in (None, 0, STEPS, 2 * STEPS, 99 * STEPS)],
         "most spent": view.most_spent(),
         "unfinished trials": view.unfinished(),
         "orders": [

@@ -12,7 +12,7 @@ from phyla.integrations.optuna_space import anywhere, distribution, suggested, w
 from phyla.population import NOTHING, Context, Decision, FitnessRule, FromSuite, Keeps, Last, Population, Wait
 from phyla.population.checks import check_integer, check_steps
 from phyla.population.starts import fresh, given_up, proceed
-from phyla.records import Json, JsonObject, Member, TrialRecord
+from phyla.records import Json, JsonObject, Member, TrialRecord, TrialState
 from phyla.space import Scalar, Space
 from phyla.space.conditions import conditions, hold, ordered
 
@@ -36,10 +36,9 @@ INSTALL: Final = {"torch": 'pip install "phyla[optuna]" torch'}
 TRIES: Final = 10
 """Suggestions that constraints may reject before the prior is drawn from."""
 
-FINISHED, STOPPED, RUNNING = "COMPLETE", "PRUNED", "RUNNING"
-"""Optuna's states of a trial, by name."""
-
 _LAST = Last()
+_NEVER = float("-inf")
+_REJECTED: Final = {"not_used": f"constraints rejected {TRIES} suggestions"}
 
 
 @final
@@ -48,18 +47,18 @@ class Optuna:
     """Every member trains from the first step to the last with hyperparameters that an Optuna sampler suggests.
 
     What Optuna calls a trial, a whole run, is a member here. When a member starts, the sampler is shown the
-    runs that have finished, with their final fitness, those that are being trained, so that it does not suggest
-    the same again, and those that a stopping rule ended, as pruned. There should be more members than workers, or
-    there is nothing to learn from.
+    runs that have finished, with their final fitness, and those that are being trained, so that it does not
+    suggest the same again. Runs that broke, that a stopping rule ended, or whose final score is nan or infinite
+    are shown as a little worse than the worst of the others. There should be more members than workers, or there
+    is nothing to learn from.
 
     With `steps_per_trial`, a member that has begun goes on before another one starts.
 
     Optuna keeps nothing: its study is made anew, in memory, for each suggestion. What a sampler needs to remember
-    of a trial is kept in our trial's reason, and the state of CMA-ES is computed again from all finished
-    runs, in the order in which they finished. Final scores that are nan or infinite are shown as the worst
-    finite one. Starting points of the space (`Space(initial=[...])`) are trained first, without the sampler; the
-    `initial` of single parameters is not used. What constraints reject is suggested again, 10 times in all, and
-    then drawn from the priors.
+    of a trial is kept in our trial's reason, and the state of CMA-ES is computed again from all runs that ended,
+    in the order in which they did. Starting points of the space (`Space(initial=[...])`) are trained first,
+    without the sampler; the `initial` of single parameters is not used. What constraints reject is suggested
+    again, 10 times in all, and then drawn from the priors.
 
     Conditional parameters suit TPE. CMA-ES and the Gaussian process model those that all finished members
     have, and CMA-ES no choices; the rest is drawn at random. A conditional parameter has its place in the
@@ -166,61 +165,73 @@ class Optuna:
         if first and member.index < len(context.space.initial):
             return fresh(member, context.space.sample(context.rng, member=member.index), steps, decision)
         seed = int(context.rng.integers(2**31))
-        if self.sampler == "qmc" and isinstance(context.state, Mapping):
-            # All points are of one sequence.
-            seed = int(str(context.state["seed"]))
-        params, noted = self._suggest(member, population, context, seed)
-        start = fresh(member, params, steps, {**decision, "optuna": noted})
-        return replace(start, state={"seed": seed}) if self.sampler == "qmc" else start
+        with _quiet():
+            if self.sampler == "qmc":
+                return self._of_sequence(member, context, seed, steps, decision)
+            params, about = self._suggest(population, context, seed)
+        return fresh(member, params, steps, {**decision, "optuna": about})
 
-    def _suggest(
-        self, member: Member, population: Population, context: Context, seed: int
-    ) -> tuple[JsonObject, JsonObject]:
+    def _suggest(self, population: Population, context: Context, seed: int) -> tuple[JsonObject, JsonObject]:
         """Return hyperparameters, and what the reason notes about them."""
         space = context.space
-        with _quiet():
-            noted: dict[str, Json] = {"sampler": self.sampler}
-            study = None
-            if self.sampler == "random":
-                study = self._new([], space, seed)
-            elif self.sampler != "qmc":
-                ended, running = self._history(population)
-                study = self._informed(ended, running, space, seed)
-                stopped = sum(one.state == STOPPED for one in ended)
-                noted |= {"finished": len(ended) - stopped, "running": len(running)}
-                noted |= {"stopped": stopped} if stopped else {}
-            for attempt in range(TRIES):
-                # Each member has places of its own in the sequence, as many as it may need.
-                place = member.index + self.members * (member.replacements * TRIES + attempt)
-                trial, params, attributes = _asked(study or self._sequence(space, seed, place), space)
-                if space.contains(params):
-                    kept = {key: value for key, value in attributes.items() if not _derived(key)}
-                    return space.validate(params), {**noted, **({"attributes": kept} if kept else {})}
-                if study is not None:
-                    study.tell(trial, state=_states().FAIL)
-        why = f"constraints rejected {TRIES} suggestions"
-        return space.sample(context.rng), {**noted, "not_used": why}
+        about: dict[str, Any] = {"sampler": self.sampler}
+        if self.sampler == "random":
+            study = self._new([], space, seed)
+        else:
+            ended, running = self._history(population)
+            study = self._informed(ended, running, space, seed)
+            unscored = sum(not one.scored for one in ended)
+            about |= {"finished": len(ended) - unscored, "running": len(running)}
+            about |= {"broken or stopped": unscored} if unscored else {}
+        for _ in range(TRIES):
+            trial, params, attributes = _asked(study, space)
+            if space.contains(params):
+                kept = {key: value for key, value in attributes.items() if not _derived(key)}
+                return space.validate(params), {**about, **({"attributes": kept} if kept else {})}
+            study.tell(trial, state=_states().FAIL)
+        return space.sample(context.rng), {**about, **_REJECTED}
+
+    def _of_sequence(
+        self, member: Member, context: Context, seed: int, steps: int, decision: JsonObject
+    ) -> Decision:
+        """Start at the next place of one sequence for all: the first ones belong to the members."""
+        state = context.state if isinstance(context.state, Mapping) else {"seed": seed}
+        seed, extra = int(str(state["seed"])), int(str(state.get("extra", 0)))
+        noted: JsonObject = {"sampler": self.sampler}
+        for attempt in range(TRIES):
+            place = member.index
+            if attempt or member.broken_trial is not None:
+                place, extra = self.members + extra, extra + 1
+            _, params, _ = _asked(self._sequence(context.space, seed, place), context.space)
+            if context.space.contains(params):
+                chosen = context.space.validate(params)
+                break
+        else:
+            chosen, noted = context.space.sample(context.rng), {**noted, **_REJECTED}
+        start = fresh(member, chosen, steps, {**decision, "optuna": noted})
+        return replace(start, state={"seed": seed, "extra": extra})
 
     def _informed(
         self, ended: Sequence["_Shown"], running: Sequence["_Shown"], space: Space, seed: int
     ) -> "Study":
         """Return a study as it would be had Optuna run all members."""
-        study = self._new([*ended, *running], space, seed)
-        if self.sampler != "cma-es":
-            return study
+        if self.sampler != "cma-es" or not ended:
+            return self._new([*ended, *running], space, seed)
         # CMA-ES notes its state with the trial that a generation was complete for. Such a state is a pickle, which
         # we do not keep; so it is computed again, a generation at a time, until nothing changes.
-        ended = list(ended)
-        newest = max((place for place, one in enumerate(ended) if one.value is not None), default=-1)
+        study, newest = self._new([*ended, *running], space, seed), len(ended) - 1
+        state: dict[str, Any] = {}
         for _ in ended:
-            _, _, attributes = _asked(study, space)
-            state = {key: value for key, value in attributes.items() if _STATE in key}
-            if state:
-                ended[newest] = replace(ended[newest], attributes={**ended[newest].attributes, **state})
-            study = self._new([*ended, *running], space, seed)
-            if not state:
+            trial, _, attributes = _asked(study, space)
+            study.tell(trial, state=_states().FAIL)
+            found = {key: value for key, value in attributes.items() if _STATE in key}
+            if not found:
                 break
-        return study
+            state = found
+            kept = {**ended[newest].attributes, **state}
+            study._storage.get_trial(newest).system_attrs = kept
+        last = replace(ended[newest], attributes={**ended[newest].attributes, **state})
+        return self._new([*ended[:newest], last, *running], space, seed)
 
     def _sequence(self, space: Space, seed: int, place: int) -> "Study":
         """Return a study that is at a place of the quasi-random sequence over all parameters."""
@@ -235,20 +246,26 @@ class Optuna:
 
     def _history(self, population: Population) -> tuple[list["_Shown"], list["_Shown"]]:
         """Return the runs that ended, in that order, and those that are being trained."""
-        whole = population.ended(self.total_steps)
-        # What waits for its evaluation is no different from what is still trained.
-        unscored = [trial for trial in whole if trial.stop_reason is None and trial.order is None]
-        orders = {trial.id: trial.order for trial in whole if trial.order is not None}
-        worst = min((order for order in orders.values() if order > float("-inf")), default=0.0)
-        ended = [
-            _Shown(trial.params, None, _attributes(trial), STOPPED)
-            if trial.stop_reason is not None
-            else _Shown(trial.params, max(worst, orders[trial.id]), _attributes(trial))
-            for trial in whole
-            if trial.stop_reason is not None or trial.id in orders
-        ]
-        underway = [*unscored, *population.unfinished()]
-        return ended, [_Shown(trial.params, None, _attributes(trial), RUNNING) for trial in underway]
+        ended, underway = [], []
+        for trial in population.ended(self.total_steps):
+            if trial.state is TrialState.COMPLETED and trial.order is None:
+                # What waits for its evaluation is no different from what is still trained.
+                underway.append(trial)
+            elif trial.state is not TrialState.FAILED or trial.generation == 0:
+                # A run that has begun, and broke, is tried again with the same hyperparameters.
+                ended.append(trial)
+        underway += population.unfinished()
+        orders = [_NEVER if trial.order is None else trial.order for trial in ended]
+        finite = [order for order in orders if order > _NEVER] or [0.0]
+        # Worse than all others, but not so much that a Gaussian process sees nothing else.
+        bad = min(finite) - ((max(finite) - min(finite)) / 10 or 1.0)
+        return (
+            [
+                _Shown(trial.params, max(bad, order), _attributes(trial), scored=trial.order is not None)
+                for trial, order in zip(ended, orders, strict=True)
+            ],
+            [_Shown(trial.params, None, _attributes(trial)) for trial in underway],
+        )
 
     def _new(self, shown: Sequence["_Shown"], space: Space, seed: int) -> "Study":
         import optuna
@@ -282,15 +299,16 @@ class Optuna:
 @final
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """A run as Optuna is shown it; the value is more for better, None unless it has finished."""
+    """A run as Optuna is shown it; the value is more for better, None while it is being trained."""
 
     params: JsonObject
     value: float | None
     attributes: Mapping[str, Any]
-    state: str = FINISHED
+    scored: bool = True
 
     def frozen(self, space: Space, told: "Mapping[str, BaseDistribution]") -> "FrozenTrial":
-        from optuna.trial import FrozenTrial, TrialState
+        from optuna.trial import FrozenTrial
+        from optuna.trial import TrialState as States
 
         # Values were checked when they were chosen, and `written` checks them; so Optuna need not.
         params = {
@@ -300,7 +318,7 @@ class _Shown:
         }
         return FrozenTrial(
             number=0,
-            state=TrialState[self.state],
+            state=States.RUNNING if self.value is None else States.COMPLETE,
             value=self.value,
             datetime_start=None,
             datetime_complete=None,

@@ -176,8 +176,8 @@ class EqualProgress:
         """Return the trials that completed last."""
         return [self.trial(trial.id) for trial in self._population.last_completed(count)]
 
-    def ended(self, step: int) -> Sequence[TrialRecord]:
-        """Return the trials that came to an age, and those that were stopped."""
+    def ended(self, step: int | None) -> Sequence[TrialRecord]:
+        """Return the trials that came to an age, broke, or were stopped."""
         return [self.trial(trial.id) for trial in self._population.ended(step)]
 
     def unfinished(self) -> Sequence[TrialRecord]:

@@ -76,13 +76,14 @@ class Population(Protocol):
         """Return the training trials that completed last, newest first, at most so many."""
         ...
 
-    def ended(self, step: int) -> Sequence[TrialRecord]:
-        """Return the training trials that came to an age, and those that a rule stopped, as they ended.
+    def ended(self, step: int | None) -> Sequence[TrialRecord]:
+        """Return the training trials that came to an age, broke, or were stopped by a rule, as they ended.
 
         Costs as much as there are of them.
 
         Args:
-            step: the least age of the weights with which completed trials count, in steps.
+            step: the least age of the weights with which completed trials count, in steps; None for no
+                completed ones.
         """
         ...
 

@@ -298,8 +298,8 @@ class MemoryTransaction:
         done = [t for t in self.tables.trials.values() if _is_result(t)]
         return sorted(done, key=lambda t: (t.ended_at or 0.0, t.id), reverse=True)[:count]
 
-    def ended(self, step: int) -> Sequence[TrialRecord]:
-        """Return the training trials that came to an age, and those that a rule stopped, as they ended."""
+    def ended(self, step: int | None) -> Sequence[TrialRecord]:
+        """Return the training trials that came to an age, broke, or were stopped by a rule, as they ended."""
         done = [t for t in self.tables.trials.values() if _came_to(t, step)]
         return sorted(done, key=lambda t: (t.ended_at or 0.0, t.id))
 
@@ -539,7 +539,9 @@ def _is_result(trial: TrialRecord) -> bool:
     return trial.state is TrialState.COMPLETED and trial.kind is TrialKind.TRAIN
 
 
-def _came_to(trial: TrialRecord, step: int) -> bool:
-    if trial.stop_reason is not None:
-        return True
-    return _is_result(trial) and trial.reached_step is not None and trial.reached_step >= step
+def _came_to(trial: TrialRecord, step: int | None) -> bool:
+    if trial.kind is not TrialKind.TRAIN:
+        return False
+    if trial.state is TrialState.COMPLETED:
+        return step is not None and trial.reached_step is not None and trial.reached_step >= step
+    return trial.state is TrialState.FAILED or trial.stop_reason is not None

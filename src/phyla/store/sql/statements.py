@@ -341,11 +341,10 @@ class Statements:
             newest.order_by(t.ended_at.desc(), t.id.desc()).limit(LIMIT).offset(ZERO)
         )
         stopped = sa.and_(t.state == sa.literal_column("'cancelled'"), t.stop_reason.is_not(None))
-        self.ended = self._compile(
-            sa.select(trials)
-            .where(mine, ENDED, sa.or_(sa.and_(completed, train, t.reached_step >= STEP), stopped))
-            .order_by(t.ended_at, t.id)
-        )
+        abandoned = sa.select(trials).where(mine, ENDED, train, sa.or_(failed, stopped))
+        came_to = sa.or_(sa.and_(completed, t.reached_step >= STEP), failed, stopped)
+        self.abandoned = self._compile(abandoned.order_by(t.ended_at, t.id))
+        self.ended = self._compile(sa.select(trials).where(mine, ENDED, train, came_to).order_by(t.ended_at, t.id))
         # In no order: SQLite would else walk all trials by id instead of these by their own index.
         self.unfinished = self._compile(sa.select(trials).where(mine, UNFINISHED))
         of_generation = (

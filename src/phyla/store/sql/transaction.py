@@ -259,9 +259,10 @@ class SqlTransaction:
         """Return the training trials that completed last, newest first."""
         return [trial_record(row) for row in self._all(self._sql.last_completed, k_limit=count)]
 
-    def ended(self, step: int) -> Sequence[TrialRecord]:
-        """Return the training trials that came to an age, and those that a rule stopped, as they ended."""
-        return [trial_record(row) for row in self._all(self._sql.ended, k_step=step)]
+    def ended(self, step: int | None) -> Sequence[TrialRecord]:
+        """Return the training trials that came to an age, broke, or were stopped by a rule, as they ended."""
+        rows = self._all(self._sql.abandoned) if step is None else self._all(self._sql.ended, k_step=step)
+        return [trial_record(row) for row in rows]
 
     def unfinished(self) -> Sequence[TrialRecord]:
         """Return the trials that are running or queued for a retry, by id."""
