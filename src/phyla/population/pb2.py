@@ -13,12 +13,13 @@ from phyla.population.explore import Explore, Explored, Perturb
 from phyla.population.gaussian_process import Matrix, Posterior, best_window, fitted
 from phyla.population.protocol import Population
 from phyla.population.strategy import Context
-from phyla.records import JsonObject, Scored, TrialKind, TrialRecord
+from phyla.records import JsonObject, Scored, TrialKind, TrialRecord, TrialState
 from phyla.space import Float, Int, Scalar
 
 LEAST_WINDOW = 200
 STEPS = 30
 CLIP = 2.0
+FAR = 10.0
 
 _PERTURB = Perturb()
 
@@ -31,7 +32,8 @@ class PB2:
     The model is a Gaussian process over age of the weights, fitness before, and hyperparameters, all scaled to
     [0, 1], hyperparameters on their own scale. It predicts how much a trial gains per step over the fitness of
     the trial that it started from; whether the objective is maximised or minimised, gain is good. Gains are
-    standardised and clipped at +-2; a trial that ended at nan counts as the worst gain there is. Older gains
+    standardised and clipped at +-2, after those far from the median (10 deviations) were moved nearer to it. A
+    trial that ended at nan, broke, or was stopped counts as the worst gain there is. Older gains
     count less, as fast as the marginal likelihood says; it also says how many of the last rows, 200 at least,
     are used. Trials that are running lower the deviation where they are, so that children differ. kappa is
     sqrt(0.2 ln(0.4 n)) for n rows, and 0 for n below 3.
@@ -136,12 +138,16 @@ class PB2:
     def _rows(
         self, population: Population, numbers: Mapping[str, Float | Int]
     ) -> tuple[list["_Row"], list["_Row"]]:
-        """Return the gains of completed trials, newest first, and the places of running ones."""
+        """Return the gains of trials that ended, newest first, and the places of running ones."""
         done = population.last_completed(self.rows if not self.repeatable else self.rows + 2 * population.size)
         if self.repeatable:
             lowest = population.lowest_generation()
             done = [one for one in done if lowest is None or one.generation < lowest]
-            done = sorted(done, key=lambda one: (-one.generation, one.member))[: self.rows]
+            abandoned = [one for one in population.ended(None) if lowest is None or one.generation < lowest]
+            done = sorted([*done, *abandoned], key=lambda one: (-one.generation, one.member))[: self.rows]
+        else:
+            done = [*done, *population.ended(None)]
+            done = sorted(done, key=lambda one: (one.ended_at or 0.0, one.id), reverse=True)[: self.rows]
         known = {trial.id: trial for trial in done}
         rows = [row for trial in done if (row := _row(trial, known, population, numbers)) is not None]
         running = () if self.repeatable else population.unfinished()
@@ -154,7 +160,7 @@ class PB2:
 class _Row:
     """One trial: where its weights were, what it trained with, what it gained per step.
 
-    The gain is None while it runs, and minus infinity if it ended at nan or an infinity.
+    The gain is None while it runs, and minus infinity if it broke, was stopped, or ended at nan or an infinity.
     """
 
     step: int
@@ -179,7 +185,7 @@ def _row(
     parent = known.get(trial.parent) or population.trial(trial.parent)
     if parent.order is None or not math.isfinite(parent.order):
         return None
-    gain = None
+    gain = float("-inf") if trial.state in (TrialState.FAILED, TrialState.CANCELLED) else None
     if trial.order is not None and trial.reached_step is not None:
         gain = (trial.order - parent.order) / max(1, trial.reached_step - trial.start_step)
     return _Row(trial.start_step, parent.order, _units(numbers, trial.params), gain)
@@ -234,9 +240,10 @@ def _search(
     from scipy.optimize import minimize
 
     gains = np.array([row.gain for row in rows], dtype=np.float64)
-    gains = np.maximum(gains, gains[np.isfinite(gains)].min())
+    gains = without_outliers(np.maximum(gains, gains[np.isfinite(gains)].min()))
     here: list[Any] = [(source.step, source.order)]
     places = np.array([(r.step, r.before) for r in (*rows, *pending)] + here, dtype=np.float64)
+    places[:, 1] = without_outliers(places[:, 1])
     scaled = _scaled(places)
     units = np.array([row.units for row in (*rows, *pending)], dtype=np.float64)
     everything = np.column_stack([scaled[:-1], units])
@@ -282,6 +289,19 @@ def _search(
         kappa=weight,
         epsilon=kernel.epsilon,
     )
+
+
+def without_outliers(values: Matrix) -> Matrix:
+    """Return values with those far from the median moved nearer: one score must not hide all the others.
+
+    Far is more than `FAR` median absolute deviations, as standard deviations of a normal distribution.
+    """
+    center = np.median(values)
+    # Halves, since the difference of two finite numbers can be infinite.
+    spread = 2 * 1.4826 * float(np.median(np.abs(values / 2 - center / 2)))
+    if not 0 < spread < math.inf:
+        return values
+    return np.clip(values, center - FAR * spread, center + FAR * spread)
 
 
 def standardised(gains: Matrix) -> tuple[Matrix, float, float]:

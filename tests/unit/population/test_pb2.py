@@ -139,6 +139,38 @@ def test_a_trial_that_ended_at_nan_counts_as_the_worst() -> None:
     assert 0.4 < proposed(0.7) < 0.72
 
 
+@pytest.mark.parametrize("how", ["broken", "stopped"])
+def test_it_leaves_where_trials_break_or_are_stopped(how: str) -> None:
+    listed = Listed([])
+    parent = listed.add(0, 0, 0.0, None, params={"lr": 0.5})
+    for index in range(30):
+        lr = index / 29
+        trial = listed.add(0, 1, lr / 10, parent, params={"lr": lr})
+        if lr > 0.7:
+            change: Any = {"state": TrialState.FAILED}
+            if how == "stopped":
+                change = {"state": TrialState.CANCELLED, "stop_reason": {"rule": "divergence"}}
+            listed.trials[trial] = replace(
+                listed.trials[trial], order=None, fitness=None, reached_step=None, **change
+            )
+    explored = PB2().propose(listed.scored_trial(parent), listed, context(space=LR))
+    assert explored is not None
+    assert 0.4 < float(str(explored.params["lr"])) < 0.72
+
+
+@pytest.mark.parametrize("score", [-1e3, -1e30, -1e200])
+def test_one_score_does_not_hide_the_others(score: float) -> None:
+    listed = chains(Maximize("Q"), quadratic)
+    good = newest(listed)
+    # Whatever it is worth, and what was trained from there.
+    bad = listed.add(0, 10, score, good.trial, params={"lr": 0.2})
+    listed.add(0, 11, score, bad, params={"lr": 0.4})
+    explored = PB2().propose(good, listed, context(space=LR))
+    assert explored is not None
+    assert explored.params["lr"] == pytest.approx(0.7, abs=0.1)
+    assert all(math.isfinite(value) for value in explored.facts["model"].values() if isinstance(value, float))  # type: ignore[union-attr]
+
+
 def test_it_follows_an_optimum_that_moves_better_than_chance() -> None:
     def moving(params: JsonObject, generation: int, rng: np.random.Generator) -> float:
         best = 0.2 + 0.6 * generation / 20
