@@ -262,7 +262,7 @@ class SqlTransaction:
     def ended(self, step: int | None) -> Sequence[TrialRecord]:
         """Return the training trials that came to an age, broke, or were stopped by a rule, as they ended."""
         rows = self._all(self._sql.abandoned) if step is None else self._all(self._sql.ended, k_step=step)
-        return [trial_record(row) for row in rows]
+        return sorted([trial_record(row) for row in rows], key=lambda trial: (trial.ended_at or 0.0, trial.id))
 
     def unfinished(self) -> Sequence[TrialRecord]:
         """Return the trials that are running or queued for a retry, by id."""
