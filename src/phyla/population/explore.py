@@ -27,6 +27,9 @@ class Explored:
     facts: JsonObject = field(default_factory=dict)
 
 
+KEPT = "the constraints allow none of the changes that were tried"
+
+
 class Explore(Protocol):
     """Derives hyperparameters from others."""
 
@@ -74,7 +77,8 @@ class Perturb:
         new, changes = context.space.perturb(
             source.params, context.rng, factors=self.factors, resample=self.resample
         )
-        return Explored(params=new, changes=cast("Mapping[str, JsonObject]", changes))
+        kept = {"kept": KEPT} if not changes and context.space.constraints else {}
+        return Explored(params=new, changes=cast("Mapping[str, JsonObject]", changes), facts=kept)
 
 
 @final

@@ -175,7 +175,7 @@ class Space:
         resample: float = 0.0,
         names: Iterable[str] | None = None,
     ) -> tuple[dict[str, Scalar], dict[str, Change]]:
-        """New values near `params`, and what changed.
+        """New values near `params`, and what changed; `params` themselves where constraints allow no others.
 
         Every parameter is moved by a factor drawn uniformly from `factors`, as its kind says: Float and Int
         are multiplied, an Ordinal goes to a neighbour, a Choice is drawn again. Parameters that become active
@@ -395,6 +395,8 @@ class Space:
             rejected = violated(self._constraints, values)
             if rejected is None:
                 return values, self._changes(old, values, ways)
+        if violated(self._constraints, old) is None:
+            return old, {}
         raise exhausted(rejected, values, tries, f"loosen the constraint, or move other parameters; from {old!r}")
 
     def _changes(self, old: dict[str, Scalar], new: dict[str, Scalar], ways: dict[str, str]) -> dict[str, Change]:

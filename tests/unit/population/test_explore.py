@@ -142,3 +142,14 @@ def test_a_function_explores() -> None:
 def test_settings_that_make_no_sense(make: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         make()
+
+
+def test_where_constraints_allow_no_change_the_parents_values_are_kept() -> None:
+    def fixed(params: Params) -> bool:
+        return bool(params["lr"] == 0.5)
+
+    space = Space(lr=Float(0.1, 1.0), constraints=[fixed])
+    explored = Perturb().propose(source({"lr": 0.5}), population({"lr": 0.5}), context(RNG(0), space=space))
+    assert explored is not None
+    assert (dict(explored.params), explored.changes) == ({"lr": 0.5}, {})
+    assert "kept" in explored.facts
