@@ -299,14 +299,16 @@ def without_outliers(values: Matrix) -> Matrix:
     center = np.median(values)
     # Halves, since the difference of two finite numbers can be infinite.
     spread = 2 * 1.4826 * float(np.median(np.abs(values / 2 - center / 2)))
-    if not 0 < spread < math.inf:
+    if not 0 < FAR * spread < math.inf:
         return values
     return np.clip(values, center - FAR * spread, center + FAR * spread)
 
 
 def standardised(gains: Matrix) -> tuple[Matrix, float, float]:
     """Return gains of mean 0 and deviation 1, clipped at +-2; and the mean and deviation they had."""
-    center, spread = float(gains.mean()), float(gains.std())
+    # Squares of large numbers would overflow.
+    scale = float(np.abs(gains).max()) or 1.0
+    center, spread = scale * float((gains / scale).mean()), scale * float((gains / scale).std())
     if not spread > 0:
         return np.zeros_like(gains), center, 1.0
     return np.clip((gains - center) / spread, -CLIP, CLIP), center, spread
