@@ -143,7 +143,9 @@ class _Found:
         known = {name: value for name, value in values.items() if value is not None}
         if len(known) < len(values):
             return ()
-        value = objective.judge(known).fitness
+        judged = objective.judge(known)
+        # What is infeasible is worse than everything, however good the metric is.
+        value = judged.fitness if judged.infeasible is None else math.nan
         before = self.tally
         self.tally = tally = _with(before, value, report.step, objective)
         marks = tuple(

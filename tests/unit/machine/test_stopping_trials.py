@@ -31,6 +31,7 @@ from phyla.population import (
 )
 from phyla.records import (
     AttemptState,
+    Constrained,
     JsonObject,
     Maximize,
     Member,
@@ -455,6 +456,26 @@ def test_who_would_train_the_same_again_ends(strategy: Any, before: int) -> None
     # Only the best of three is promoted.
     assert sorted(trial.member for trial in stopped) == ([2] if isinstance(strategy, ASHA) else [0, 1, 2])
     assert all(one.generation == before for one in members)
+
+
+def test_the_median_rule_takes_what_is_infeasible_for_the_worst() -> None:
+    objective = Constrained(Maximize("Q"), subject_to=["cost <= 2"])
+    rules = Rules(
+        space=SPACE,
+        objective=objective,
+        strategy=RandomSearch(4, 20),
+        stopping=(MedianStopping(min_steps=5, min_trials=2),),
+    )
+    simulation = Simulation(rules, lambda parent, trial: (None, {"Q": 1.0, "cost": 1.0}))
+    claimed, _ = simulation.controller.claim("w", 4)
+    trials = [work.trial for work in claimed if isinstance(work, Claimed)]
+
+    def told(trial: TrialRecord, q: float, cost: float) -> bool:
+        return simulation.controller.report(trial.id, 1, [Report(5, {"Q": q, "cost": cost})]).cancelled
+
+    assert [told(trials[0], 1.0, 1.0), told(trials[1], 0.5, 1.0)] == [False, False]
+    assert told(trials[2], 9.0, 3.0)
+    assert not told(trials[3], 0.8, 1.0)
 
 
 def _noisy(parent: Any, trial: TrialRecord) -> tuple[Any, float]:
