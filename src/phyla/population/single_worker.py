@@ -120,17 +120,20 @@ class SingleWorkerExplore:
             drawn = trials[1].reason.get("up")
             one_way = drawn if isinstance(drawn, list | tuple) else ()
             up = [name for name in space.parameters if name not in one_way]
-        params = self._moved(center.params, up, space, context)
+        # A way on which a trial was stopped, or broke twice, is gone half as far, and then half of that.
+        factor = self.factor ** (0.5 ** max(member.stops, member.replacements - 1))
+        params = _moved(center.params, factor, up, space, context)
         branch = None if trials[0].parent is None else _scored(population.trial(trials[0].parent))
         return _start(
             branch, params, center, steps, {**reason, "up": up, "changes": _changes(center.params, params)}
         )
 
-    def _moved(self, params: JsonObject, up: list[str], space: Space, context: Context) -> dict[str, Scalar]:
-        down = [name for name in space.parameters if name not in up]
-        moved, _ = space.perturb(params, context.rng, factors=(self.factor,), names=up)
-        moved, _ = space.perturb(moved, context.rng, factors=(1 / self.factor,), names=down)
-        return moved
+
+def _moved(params: JsonObject, factor: float, up: list[str], space: Space, context: Context) -> dict[str, Scalar]:
+    down = [name for name in space.parameters if name not in up]
+    moved, _ = space.perturb(params, context.rng, factors=(factor,), names=up)
+    moved, _ = space.perturb(moved, context.rng, factors=(1 / factor,), names=down)
+    return moved
 
 
 def _start(weights: Scored | None, params: JsonObject, source: Scored, steps: int, reason: JsonObject) -> Start:
