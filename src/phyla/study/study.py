@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, final, overload
 from phyla import plugins, settings
 from phyla.errors import ConfigurationError, LeaseLost, StoreError, StudyChanged, StudyFailed
 from phyla.machine import Claimed, Failure, Outdated, Rules
-from phyla.population import StoppingRule, Strategy
+from phyla.population import StoppingRule, Strategy, check_space
 from phyla.records import JsonObject, Objective, RunKind, RunRecord, StartFrom, StudyRecord, StudyState
 from phyla.space import Space
 from phyla.study.opening import find_study
@@ -75,7 +75,7 @@ class Study:
 
     Raises:
         ConfigurationError: an argument makes no sense.
-        SpaceError: the space does not allow hyperparameters of `start_from`.
+        SpaceError: the space does not allow hyperparameters of `start_from`, or of the strategy.
     """
 
     def __init__(
@@ -136,6 +136,8 @@ class Study:
             stopping=tuple(stopping) if isinstance(stopping, Sequence) else (stopping,),
             max_stops=max_stops,
         )
+        for plugin in (self.rules.strategy, *self.rules.stopping):
+            check_space(plugin, self.rules.space)
         self.yield_at_report = yield_at_report
         self.replicate_of: Replicate | None = None
         self.start_from = checked_starts(start_from, self.rules)
