@@ -25,6 +25,7 @@ from phyla.study.reconciling import reconcile, stored_config
 from phyla.study.replicates import Replicate, replicate_seed
 from phyla.study.results import ConfigChange, Results
 from phyla.study.starts import checked_starts
+from phyla.study.unreported import Unreported
 
 if TYPE_CHECKING:
     from phyla.checkpoints import LocalCheckpoints
@@ -144,6 +145,7 @@ class Study:
         if newcomers not in ("best", "fresh"):
             raise ConfigurationError(f"newcomers={newcomers!r}: choose 'best' or 'fresh'")
         self.newcomers = newcomers
+        self._unreported = Unreported(name, self.rules)
         self._extend = extend
         self._opened: _Opened | None = None
 
@@ -162,6 +164,7 @@ class Study:
         made.replicate_of = Replicate(of=self.name, index=index)
         made.name = made.replicate_of.name
         made.seed = replicate_seed(self.seed, index)
+        made._unreported = Unreported(made.name, made.rules)
         made._opened = None
         if not NAME.fullmatch(made.name):
             raise ConfigurationError(f"study name {made.name!r} of a replicate has more than 100 characters")
@@ -241,6 +244,7 @@ class Study:
         self._resume(opened)
 
         def tick() -> None:
+            self._unreported.look(opened.store, opened.record.id)
             if on_progress is not None:
                 on_progress(results)
 
@@ -250,6 +254,7 @@ class Study:
             finished = self._run_processes(
                 opened, references, environments, wanted, evaluators, tick, on_interrupt
             )
+        self._unreported.look(opened.store, opened.record.id, at_once=True)
         opened.client.collect()
         opened.client.recover()
         self._clean_outputs(opened)
@@ -559,6 +564,7 @@ class Study:
             for trial, completion in zip(many, completions, strict=True):
                 trial.give_back(completion.reports)
             raise
+        self._unreported.look(opened.store, opened.record.id, at_once=True)
         for answer in answers:
             if isinstance(answer, LeaseLost):
                 raise answer
