@@ -1,4 +1,4 @@
-"""What a strategy or a rule will use is checked against the space when the study is made."""
+"""Strategies and their rules are checked when a study is made: what they are, and what they use of the space."""
 
 import sys
 from collections.abc import Callable
@@ -14,6 +14,9 @@ from phyla.errors import ConfigurationError, SpaceError
 from phyla.population import Explored, ExplorePipeline, Strategy
 from phyla.space import Params
 
+PERTURB: Any = phyla.Perturb
+"""The class, which is no rule."""
+
 LR = phyla.Float(0.001, 0.1)
 
 
@@ -26,6 +29,14 @@ LIMITED = phyla.Space(lr=LR, width=phyla.Int(1, 9), constraints=[light])
 
 def study(strategy: Strategy, space: phyla.Space | None = None, **options: Any) -> phyla.Study:
     return phyla.Study("checked", space or phyla.Space(lr=LR), phyla.Minimize("loss"), strategy, **options)
+
+
+def pbt(**settings: Any) -> phyla.PBT:
+    return phyla.PBT(population_size=2, steps_per_trial=1, total_steps=2, **settings)
+
+
+def median(values: Any, objective: Any) -> float:
+    return float(sorted(values)[len(values) // 2])
 
 
 def again(lr: float, **changes: Any) -> dict[str, Any]:
@@ -148,12 +159,7 @@ class StopLarge:
     "make",
     [
         lambda rule: study(
-            phyla.PBT(
-                population_size=2,
-                steps_per_trial=1,
-                total_steps=2,
-                explore=ExplorePipeline([phyla.Resample(probability=0.1), phyla.Crossover(then=rule)]),
-            )
+            pbt(explore=ExplorePipeline([phyla.Resample(probability=0.1), phyla.Crossover(then=rule)]))
         ),
         lambda rule: study(phyla.RandomSearch(1, 1), stopping=StopLarge(rule.name)),
     ],
@@ -168,3 +174,39 @@ def test_rules_deep_in_a_strategy_are_asked_too(make: Callable[[Halve], phyla.St
 def test_a_grid_without_parameters_says_what_to_use(grid: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"nothing to search.*RandomSearch\(members=1"):
         phyla.GridSearch(grid, 10)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "match"),
+    [
+        (phyla.PBT, r"strategy=PBT: .*as in PBT\(population_size=..., steps_per_trial=..., total_steps=...\)"),
+        (phyla.RandomSearch, r"strategy=RandomSearch: .*as in RandomSearch\(members=..., total_steps=...\)"),
+        (3, "strategy=3: this is no strategy, it has no population_size"),
+        (phyla.Truncation(), "this is no strategy, it has no population_size and no synchronous"),
+        (pbt(exploit=phyla.Truncation), r"PBT\(exploit=...\) has Truncation: .*as in Truncation\(\)"),
+        (pbt(explore=phyla.Perturb), r"PBT\(explore=...\) has Perturb"),
+        (pbt(fitness=phyla.MeanOfLast), r"PBT\(fitness=...\) has MeanOfLast: .*as in MeanOfLast\(k=...\)"),
+        (pbt(fitness=phyla.FromSuite), r"as in FromSuite\(suite=...\)"),
+        (
+            pbt(explore=phyla.ExplorePipeline([phyla.Resample(probability=0.5), PERTURB])),
+            r"ExplorePipeline\(rules=...\) has Perturb",
+        ),
+        (pbt(explore=phyla.Crossover(then=PERTURB)), r"Crossover\(then=...\) has Perturb"),
+    ],
+)
+def test_what_is_no_strategy_and_classes_in_place_of_objects(strategy: Any, match: str) -> None:
+    with pytest.raises(ConfigurationError, match=match):
+        study(strategy)
+
+
+def test_other_classes_in_place_of_objects() -> None:
+    with pytest.raises(ConfigurationError, match="no stopping rule but a class"):
+        study(phyla.RandomSearch(1, 1), stopping=phyla.Divergence)
+    objective: Any = phyla.Minimize
+    with pytest.raises(ConfigurationError, match=r"give an objective, such as Maximize\('accuracy'\)"):
+        phyla.Study("checked", {"lr": LR}, objective, phyla.RandomSearch(1, 1))
+
+
+def test_functions_and_classes_that_are_no_plug_ins_are_settings() -> None:
+    maker: Any = dict
+    study(pbt(fitness=median, explore=phyla.ExploreWith(maker)))
