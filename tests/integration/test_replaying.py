@@ -190,6 +190,29 @@ def test_the_best_is_trained_on(results: phyla.Results, home: Path) -> None:
     assert on.name == "found-continued"
 
 
+def test_training_on_sees_new_random_numbers_each_time(results: phyla.Results, home: Path) -> None:
+    on = phyla.continue_training("found", 12, name="on", home=home)
+    further = phyla.continue_training("on", 12, name="further", home=home)
+    elsewhere = phyla.continue_training("found", 12, trial=kept(results)[0].id, name="elsewhere", home=home)
+    seeds = [
+        row.seed
+        for each in (results, on, further, elsewhere)
+        for row in each.trials()
+        if row.kind is TrialKind.TRAIN and row.replaces is None
+    ]
+    assert len(set(seeds)) == len(seeds)
+    assert len({each.study().seed for each in (results, on, further, elsewhere)}) == 4
+
+
+def test_training_on_again_resumes(results: phyla.Results, home: Path) -> None:
+    first = phyla.continue_training("found", 12, name="same", home=home)
+    again = phyla.continue_training("found", 12, name="same", home=home)
+    assert [row.seed for row in again.trials()] == [row.seed for row in first.trials()]
+    assert final(again) == final(first)
+    other = phyla.continue_training("found", 12, name="same-again", home=home)
+    assert final(other) == final(first)
+
+
 @pytest.mark.parametrize("steps", [0, -1, True, 1.5])
 def test_steps_to_train_on_that_make_no_sense(home: Path, steps: Any) -> None:
     with pytest.raises(ConfigurationError, match="steps="):

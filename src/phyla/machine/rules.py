@@ -6,7 +6,7 @@ from typing import final
 
 from phyla.errors import ConfigurationError
 from phyla.evaluation import Suite, suite_named
-from phyla.population import BestOfLast, FromSuite, StoppingRule, Strategy, check_rule
+from phyla.population import BestOfLast, FromSuite, StoppingRule, Strategy, check_rule, check_strategy
 from phyla.records import Objective
 from phyla.space import Space
 
@@ -36,8 +36,8 @@ class Rules:
         max_stops: how often a member is stopped within one generation; after that its trial is left to run.
 
     Raises:
-        ConfigurationError: a number is out of range, the strategy's fitness names a suite that is not there, or
-            the strategy cannot work with the objective.
+        ConfigurationError: a number is out of range, there is no strategy or a class in place of an object, the
+            strategy's fitness names a suite that is not there, or the strategy cannot work with the objective.
     """
 
     space: Space
@@ -59,6 +59,7 @@ class Rules:
     """The metrics that training has to report; none when fitness comes from a suite."""
 
     def __post_init__(self) -> None:
+        check_strategy(self.strategy)
         for name in (
             "lease_s",
             "max_attempts",

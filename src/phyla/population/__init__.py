@@ -16,6 +16,7 @@ from phyla.population.initiator import InitiatorPBT
 from phyla.population.keeps import NOTHING, Keeps
 from phyla.population.median_stopping import MedianStopping
 from phyla.population.pareto import ParetoTournament, ParetoTruncation
+from phyla.population.parts import check_space, check_strategy
 from phyla.population.pb2 import PB2
 from phyla.population.pbt import PBT
 from phyla.population.protocol import Population
@@ -78,6 +79,8 @@ __all__ = [
     "Wait",
     "WinnerTakesAll",
     "check_rule",
+    "check_space",
+    "check_strategy",
     "crowding",
     "decision_rng",
     "describe",

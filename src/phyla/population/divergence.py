@@ -1,12 +1,13 @@
 """Stopping trials that diverged."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
 from phyla.errors import ConfigurationError
 from phyla.population.stopping import Others, Reported
-from phyla.records import JsonObject, json_number
+from phyla.records import JsonObject, Objective, json_number
 
 
 @final
@@ -55,10 +56,13 @@ class Divergence:
         """It needs no earlier reports."""
         return 0
 
+    def watches(self, objective: Objective) -> Sequence[str]:
+        """Return the metric, or those of the objective."""
+        return [self.metric] if self.metric else [goal.metric for goal in objective.goals]
+
     def judge(self, reported: Reported, others: Others) -> JsonObject | None:
         """Look at one report."""
-        goals = [goal.metric for goal in reported.objective.goals]
-        for place, metric in enumerate([self.metric] if self.metric else goals):
+        for place, metric in enumerate(self.watches(reported.objective)):
             value = reported.report.metrics.get(metric)
             found = None if value is None else self._beyond(metric, value, reported.step, bounded=place == 0)
             if found is not None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-from phyla.errors import ConfigurationError
+from phyla.errors import ConfigurationError, SpaceError
 from phyla.population.checks import check_integer, check_steps
 from phyla.population.decision import Decision, Start
 from phyla.population.fitness import FitnessRule, Last
@@ -15,6 +15,7 @@ from phyla.population.protocol import Population
 from phyla.population.starts import fresh, given_up, replaces
 from phyla.population.strategy import Context
 from phyla.records import Json, JsonObject, Member
+from phyla.space import Space
 
 _LAST = Last()
 
@@ -98,6 +99,21 @@ class FixedSchedule:
     def pareto(self) -> bool:
         """Yes; nothing is compared."""
         return True
+
+    def check_space(self, space: Space) -> None:
+        """Refuse a schedule whose hyperparameters the space does not allow.
+
+        Raises:
+            SpaceError: names the step and what is wrong with its hyperparameters.
+        """
+        for index, (step, wanted) in enumerate(self.schedule):
+            try:
+                space.validate(wanted)
+            except SpaceError as error:
+                raise SpaceError(
+                    f"FixedSchedule(schedule=...): entry {index}, from step {step} on, {wanted!r}: {error}. Each "
+                    "entry gives all hyperparameters, as the space allows them"
+                ) from error
 
     def finished(self, member: Member) -> bool:
         """Return whether the member has spent its steps."""

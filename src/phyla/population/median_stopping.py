@@ -1,12 +1,13 @@
 """The median stopping rule (Golovin et al. 2017, Google Vizier, section 3.2.2)."""
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
 from phyla.population.checks import check_integer
 from phyla.population.stopping import Others, Reported
-from phyla.records import JsonObject, direction, json_number
+from phyla.records import JsonObject, Objective, direction, json_number
 
 
 @final
@@ -54,6 +55,10 @@ class MedianStopping:
     def history(self) -> int:
         """It needs no earlier reports: a mark says what they came to."""
         return 0
+
+    def watches(self, objective: Objective) -> Sequence[str]:
+        """Return the metrics of the objective."""
+        return [goal.metric for goal in objective.goals]
 
     def judge(self, reported: Reported, others: Others) -> JsonObject | None:
         """Compare at the marks that the trial came to."""

@@ -62,7 +62,7 @@ class PBT:
             not the default. In synchronous studies it changes little.
 
     Raises:
-        ConfigurationError: a number is out of range.
+        ConfigurationError: a number is out of range, or nobody would ever exploit.
     """
 
     population_size: int
@@ -89,8 +89,15 @@ class PBT:
         ):
             check_integer("PBT", name, getattr(self, name), least)
         check_steps("PBT", self.steps_per_trial, self.total_steps)
-        if self.ready_interval is not None and self.ready_interval < 1:
-            raise ConfigurationError(f"PBT(ready_interval={self.ready_interval!r}): must be at least 1 step")
+        if self.ready_interval is not None:
+            check_integer("PBT", "ready_interval", self.ready_interval, 1)
+        for name in ("ready_interval", "burn_in"):
+            steps = getattr(self, name)
+            if steps is not None and steps >= self.total_steps:
+                raise ConfigurationError(
+                    f"PBT({name}={steps}, total_steps={self.total_steps}): every member ends before that, so "
+                    f"nobody would ever exploit or explore; lower {name} or raise total_steps, or use RandomSearch"
+                )
         if self.ready_s is not None:
             check_seconds("PBT", "ready_s", self.ready_s)
             if self.ready_interval is not None:
@@ -208,8 +215,7 @@ class PBT:
             return False
         if self.ready_s is not None:
             return member.spent_s - member.decided_s >= self.ready_s
-        interval = self.ready_interval or self.steps_per_trial
-        return spent - member.decided_steps >= min(interval, self.total_steps)
+        return spent - member.decided_steps >= (self.ready_interval or self.steps_per_trial)
 
     def _explored(
         self,

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-from phyla.errors import ConfigurationError
+from phyla.errors import ConfigurationError, SpaceError
 from phyla.population.checks import check_integer
 from phyla.population.decision import Decision, Start
 from phyla.population.fitness import FitnessRule, Last
@@ -14,6 +14,7 @@ from phyla.population.protocol import Population
 from phyla.population.starts import given_up, replaces
 from phyla.population.strategy import Context
 from phyla.records import JsonObject, Member, TrialRecord
+from phyla.space import Space
 
 _LAST = Last()
 _NAMES = ("trial", "start_step", "end_step", "seed", "params")
@@ -119,6 +120,21 @@ class Replay:
     def pareto(self) -> bool:
         """Yes; it compares nothing."""
         return True
+
+    def check_space(self, space: Space) -> None:
+        """Refuse trials whose hyperparameters the space does not allow.
+
+        Raises:
+            SpaceError: names the trial and what is wrong with its hyperparameters.
+        """
+        for index, again in enumerate(self.trials):
+            try:
+                space.validate(again["params"])
+            except SpaceError as error:
+                raise SpaceError(
+                    f"Replay(trials=...): entry {index}, trial {again['trial']} from step {again['start_step']} "
+                    f"on: {error}. A replay needs a space that allows what was trained"
+                ) from error
 
     def finished(self, member: Member) -> bool:
         """Return whether the member has trained them all."""

@@ -5,7 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, final
 
-from phyla.errors import ConfigurationError
+import numpy as np
+
+from phyla.errors import ConfigurationError, SpaceError
 from phyla.population.checks import check_integer, check_steps
 from phyla.population.decision import Decision
 from phyla.population.fitness import FitnessRule, Last
@@ -107,7 +109,7 @@ class GridSearch:
     where it is active: `[{"kind": ["sgd"], "momentum": [0.0, 0.9]}, {"kind": ["adam"]}]`.
 
     A trial that breaks is tried again with the same values and another seed; one that a stopping rule ends,
-    ends its member.
+    ends its member. A study is refused whose space does not allow a combination.
 
     Args:
         grid: values by full name of the parameter, or several such mappings.
@@ -131,6 +133,12 @@ class GridSearch:
         if not grids:
             raise ConfigurationError("GridSearch([]): give at least one grid, as in {'lr': [0.1, 0.01]}")
         for grid in grids:
+            if not grid:
+                raise ConfigurationError(
+                    f"GridSearch({self.grid!r}): a grid without parameters has nothing to search; name at least "
+                    "one, as in {'lr': [0.1, 0.01]}, or train what the space starts with by "
+                    "RandomSearch(members=1, ...)"
+                )
             for name, values in grid.items():
                 if isinstance(values, str) or not isinstance(values, Sequence) or not values:
                     raise ConfigurationError(
@@ -176,6 +184,18 @@ class GridSearch:
         """Yes; nothing is compared."""
         return True
 
+    def check_space(self, space: Space) -> None:
+        """Refuse a grid with a combination that the space does not allow.
+
+        Where parameters are left to be drawn and there are constraints, a combination is refused for which no
+        draw out of 1000 is allowed.
+
+        Raises:
+            SpaceError: names the member, its combination, and what is wrong with it.
+        """
+        for index, point in enumerate(self.points):
+            _started(index, point, space, np.random.default_rng(0))
+
     def finished(self, member: Member) -> bool:
         """Return whether the member has spent its steps."""
         return member.spent_steps >= self.total_steps
@@ -193,11 +213,25 @@ class GridSearch:
         if member.head is not None:
             return proceed(member, steps)
         point = self.points[member.index]
-        space = context.space
-        placed = Space(space.parameters, constraints=space.constraints, initial=[point])
-        params = placed.sample(context.rng, member=0)
+        params = _started(member.index, point, context.space, context.rng)
         decision = "start" if member.broken_trial is None else "replace"
         return fresh(member, params, steps, {"decision": decision, "point": point})
+
+
+def _started(index: int, point: JsonObject, space: Space, rng: np.random.Generator) -> JsonObject:
+    """Return a combination with what it leaves out.
+
+    Raises:
+        SpaceError: the space does not allow it, or its constraints allow none of the draws.
+    """
+    try:
+        space.check_part(point)
+        placed = Space(space.parameters, constraints=space.constraints, initial=[point])
+        return placed.sample(rng, member=0)
+    except SpaceError as error:
+        raise SpaceError(
+            f"GridSearch(grid=...): combination {index}, {point!r}: {error}. Correct the grid, or widen the space"
+        ) from error
 
 
 def _steps(member: Member, steps_per_trial: int | None, total_steps: int) -> int:

@@ -42,7 +42,7 @@ class SingleWorkerExplore:
         fitness: how the reports of one trial become its fitness, or the suite that gives it (`FromSuite`).
 
     Raises:
-        ConfigurationError: a number is out of range.
+        ConfigurationError: a number is out of range, or there are no steps left after the three.
     """
 
     explore_steps: int
@@ -54,6 +54,12 @@ class SingleWorkerExplore:
     def __post_init__(self) -> None:
         for name in ("explore_steps", "exploit_steps", "total_steps"):
             check_integer("SingleWorkerExplore", name, getattr(self, name), 1)
+        if self.total_steps <= 3 * self.explore_steps:
+            raise ConfigurationError(
+                f"SingleWorkerExplore(explore_steps={self.explore_steps}, total_steps={self.total_steps}): the "
+                f"three ways take {3 * self.explore_steps} steps, so the best of them would never be trained on; "
+                "lower explore_steps or raise total_steps"
+            )
         if not 1 < self.factor < float("inf"):
             raise ConfigurationError(
                 f"SingleWorkerExplore(factor={self.factor!r}): must be a number above 1, as in 1.2"

@@ -67,7 +67,8 @@ class StoppingRule(Protocol):
     """Judges a running trial report by report. Frozen, pure, and sees no database.
 
     A plug-in is a frozen dataclass with these members, registered under the entry point group
-    `phyla.stopping`.
+    `phyla.stopping`. It may also have `watches(objective)`, which returns the names of the metrics without which
+    it stops nothing: if training does not report one of them, a warning says so.
     """
 
     @property

@@ -39,7 +39,7 @@ class Strategy(Protocol):
     """Decides what each member does next. Frozen, pure, and sees no database.
 
     A plug-in is a frozen dataclass with these members, registered under the entry point group
-    `phyla.strategies`.
+    `phyla.strategies`. It may also have `check_space(space)`, see `phyla.population.check_space`.
     """
 
     @property

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
+import numpy as np
+
 from phyla import plugins
 from phyla.controller import from_config
 from phyla.errors import ConfigurationError, StudyChanged, StudyNotFound
@@ -122,7 +124,8 @@ def continue_training(
 ) -> Results:
     """Train the best checkpoint on, with its last hyperparameters, in a new study.
 
-    Trials are as long as those of the old study; the last one may be shorter.
+    Trials are as long as those of the old study; the last one may be shorter. The new study has a seed of its own
+    (`continuation_seed`), so training sees other random numbers than the old one did.
 
     Args:
         study: name of the study.
@@ -183,7 +186,7 @@ def prepare_replay(
     if not path:
         raise StudyNotFound(f"study {study!r}: the trial was imported, so there is no training to repeat")
     strategy = Replay.along(path, of=study, fitness=old.rules.strategy.fitness)
-    return old.prepared(path[-1], strategy, start, name or f"{study}-replay", train, setup)
+    return old.prepared(path[-1], strategy, start, name or f"{study}-replay", train, setup, seed=old.record.seed)
 
 
 def prepare_continuation(
@@ -215,7 +218,22 @@ def prepare_continuation(
         fitness=old.rules.strategy.fitness,
     )
     start = (old.start_from(last, row),)
-    return old.prepared(last, strategy, start, name or f"{study}-continued", train, setup)
+    seed = continuation_seed(old.record.seed, last.id)
+    return old.prepared(last, strategy, start, name or f"{study}-continued", train, setup, seed=seed)
+
+
+def continuation_seed(seed: int, trial: int) -> int:
+    """Return the seed of a study that trains on, in [0, 2**53).
+
+    The same command gives the same seed. It is none of the old study's, of its replicates', or of a study's that
+    trains on from elsewhere in it. NumPy's `SeedSequence` draws it, whose numbers never change.
+
+    Args:
+        seed: seed of the study that it goes on from.
+        trial: id of the trial there.
+    """
+    sequence = np.random.SeedSequence(entropy=seed, spawn_key=(trial, 1))
+    return int(sequence.generate_state(1, np.uint64)[0]) >> 11
 
 
 @final
@@ -314,6 +332,8 @@ class _Old:
         name: str,
         train: "Callable[[Trial], object] | None",
         setup: "Callable[[WorkerContext], object] | None",
+        *,
+        seed: int,
     ) -> Prepared:
         config = self.record.config
         notes: list[str] = []
@@ -339,7 +359,7 @@ class _Old:
             strategy,
             train,
             setup=setup,
-            seed=self.record.seed,
+            seed=seed,
             lease_s=rules.lease_s,
             max_attempts=rules.max_attempts,
             max_broken=rules.max_broken,

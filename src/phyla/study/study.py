@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, final, overload
 from phyla import plugins, settings
 from phyla.errors import ConfigurationError, LeaseLost, StoreError, StudyChanged, StudyFailed
 from phyla.machine import Claimed, Ended, Failure, Outdated, Rules
-from phyla.population import StoppingRule, Strategy
+from phyla.population import StoppingRule, Strategy, check_space
 from phyla.records import JsonObject, Objective, RunKind, RunRecord, StartFrom, StudyRecord, StudyState
 from phyla.space import Space
 from phyla.study.opening import find_study
@@ -25,6 +25,7 @@ from phyla.study.reconciling import reconcile, stored_config
 from phyla.study.replicates import Replicate, replicate_seed
 from phyla.study.results import ConfigChange, Results
 from phyla.study.starts import checked_starts
+from phyla.study.unreported import Unreported
 
 if TYPE_CHECKING:
     from phyla.checkpoints import LocalCheckpoints
@@ -75,7 +76,7 @@ class Study:
 
     Raises:
         ConfigurationError: an argument makes no sense.
-        SpaceError: the space does not allow hyperparameters of `start_from`.
+        SpaceError: the space does not allow hyperparameters of `start_from`, or of the strategy.
     """
 
     def __init__(
@@ -136,12 +137,15 @@ class Study:
             stopping=tuple(stopping) if isinstance(stopping, Sequence) else (stopping,),
             max_stops=max_stops,
         )
+        for plugin in (self.rules.strategy, *self.rules.stopping):
+            check_space(plugin, self.rules.space)
         self.yield_at_report = yield_at_report
         self.replicate_of: Replicate | None = None
         self.start_from = checked_starts(start_from, self.rules)
         if newcomers not in ("best", "fresh"):
             raise ConfigurationError(f"newcomers={newcomers!r}: choose 'best' or 'fresh'")
         self.newcomers = newcomers
+        self._unreported = Unreported(name, self.rules)
         self._extend = extend
         self._opened: _Opened | None = None
 
@@ -160,6 +164,7 @@ class Study:
         made.replicate_of = Replicate(of=self.name, index=index)
         made.name = made.replicate_of.name
         made.seed = replicate_seed(self.seed, index)
+        made._unreported = Unreported(made.name, made.rules)
         made._opened = None
         if not NAME.fullmatch(made.name):
             raise ConfigurationError(f"study name {made.name!r} of a replicate has more than 100 characters")
@@ -239,6 +244,7 @@ class Study:
         self._resume(opened)
 
         def tick() -> None:
+            self._unreported.look(opened.store, opened.record.id)
             if on_progress is not None:
                 on_progress(results)
 
@@ -248,6 +254,7 @@ class Study:
             finished = self._run_processes(
                 opened, references, environments, wanted, evaluators, tick, on_interrupt
             )
+        self._unreported.look(opened.store, opened.record.id, at_once=True)
         opened.client.collect()
         opened.client.recover()
         self._clean_outputs(opened)
@@ -563,6 +570,7 @@ class Study:
         if self.finished:
             # Who asks, and gets nothing, ends a study whose members are all done.
             opened.client.exchange((), opened.worker, 1)
+        self._unreported.look(opened.store, opened.record.id, at_once=True)
         for answer in answers:
             if isinstance(answer, LeaseLost):
                 raise answer

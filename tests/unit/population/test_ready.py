@@ -131,3 +131,18 @@ def test_steps_and_seconds_exclude_each_other() -> None:
     with pytest.raises(ConfigurationError, match=r"ready_interval=5, ready_s=60.*leave one of them out"):
         pbt(ready_interval=5, ready_s=60)
     assert pbt(ready_s=60).ready_s == 60
+
+
+@pytest.mark.parametrize("name", ["burn_in", "ready_interval"])
+@pytest.mark.parametrize("exploit", [Truncation(), None])
+def test_a_population_that_would_never_exploit_is_refused(name: str, exploit: Truncation | None) -> None:
+    for steps in (12, 100):
+        with pytest.raises(ConfigurationError, match=rf"PBT\({name}={steps}, total_steps=12\)"):
+            pbt(exploit=exploit, **{name: steps})
+    assert getattr(pbt(exploit=exploit, **{name: 11}), name) == 11
+
+
+@pytest.mark.parametrize("interval", [0, 2.5, True])
+def test_steps_that_make_no_sense(interval: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"PBT\(ready_interval=.*must be an integer of at least 1"):
+        pbt(ready_interval=interval)

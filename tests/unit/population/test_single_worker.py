@@ -75,7 +75,7 @@ def _number(value: Any) -> float:
     return float(value)
 
 
-@pytest.mark.parametrize("total", range(1, 13))
+@pytest.mark.parametrize("total", range(7, 24))
 def test_the_budget_may_end_anywhere_in_a_cycle(total: int) -> None:
     assert sum(trial.end_step - trial.start_step for trial in ran(total)) == total
 
@@ -84,6 +84,12 @@ def test_the_budget_may_end_anywhere_in_a_cycle(total: int) -> None:
     ("name", "value"), [("explore_steps", 0), ("exploit_steps", 0), ("total_steps", 0), ("factor", 1.0)]
 )
 def test_numbers_that_make_no_sense(name: str, value: Any) -> None:
-    settings: dict[str, Any] = {"explore_steps": 1, "exploit_steps": 1, "total_steps": 1, name: value}
+    settings: dict[str, Any] = {"explore_steps": 1, "exploit_steps": 1, "total_steps": 4, name: value}
     with pytest.raises(ConfigurationError, match=rf"SingleWorkerExplore\({name}={value}\)"):
         SingleWorkerExplore(**settings)
+
+
+def test_a_budget_without_a_best_of_three_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"explore_steps=5, total_steps=15.*take 15 steps"):
+        SingleWorkerExplore(explore_steps=5, exploit_steps=5, total_steps=15)
+    SingleWorkerExplore(explore_steps=5, exploit_steps=5, total_steps=16)

@@ -1,0 +1,212 @@
+"""Strategies and their rules are checked when a study is made: what they are, and what they use of the space."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import phyla
+from phyla.cli import main
+from phyla.errors import ConfigurationError, SpaceError
+from phyla.population import Explored, ExplorePipeline, Strategy
+from phyla.space import Params
+
+PERTURB: Any = phyla.Perturb
+"""The class, which is no rule."""
+
+LR = phyla.Float(0.001, 0.1)
+
+
+def light(params: Params) -> bool:
+    return bool(params["lr"] * params["width"] < 0.1)
+
+
+LIMITED = phyla.Space(lr=LR, width=phyla.Int(1, 9), constraints=[light])
+
+
+def study(strategy: Strategy, space: phyla.Space | None = None, **options: Any) -> phyla.Study:
+    return phyla.Study("checked", space or phyla.Space(lr=LR), phyla.Minimize("loss"), strategy, **options)
+
+
+def pbt(**settings: Any) -> phyla.PBT:
+    return phyla.PBT(population_size=2, steps_per_trial=1, total_steps=2, **settings)
+
+
+def median(values: Any, objective: Any) -> float:
+    return float(sorted(values)[len(values) // 2])
+
+
+def again(lr: float, **changes: Any) -> dict[str, Any]:
+    return {"trial": 1, "start_step": 0, "end_step": 5, "seed": 3, "params": {"lr": lr}} | changes
+
+
+@pytest.mark.parametrize(
+    ("strategy", "space", "match"),
+    [
+        (
+            phyla.FixedSchedule([(0, {"lr": 0.01}), (100, {"lr": 0.5})], 200),
+            None,
+            r"FixedSchedule\(.*entry 1, from step 100 on, {'lr': 0.5}: lr: 0.5 is outside",
+        ),
+        (
+            phyla.FixedSchedule([(0, {"lr": 0.01, "width": 1}), (5, {"lr": 0.02})], 10),
+            LIMITED,
+            r"entry 1, from step 5 on, {'lr': 0.02}: width: has no value; .*all hyperparameters",
+        ),
+        (phyla.FixedSchedule([(0, {"lrr": 0.01})], 10), None, "entry 0, .*'lrr'; did you mean 'lr'"),
+        (phyla.FixedSchedule([(0, {"lr": 0.1, "width": 1})], 10), LIMITED, "entry 0, .*constraint light does not"),
+        (phyla.GridSearch({"lrr": [0.1]}, 10), None, r"GridSearch\(.*0, {'lrr': 0.1}: .*did you mean 'lr'"),
+        (phyla.GridSearch({"lr": [0.1, 0.2]}, 10), None, r"combination 1, {'lr': 0.2}: lr: 0.2 is outside"),
+        (
+            phyla.GridSearch({"lr": [0.01, 0.1], "width": [1, 5]}, 10),
+            LIMITED,
+            r"combination 2, {'lr': 0.1, 'width': 1}: the constraint light does not allow",
+        ),
+        (phyla.GridSearch({"lr": [0.01, 0.1]}, 10), LIMITED, r"combination 1, {'lr': 0.1}: the constraint light"),
+        (phyla.GridSearch([{"lr": [0.1]}, {"width": [3]}], 10), None, "combination 1, {'width': 3}: .*'width'"),
+        (
+            phyla.Replay(trials=[again(0.1), again(7.0, trial=9, start_step=5, end_step=9)]),
+            None,
+            r"Replay\(.*entry 1, trial 9 from step 5 on: lr: 7.0 is outside",
+        ),
+    ],
+)
+def test_values_that_the_space_does_not_allow(strategy: Strategy, space: phyla.Space | None, match: str) -> None:
+    with pytest.raises(SpaceError, match=match) as refused:
+        study(strategy, space)
+    assert "initial" not in str(refused.value)
+
+
+def test_values_that_the_space_allows() -> None:
+    study(phyla.FixedSchedule([(0, {"lr": 0.01}), (100, {"lr": 0.1})], 200))
+    study(phyla.GridSearch({"lr": [0.1, 0.01]}, 10))
+    study(phyla.GridSearch({"width": [1, 9]}, 10), LIMITED)
+    study(phyla.Replay(trials=[again(0.1)]))
+    added = phyla.Space(lr=LR, width=phyla.Int(1, 9, default=3))
+    study(phyla.FixedSchedule([(0, {"lr": 0.01})], 10), added)
+
+
+def test_a_study_is_not_extended_with_values_that_the_space_does_not_allow(tmp_path: Path) -> None:
+    def made(high: float, **options: Any) -> phyla.Study:
+        return study(phyla.FixedSchedule([(0, {"lr": 0.01}), (5, {"lr": high})], 10), home=tmp_path, **options)
+
+    trial = made(0.02).ask()
+    assert trial is not None
+    with pytest.raises(SpaceError, match="from step 5 on"):
+        made(0.2, extend=True)
+    with pytest.raises(SpaceError, match="from step 5 on"):
+        made(0.2).change()
+    assert made(0.03, extend=True).ask() is None
+
+
+FILE = """
+import phyla
+
+study = phyla.Study(
+    "checked", {"lr": phyla.Float(0.001, 0.1)}, phyla.Minimize("loss"), phyla.GridSearch({"lr": [0.1, 0.2]}, 10)
+)
+"""
+
+
+@pytest.mark.parametrize("command", ["run", "simulate", "change"])
+def test_the_command_line_says_so_in_one_line(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "checked.py"
+    file.write_text(FILE)
+    monkeypatch.setattr(sys, "argv", ["phyla", command, str(file), "--home", str(tmp_path / "home")])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert "line 4: SpaceError: GridSearch(grid=...): combination 1, {'lr': 0.2}: lr: 0.2 is outside" in told
+    assert "Traceback" not in told
+    assert not (tmp_path / "home").exists()
+
+
+@dataclass(frozen=True)
+class Halve:
+    """A rule of a third party that names a parameter."""
+
+    name: str
+
+    def propose(self, source: Any, population: Any, context: Any) -> Explored | None:
+        return None
+
+    def check_space(self, space: phyla.Space) -> None:
+        if self.name not in space.parameters:
+            raise SpaceError(f"Halve(name={self.name!r}): there is no such parameter")
+
+
+@dataclass(frozen=True)
+class StopLarge:
+    """The same, a stopping rule."""
+
+    name: str
+    marks_every: int | None = None
+    history: int = 0
+
+    def judge(self, reported: Any, others: Any) -> None:
+        return
+
+    check_space = Halve.check_space
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda rule: study(
+            pbt(explore=ExplorePipeline([phyla.Resample(probability=0.1), phyla.Crossover(then=rule)]))
+        ),
+        lambda rule: study(phyla.RandomSearch(1, 1), stopping=StopLarge(rule.name)),
+    ],
+)
+def test_rules_deep_in_a_strategy_are_asked_too(make: Callable[[Halve], phyla.Study]) -> None:
+    make(Halve("lr"))
+    with pytest.raises(SpaceError, match=r"Halve\(name='decay'\)"):
+        make(Halve("decay"))
+
+
+@pytest.mark.parametrize("grid", [{}, [{"lr": [0.1]}, {}]])
+def test_a_grid_without_parameters_says_what_to_use(grid: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"nothing to search.*RandomSearch\(members=1"):
+        phyla.GridSearch(grid, 10)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "match"),
+    [
+        (phyla.PBT, r"strategy=PBT: .*as in PBT\(population_size=..., steps_per_trial=..., total_steps=...\)"),
+        (phyla.RandomSearch, r"strategy=RandomSearch: .*as in RandomSearch\(members=..., total_steps=...\)"),
+        (3, "strategy=3: this is no strategy, it has no population_size"),
+        (phyla.Truncation(), "this is no strategy, it has no population_size and no synchronous"),
+        (pbt(exploit=phyla.Truncation), r"PBT\(exploit=...\) has Truncation: .*as in Truncation\(\)"),
+        (pbt(explore=phyla.Perturb), r"PBT\(explore=...\) has Perturb"),
+        (pbt(fitness=phyla.MeanOfLast), r"PBT\(fitness=...\) has MeanOfLast: .*as in MeanOfLast\(k=...\)"),
+        (pbt(fitness=phyla.FromSuite), r"as in FromSuite\(suite=...\)"),
+        (
+            pbt(explore=phyla.ExplorePipeline([phyla.Resample(probability=0.5), PERTURB])),
+            r"ExplorePipeline\(rules=...\) has Perturb",
+        ),
+        (pbt(explore=phyla.Crossover(then=PERTURB)), r"Crossover\(then=...\) has Perturb"),
+    ],
+)
+def test_what_is_no_strategy_and_classes_in_place_of_objects(strategy: Any, match: str) -> None:
+    with pytest.raises(ConfigurationError, match=match):
+        study(strategy)
+
+
+def test_other_classes_in_place_of_objects() -> None:
+    with pytest.raises(ConfigurationError, match="no stopping rule but a class"):
+        study(phyla.RandomSearch(1, 1), stopping=phyla.Divergence)
+    objective: Any = phyla.Minimize
+    with pytest.raises(ConfigurationError, match=r"give an objective, such as Maximize\('accuracy'\)"):
+        phyla.Study("checked", {"lr": LR}, objective, phyla.RandomSearch(1, 1))
+
+
+def test_functions_and_classes_that_are_no_plug_ins_are_settings() -> None:
+    maker: Any = dict
+    study(pbt(fitness=median, explore=phyla.ExploreWith(maker)))
