@@ -33,7 +33,10 @@ def simulate(
         float | None, typer.Option(min=0, help="Mean seconds of one training step.", show_default=False)
     ] = None,
     trial_seconds: Annotated[
-        float | None, typer.Option(min=0, help="Mean seconds of one trial, instead.", show_default=False)
+        float | None,
+        typer.Option(
+            min=0, help="Mean seconds of one trial, however many steps it has, instead.", show_default=False
+        ),
     ] = None,
     like: Annotated[
         str | None,
@@ -126,6 +129,7 @@ def _print(study: "Study", asked: "Simulated", others: "list[Simulated]") -> Non
     times = f"{len(asked.runs)} runs: {duration(low)} to {duration(high)}"
     lines = [f"{study.name} with {crew}: {duration(asked.wall_s)} ({times})"]
     lines += _troubles(asked)
+    lines += (f"note: {note}" for note in asked.notes)
     lines.append(
         f"trials: {_range([run.completed for run in asked.runs])} completed in "
         f"{_range([run.attempts for run in asked.runs])} attempts, "
