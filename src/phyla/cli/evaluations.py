@@ -158,7 +158,7 @@ def _print(
     values: "Sequence[GroupValues]",
     limit: int | None,
 ) -> None:
-    from phyla.cli.output import console
+    from phyla.cli.output import console, page_width
 
     out = console()
     checkpoints = len({cell.seen.id for cell in cells})
@@ -176,7 +176,7 @@ def _print(
         aggregates = {
             one.seen.id: one for one in values if one.group.suite == suite.name and one.group.replicate == 0
         }
-        for made in _tables(suite, own, aggregates, out.width):
+        for made in _tables(suite, own, aggregates, page_width(out)):
             out.print()
             out.print(made)
     if cut:
