@@ -85,7 +85,7 @@ def _json(
     return {
         "run": run.name,
         "kind": run.kind,
-        "state": run.state,
+        "state": found.state,
         "suites": [
             {
                 "name": suite.name,
@@ -166,7 +166,7 @@ def _print(
     told = ", ".join(f"{count} {fate}" for fate, count in _summary(cells).items())
     if cut:
         told = f"the newest {limit} checkpoints: {told}"
-    out.print(f"{found.name}: {found.run.state}; {told or 'nothing to show'}", markup=False, soft_wrap=True)
+    out.print(f"{found.name}: {found.state}; {told or 'nothing to show'}", markup=False, soft_wrap=True)
     chosen = {suite.name for suite in suites}
     for lag in found.lag():
         if lag.suite in chosen:
