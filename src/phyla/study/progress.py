@@ -48,6 +48,8 @@ class Progress:
         member_steps: steps that each member is to spend in all; None if unknown.
         planned_trials: completed trials that the study is expected to end with; None if unknown.
         last_activity: when a trial was last claimed or ended; the study's creation before the first one.
+        silent_s: seconds for which nobody has renewed a lease, or begun or ended a trial, where a study is running
+            and no lease is left; None otherwise.
     """
 
     study: StudyRecord
@@ -62,6 +64,7 @@ class Progress:
     member_steps: int | None
     planned_trials: int | None
     last_activity: float
+    silent_s: float | None = None
 
     @property
     def completed(self) -> int:
@@ -125,20 +128,44 @@ def look(
     study = reader.study()
     counts = reader.counts()
     strategy = _strategy(config)
+    now, running = reader.now(), tuple(reader.running())
+    last_activity = _last_activity(reader, study, members)
+    leases = [attempt.expires_at for attempt in running]
+    silent = silent_s(leases, now, lease_s(config), last_activity)
     return Progress(
         study=study,
-        now=reader.now(),
+        now=now,
         members=members,
         trials=trials,
-        running=tuple(reader.running()),
+        running=running,
         counts=counts,
         best=front[0] if front else None,
         front=tuple(front),
         aim=aim,
         member_steps=None if strategy is None else strategy.member_steps,
         planned_trials=_planned_trials(study, strategy, members, counts.get("completed", 0)),
-        last_activity=_last_activity(reader, study, members),
+        last_activity=last_activity,
+        silent_s=silent if study.state is StudyState.RUNNING else None,
     )
+
+
+def silent_s(leases: Sequence[float], now: float, length_s: float, last_activity: float) -> float | None:
+    """Return for how many seconds nobody has worked on a study that is running; None while somebody may.
+
+    Args:
+        leases: when each lease runs out, or ran out.
+        now: the time.
+        length_s: how long a lease lasts; nobody is missed for a shorter time.
+        last_activity: when a trial was last claimed or ended.
+    """
+    silent = now - max([last_activity, *(expires_at - length_s for expires_at in leases)])
+    return None if any(expires_at >= now for expires_at in leases) or silent <= length_s else silent
+
+
+def lease_s(config: JsonObject) -> float:
+    """Return how long a claim lasts unless renewed, in seconds."""
+    options: Any = config["options"]
+    return float(options["lease_s"])
 
 
 def best_of(reader: "Reader", aim: Aim) -> list[TrialRecord]:
