@@ -47,8 +47,8 @@ def change(
     study: Annotated[
         str | None, typer.Option(help="Name of the study, if the file has several.", show_default=False)
     ] = None,
-    home: options.Home = None,
-    storage: options.Storage = None,
+    home: options.FileHome = None,
+    storage: options.FileStorage = None,
 ) -> None:
     """Give a study the changed settings of its file, also while it is running; train nothing."""
     from phyla.cli.run import chosen_study

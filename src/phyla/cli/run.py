@@ -34,8 +34,8 @@ def run(
     study: Annotated[
         str | None, typer.Option(help="Name of the study, if the file has several.", show_default=False)
     ] = None,
-    home: options.Home = None,
-    storage: options.Storage = None,
+    home: options.FileHome = None,
+    storage: options.FileStorage = None,
     gpus_per_worker: Annotated[
         float, typer.Option(min=0, help="GPUs that each worker sees; 0.5 lets two workers share one.")
     ] = 0,

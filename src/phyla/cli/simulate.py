@@ -66,8 +66,8 @@ def simulate(
     study: Annotated[
         str | None, typer.Option(help="Name of the study, if the file has several.", show_default=False)
     ] = None,
-    home: options.Home = None,
-    storage: options.Storage = None,
+    home: options.FileHome = None,
+    storage: options.FileStorage = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Predict on a virtual clock what running a study will take. Nothing is trained."""
