@@ -88,6 +88,12 @@ def test_it_tells_of_evaluation_and_of_runs_that_do_not_complete(cli: Cli) -> No
     assert "2 of 2 runs did not complete; the first: it stands still: training waits for evaluations" in out
 
 
+def test_one_of_a_kind_is_singular(cli: Cli) -> None:
+    words = ["two.py", "--study", "judged", "--trial-seconds", "30", "--workers", "1", "--evaluators", "1"]
+    _, out, _ = cli(*words, "--runs", "1", "--no-table")
+    assert out.startswith("judged with 1 worker and 1 evaluator: 8:00 (1 run: 8:00 to 8:00)")
+
+
 def test_it_notes_what_is_not_simulated(cli: Cli) -> None:
     words = ["two.py", "--study", "stopped", "--trial-seconds", "30", "--runs", "1", "--no-table"]
     code, out, _ = cli(*words)

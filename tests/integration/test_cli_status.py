@@ -80,6 +80,22 @@ def test_of_a_study_at_work_or_complete_nothing_is_said(cli: Phyla) -> None:
         assert json.loads(cli("status", name, "--json"))["silent_s"] is None
 
 
+def test_one_of_a_kind_is_singular(cli: Phyla) -> None:
+    space, strategy = {"lr": phyla.Float(0.1, 1.0)}, phyla.RandomSearch(members=1, total_steps=2)
+    for name in ("one", "other"):
+        made = phyla.Study(name, space, phyla.Maximize("q"), strategy)
+        trial = made.ask()
+        assert trial is not None
+        (trial.checkpoint_dir / "x").write_text("x")
+        made.tell(trial, metrics={"q": 1.0})
+        assert made.ask() is None
+    assert "by 1 member\n" in cli("status", "one")
+    assert cli("lineage", "one").startswith("one: 1 trial, 0 jumps")
+    assert "kept 1 checkpoint (1 B)" in cli("gc", "one")
+    assert "Wilcoxon signed-rank   1 pair " in cli("compare", "one", "other")
+    assert "completed, 1 checkpoint as" in cli("doctor")
+
+
 def test_silence_is_counted_from_the_last_sign_of_life() -> None:
     assert silent_s([], now=100.0, length_s=60.0, last_activity=50.0) is None
     assert silent_s([], now=200.0, length_s=60.0, last_activity=50.0) == 150.0

@@ -114,7 +114,7 @@ def _one(results: "Results", *, as_json: bool) -> None:
 
 
 def _head(results: "Results", progress: "Progress") -> list[str]:
-    from phyla.cli.words import duration, fitness
+    from phyla.cli.words import counted, duration, fitness
 
     record = progress.study
     lines = [f"{record.name}: {record.state}, last activity {duration(progress.now - progress.last_activity)} ago"]
@@ -129,7 +129,7 @@ def _head(results: "Results", progress: "Progress") -> list[str]:
     )
     lines.append(
         f"{progress.completed}/{progress.planned_trials or '?'} trials completed{others}; "
-        f"{progress.spent_steps}/{progress.total_steps or '?'} steps by {progress.active} members"
+        f"{progress.spent_steps}/{progress.total_steps or '?'} steps by {counted(progress.active, 'member')}"
     )
     for change in results.changes()[-CHANGES_SHOWN:]:
         ago = duration(progress.now - change.at)
