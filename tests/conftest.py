@@ -1,6 +1,7 @@
 """Servers that tests share."""
 
 import itertools
+import os
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -14,6 +15,9 @@ settings.register_profile(
     "repeatable", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("repeatable")
+
+# Processes of pytest-xdist have one, and output would be cut to it.
+os.environ.pop("COLUMNS", None)
 
 
 @pytest.fixture(scope="session")

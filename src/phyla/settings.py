@@ -72,6 +72,12 @@ def child_environment(extra: Mapping[str, str]) -> dict[str, str]:
     return {**os.environ, **extra}
 
 
+def columns() -> int | None:
+    """Return how many columns the environment says output has (`COLUMNS`), or None when it says nothing."""
+    value = os.environ.get("COLUMNS", "")
+    return int(value) if value.isdecimal() and int(value) > 0 else None
+
+
 def visible_gpus() -> list[str] | None:
     """Return the GPUs named by `CUDA_VISIBLE_DEVICES`, or None when it is not set."""
     value = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -391,6 +391,7 @@ def test_reading_a_study_without_trials(tmp_path: Path, cli: Phyla) -> None:
     assert "no trials yet" in cli("lineage", "empty", *at)
     assert "no trials yet" in cli("trials", "empty", *at)
     assert "no completed trial" in cli("best", "empty", *at, code=2)
+    assert cli("best", "empty", "--json", *at) == "null\n"
     assert "no completed trial" in cli("export", "empty", "--what", "schedule", *at, code=2)
     for words in (
         ("status", "empty"),

@@ -59,6 +59,8 @@ pbt = made("pbt", phyla.PBT(population_size=4, steps_per_trial=5, total_steps=20
 wide = made("wide", phyla.RandomSearch(members=4, steps_per_trial=5, total_steps=20), seed=3)
 other = made("other", phyla.RandomSearch(members=4, steps_per_trial=5, total_steps=20), seed=8)
 lossy = made("lossy", phyla.RandomSearch(members=2, total_steps=5), objective=phyla.Minimize("loss"))
+strict = made("strict", phyla.RandomSearch(members=2, total_steps=5),
+              objective=phyla.Constrained(phyla.Maximize("score"), "loss <= 2"))
 nans = made("nans", phyla.RandomSearch(members=2, total_steps=5), train=train_nan)
 """
 
@@ -100,7 +102,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "studies.py").write_text(STUDY_FILE)
     for name, count in (("pbt", 3), ("wide", 3), ("other", 2)):
         finished(start(folder, "run", "studies.py", "--study", name, "--replicates", count, "--workers", 0))
-    for name in ("lossy", "nans"):
+    for name in ("lossy", "strict", "nans"):
         finished(start(folder, "run", "studies.py", "--study", name, "--workers", 0))
     return folder
 
@@ -216,7 +218,8 @@ def test_a_comparison_is_written_as_a_page(cli: Phyla, tmp_path: Path) -> None:
         (("pbt", "nothing"), "there is no study 'nothing'"),
         (("lossy",), "a comparison needs at least two studies, or replicates of one; there is only lossy"),
         (("pbt-r0",), "there is only pbt-r0"),
-        (("pbt", "lossy"), "lossy: minimise 'loss'"),
+        (("pbt", "lossy"), "lossy: minimise loss"),
+        (("pbt", "strict"), "strict: maximise score, subject to loss <= 2. Run them with one objective"),
         (("nans", "nans"), "there is only nans"),
         (("pbt", "wide", "--target", "nan"), "target=nan: must be a finite number"),
         (("pbt", "wide", "--metric", "worst"), "'worst' is not one of"),

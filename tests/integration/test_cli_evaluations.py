@@ -144,6 +144,16 @@ def test_the_matrix_of_chosen_eval_tasks_and_checkpoints(phyla_at: Phyla) -> Non
     assert {"step_3400_broken", "step_3600_torn", "step_3800", "step_2600_again"} <= set(lacking.split())
 
 
+def test_a_study_stands_as_the_study_does(phyla_at: Phyla, home: Path, tmp_path: Path) -> None:
+    lines = phyla_at("evaluations", "suited").splitlines()
+    assert lines[0].startswith("suited: completed; ")
+    assert lines[1].startswith("s: up to date at step ")
+    assert json.loads(phyla_at("evaluations", "suited", "--json"))["state"] == "completed"
+    page = load_evaluations("suited", home=home).write_report(tmp_path / "page.html").read_text()
+    assert '<span class="state completed">completed</span>' in page
+    assert json.loads(phyla_at("evaluations", "watched", "--json"))["state"] == "following"
+
+
 def test_many_eval_tasks_are_shown_in_several_tables(phyla_at: Phyla, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("phyla.cli.output.WIDE", 80)
     text = phyla_at("evaluations", "watched", "--suite", "heldout", "--last", 3)

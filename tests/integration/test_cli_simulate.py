@@ -28,6 +28,10 @@ judged = phyla.Study(
     phyla.PBT(population_size=4, steps_per_trial=10, total_steps=40, fitness=phyla.FromSuite("held", "q_mean")),
     train, suites=[phyla.Suite("held", [phyla.EvalTask("judge", judge)])],
 )
+stopped = phyla.Study(
+    "stopped", space, phyla.Minimize("loss"), phyla.ASHA(members=9, min_steps=10, total_steps=90), train,
+    stopping=phyla.MedianStopping(min_steps=5),
+)
 """
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -84,6 +88,22 @@ def test_it_tells_of_evaluation_and_of_runs_that_do_not_complete(cli: Cli) -> No
     assert "2 of 2 runs did not complete; the first: it stands still: training waits for evaluations" in out
 
 
+def test_one_of_a_kind_is_singular(cli: Cli) -> None:
+    words = ["two.py", "--study", "judged", "--trial-seconds", "30", "--workers", "1", "--evaluators", "1"]
+    _, out, _ = cli(*words, "--runs", "1", "--no-table")
+    assert out.startswith("judged with 1 worker and 1 evaluator: 8:00 (1 run: 8:00 to 8:00)")
+
+
+def test_it_notes_what_is_not_simulated(cli: Cli) -> None:
+    words = ["two.py", "--study", "stopped", "--trial-seconds", "30", "--runs", "1", "--no-table"]
+    code, out, _ = cli(*words)
+    assert code == 0
+    notes = [line for line in out.splitlines() if line.startswith("note: ")]
+    assert notes[0].startswith("note: stopping rules (MedianStopping) are not simulated")
+    assert "give step_s (on the command line: --step-seconds)" in notes[1]
+    assert [f"note: {note}" for note in json.loads(cli(*words, "--json")[1])["notes"]] == notes
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -93,6 +113,7 @@ def test_it_tells_of_evaluation_and_of_runs_that_do_not_complete(cli: Cli) -> No
             ["two.py", "--study", "plain", "--trial-seconds", "3", "--evaluators", "1"],
             "has no suites= to evaluate",
         ),
+        (["two.py", "--study", "plain", "--trial-seconds", "3", "--eval-seconds", "1"], "--eval-seconds"),
         (["two.py", "--study", "plain", "--like", "other"], "there is no study 'other'"),
         (["two.py", "--study", "plain", "--trial-seconds", "3", "--kinds", "dance"], "choose 'train', 'evaluate'"),
         (["two.py", "--study", "plain", "--trial-seconds", "inf"], "must be a finite number"),

@@ -284,6 +284,22 @@ def test_the_commands(folder: Path, results: phyla.Results) -> None:
     assert found.members()[0].spent_steps == 7
 
 
+def test_a_study_file_that_moved_is_told_with_the_way_out(tmp_path: Path) -> None:
+    (tmp_path / "found.py").write_text(STUDY_FILE)
+    subprocess.run([sys.executable, "found.py"], cwd=tmp_path, env=environment(), check=True, timeout=120)
+    (tmp_path / "found.py").rename(tmp_path / "moved.py")
+    for words in (("replay", "found"), ("continue", "found", 5)):
+        done = command(tmp_path, *words, "--home", "home", "--workers", 0)
+        assert done.returncode == 2
+        assert "Traceback" not in done.stderr
+        assert f"there is no study file {tmp_path / 'found.py'}" in done.stderr
+        assert "phyla.replay('found', train=function)" in done.stderr
+        assert "phyla.continue_training('found', steps, train=function)" in done.stderr
+    code = "import moved, phyla; phyla.replay('found', train=moved.train, setup=moved.setup, home='home')"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment(), check=True, timeout=120)
+    assert phyla.load_study("found-replay", home=tmp_path / "home").state == "completed"
+
+
 @pytest.fixture
 def phyla_fails(folder: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
     def run(*words: object) -> str:

@@ -354,5 +354,5 @@ def test_live_lines_on_a_terminal(tmp_path: Path) -> None:
             shown += part
     os.close(main)
     assert process.wait(60) == 0
-    assert b"1 checkpoints seen" in shown
+    assert b"1 checkpoint seen" in shown
     assert b"complete" in shown

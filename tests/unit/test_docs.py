@@ -20,6 +20,8 @@ from phyla import plugins, settings
 from phyla.cli.app import app
 from phyla.leases import diagram
 from phyla.machine import Rules, bound
+from phyla.store.sql.schema import HEAD
+from phyla.study import maintain
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs/guide.md").read_text()
@@ -137,6 +139,31 @@ def test_every_command_and_option_is_in_the_reference() -> None:
         }
         listed = set(re.findall(r"^\| `(--[\w-]+)", section, re.MULTILINE)) - {"--help"}
         assert listed == given, name
+
+
+def test_where_studies_are_looked_for_is_told_alike_by_the_reference_and_the_help() -> None:
+    group = typer.main.get_command(app)
+    context = typer.Context(group)
+    for name, command in group.commands.items():  # type: ignore[attr-defined]
+        section = CLI.split(f"## phyla {name}\n")[1].split("\n## ")[0]
+        listed = dict(
+            re.findall(r"^\| `--(home|storage|checkpoints) [A-Z]+` \| ([^|]*) \|", section, re.MULTILINE)
+        )
+        shown = {one.name: one.show_default for one in command.get_params(context) if one.name in listed}
+        assert {name: text.replace("`", "") for name, text in listed.items()} == shown, name
+
+
+def test_samples_of_the_reference_are_of_this_version(tmp_path: Path) -> None:
+    assert f"schema {HEAD}, 1 study" in CLI
+
+    def train(trial: phyla.Trial) -> None:
+        (trial.checkpoint_dir / "x").write_text("x")
+        trial.report(x=1.0)
+
+    strategy = phyla.RandomSearch(members=1, total_steps=1)
+    phyla.Study("s", {"x": phyla.Float(0.0, 1.0)}, phyla.Minimize("x"), strategy, train, home=tmp_path).run()
+    ((_, why),) = maintain("s", home=tmp_path).retention().kept
+    assert why in CLI
 
 
 def test_every_variable_of_the_environment_is_in_the_guide() -> None:

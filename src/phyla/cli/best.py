@@ -80,11 +80,11 @@ def _row(found: "Best") -> dict[str, Any]:
 
 def _print_front(results: "Results") -> None:
     from phyla.cli.output import add_row, console, table
-    from phyla.cli.words import number, params
+    from phyla.cli.words import counted, number, params
 
     names = [goal.metric for goal in results.aim.tradeoffs]
     front = results.front()
-    print(f"Pareto front: {results.aim.description}; {len(front)} {'trial' if len(front) == 1 else 'trials'}")
+    print(f"Pareto front: {results.aim.description}; {counted(len(front), 'trial')}")
     right = ("trial", "member", "step", *names)
     made = table(
         "trial",

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 from phyla.cli.watching import write_at_once
-from phyla.cli.words import duration, first_line, number
+from phyla.cli.words import counted, duration, first_line, number
 
 if TYPE_CHECKING:
     from phyla.records import Goal, Group
@@ -100,7 +100,7 @@ class _Terminal:
     def _footer(self) -> Any:
         from rich.text import Text
 
-        parts = [f"{self._counts['seen']} checkpoints seen"]
+        parts = [f"{counted(self._counts['seen'], 'checkpoint')} seen"]
         parts += [f"{self._counts[kind]} {kind}" for kind in ("complete", "partial", "skipped", "gone")]
         if self._lag_s is not None:
             parts.append(f"lag {duration(self._lag_s)}")
@@ -202,7 +202,7 @@ def finish(watched: "Watched", *, as_json: bool) -> int:
     groups = ", ".join(f"{count} {state}" for state, count in sorted(watched.counts.items())) or "none"
     for run in watched.runs:
         print(f"{run.name} {run.state}" + (f": {run.message}" if run.message else ""))
-    print(f"{watched.checkpoints} checkpoints seen; evaluations: {groups}")
+    print(f"{counted(watched.checkpoints, 'checkpoint')} seen; evaluations: {groups}")
     if not watched.checkpoints:
         where = ", ".join(run.location or run.name for run in watched.runs)
         print(
@@ -224,5 +224,6 @@ def finish(watched: "Watched", *, as_json: bool) -> int:
             first_line(missing.why),
         )
     console().print(made)
-    print(f"{len(watched.missing)} evaluations are missing or partial")
+    count = len(watched.missing)
+    print(f"{counted(count, 'evaluation')} {'is' if count == 1 else 'are'} missing or partial")
     return 1

@@ -131,7 +131,7 @@ def _until(comparison: "StudyComparison", count: int, work: float | None, replic
 
 def _tests(comparison: "StudyComparison") -> object:
     from phyla.cli.output import add_row, table
-    from phyla.cli.words import number
+    from phyla.cli.words import counted, number
     from phyla.report import p_words
 
     names = ("difference", "n", "p", "p adjusted", "smallest p")
@@ -143,7 +143,7 @@ def _tests(comparison: "StudyComparison") -> object:
             test.second,
             number(test.difference),
             test.test,
-            f"{test.count[0]} pairs" if test.paired else f"{test.count[0]}, {test.count[1]}",
+            counted(test.count[0], "pair") if test.paired else f"{test.count[0]}, {test.count[1]}",
             p_words(test.p),
             p_words(test.p_holm),
             p_words(None if test.p is None else test.smallest),

@@ -29,16 +29,17 @@ def resize(
     storage: options.Storage = None,
 ) -> None:
     """Let the population grow or shrink, also while the study is running."""
+    from phyla.cli.words import counted
     from phyla.study import load_study, maintain
 
     before = maintain(study, home=home, storage=storage).resize(members, newcomers="fresh" if fresh else "best")
     if before == members:
-        print(f"{study} has {members} members already")
+        print(f"{study} has {counted(members, 'member')} already")
         return
     progress = load_study(study, home=home, storage=storage).progress()
-    print(f"{study} has {members} members, it had {before}")
+    print(f"{study} has {counted(members, 'member')}, it had {before}")
     if progress.planned_trials is not None:
-        print(f"it will end with {progress.planned_trials} completed trials; {progress.completed} are")
+        print(f"it will end with {counted(progress.planned_trials, 'completed trial')}; {progress.completed} are")
     print(f"write population_size={members} into its study file, so that it can be run again")
 
 
@@ -47,8 +48,8 @@ def change(
     study: Annotated[
         str | None, typer.Option(help="Name of the study, if the file has several.", show_default=False)
     ] = None,
-    home: options.Home = None,
-    storage: options.Storage = None,
+    home: options.FileHome = None,
+    storage: options.FileStorage = None,
 ) -> None:
     """Give a study the changed settings of its file, also while it is running; train nothing."""
     from phyla.cli.run import chosen_study

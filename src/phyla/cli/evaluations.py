@@ -85,7 +85,7 @@ def _json(
     return {
         "run": run.name,
         "kind": run.kind,
-        "state": run.state,
+        "state": found.state,
         "suites": [
             {
                 "name": suite.name,
@@ -133,7 +133,7 @@ def lag_row(lag: "Lag") -> dict[str, Any]:
 
 def lag_line(lag: "Lag") -> str:
     """Return how far a suite is behind on one line."""
-    from phyla.cli.words import duration
+    from phyla.cli.words import counted, duration
 
     more = lag.waiting - lag.checkpoints
     older = f"; {more} older or repeated evaluations wait" if more else ""
@@ -141,8 +141,8 @@ def lag_line(lag: "Lag") -> str:
         if lag.complete is None:
             return f"{lag.suite}: nothing is evaluated yet{older}"
         return f"{lag.suite}: up to date at step {_step(lag.complete)}{older}"
-    count = f"{lag.checkpoints} checkpoint{'' if lag.checkpoints == 1 else 's'}"
-    steps = "" if lag.steps is None or lag.complete is None else f" and {lag.steps} steps"
+    count = counted(lag.checkpoints, "checkpoint")
+    steps = "" if lag.steps is None or lag.complete is None else f" and {counted(lag.steps, 'step')}"
     done = "none is complete" if lag.complete is None else f"complete up to step {_step(lag.complete)}"
     return f"{lag.suite}: {count}{steps} behind, the oldest for {duration(lag.oldest_s)}; {done}{older}"
 
@@ -158,15 +158,15 @@ def _print(
     values: "Sequence[GroupValues]",
     limit: int | None,
 ) -> None:
-    from phyla.cli.output import console
+    from phyla.cli.output import console, page_width
 
     out = console()
     checkpoints = len({cell.seen.id for cell in cells})
     cut = limit is not None and checkpoints == limit
     told = ", ".join(f"{count} {fate}" for fate, count in _summary(cells).items())
     if cut:
-        told = f"the newest {limit} checkpoints: {told}"
-    out.print(f"{found.name}: {found.run.state}; {told or 'nothing to show'}", markup=False, soft_wrap=True)
+        told = f"the newest {'checkpoint' if limit == 1 else f'{limit} checkpoints'}: {told}"
+    out.print(f"{found.name}: {found.state}; {told or 'nothing to show'}", markup=False, soft_wrap=True)
     chosen = {suite.name for suite in suites}
     for lag in found.lag():
         if lag.suite in chosen:
@@ -176,7 +176,7 @@ def _print(
         aggregates = {
             one.seen.id: one for one in values if one.group.suite == suite.name and one.group.replicate == 0
         }
-        for made in _tables(suite, own, aggregates, out.width):
+        for made in _tables(suite, own, aggregates, page_width(out)):
             out.print()
             out.print(made)
     if cut:

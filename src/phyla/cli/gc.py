@@ -18,7 +18,7 @@ def gc(
 ) -> None:
     """Delete the checkpoints that nobody needs any more; workers do the same from time to time."""
     from phyla.cli.output import add_row, console, print_json, table
-    from phyla.cli.words import size
+    from phyla.cli.words import counted, size
     from phyla.study import maintain
 
     maintenance = maintain(study, home=home, storage=storage, checkpoints=checkpoints)
@@ -53,10 +53,12 @@ def gc(
         if found.kept:
             console().print(made)
     total = sum(row.size_bytes for row, _ in found.kept)
-    print(f"kept {len(found.kept)} checkpoints ({size(total)}), of at most {found.bound}")
+    print(f"kept {counted(len(found.kept), 'checkpoint')} ({size(total)}), of at most {found.bound}")
     if collected is None:
         names = f": {', '.join(row.name for row in found.collectable)}" if found.collectable else ""
-        print(f"would delete {len(found.collectable)} checkpoints ({size(going)}){names}")
+        print(f"would delete {counted(len(found.collectable), 'checkpoint')} ({size(going)}){names}")
     else:
         names = f": {', '.join(collected.deleted)}" if collected.deleted else ""
-        print(f"deleted {len(collected.deleted)} checkpoints, {size(collected.freed_bytes)} freed{names}")
+        print(
+            f"deleted {counted(len(collected.deleted), 'checkpoint')}, {size(collected.freed_bytes)} freed{names}"
+        )

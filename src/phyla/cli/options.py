@@ -17,6 +17,20 @@ Storage: TypeAlias = Annotated[
     str | None,
     typer.Option(metavar="URL", help="The store.", show_default="PHYLA_STORAGE, else SQLite in the home"),
 ]
+FileHome: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR", help="Where studies live.", show_default="what the file says, else PHYLA_HOME, else .phyla"
+    ),
+]
+FileStorage: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="The store.",
+        show_default="SQLite in --home; else what the file says, else PHYLA_STORAGE, else SQLite in the home",
+    ),
+]
 Checkpoints: TypeAlias = Annotated[
     Path | None,
     typer.Option(

@@ -6,22 +6,32 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from phyla import settings
 from phyla.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-WIDE = 160
+UNCUT = 1_000_000
 """Columns of what goes into a file or a pipe, where nothing needs to be cut to a window."""
+WIDE = 160
+"""Columns up to which tables stand side by side there."""
 
 
 def console(*, stderr: bool = False) -> "Console":
-    """Return a console that colours nothing by itself."""
+    """Return a console that colours nothing by itself; without a terminal it cuts only to `COLUMNS`."""
     from rich.console import Console
 
     made = Console(highlight=False, stderr=stderr)
-    return made if made.is_terminal else Console(highlight=False, stderr=stderr, width=WIDE)
+    if made.is_terminal:
+        return made
+    return Console(highlight=False, stderr=stderr, width=settings.columns() or UNCUT)
+
+
+def page_width(out: "Console") -> int:
+    """Return how many columns of tables may stand side by side."""
+    return WIDE if out.width == UNCUT else out.width
 
 
 def table(*columns: str, right: Sequence[str] = (), elastic: Sequence[str] = ()) -> "Table":

@@ -34,8 +34,8 @@ def run(
     study: Annotated[
         str | None, typer.Option(help="Name of the study, if the file has several.", show_default=False)
     ] = None,
-    home: options.Home = None,
-    storage: options.Storage = None,
+    home: options.FileHome = None,
+    storage: options.FileStorage = None,
     gpus_per_worker: Annotated[
         float, typer.Option(min=0, help="GPUs that each worker sees; 0.5 lets two workers share one.")
     ] = 0,
@@ -206,15 +206,15 @@ def run_study(
 
 def _closing(results: "Results", seconds: float) -> list[str]:
     from phyla.cli.best import best_lines
-    from phyla.cli.words import command, duration
+    from phyla.cli.words import command, counted, duration
 
     counts = results.counts()
     brief = results.replicate is not None
     stopped = f", {counts['cancelled']} stopped early" if counts.get("cancelled") else ""
-    ended = f"{counts.get('completed', 0)} trials completed, {counts.get('failed', 0)} failed{stopped}"
+    ended = f"{counted(counts.get('completed', 0), 'trial')} completed, {counts.get('failed', 0)} failed{stopped}"
     count = len(results.front())
     again = command("best", results.name, results.places)
-    front = [f"{count} trials on the Pareto front: {again}"] if results.aim.tradeoffs and count else []
+    front = [f"{counted(count, 'trial')} on the Pareto front: {again}"] if results.aim.tradeoffs and count else []
     return [
         f"{ended}, in {duration(seconds)}",
         *best_lines(results)[: 1 if brief else None],

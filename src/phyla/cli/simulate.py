@@ -33,7 +33,10 @@ def simulate(
         float | None, typer.Option(min=0, help="Mean seconds of one training step.", show_default=False)
     ] = None,
     trial_seconds: Annotated[
-        float | None, typer.Option(min=0, help="Mean seconds of one trial, instead.", show_default=False)
+        float | None,
+        typer.Option(
+            min=0, help="Mean seconds of one trial, however many steps it has, instead.", show_default=False
+        ),
     ] = None,
     like: Annotated[
         str | None,
@@ -63,8 +66,8 @@ def simulate(
     study: Annotated[
         str | None, typer.Option(help="Name of the study, if the file has several.", show_default=False)
     ] = None,
-    home: options.Home = None,
-    storage: options.Storage = None,
+    home: options.FileHome = None,
+    storage: options.FileStorage = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Predict on a virtual clock what running a study will take. Nothing is trained."""
@@ -118,17 +121,19 @@ def _row(simulated: "Simulated") -> dict[str, Any]:
 
 def _print(study: "Study", asked: "Simulated", others: "list[Simulated]") -> None:
     from phyla.cli.output import add_row, console, table
-    from phyla.cli.words import duration
+    from phyla.cli.words import counted, duration
 
     out = console()
-    crew = f"{asked.workers} workers" + (f" and {asked.evaluators} evaluators" if asked.evaluators else "")
+    crew = counted(asked.workers, "worker")
+    crew += f" and {counted(asked.evaluators, 'evaluator')}" if asked.evaluators else ""
     low, high = asked.wall_range_s
-    times = f"{len(asked.runs)} runs: {duration(low)} to {duration(high)}"
+    times = f"{counted(len(asked.runs), 'run')}: {duration(low)} to {duration(high)}"
     lines = [f"{study.name} with {crew}: {duration(asked.wall_s)} ({times})"]
     lines += _troubles(asked)
+    lines += (f"note: {note}" for note in asked.notes)
     lines.append(
         f"trials: {_range([run.completed for run in asked.runs])} completed in "
-        f"{_range([run.attempts for run in asked.runs])} attempts, "
+        f"{_counted([run.attempts for run in asked.runs], 'attempt')}, "
         f"{_range([run.failed for run in asked.runs])} given up"
     )
     lines.append(
@@ -138,7 +143,7 @@ def _print(study: "Study", asked: "Simulated", others: "list[Simulated]") -> Non
     for suite in study.rules.suites:
         lags = [run.lag[suite.name] for run in asked.runs]
         lines.append(
-            f"evaluation of {suite.name}: {_range([lag.complete for lag in lags])} groups complete, "
+            f"evaluation of {suite.name}: {_counted([lag.complete for lag in lags], 'group')} complete, "
             f"{_range([lag.others for lag in lags])} not; behind by {duration(max(lag.median_s for lag in lags))} "
             f"in the median, {duration(max(lag.longest_s for lag in lags))} at most"
         )
@@ -160,12 +165,13 @@ def _print(study: "Study", asked: "Simulated", others: "list[Simulated]") -> Non
 
 
 def _troubles(asked: "Simulated") -> list[str]:
-    from phyla.cli.words import NOTHING
+    from phyla.cli.words import NOTHING, counted
 
     ended = [run for run in asked.runs if run.state != "completed"]
     if not ended:
         return []
-    return [f"{len(ended)} of {len(asked.runs)} runs did not complete; the first: {ended[0].message or NOTHING}"]
+    runs = counted(len(asked.runs), "run")
+    return [f"{len(ended)} of {runs} did not complete; the first: {ended[0].message or NOTHING}"]
 
 
 def _comparison(others: "list[Simulated]") -> Any:
@@ -181,6 +187,10 @@ def _comparison(others: "list[Simulated]") -> Any:
         told = (f"{shares[name]:.1%}" for name in ("training", "waiting", "lost"))
         add_row(made, one.workers, *walls, f"{hours:.4g}", *told, style="" if one.completes else "red")
     return made
+
+
+def _counted(values: list[int], noun: str) -> str:
+    return f"{_range(values)} {noun}{'' if set(values) == {1} else 's'}"
 
 
 def _range(values: list[int]) -> str:

@@ -58,7 +58,7 @@ def _all(studies: "list[Results]", home: options.Home, storage: options.Storage,
         add_row(
             made,
             results.name,
-            progress.study.state,
+            progress.study.state if progress.silent_s is None else f"{progress.study.state}, no worker",
             f"{progress.completed}/{progress.planned_trials or '?'}",
             number(progress.best.fitness) if progress.best else NOTHING,
             results.metric,
@@ -114,12 +114,14 @@ def _one(results: "Results", *, as_json: bool) -> None:
 
 
 def _head(results: "Results", progress: "Progress") -> list[str]:
-    from phyla.cli.words import duration, fitness
+    from phyla.cli.words import counted, duration, fitness
 
     record = progress.study
     lines = [f"{record.name}: {record.state}, last activity {duration(progress.now - progress.last_activity)} ago"]
     if record.message:
         lines.append(record.message)
+    if progress.silent_s is not None:
+        lines.append(_silence(progress, progress.silent_s))
     others = "".join(
         f", {count} {'stopped early' if state == 'cancelled' else state}"
         for state, count in progress.counts.items()
@@ -127,7 +129,7 @@ def _head(results: "Results", progress: "Progress") -> list[str]:
     )
     lines.append(
         f"{progress.completed}/{progress.planned_trials or '?'} trials completed{others}; "
-        f"{progress.spent_steps}/{progress.total_steps or '?'} steps by {progress.active} members"
+        f"{progress.spent_steps}/{progress.total_steps or '?'} steps by {counted(progress.active, 'member')}"
     )
     for change in results.changes()[-CHANGES_SHOWN:]:
         ago = duration(progress.now - change.at)
@@ -139,6 +141,15 @@ def _head(results: "Results", progress: "Progress") -> list[str]:
             f"step {best.reached_step}{_front(results, progress)}"
         )
     return lines
+
+
+def _silence(progress: "Progress", silent_s: float) -> str:
+    from phyla.cli.words import duration
+
+    what = (
+        "no worker has renewed its lease" if progress.running else "no trial is running, and nothing has happened"
+    )
+    return f"{what} for {duration(silent_s)}; run it again to go on"
 
 
 def _names(results: "Results") -> str:
@@ -262,6 +273,7 @@ def _summary(results: "Results", progress: "Progress") -> dict[str, Any]:
         "study": results.name,
         "state": progress.study.state,
         "message": progress.study.message,
+        "silent_s": progress.silent_s,
         "metric": results.metric,
         "maximize": results.maximize,
         "population_size": progress.active,

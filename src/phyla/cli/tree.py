@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-from phyla.cli.words import first_line, fitness, params
+from phyla.cli.words import counted, first_line, fitness, params
 from phyla.lineage import Lineage
 from phyla.population import describe
 from phyla.records import TrialRecord, TrialState
@@ -74,7 +74,7 @@ def drawn(study: str, lineage: Lineage, shown: Shown, depth: int | None) -> "Tre
     from rich.tree import Tree
 
     weights = _weights(lineage)
-    head = f"{study}: {len(lineage)} trials, {len(lineage.jumps)} jumps"
+    head = f"{study}: {counted(len(lineage), 'trial')}, {counted(len(lineage.jumps), 'jump')}"
     if len(shown.trials) < len(lineage):
         head += f"; {len(shown.trials)} shown, all with --all"
     tree = Tree(Text(head), highlight=False)

@@ -143,7 +143,7 @@ def _print_plan(rows: "list[Planned]", workers: int, *, as_json: bool) -> None:
     from dataclasses import asdict
 
     from phyla.cli.output import add_row, console, print_json, table
-    from phyla.cli.words import NOTHING, duration
+    from phyla.cli.words import NOTHING, counted, duration
 
     if as_json:
         print_json([asdict(row) for row in rows])
@@ -164,9 +164,9 @@ def _print_plan(rows: "list[Planned]", workers: int, *, as_json: bool) -> None:
         )
     console().print(made)
     known = [row.seconds for row in rows if row.seconds is not None]
-    total = f", about {duration(sum(known))} with {max(1, workers)} workers" if known else ""
+    total = f", about {duration(sum(known))} with {counted(max(1, workers), 'worker')}" if known else ""
     unknown = any(row.cells and row.seconds is None for row in rows)
     print(
-        f"{sum(row.cells for row in rows)} shards would be computed{total}"
+        f"{counted(sum(row.cells for row in rows), 'shard')} would be computed{total}"
         + ("; what never ran is not in the estimate" if unknown else "")
     )

@@ -13,6 +13,11 @@ from phyla.study import Places, Progress
 NOTHING = "-"
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun, as in "1 trial" and "3 trials"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def number(value: float | None) -> str:
     """Return a number with six digits, or a dash for none."""
     if value is None:

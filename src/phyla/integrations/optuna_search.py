@@ -1,6 +1,7 @@
 """Whole runs proposed by a sampler of Optuna."""
 
 import importlib.util
+import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -353,14 +354,18 @@ def _states() -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep Optuna from telling of every study that is made."""
+    """Keep Optuna from telling of every study that is made, and of greenlet, a package that it does without."""
     import optuna
 
     before = optuna.logging.get_verbosity()
+    gaussian = logging.getLogger("optuna._gp.batched_lbfgsb")
+    level = gaussian.level
     optuna.logging.set_verbosity(max(before, optuna.logging.WARNING))
+    gaussian.setLevel(logging.ERROR)
     try:
         yield
     finally:
+        gaussian.setLevel(level)
         optuna.logging.set_verbosity(before)
 
 

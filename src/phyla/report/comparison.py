@@ -172,11 +172,17 @@ class StudyComparison:
 
     @property
     def target(self) -> float:
-        """The value whose first time is asked for; by default the worst median of the groups' final values."""
+        """The value whose first time is asked for.
+
+        By default the worst median of the groups' final values, where of two values in the middle the worse one
+        counts. So it was reached by more than half of each group's replicates.
+        """
         if self.given_target is not None:
             return self.given_target
-        medians = [group.final.median for group in self.groups]
-        return min(medians) if self.maximize else max(medians)
+        finals = [group.final.values for group in self.groups]
+        if self.maximize:
+            return min(map(statistics.median_low, finals))
+        return max(map(statistics.median_high, finals))
 
     def reached(self, group: StudyGroup) -> tuple[int, float | None]:
         """Return how many replicates reached the target, and the median work after which they did.
@@ -306,7 +312,8 @@ def compare_studies(
         studies: at least two.
         measure: what counts as good.
         by: what counts as work.
-        target: the value whose first time is asked for; by default the worst median of the groups' final values.
+        target: the value whose first time is asked for; by default the worst median of the groups' final values,
+            of two in the middle the worse one.
 
     Raises:
         UsageError: fewer than two studies, different objectives, or none has a finite fitness.
@@ -347,13 +354,21 @@ def _check(studies: Sequence[ComparedStudy]) -> None:
             f"a comparison needs at least two studies, or replicates of one; there is {what}. One study is shown "
             "by `phyla report STUDY`; `phyla run FILE --replicates 5` makes replicates"
         )
-    objectives: dict[str, list[str]] = {}
+    objectives: dict[object, list[ComparedStudy]] = {}
     for one in studies:
-        aim = f"{'maximise' if one.data.maximize else 'minimise'} {one.data.metric!r}"
-        objectives.setdefault(aim, []).append(one.name)
+        objectives.setdefault(_objective(one.data), []).append(one)
     if len(objectives) > 1:
-        told = "; ".join(f"{', '.join(names)}: {aim}" for aim, names in objectives.items())
-        raise UsageError(f"studies with different objectives cannot be compared: {told}")
+        told = "; ".join(f"{', '.join(one.name for one in its)}: {its[0].data.aim}" for its in objectives.values())
+        raise UsageError(
+            f"studies with different objectives cannot be compared: {told}. Run them with one objective, "
+            "constraints too, under new names; metrics that it does not name are kept as well"
+        )
+
+
+def _objective(data: StudyData) -> object:
+    """Return what two objectives have in common if they are one; the order of constraints is none of it."""
+    what, *constraints = data.aim.split(", subject to ")
+    return data.metric, data.maximize, what, frozenset(" and ".join(constraints).split(" and "))
 
 
 def _different_fitness(studies: Sequence[ComparedStudy]) -> list[str]:

@@ -8,7 +8,7 @@ from phyla.report.comparison import StudyComparison, StudyGroup
 from phyla.report.comparison_figures import curves_figure, finals_figure, sensitivity_figure
 from phyla.report.page import ROWS, Cell, document, figure_section, section, table, write_page
 from phyla.report.times import time_figure
-from phyla.report.words import duration, number, score, short
+from phyla.report.words import counted, duration, number, score, short
 
 ALPHA = 0.05
 """Adjusted p below which a difference is set in bold."""
@@ -105,7 +105,7 @@ def _tests(comparison: StudyComparison) -> str:
     rows: list[list[Cell]] = []
     for test in comparison.tests[:ROWS]:
         sure = test.p_holm is not None and test.p_holm < ALPHA
-        counts = f"{test.count[0]} pairs" if test.paired else f"{test.count[0]} and {test.count[1]}"
+        counts = counted(test.count[0], "pair") if test.paired else f"{test.count[0]} and {test.count[1]}"
         rows.append(
             [
                 (test.first, ""),

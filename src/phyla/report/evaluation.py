@@ -17,6 +17,7 @@ class EvaluationData:
 
     Attributes:
         run: the run.
+        state: how it stands; by default the run's own state, which of a study says nothing.
         suites: its suites.
         cells: what became of every eval task on every checkpoint that is shown.
         values: the aggregates of every group on those checkpoints.
@@ -36,6 +37,7 @@ class EvaluationData:
     lag: Sequence[Lag] = ()
     members: Mapping[int, int] = field(default_factory=dict)
     now: float
+    state: str | None = None
 
     def __repr__(self) -> str:
         return f"<EvaluationData of {self.run.name!r}: {len(self.checkpoints):,} checkpoints>"

@@ -79,10 +79,11 @@ def evaluation_header(data: EvaluationData, title: str) -> str:
     top = "".join(_best(data, one) for one in best) or '<p class="score none">no best checkpoint yet</p>'
     behind = "".join(f'<p class="path">{escape(line)}</p>' for line in lag_words(data))
     message = f'<p class="message">{escape(run.message)}</p>' if run.message else ""
+    state = escape(data.state or run.state.value)
     where = f" of <code>{escape(run.location)}</code>" if run.kind is RunKind.DIRECTORY else ""
     return f"""<header>
 <p class="kind">evaluation of checkpoints{where}</p>
-<h1>{escape(title)} <span class="state {escape(run.state.value)}">{escape(run.state.value)}</span></h1>
+<h1>{escape(title)} <span class="state {state}">{state}</span></h1>
 {message}
 <div class="summary"><div class="best">{top}{behind}</div><dl>{cells}</dl></div>
 </header>"""

@@ -91,6 +91,7 @@ class SimulatedRun:
         completed: completed trials.
         failed: trials that were given up after their last attempt.
         attempts: attempts at trials.
+        trial_steps: steps of the shortest and of the longest completed trial that trained; zeros without any.
         checkpoints: checkpoints that were there at the same time, at most.
         lag: per suite, how long evaluation took to follow.
         best: the best fitness that a member ended with; nan without any. Of the synthetic curve it says nothing.
@@ -104,6 +105,7 @@ class SimulatedRun:
     completed: int
     failed: int
     attempts: int
+    trial_steps: tuple[int, int]
     checkpoints: int
     lag: dict[str, EvaluationLag]
     best: float

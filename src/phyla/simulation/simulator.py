@@ -496,6 +496,7 @@ class Simulator:
         if self._ended is None:
             message = "it stands still: " + (self._idle.why if self._idle else "nobody asks for work")
         kept = self._kept(heads)
+        trained = sorted(set(self._steps) - {0}) or [0]
         return SimulatedRun(
             state=study.state,
             message=message,
@@ -505,6 +506,7 @@ class Simulator:
             completed=counts.get("completed", 0),
             failed=counts.get("failed", 0),
             attempts=self._attempts,
+            trial_steps=(trained[0], trained[-1]),
             checkpoints=self._alive,
             lag=self._lag(),
             best=max(orders, default=(0.0, math.nan), key=lambda pair: pair[0] or 0.0)[1] or math.nan,

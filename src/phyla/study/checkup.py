@@ -269,7 +269,11 @@ def _study(store: "Store", study: StudyRecord, places: Places) -> Iterator[Findi
             "--checkpoints",
         )
     else:
-        yield Finding(Verdict.OK, about, f"{study.state}, {len(rows)} checkpoints as they should be")
+        yield Finding(
+            Verdict.OK,
+            about,
+            f"{study.state}, {len(rows)} checkpoint{'' if len(rows) == 1 else 's'} as they should be",
+        )
     dead = sorted({attempt.worker for attempt in running if is_alive_here(attempt.worker) is False})
     if dead:
         yield Finding(

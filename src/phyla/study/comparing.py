@@ -34,7 +34,8 @@ def compare(
             them, or one study is, these are compared with each other, and told apart by their homes.
         metric: `best`, the best fitness so far, or `median`, the median of every member's newest one.
         by: `steps` of all members together, or `time` in which anything was running.
-        target: the value whose first time is told; by default the worst median of the final values.
+        target: the value whose first time is told; by default the worst median of the final values, of two in
+            the middle the worse one.
         home: directory where the named studies live; by default `.phyla` or the environment's.
         storage: URL of their store, if that is not in the home.
         checkpoints: directory of all studies' checkpoints, if that is not in the home.
@@ -44,7 +45,7 @@ def compare(
 
     Raises:
         StudyNotFound: there is no such study there.
-        UsageError: fewer than two studies, different objectives, or none has a finite fitness.
+        UsageError: fewer than two studies, different objectives or constraints, or none has a finite fitness.
         ConfigurationError: an argument makes no sense.
         StoreError: the database failed.
     """

@@ -116,6 +116,15 @@ class Evaluations:
         return self._store.find_run(self._run.name) or self._run
 
     @property
+    def state(self) -> str:
+        """How it stands: of a study whose own suites are evaluated, as the study; else as the watched run."""
+        run = self.run
+        if run.study is None or run.config:
+            return run.state.value
+        with self._store.reader(run.study) as reader:
+            return reader.study().state.value
+
+    @property
     def suites(self) -> tuple[SuiteOutline, ...]:
         """The suites, as the study's or the run's configuration has them, without their functions."""
         run = self.run
@@ -379,6 +388,7 @@ class Evaluations:
             now = reader.now()
         return EvaluationData(
             run=self.run,
+            state=self.state,
             suites=self.suites,
             cells=tuple(cells),
             values=tuple(values),

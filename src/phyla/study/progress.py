@@ -8,7 +8,17 @@ from phyla import plugins
 from phyla.errors import PhylaError
 from phyla.machine import ALL
 from phyla.population import front_of
-from phyla.records import Aim, Attempt, AttemptState, JsonObject, Member, StudyRecord, TrialRecord
+from phyla.records import (
+    Aim,
+    Attempt,
+    AttemptState,
+    JsonObject,
+    Member,
+    StudyRecord,
+    StudyState,
+    TrialRecord,
+)
+from phyla.study.expecting import trials_left
 
 if TYPE_CHECKING:
     from phyla.store import Reader
@@ -38,6 +48,8 @@ class Progress:
         member_steps: steps that each member is to spend in all; None if unknown.
         planned_trials: completed trials that the study is expected to end with; None if unknown.
         last_activity: when a trial was last claimed or ended; the study's creation before the first one.
+        silent_s: seconds for which nobody has renewed a lease, or begun or ended a trial, where a study is running
+            and no lease is left; None otherwise.
     """
 
     study: StudyRecord
@@ -52,6 +64,7 @@ class Progress:
     member_steps: int | None
     planned_trials: int | None
     last_activity: float
+    silent_s: float | None = None
 
     @property
     def completed(self) -> int:
@@ -113,21 +126,46 @@ def look(
         if trial is not None:
             trials[member.index] = reader.trial(trial)
     study = reader.study()
-    steps = planned_steps(config)
+    counts = reader.counts()
+    strategy = _strategy(config)
+    now, running = reader.now(), tuple(reader.running())
+    last_activity = _last_activity(reader, study, members)
+    leases = [attempt.expires_at for attempt in running]
+    silent = silent_s(leases, now, lease_s(config), last_activity)
     return Progress(
         study=study,
-        now=reader.now(),
+        now=now,
         members=members,
         trials=trials,
-        running=tuple(reader.running()),
-        counts=reader.counts(),
+        running=running,
+        counts=counts,
         best=front[0] if front else None,
         front=tuple(front),
         aim=aim,
-        member_steps=steps,
-        planned_trials=_planned_trials(config, steps, members),
-        last_activity=_last_activity(reader, study, members),
+        member_steps=None if strategy is None else strategy.member_steps,
+        planned_trials=_planned_trials(study, strategy, members, counts.get("completed", 0)),
+        last_activity=last_activity,
+        silent_s=silent if study.state is StudyState.RUNNING else None,
     )
+
+
+def silent_s(leases: Sequence[float], now: float, length_s: float, last_activity: float) -> float | None:
+    """Return for how many seconds nobody has worked on a study that is running; None while somebody may.
+
+    Args:
+        leases: when each lease runs out, or ran out.
+        now: the time.
+        length_s: how long a lease lasts; nobody is missed for a shorter time.
+        last_activity: when a trial was last claimed or ended.
+    """
+    silent = now - max([last_activity, *(expires_at - length_s for expires_at in leases)])
+    return None if any(expires_at >= now for expires_at in leases) or silent <= length_s else silent
+
+
+def lease_s(config: JsonObject) -> float:
+    """Return how long a claim lasts unless renewed, in seconds."""
+    options: Any = config["options"]
+    return float(options["lease_s"])
 
 
 def best_of(reader: "Reader", aim: Aim) -> list[TrialRecord]:
@@ -135,25 +173,23 @@ def best_of(reader: "Reader", aim: Aim) -> list[TrialRecord]:
     return front_of(reader.best_trials(ALL)) if aim.tradeoffs else list(reader.best_trials(1))
 
 
-def planned_steps(config: JsonObject) -> int | None:
-    """Return the steps that each member of a study is to spend in all; None if that cannot be known here."""
+def _strategy(config: JsonObject) -> Any:
+    """Return the strategy of a configuration; None where its code is not to be had."""
     try:
-        strategy: Any = plugins.decode(config["strategy"])
+        return plugins.decode(config["strategy"])
     except PhylaError:
         return None
-    steps: int | None = strategy.member_steps
-    return steps
 
 
-def _planned_trials(config: JsonObject, steps: int | None, members: Sequence[Member]) -> int | None:
-    strategy = config["strategy"]
-    length = strategy.get("steps_per_trial") if isinstance(strategy, Mapping) else None
-    if steps is None or not isinstance(length, int) or length < 1:
+def _planned_trials(study: StudyRecord, strategy: Any, members: Sequence[Member], completed: int) -> int | None:
+    if study.state is StudyState.COMPLETED:
+        return completed
+    if strategy is None:
         return None
-    # Those before a change of the length were as long as they were.
-    completed = sum(member.generation - member.joined_generation for member in members)
-    left = (max(0, steps - member.spent_steps) for member in members if not member.retired)
-    return completed + sum(-(-each // length) for each in left)
+    # Those before a change of their length were as long as they were.
+    done = sum(member.generation - member.joined_generation for member in members)
+    left = [trials_left(strategy, member) for member in members]
+    return None if None in left else done + sum(each for each in left if each is not None)
 
 
 def _last_activity(reader: "Reader", study: StudyRecord, members: Sequence[Member]) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 
 from phyla import plugins
 from phyla.controller import from_config
-from phyla.errors import ConfigurationError, StudyChanged, StudyNotFound
+from phyla.errors import ConfigurationError, NotImportable, StudyChanged, StudyNotFound
 from phyla.lineage import Lineage
 from phyla.machine import Rules
 from phyla.population import FixedSchedule, Replay, Strategy
@@ -344,8 +344,8 @@ class _Old:
                     "defined where it cannot be found again; call phyla.replay(..., train=function) or "
                     "phyla.continue_training(..., train=function)"
                 )
-            train = plugins.resolve(str(config["train"]))
-            setup = setup or (plugins.resolve(str(config["setup"])) if config.get("setup") else None)
+            train = self._found("train")
+            setup = setup or (self._found("setup") if config.get("setup") else None)
         before, now = config.get("train_source"), source_digest(train)
         if before and now and before != now:
             notes.append(
@@ -374,6 +374,21 @@ class _Old:
         return Prepared(
             study=study, of=self.name, trial=last.id, digest=digest, fitness=last.fitness, notes=tuple(notes)
         )
+
+    def _found(self, which: str) -> Callable[..., object]:
+        """Return a function of the study by the name that it had.
+
+        Raises:
+            NotImportable: it is not there any more.
+        """
+        try:
+            return plugins.resolve(str(self.record.config[which]))
+        except NotImportable as error:
+            raise NotImportable(
+                f"{which} of study {self.name!r} is not where it was: {error}. Put it back there; or name it in "
+                f"Python, from where it is now: phyla.replay({self.name!r}, train=function) or "
+                f"phyla.continue_training({self.name!r}, steps, train=function), with setup= if the study had one"
+            ) from error
 
     def _check_new(self, study: Study) -> None:
         """Refuse a name that another study has; the same again is resumed."""

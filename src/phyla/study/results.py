@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -24,7 +24,7 @@ from phyla.records import (
 from phyla.space import Params
 from phyla.study.opening import find_study, sqlite_file
 from phyla.study.places import Places
-from phyla.study.progress import Failures, Progress, best_of, look
+from phyla.study.progress import Failures, Progress, best_of, lease_s, look, silent_s
 from phyla.study.replicates import Replicate, replicate_of
 
 if TYPE_CHECKING:
@@ -163,8 +163,7 @@ class Results:
     @property
     def lease_s(self) -> float:
         """Seconds a claim lasts unless renewed."""
-        options: Any = self._study.config["options"]
-        return float(options["lease_s"])
+        return lease_s(self._study.config)
 
     @property
     def best(self) -> Best | None:
@@ -254,7 +253,14 @@ class Results:
             choose: the members whose trials are wanted; by default all.
         """
         with self._reader() as reader:
-            return look(reader, reader.study().config, choose)
+            progress = look(reader, reader.study().config, choose)
+        run = None if progress.silent_s is None else self._store.find_run(self.name)
+        if run is None:
+            return progress
+        with self._store.evaluations(run) as reader:
+            leases = [attempt.expires_at for attempt in reader.running_evaluations()]
+        silent = silent_s(leases, progress.now, self.lease_s, progress.now - (progress.silent_s or 0.0))
+        return replace(progress, silent_s=silent)
 
     def failures(self, since: float) -> Callable[[], list[Attempt]]:
         """Return a function that tells, at each call, the attempts that failed since the call before.

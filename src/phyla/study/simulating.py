@@ -1,6 +1,6 @@
 """What a study would take, found out on a virtual clock before it is run."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, median
 from typing import Any, final
@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from phyla.errors import ConfigurationError
-from phyla.machine import bound
+from phyla.machine import Rules, bound
 from phyla.records import EvalTaskKind, TrialKind, TrialState, WorkKind
 from phyla.simulation import (
     Crew,
@@ -37,12 +37,14 @@ class Simulated:
         runs: each simulated run.
         bound: checkpoints that can be in use or best at most, milestones not counted; others are there until they
             are collected.
+        notes: what a reader has to know: what of the study is not simulated, and which arguments mislead.
     """
 
     workers: int
     evaluators: int
     runs: tuple[SimulatedRun, ...]
     bound: int
+    notes: tuple[str, ...] = ()
 
     @property
     def wall_s(self) -> float:
@@ -81,6 +83,7 @@ class Simulated:
             "shares": self.shares(),
             "wasted": self.wasted(),
             "checkpoints_bound": self.bound,
+            "notes": list(self.notes),
             "runs": [{**asdict(run), "state": str(run.state)} for run in self.runs],
         }
 
@@ -110,7 +113,7 @@ def simulate(
 
     The study's own strategy, space, suites and options decide, through the real controller and a store in memory;
     only durations, failures and fitness are drawn. Workers take no time to start, and an idle one asks again as
-    soon as something changed.
+    soon as something changed. Stopping rules have nothing to look at, and stop nothing; `notes` say so.
 
     Args:
         study: the study. Its functions are not called, and its store is not opened.
@@ -150,6 +153,10 @@ def simulate(
         raise ConfigurationError(f"kinds={kinds!r}: choose 'train', 'evaluate', or both")
     if evaluators and not rules.suites:
         raise ConfigurationError(f"evaluators={evaluators}: the study has no suites= to evaluate")
+    if eval_s and not rules.suites:
+        raise ConfigurationError(
+            f"eval_s={eval_s!r} (on the command line: --eval-seconds): the study has no suites= to evaluate"
+        )
     crew = Crew(workers=workers, evaluators=evaluators, kinds=frozenset(WorkKind(kind) for kind in wanted))
     durations = _durations(study, like, step_s, trial_s, load_s, save_s, eval_s, spread)
     hazards = Hazards(
@@ -169,7 +176,24 @@ def simulate(
         evaluators=evaluators,
         runs=tuple(done),
         bound=bound(rules.strategy.population_size, rules),
+        notes=tuple(_notes(rules, done, trial_s)),
     )
+
+
+def _notes(rules: Rules, runs: Sequence[SimulatedRun], trial_s: float | None) -> Iterator[str]:
+    if rules.stopping:
+        names = ", ".join(type(rule).__name__ for rule in rules.stopping)
+        yield (
+            f"stopping rules ({names}) are not simulated: every trial trains to its end here, and what they would "
+            "save, or have trained again, is not in these figures"
+        )
+    shortest = min(run.trial_steps[0] for run in runs)
+    longest = max(run.trial_steps[1] for run in runs)
+    if trial_s is not None and shortest < longest:
+        yield (
+            f"trials of {shortest} and of {longest} steps take the same {trial_s:g} s on average here; where "
+            "longer ones take longer, give step_s (on the command line: --step-seconds)"
+        )
 
 
 def _durations(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from phyla.cli.watching import Pace
-from phyla.cli.words import command, duration, first_line, masked, number, size
+from phyla.cli.words import command, counted, duration, first_line, masked, number, size
 from phyla.study import Places
 
 
@@ -24,6 +24,10 @@ from phyla.study import Places
 )
 def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_counts_agree_with_their_nouns() -> None:
+    assert [counted(count, "trial") for count in (0, 1, 2)] == ["0 trials", "1 trial", "2 trials"]
 
 
 def test_numbers_and_sizes() -> None:

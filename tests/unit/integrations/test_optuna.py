@@ -3,10 +3,13 @@
 import itertools
 import json
 import math
+import os
 import pickle
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,7 @@ from phyla.integrations.optuna_space import distribution, read, written
 from phyla.machine import Ended, Failure, Rules
 from phyla.population import Divergence
 from phyla.records import Maximize, Minimize, Objective, Report, StudyState, TrialRecord, TrialState
+from phyla.settings import child_environment
 from phyla.space import Choice, Float, Int, Ordinal, Parameter, Params, Space
 from simulation import Simulation
 
@@ -70,6 +74,25 @@ def test_samplers_that_learn_come_near_the_optimum(sampler: str, maximise: bool)
     far = distances(ran(strategy, lambda trial: sign * bowl(trial), objective=objective))
     assert np.mean(far[-8:]) < 0.45 * np.mean(far[:8])
     assert min(far) < 0.7
+
+
+def test_a_package_that_optuna_does_without_is_not_warned_of() -> None:
+    code = """
+import sys
+
+sys.modules["greenlet"] = None
+sys.path.insert(0, sys.argv[1])
+from test_optuna import Optuna, ran
+
+assert len(ran(Optuna(12, 1, "gp"))) == 12
+assert "optuna._gp.batched_lbfgsb" in sys.modules
+"""
+    here = Path(__file__).parent
+    environment = child_environment({"PYTHONPATH": os.pathsep.join([str(here.parents[1]), *sys.path])})
+    words = [sys.executable, "-c", code, str(here)]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "greenlet" not in done.stdout + done.stderr
 
 
 def test_cma_es_goes_on_where_it_was_generation_by_generation() -> None:

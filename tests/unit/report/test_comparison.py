@@ -14,7 +14,16 @@ from scipy import stats
 
 from compared import replicates_of, study_of
 from phyla.errors import UsageError
-from phyla.records import AttemptState, Phase, StudyState
+from phyla.records import (
+    AttemptState,
+    Constrained,
+    Maximize,
+    Minimize,
+    Objective,
+    Pareto,
+    Phase,
+    StudyState,
+)
 from phyla.report import (
     ComparedStudy,
     StudyComparison,
@@ -117,6 +126,21 @@ def test_the_target_is_the_worst_median_or_what_was_asked_for() -> None:
     assert compare_studies(down).target == 0.7
 
 
+@pytest.mark.parametrize("maximize", [True, False])
+@given(st.lists(st.lists(st.floats(0.1, 1.0), min_size=1, max_size=6), min_size=1, max_size=3))
+def test_more_than_half_of_each_group_reach_the_target(maximize: bool, groups: list[list[float]]) -> None:
+    studies = [
+        replace(one, data=replace(one.data, maximize=maximize))
+        for index, finals in enumerate([*groups, [0.5]])
+        for one in replicates_of(f"g{index}", finals)
+    ]
+    comparison = compare_studies(studies)
+    for group in comparison.groups:
+        count, work = comparison.reached(group)
+        assert 2 * count > len(group.studies)
+        assert work == 10.0
+
+
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=6), st.integers(0, 9))
 def test_the_first_time_is_the_median_over_all_replicates(histories: list[tuple[int, int]], target: int) -> None:
     studies = [
@@ -134,11 +158,45 @@ def test_the_first_time_is_the_median_over_all_replicates(histories: list[tuple[
 
 def test_different_objectives_are_refused_with_names() -> None:
     other = ComparedStudy(data=study_of([(0, 1, 1.0, 0.5)], name="odd", metric="loss"), group="odd")
-    with pytest.raises(UsageError, match=r"a-r0, a-r1: maximise 'score'; odd: maximise 'loss'"):
+    with pytest.raises(UsageError, match=r"a-r0, a-r1: maximise score; odd: maximise loss. Run them"):
         compare_studies([*replicates_of("a", A[:2]), other])
     down = ComparedStudy(data=study_of([(0, 1, 1.0, 0.5)], name="down", maximize=False), group="down")
-    with pytest.raises(UsageError, match=r"a-r0: maximise 'score'; down: minimise 'score'"):
+    with pytest.raises(UsageError, match=r"a-r0: maximise score; down: minimise score"):
         compare_studies([*replicates_of("a", A[:1]), down])
+
+
+BEST = Maximize("score")
+FRONT = Pareto(BEST, Minimize("size"))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (BEST, Constrained(BEST, "size <= 6")),
+        (FRONT, Constrained(FRONT, "size <= 6")),
+        (Constrained(BEST, "size <= 6"), Constrained(BEST, "size <= 7")),
+        (Constrained(BEST, "size <= 6"), Constrained(BEST, ["size <= 6", "ms <= 6"])),
+        (BEST, FRONT),
+        (FRONT, Pareto(BEST, Minimize("ms"))),
+    ],
+)
+def test_objectives_that_differ_in_constraints_or_goals_are_refused(first: Objective, second: Objective) -> None:
+    told = f"one: {first.description}; two: {second.description}."
+    with pytest.raises(UsageError, match=re.escape(told)):
+        compare_studies([aimed("one", first), aimed("two", second)])
+
+
+def test_the_order_of_constraints_makes_no_other_objective() -> None:
+    first = Constrained(BEST, ["size <= 6", "ms <= 7"])
+    second = Constrained(BEST, ["ms<=7.0", "size <= 6"])
+    assert len(compare_studies([aimed("one", first), aimed("two", second)]).groups) == 2
+
+
+def aimed(name: str, objective: Objective) -> ComparedStudy:
+    """A study with an objective."""
+    data = study_of([(0, 1, 1.0, 0.5)], name=name, metric=objective.name, maximize=objective.maximize)
+    data = replace(data, description=objective.description, tradeoffs=objective.tradeoffs)
+    return ComparedStudy(data=data, group=name)
 
 
 def test_a_study_without_a_finite_fitness_is_named_and_left_out() -> None:

@@ -32,7 +32,7 @@ def study(home: Path, name: str = "s", function: Any = never, **settings: Any) -
         name,
         phyla.Space(x=phyla.Float(0.0, 1.0)),
         phyla.Maximize("Q"),
-        phyla.PBT(population_size=3, steps_per_trial=2, total_steps=8),
+        settings.pop("strategy", phyla.PBT(population_size=3, steps_per_trial=2, total_steps=8)),
         function,
         home=home,
         **settings,
@@ -70,6 +70,23 @@ def test_durations_are_those_of_a_study_that_was_run(tmp_path: Path) -> None:
     assert least <= found.wall_s <= 24 * max(by_step) + 12 * max(by_task["judge"])
 
 
+def test_stopping_rules_are_not_simulated_and_said_not_to_be(tmp_path: Path) -> None:
+    rules = [phyla.MedianStopping(min_steps=1), phyla.Divergence()]
+    found = phyla.simulate(study(tmp_path, stopping=rules), trial_s=1.0)
+    (note,) = found.to_json()["notes"]
+    assert note.startswith("stopping rules (MedianStopping, Divergence) are not simulated")
+    assert phyla.simulate(study(tmp_path), trial_s=1.0).notes == ()
+
+
+def test_one_time_for_trials_of_different_lengths_is_noted(tmp_path: Path) -> None:
+    rungs = phyla.ASHA(members=9, min_steps=10, total_steps=90)
+    asked = study(tmp_path, strategy=rungs)
+    (note,) = phyla.simulate(asked, 2, trial_s=60.0).notes
+    assert note.startswith("trials of 10 and of 60 steps take the same 60 s")
+    assert "--step-seconds" in note
+    assert phyla.simulate(asked, 2, step_s=1.0).notes == ()
+
+
 def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
     def refused(match: str, **given: Any) -> None:
         with pytest.raises(ConfigurationError, match=match):
@@ -81,6 +98,9 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
     refused("seed=-1", trial_s=1.0, seed=-1)
     refused("workers=0", trial_s=1.0, workers=0)
     refused("has no suites=", trial_s=1.0, evaluators=1)
+    refused(
+        r"eval_s=1.0 \(on the command line: --eval-seconds\): the study has no suites=", trial_s=1.0, eval_s=1.0
+    )
     refused("choose 'train'", trial_s=1.0, kinds=["trian"])
     refused("somebody has to train", trial_s=1.0, kinds=["evaluate"])
     results = study(tmp_path, "empty", train)

@@ -1,0 +1,103 @@
+"""What `phyla status` says of studies that nobody works on."""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+import phyla
+from phyla.cli import main
+from phyla.study.progress import silent_s
+
+TIMEOUT_S = 60.0
+HINT = "run it again to go on"
+
+
+class Phyla(Protocol):
+    def __call__(self, *words: object, code: int = 0) -> str: ...
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Phyla:
+    """The command line in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+    def run(*words: object, code: int = 0) -> str:
+        monkeypatch.setattr(sys, "argv", ["phyla", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        assert (ended.value.code or 0) == code, printed
+        assert "Traceback" not in printed.err
+        return printed.err if code else printed.out
+
+    return run
+
+
+def study(name: str, lease_s: float) -> phyla.Study:
+    space = {"lr": phyla.Float(0.1, 1.0)}
+    strategy = phyla.RandomSearch(members=2, total_steps=2)
+    return phyla.Study(name, space, phyla.Maximize("q"), strategy, lease_s=lease_s)
+
+
+def wait_for(found: Callable[[], str], text: str) -> str:
+    end = time.monotonic() + TIMEOUT_S
+    while text not in (shown := found()):
+        assert time.monotonic() < end, shown
+        time.sleep(0.01)
+    return shown
+
+
+def test_a_study_whose_leases_have_all_run_out_is_said_to_have_no_worker(cli: Phyla) -> None:
+    assert study("dead", 0.02).ask(2)
+    shown = wait_for(lambda: cli("status", "dead"), HINT)
+    assert shown.splitlines()[1].startswith("no worker has renewed its lease for 0:0")
+    assert "running, no worker" in cli("status")
+    assert json.loads(cli("status", "dead", "--json"))["silent_s"] > 0.02
+
+
+def test_a_study_that_nobody_began_is_said_to_have_no_trial_running(cli: Phyla) -> None:
+    study("new", 0.02).results()
+    assert "no trial is running, and nothing has happened for" in wait_for(lambda: cli("status", "new"), HINT)
+
+
+def test_of_a_study_at_work_or_complete_nothing_is_said(cli: Phyla) -> None:
+    assert study("alive", 60.0).ask()
+    done = study("done", 0.02)
+    for trial in done.ask(2):
+        (trial.checkpoint_dir / "x").write_text("x")
+        done.tell(trial, metrics={"q": 1.0})
+    assert done.ask() is None
+    study("dead", 0.02).ask()
+    wait_for(lambda: cli("status", "dead"), HINT)
+    for name in ("alive", "done"):
+        assert HINT not in cli("status", name)
+        assert json.loads(cli("status", name, "--json"))["silent_s"] is None
+
+
+def test_one_of_a_kind_is_singular(cli: Phyla) -> None:
+    space, strategy = {"lr": phyla.Float(0.1, 1.0)}, phyla.RandomSearch(members=1, total_steps=2)
+    for name in ("one", "other"):
+        made = phyla.Study(name, space, phyla.Maximize("q"), strategy)
+        trial = made.ask()
+        assert trial is not None
+        (trial.checkpoint_dir / "x").write_text("x")
+        made.tell(trial, metrics={"q": 1.0})
+        assert made.ask() is None
+    assert "by 1 member\n" in cli("status", "one")
+    assert cli("lineage", "one").startswith("one: 1 trial, 0 jumps")
+    assert "kept 1 checkpoint (1 B)" in cli("gc", "one")
+    assert "Wilcoxon signed-rank   1 pair " in cli("compare", "one", "other")
+    assert "completed, 1 checkpoint as" in cli("doctor")
+
+
+def test_silence_is_counted_from_the_last_sign_of_life() -> None:
+    assert silent_s([], now=100.0, length_s=60.0, last_activity=50.0) is None
+    assert silent_s([], now=200.0, length_s=60.0, last_activity=50.0) == 150.0
+    assert silent_s([190.0], now=200.0, length_s=60.0, last_activity=50.0) == 70.0
+    assert silent_s([190.0, 201.0], now=200.0, length_s=60.0, last_activity=50.0) is None
