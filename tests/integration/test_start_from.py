@@ -124,6 +124,9 @@ def test_every_strategy_starts_from_them(tmp_path: Path, strategy: Any, size: in
         assert row.kind is TrialKind.IMPORT or row.parent is not None, "nothing started fresh"
         if row.fitness is not None:
             assert row.fitness > 100.0
+        told = phyla.population.describe(row.reason)
+        assert ("fresh" in told, "from imported trial" in told) == (False, "imported" in row.reason)
+    assert any("imported" in row.reason for row in results.trials())
     if isinstance(strategy, phyla.GridSearch):
         first = [row.params["lr"] for row in results.trials() if row.parent in (1, 2)]
         assert set(first) == {0.1, 0.2}

@@ -35,6 +35,9 @@ def describe(reason: JsonObject) -> str:
         words = f"checkpoint {reason.get('lost')} was lost: " + (
             f"took over member {donor.get('member')}" if donor else "started fresh"
         )
+    if reason.get("imported") is not None:
+        begun = "started" if words == "started fresh" else words
+        words = f"{begun} from imported trial {reason['imported']}"
     mate = _mapping(reason.get("mate"))
     if mate:
         words += f", crossed with member {mate.get('member')}"
