@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,21 @@ def test_a_finished_study_is_extended(tmp_path: Path, kind: str) -> None:
     (change,) = results.changes()
     assert (change.name, change.before, change.after) == ("strategy.total_steps", 2 * STEPS, 5 * STEPS)
     assert change.at >= max(row.ended_at or 0.0 for row in rows.values())
+
+
+@pytest.mark.parametrize("synchronous", [False, True])
+def test_a_complete_study_that_has_nothing_left_stays_complete(tmp_path: Path, synchronous: bool) -> None:
+    first = study(tmp_path, pbt(3, 2, synchronous=synchronous)).run()
+    other = phyla.PBT(population_size=3, steps_per_trial=2, total_steps=2 * STEPS, synchronous=synchronous)
+    (change,) = study(tmp_path, other).change()
+    assert change.name == "strategy.steps_per_trial"
+    assert study(tmp_path, replace(other, population_size=2)).change()
+    assert first.study().state is StudyState.COMPLETED
+    assert {member.state for member in first.members()} == {"done"}
+    more = replace(other, population_size=2, total_steps=3 * STEPS)
+    assert study(tmp_path, more).change()
+    assert first.study().state is StudyState.RUNNING
+    assert spent(study(tmp_path, more).run()) == [3 * STEPS] * 2
 
 
 @pytest.mark.parametrize("synchronous", [False, True])

@@ -421,7 +421,7 @@ class Controller:
             if gone or woken:
                 tx.apply(machine.settle(tx, rules, completed=True))
             if tx.study().state is StudyState.COMPLETED:
-                tx.apply([SetStudyState(StudyState.RUNNING)])
+                tx.apply(machine.reopen_study(tx, rules))
             failpoint("change.before_commit")
             study = tx.study()
         failpoint("change.after_commit")

@@ -4,11 +4,19 @@ from dataclasses import replace
 from typing import Any
 
 from phyla.leases import check_transition
-from phyla.machine.commands import Command, EndAttempt, InsertMember, SetElite, UpdateMember, UpdateTrial
+from phyla.machine.commands import (
+    Command,
+    EndAttempt,
+    InsertMember,
+    SetElite,
+    SetStudyState,
+    UpdateMember,
+    UpdateTrial,
+)
 from phyla.machine.rules import Rules
 from phyla.machine.view import View
 from phyla.population import Context, Decision, Start
-from phyla.records import AttemptState, JsonObject, Member, MemberState, TrialState
+from phyla.records import AttemptState, JsonObject, Member, MemberState, StudyState, TrialState
 
 
 def youngest(view: View) -> Member:
@@ -94,6 +102,19 @@ def reopen(view: View, rules: Rules, index: int) -> list[Command]:
     if rules.strategy.synchronous:
         return [UpdateMember(_waiting(member))]
     return [UpdateMember(replace(member, state=MemberState.READY))]
+
+
+def reopen_study(view: View, rules: Rules) -> list[Command]:
+    """Let a completed study that was changed run on; or leave it complete where nobody has anything left to train.
+
+    Args:
+        view: the study, inside the exclusive transaction that changed it; its members were made ready by that.
+        rules: what decisions go by from now on.
+    """
+    members = [view.locked_member(index) for index in range(view.size) if not view.member(index).retired]
+    if not all(map(rules.strategy.finished, members)):
+        return [SetStudyState(StudyState.RUNNING)]
+    return [UpdateMember(replace(member, state=MemberState.DONE)) for member in members]
 
 
 def _waiting(member: Member) -> Member:
