@@ -72,7 +72,8 @@ def test_a_member_that_a_stopping_rule_ended_is_not_waited_for(tmp_path: Path) -
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 80), st.integers(0, 3))
-def test_cycles_are_counted_as_they_come(explore: int, exploit: int, total: int, phase: int) -> None:
+def test_cycles_are_counted_as_they_come(explore: int, exploit: int, more: int, phase: int) -> None:
+    total = 3 * explore + more
     strategy = phyla.SingleWorkerExplore(explore_steps=explore, exploit_steps=exploit, total_steps=total)
     member = Member(study=1, index=0, state=MemberState.READY, generation=phase)
     spent, trials = 0, 0
