@@ -306,6 +306,23 @@ def _recover(
     return replace(decision, reason=reason)
 
 
+def _ended(view: View) -> SetStudyState:
+    """Return how a study ends whose members are all done; says which of them were given up."""
+    members = [member for member in view.members() if not member.retired]
+    broken = [member for member in members if member.broken_trial is not None and not member.stops]
+    if not broken:
+        return SetStudyState(StudyState.COMPLETED)
+    last = max(member.broken_trial or 0 for member in broken)
+    lines = (view.trial(last).error or "").strip().splitlines()
+    who = ", ".join(str(member.index) for member in broken[:10]) + (", ..." if len(broken) > 10 else "")
+    why = f"{'' if len(broken) == 1 else 's'} {who}: trials broke again; the last one, {last}, with: "
+    why += lines[-1] if lines else "no message"
+    if len(broken) < len(members):
+        return SetStudyState(StudyState.COMPLETED, f"given up member{why}")
+    message = f"every member was given up, member{why}. Nothing is lost: mend the cause, then resume the study."
+    return SetStudyState(StudyState.FAILED, message)
+
+
 def _nothing_ready(view: View) -> Step:
     until = view.next_wait_until()
     now = view.now()
@@ -324,5 +341,5 @@ def _nothing_ready(view: View) -> Step:
         )
         return None, [SetStudyState(StudyState.FAILED, message)]
     if view.active_members() == 0:
-        return None, [SetStudyState(StudyState.COMPLETED)]
+        return None, [_ended(view)]
     return Idle(seconds=None, why="other workers are deciding about the members that are ready"), []

@@ -12,7 +12,7 @@ from phyla.population.fitness import FitnessRule, Last
 from phyla.population.from_suite import FromSuite
 from phyla.population.keeps import NOTHING, Keeps
 from phyla.population.protocol import Population
-from phyla.population.starts import fresh, given_up, replaces
+from phyla.population.starts import fresh, replaces, stopped
 from phyla.population.strategy import Context
 from phyla.records import Json, JsonObject, Member
 from phyla.space import Space
@@ -125,7 +125,7 @@ class FixedSchedule:
         Raises:
             SpaceError: the space does not allow the schedule's hyperparameters.
         """
-        stop = given_up(member)
+        stop = stopped(member)
         if stop is not None:
             return stop
         spent = member.spent_steps

@@ -11,7 +11,7 @@ from phyla.population.fitness import FitnessRule, Last
 from phyla.population.from_suite import FromSuite
 from phyla.population.keeps import NOTHING, Keeps
 from phyla.population.protocol import Population
-from phyla.population.starts import given_up, replaces
+from phyla.population.starts import replaces, stopped
 from phyla.population.strategy import Context
 from phyla.records import JsonObject, Member, TrialRecord
 from phyla.space import Space
@@ -146,7 +146,7 @@ class Replay:
         Raises:
             SpaceError: the space does not allow its hyperparameters.
         """
-        stop = given_up(member)
+        stop = stopped(member)
         if stop is not None:
             return stop
         again = self.trials[member.generation]

@@ -108,8 +108,9 @@ class GridSearch:
     also be a list of grids, which come one after the other; so a conditional parameter can have values only
     where it is active: `[{"kind": ["sgd"], "momentum": [0.0, 0.9]}, {"kind": ["adam"]}]`.
 
-    A trial that breaks is tried again with the same values and another seed; one that a stopping rule ends,
-    ends its member. A study is refused whose space does not allow a combination.
+    A trial that breaks is tried again with the same values and another seed, and after the third its member is
+    given up; a trial that a stopping rule ends, ends its member. A study is refused whose space does not allow a
+    combination.
 
     Args:
         grid: values by full name of the parameter, or several such mappings.

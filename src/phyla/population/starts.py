@@ -4,6 +4,9 @@ from phyla.population.decision import Start, Stop
 from phyla.population.protocol import Population
 from phyla.records import JsonObject, Member, Scored, TrialRecord, TrialState
 
+BROKEN_AT_MOST = 3
+"""Trials of a member that break with the same hyperparameters, before it is given up."""
+
 
 def fresh(member: Member, params: JsonObject, steps: int, reason: JsonObject) -> Start:
     """Start from nothing, with these hyperparameters."""
@@ -27,7 +30,7 @@ def replaces(member: Member) -> JsonObject:
     return {} if member.broken_trial is None else {"replaces": member.broken_trial}
 
 
-def given_up(member: Member) -> Stop | None:
+def stopped(member: Member) -> Stop | None:
     """Return the end of a member whose trial a stopping rule ended; None if none did.
 
     For strategies that would only have the same hyperparameters trained again.
@@ -35,6 +38,17 @@ def given_up(member: Member) -> Stop | None:
     if not member.stops or member.broken_trial is None:
         return None
     return Stop(reason={"why": "a stopping rule ended its trial", "trial": member.broken_trial})
+
+
+def given_up(member: Member) -> Stop | None:
+    """Return the end of a member whose trial was stopped, or whose trials broke again and again; or None.
+
+    For strategies whose members have nothing to do with each other: what cannot be trained must not keep the
+    others from it.
+    """
+    if member.broken_trial is None or member.replacements < BROKEN_AT_MOST:
+        return stopped(member)
+    return stopped(member) or Stop(reason={"why": "its trials broke again", "trial": member.broken_trial})
 
 
 def before(trial: TrialRecord, population: Population) -> TrialRecord:

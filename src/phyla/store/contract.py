@@ -94,7 +94,7 @@ class Store(Protocol):
         ...
 
     def set_state(self, study: int, state: StudyState, message: str | None = None) -> None:
-        """Set the state of a study."""
+        """Set the state of a study; if it runs, members that were given up for broken trials try again."""
         ...
 
     def transaction(

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Self, cast, final
 
 from phyla.errors import StoreError, StudyNotFound
-from phyla.machine import AnyCommand, EvalCommand
+from phyla.machine import AnyCommand, EvalCommand, SetStudyState
 from phyla.records import (
     Attempt,
     Checkpoint,
@@ -32,7 +32,7 @@ from phyla.records import (
 from phyla.settings import Clock, system_clock
 from phyla.store.memory_evaluation import MemoryEvaluation
 from phyla.store.memory_tables import NEVER, UNFINISHED, Ledger, Tables
-from phyla.store.memory_writing import WAYS
+from phyla.store.memory_writing import WAYS, retry_given_up
 from phyla.store.table import Changes
 
 
@@ -85,9 +85,11 @@ class MemoryStore:
         return list(self._studies.values())
 
     def set_state(self, study: int, state: StudyState, message: str | None = None) -> None:
-        """Set the state of a study."""
-        with self._lock:
-            self._studies[study] = replace(self._studies[study], state=state, message=message)
+        """Set the state of a study; if it runs, members that were given up try again."""
+        with self.transaction(study, exclusive=True) as tx:
+            tx.apply([SetStudyState(state, message)])
+            if state is StudyState.RUNNING:
+                retry_given_up(tx)
 
     def transaction(self, study: int, *, exclusive: bool, alone: bool = False) -> "MemoryTransaction":
         """Open a writing transaction on one study; in memory each one is alone."""

@@ -74,7 +74,17 @@ def _insert_member(tx: "MemoryTransaction", command: InsertMember) -> None:
     tx.set_study(replace(tx.study(), population_size=tx.size))
 
 
+def retry_given_up(tx: "MemoryTransaction") -> None:
+    """Make members ready that were given up for broken trials, as if none had broken yet."""
+    for member in tx.members():
+        done = member.state is MemberState.DONE and not member.retired
+        if done and member.broken_trial is not None and not member.stops:
+            again = replace(member, state=MemberState.READY, replacements=0)
+            tx.changes.set(tx.tables.members, member.index, again)
+
+
 def _set_config(tx: "MemoryTransaction", command: SetConfig) -> None:
+    retry_given_up(tx)
     for member in tx.members():
         if member.state is MemberState.DONE and not member.retired:
             tx.changes.set(tx.tables.members, member.index, replace(member, state=MemberState.READY))

@@ -8,8 +8,24 @@ import numpy as np
 import pytest
 
 from phyla.errors import LeaseLost, StoreBusy
+from phyla.integrations.optuna_search import Optuna
 from phyla.machine import Claimed, Completion, Ended, Failure, Idle, Rules
-from phyla.population import NOTHING, PBT, Context, Decision, Last, Measure, Perturb, Start, Stop, Truncation, Wait
+from phyla.population import (
+    ASHA,
+    NOTHING,
+    PBT,
+    Context,
+    Decision,
+    GridSearch,
+    Last,
+    Measure,
+    Perturb,
+    RandomSearch,
+    Start,
+    Stop,
+    Truncation,
+    Wait,
+)
 from phyla.records import (
     CheckpointState,
     Maximize,
@@ -49,6 +65,52 @@ def claim(simulation: Simulation, worker: str = "w") -> Claimed:
     claimed, rest = simulation.controller.claim(worker)
     assert claimed, rest
     return claimed[0]
+
+
+def givers_up() -> dict[str, tuple[Any, int]]:
+    """Strategies whose members have nothing to do with each other, and trials that each completes before."""
+    return {
+        "grid": (GridSearch({"lr": [0.1, 0.2, 0.3]}, 10), 0),
+        "grid in pieces": (GridSearch({"lr": [0.1, 0.2, 0.3]}, 30, steps_per_trial=10), 1),
+        "random in pieces": (RandomSearch(3, 30, steps_per_trial=10), 1),
+        "halving": (ASHA(3, 90, 10), 1),
+        "optuna": (Optuna(3, 30, "random", steps_per_trial=10), 1),
+    }
+
+
+@pytest.mark.parametrize(("strategy", "before"), givers_up().values(), ids=givers_up())
+@pytest.mark.parametrize("everybody", [False, True])
+def test_a_member_whose_trials_break_again_does_not_keep_the_others(
+    strategy: Any, before: int, everybody: bool
+) -> None:
+    simulation = make(strategy, max_attempts=1, max_broken=100)
+
+    def worked(mended: bool) -> Ended:
+        while True:
+            claimed, rest = simulation.controller.claim("w")
+            if isinstance(rest, Ended):
+                return rest
+            trial = claimed[0].trial
+            breaks = not mended and trial.generation == before and (everybody or trial.member == bad)
+            if breaks:
+                simulation.controller.fail(Failure(trial=trial.id, token=trial.token, error="out of memory"))
+            else:
+                done = simulation.completion(trial)
+                simulation.controller.complete([replace(done, values={"Q": [float(trial.member)]})])
+
+    # Of three only the best is promoted.
+    bad = 2 if isinstance(strategy, ASHA) else 1
+    ended = worked(False)
+    broken = [trial.member for trial in trials(simulation).values() if trial.state is TrialState.FAILED]
+    alone = isinstance(strategy, ASHA) or not everybody
+    assert broken == ([bad] * 3 if alone else sorted([0, 1, 2] * 3))
+    assert "with: out of memory" in (ended.message or "")
+    assert ended.state is (StudyState.COMPLETED if alone else StudyState.FAILED)
+    assert all(member.state is MemberState.DONE for member in members(simulation))
+    simulation.store.set_state(simulation.study.id, StudyState.RUNNING)
+    assert worked(True).state is StudyState.COMPLETED
+    assert all(member.broken_trial is None for member in members(simulation))
+    assert members(simulation)[bad].generation > before
 
 
 @pytest.mark.parametrize("copy", ["both", "weights", "hyperparameters"])

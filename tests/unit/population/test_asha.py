@@ -36,7 +36,7 @@ FITNESSES: dict[str, Fitness] = {
 def ran(
     strategy: ASHA, fitness: Fitness, workers: int = 1, seed: int = 0, failure_rate: float = 0.0
 ) -> list[TrialRecord]:
-    rules = Rules(space=SPACE, objective=Maximize("Q"), strategy=strategy, max_attempts=1, max_broken=1000)
+    rules = Rules(space=SPACE, objective=Maximize("Q"), strategy=strategy, max_attempts=3, max_broken=1000)
     simulation = Simulation(rules, lambda parent, trial: (None, fitness(trial)), seed=seed)
     ended = simulation.run(workers, np.random.default_rng(seed), failure_rate=failure_rate)
     assert ended.state is StudyState.COMPLETED, ended.message

@@ -18,7 +18,7 @@ SPACE = Space(lr=Float(0.1, 1.0), width=Int(1, 9))
 
 
 def ran(strategy: Strategy, space: Space = SPACE, *, failure_rate: float = 0.0) -> list[TrialRecord]:
-    rules = Rules(space=space, objective=Maximize("Q"), strategy=strategy, max_attempts=1, max_broken=1000)
+    rules = Rules(space=space, objective=Maximize("Q"), strategy=strategy, max_attempts=3, max_broken=1000)
     simulation = Simulation(rules, lambda parent, trial: (None, float(trial.seed)))
     ended = simulation.run(2, np.random.default_rng(0), failure_rate=failure_rate)
     assert ended.state is StudyState.COMPLETED, ended.message

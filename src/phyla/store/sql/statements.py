@@ -226,6 +226,10 @@ class Statements:
             .values(_AWAKE),
             [],
         )
+        again = members.update().where(mine, m.state == sa.literal_column("'done'"), m.retired.is_(None))
+        self.retry_given_up = self._compile(
+            again.where(m.broken_trial.is_not(None), m.stops == ZERO).values({**_AWAKE, m.replacements: ZERO}), []
+        )
         self.member_checkpoints = self._compile(sa.select(m.head_checkpoint, m.published_checkpoint).where(mine))
         trained = m.generation - sa.func.coalesce(m.joined_generation, ZERO)
         self.spent_generations = self._compile(sa.select(sa.func.sum(trained)).where(mine))

@@ -88,6 +88,8 @@ class SqlStore:
         with _Block(self, write=True) as session:
             values = {"k_study": study, "state": state.value, "message": text(message)}
             session.cursor.execute(self._backend.statements.set_study_state, values)
+            if state is StudyState.RUNNING:
+                session.cursor.execute(self._backend.statements.retry_given_up, {"k_study": study})
 
     def transaction(self, study: int, *, exclusive: bool, alone: bool = False) -> "_Opened":
         """Open a writing transaction on one study; see `phyla.store.Store`."""

@@ -132,6 +132,7 @@ class Writer:
         self._held.members[member.index] = member
 
     def _set_config(self, command: SetConfig) -> None:
+        self._cursor.execute(self._sql.retry_given_up, {"k_study": self._id})
         self._cursor.execute(self._sql.wake_done, {"k_study": self._id})
         self._held.members.clear()
         values = {"config": encode(command.config), "k_study": self._id}
