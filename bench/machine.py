@@ -3,10 +3,11 @@
 import os
 import platform
 import sys
+import sysconfig
 from pathlib import Path
 
 
-def facts(where: Path | None = None) -> dict[str, str | int]:
+def facts(where: Path | None = None) -> dict[str, str | int | bool]:
     """Return what a reader needs to judge a number.
 
     Args:
@@ -20,6 +21,7 @@ def facts(where: Path | None = None) -> dict[str, str | int]:
         "machine": platform.machine(),
         "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "python_optimised": "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or ""),
         "platform": sys.platform,
     }
 
