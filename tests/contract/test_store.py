@@ -313,6 +313,46 @@ def test_any_error_text_can_be_stored(subject: Subject, error: str) -> None:
     assert error.split()[0] in stored
 
 
+def test_broken_trials_are_counted_afresh_once_a_study_is_resumed(subject: Subject) -> None:
+    controller = subject.controller(3)
+    claims = controller.claim("w", 3)[0]
+
+    def break_one(claimed: Claimed) -> StudyState:
+        subject.clock.now += 1
+        controller.fail(Failure(trial=claimed.trial.id, token=1, error="e", retryable=False))
+        with subject.again().reader(1) as reader:
+            return reader.study().state
+
+    def in_a_row() -> int:
+        with subject.again().reader(1) as reader:
+            return reader.broken_in_a_row()
+
+    assert [break_one(claimed) for claimed in claims] == [StudyState.RUNNING] * 3
+    late = controller.claim("w", 3)[0]
+    assert break_one(late[0]) is StudyState.FAILED
+    # Whoever is still at work when the study stops itself is counted with those before.
+    assert (break_one(late[1]), in_a_row()) == (StudyState.FAILED, 5)
+    subject.clock.now += 1
+    subject.store.set_state(1, StudyState.RUNNING)
+    found = subject.again().find_study("s")
+    assert found is not None
+    assert (found.resumed_at, found.message) == (subject.clock.now, None)
+    assert in_a_row() == 0
+    subject.store.set_state(1, StudyState.STOPPED, "why")
+    with subject.again().reader(1) as reader:
+        assert reader.study().resumed_at == subject.clock.now
+    subject.store.set_state(1, StudyState.RUNNING)
+    again = [late[2], *controller.claim("w", 2)[0]]
+    assert [break_one(claimed) for claimed in again] == [StudyState.RUNNING] * 3
+    assert in_a_row() == 3
+    (last, good) = controller.claim("w", 2)[0]
+    subject.clock.now += 1
+    controller.complete([completion(good)])
+    assert in_a_row() == 0, "what completes counts as before"
+    assert break_one(last) is StudyState.RUNNING
+    assert in_a_row() == 1
+
+
 def test_an_answer_is_repeated_and_superseded_work_refused(subject: Subject) -> None:
     controller = subject.controller()
     claimed = controller.claim("w")[0][0]

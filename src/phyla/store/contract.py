@@ -94,7 +94,10 @@ class Store(Protocol):
         ...
 
     def set_state(self, study: int, state: StudyState, message: str | None = None) -> None:
-        """Set the state of a study."""
+        """Set the state of a study.
+
+        That it is running says that it is resumed: broken trials in a row are counted afresh.
+        """
         ...
 
     def transaction(

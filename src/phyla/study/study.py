@@ -62,7 +62,8 @@ class Study:
             theirs, or `fresh`.
         lease_s: seconds after which a worker that went silent loses its trial.
         max_attempts: attempts of one trial that may fail before it counts as broken.
-        max_broken: broken trials in a row, with none completed between, that stop the study.
+        max_broken: broken trials in a row, with none completed between, that stop the study; counted afresh once
+            it is resumed.
         keep_best: best checkpoints that are kept besides those in use.
         keep_every_steps: also keep checkpoints whose step is a multiple of this.
         stall_timeout_s: seconds without any progress before a worker is ended; None never ends one.

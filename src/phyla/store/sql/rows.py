@@ -132,6 +132,7 @@ def study_record(row: Row) -> StudyRecord:
         strategy_state=None if row[7] is None else decode(row[7]),
         state_version=row[8],
         message=row[9],
+        resumed_at=row[10],
     )
 
 
