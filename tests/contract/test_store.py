@@ -515,13 +515,14 @@ def test_marks_are_read_newest_trial_first_and_belong_to_their_study(subject: Su
     claimed = [claim.trial for claim in controllers[0].claim("w", 3)[0]]
     other = controllers[1].claim("w")[0][0].trial
     tally = Tally(count=2, mean=math.nan, best=-0.5, step=11)
+    part = Report(12, {"score": math.nan, "cost": 1.0})
     with subject.store.transaction(1, exclusive=False) as tx:
         for trial, average in zip(claimed, (1.5, math.nan, -math.inf), strict=True):
             marks = [Mark(every=5, step=step, at=step, average=average, best=0.0) for step in (5, 10)]
             tx.apply([machine.SetTally(trial.id, 1, tally, marks)])
     with subject.store.transaction(2, exclusive=False) as tx:
         mark = Mark(every=5, step=5, at=5, average=7.0, best=7.0)
-        tx.apply([machine.SetTally(other.id, 1, tally, [mark])])
+        tx.apply([machine.SetTally(other.id, 1, replace(tally, part=part), [mark])])
     with subject.again().reader(1) as reader:
         assert plain(reader.averages(5, 5, besides=0, limit=9)) == plain([-math.inf, math.nan, 1.5])
         assert reader.averages(5, 10, besides=claimed[1].id, limit=9) == [-math.inf, 1.5]
@@ -529,6 +530,8 @@ def test_marks_are_read_newest_trial_first_and_belong_to_their_study(subject: Su
         assert len(reader.averages(5, 5, besides=claimed[0].id, limit=1)) == 1
         assert reader.averages(4, 5, besides=0, limit=9) == reader.averages(5, 15, besides=0, limit=9) == []
         assert plain(reader.attempts(claimed[0].id)[0].tally) == plain(tally)
+    with subject.again().reader(2) as reader:
+        assert plain(reader.attempts(other.id)[0].tally) == plain(replace(tally, part=part))
     with subject.store.transaction(1, exclusive=False) as tx:
         again = Mark(every=5, step=5, at=6, average=2.5, best=0.0)
         tx.apply([machine.SetTally(claimed[0].id, 1, tally, [again])])
