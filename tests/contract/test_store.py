@@ -313,6 +313,46 @@ def test_any_error_text_can_be_stored(subject: Subject, error: str) -> None:
     assert error.split()[0] in stored
 
 
+def test_broken_trials_are_counted_afresh_once_a_study_is_resumed(subject: Subject) -> None:
+    controller = subject.controller(3)
+    claims = controller.claim("w", 3)[0]
+
+    def break_one(claimed: Claimed) -> StudyState:
+        subject.clock.now += 1
+        controller.fail(Failure(trial=claimed.trial.id, token=1, error="e", retryable=False))
+        with subject.again().reader(1) as reader:
+            return reader.study().state
+
+    def in_a_row() -> int:
+        with subject.again().reader(1) as reader:
+            return reader.broken_in_a_row()
+
+    assert [break_one(claimed) for claimed in claims] == [StudyState.RUNNING] * 3
+    late = controller.claim("w", 3)[0]
+    assert break_one(late[0]) is StudyState.FAILED
+    # Whoever is still at work when the study stops itself is counted with those before.
+    assert (break_one(late[1]), in_a_row()) == (StudyState.FAILED, 5)
+    subject.clock.now += 1
+    subject.store.set_state(1, StudyState.RUNNING)
+    found = subject.again().find_study("s")
+    assert found is not None
+    assert (found.resumed_at, found.message) == (subject.clock.now, None)
+    assert in_a_row() == 0
+    subject.store.set_state(1, StudyState.STOPPED, "why")
+    with subject.again().reader(1) as reader:
+        assert reader.study().resumed_at == subject.clock.now
+    subject.store.set_state(1, StudyState.RUNNING)
+    again = [late[2], *controller.claim("w", 2)[0]]
+    assert [break_one(claimed) for claimed in again] == [StudyState.RUNNING] * 3
+    assert in_a_row() == 3
+    (last, good) = controller.claim("w", 2)[0]
+    subject.clock.now += 1
+    controller.complete([completion(good)])
+    assert in_a_row() == 0, "what completes counts as before"
+    assert break_one(last) is StudyState.RUNNING
+    assert in_a_row() == 1
+
+
 def test_an_answer_is_repeated_and_superseded_work_refused(subject: Subject) -> None:
     controller = subject.controller()
     claimed = controller.claim("w")[0][0]
@@ -475,13 +515,14 @@ def test_marks_are_read_newest_trial_first_and_belong_to_their_study(subject: Su
     claimed = [claim.trial for claim in controllers[0].claim("w", 3)[0]]
     other = controllers[1].claim("w")[0][0].trial
     tally = Tally(count=2, mean=math.nan, best=-0.5, step=11)
+    part = Report(12, {"score": math.nan, "cost": 1.0})
     with subject.store.transaction(1, exclusive=False) as tx:
         for trial, average in zip(claimed, (1.5, math.nan, -math.inf), strict=True):
             marks = [Mark(every=5, step=step, at=step, average=average, best=0.0) for step in (5, 10)]
             tx.apply([machine.SetTally(trial.id, 1, tally, marks)])
     with subject.store.transaction(2, exclusive=False) as tx:
         mark = Mark(every=5, step=5, at=5, average=7.0, best=7.0)
-        tx.apply([machine.SetTally(other.id, 1, tally, [mark])])
+        tx.apply([machine.SetTally(other.id, 1, replace(tally, part=part), [mark])])
     with subject.again().reader(1) as reader:
         assert plain(reader.averages(5, 5, besides=0, limit=9)) == plain([-math.inf, math.nan, 1.5])
         assert reader.averages(5, 10, besides=claimed[1].id, limit=9) == [-math.inf, 1.5]
@@ -489,6 +530,8 @@ def test_marks_are_read_newest_trial_first_and_belong_to_their_study(subject: Su
         assert len(reader.averages(5, 5, besides=claimed[0].id, limit=1)) == 1
         assert reader.averages(4, 5, besides=0, limit=9) == reader.averages(5, 15, besides=0, limit=9) == []
         assert plain(reader.attempts(claimed[0].id)[0].tally) == plain(tally)
+    with subject.again().reader(2) as reader:
+        assert plain(reader.attempts(other.id)[0].tally) == plain(replace(tally, part=part))
     with subject.store.transaction(1, exclusive=False) as tx:
         again = Mark(every=5, step=5, at=6, average=2.5, best=0.0)
         tx.apply([machine.SetTally(claimed[0].id, 1, tally, [again])])

@@ -96,6 +96,18 @@ def test_one_of_a_kind_is_singular(cli: Phyla) -> None:
     assert "completed, 1 checkpoint as" in cli("doctor")
 
 
+def test_who_shrinks_a_population_has_stopped_no_trial_early(cli: Phyla) -> None:
+    strategy = phyla.PBT(population_size=2, steps_per_trial=2, total_steps=4)
+    assert len(phyla.Study("shrunk", {"lr": phyla.Float(0.1, 1.0)}, phyla.Maximize("q"), strategy).ask(2)) == 2
+    cli("resize", "shrunk", 1)
+    shown = cli("status", "shrunk")
+    assert "0/2 trials completed, 1 running, 1 cancelled; " in shown
+    assert "stopped early" not in shown
+    assert json.loads(cli("status", "shrunk", "--json"))["cancelled_trials"] == 1
+    (row,) = json.loads(cli("trials", "shrunk", "--json", "--state", "cancelled"))
+    assert "retired" in row["error"]
+
+
 def test_silence_is_counted_from_the_last_sign_of_life() -> None:
     assert silent_s([], now=100.0, length_s=60.0, last_activity=50.0) is None
     assert silent_s([], now=200.0, length_s=60.0, last_activity=50.0) == 150.0

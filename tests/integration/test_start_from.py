@@ -16,7 +16,7 @@ from phyla.failpoints import NAMES
 from phyla.lineage import Lineage
 from phyla.records import CheckpointState, TrialKind, TrialRecord, TrialState
 from phyla.settings import child_environment
-from phyla.study import list_studies
+from phyla.study import list_studies, maintain
 
 SPACE = phyla.Space(lr=phyla.Float(0.01, 1.0, log=True), width=phyla.Int(1, 64))
 STEPS = 5
@@ -177,7 +177,6 @@ def test_another_list_is_refused_for_a_study_that_exists(tmp_path: Path) -> None
     [
         ("a", ConfigurationError, r"must be a list"),
         ([1], ConfigurationError, "neither a path nor a StartFrom"),
-        (["a"] * 5, ConfigurationError, "5 entries for a population of 4.*last 1 would never be used"),
         ([phyla.StartFrom("a", params={"lr": 7.0})], SpaceError, r"start_from\[0\].*lr.*7\.0"),
         ([phyla.StartFrom("a", params={"rate": 7.0})], SpaceError, "rate"),
     ],
@@ -185,6 +184,36 @@ def test_another_list_is_refused_for_a_study_that_exists(tmp_path: Path) -> None
 def test_lists_that_make_no_sense(tmp_path: Path, entries: Any, error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         study(tmp_path, start_from=entries)
+
+
+def test_more_entries_than_members_leave_no_study(tmp_path: Path) -> None:
+    made = study(tmp_path, start_from=[given(tmp_path, "a", 1.0)] * 5)
+    for use in (made.run, made.ask, made.results):
+        with pytest.raises(
+            ConfigurationError, match=r"5 entries for a population of 4.*last 1 would never be used"
+        ):
+            use()
+    assert list_studies(home=tmp_path / "home") == []
+
+
+@pytest.mark.parametrize("way", ["resize", "extend", "change"])
+def test_a_study_that_shrinks_keeps_its_list(tmp_path: Path, way: str) -> None:
+    entries = [given(tmp_path, name, 1.0) for name in "abc"]
+    assert study(tmp_path, start_from=entries).ask() is not None
+    smaller = study(
+        tmp_path,
+        start_from=entries,
+        strategy=phyla.PBT(population_size=2, steps_per_trial=STEPS, total_steps=4 * STEPS),
+        extend=way == "extend",
+    )
+    if way == "resize":
+        maintain("started", home=tmp_path / "home").resize(2)
+    elif way == "change":
+        assert [change.name for change in smaller.change()] == ["strategy.population_size"]
+    results = smaller.run()
+    assert [member.spent_steps for member in results.members() if not member.retired] == [4 * STEPS] * 2
+    assert len(imports(results)) == 4
+    assert results.study().config["start_from"] == [entry.to_json() for entry in smaller.start_from]
 
 
 @pytest.mark.parametrize("options", [{"step": -1}, {"step": True}, {"index": -1}, {"params": 3}])

@@ -58,8 +58,8 @@ def _shown(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
         assert not ended.value.code, printed.err
         return printed.out
 
-    assert f"{stopped} stopped early" in said("status")
-    assert json.loads(said("status", "--json"))["stopped_trials"] == stopped
+    assert f"{stopped} cancelled" in said("status")
+    assert json.loads(said("status", "--json"))["cancelled_trials"] == stopped
     rows = json.loads(said("trials", "--json", "--state", "cancelled"))
     assert len(rows) == stopped
     assert all("above 1.5" in row["stop_reason"] or "was nan" in row["stop_reason"] for row in rows)
@@ -67,7 +67,7 @@ def _shown(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     assert "stopped at step" in said("lineage", "--all")
     file = home / "report.html"
     said("report", "--output", str(file))
-    assert f"{stopped} stopped early" in file.read_text()
+    assert f"{stopped} cancelled" in file.read_text()
 
 
 def study(home: Path, train: Any, *stopping: Any, **options: Any) -> phyla.Study:

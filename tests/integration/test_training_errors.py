@@ -12,6 +12,7 @@ import pytest
 import phyla
 from phyla.errors import ConfigurationError, StudyFailed
 from phyla.records import CheckpointState, StudyState, TrialState
+from phyla.study import maintain
 from phyla.worker import Trial
 
 Train = Callable[[Trial], None]
@@ -128,6 +129,35 @@ def test_after_the_cause_is_mended_the_study_goes_on(tmp_path: Path) -> None:
         study(tmp_path, broken, max_broken=3).run()
     results = study(tmp_path, good, max_broken=3).run()
     assert results.counts()["completed"] == 12
+
+
+@pytest.mark.parametrize("way", ["run", "resume"])
+def test_a_study_that_was_resumed_counts_broken_trials_afresh(tmp_path: Path, way: str) -> None:
+    broken = [True, True, True]
+
+    def train(trial: Trial) -> None:
+        if broken and broken.pop():
+            raise ValueError("no cable")
+        good(trial)
+
+    made = study(tmp_path, train, max_broken=3, max_attempts=1)
+    with pytest.raises(StudyFailed, match="3 trials in a row failed"):
+        made.run()
+    # The cause is mended; two more break for other reasons.
+    broken += [True, True]
+    if way == "resume":
+        assert maintain("errors", home=tmp_path).resume()
+        while (trial := made.ask()) is not None:
+            try:
+                train(trial)
+            except ValueError as error:
+                made.tell(trial, error=str(error))
+            else:
+                made.tell(trial)
+    else:
+        made.run()
+    assert made.results().counts() == {"completed": 12, "failed": 5}
+    assert made.results().state is StudyState.COMPLETED
 
 
 def test_a_full_disk_stops_the_study_and_costs_no_attempt(tmp_path: Path) -> None:

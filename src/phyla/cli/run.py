@@ -210,8 +210,10 @@ def _closing(results: "Results", seconds: float) -> list[str]:
 
     counts = results.counts()
     brief = results.replicate is not None
-    stopped = f", {counts['cancelled']} stopped early" if counts.get("cancelled") else ""
-    ended = f"{counted(counts.get('completed', 0), 'trial')} completed, {counts.get('failed', 0)} failed{stopped}"
+    cancelled = f", {counts['cancelled']} cancelled" if counts.get("cancelled") else ""
+    ended = (
+        f"{counted(counts.get('completed', 0), 'trial')} completed, {counts.get('failed', 0)} failed{cancelled}"
+    )
     count = len(results.front())
     again = command("best", results.name, results.places)
     front = [f"{counted(count, 'trial')} on the Pareto front: {again}"] if results.aim.tradeoffs and count else []

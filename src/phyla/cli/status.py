@@ -122,11 +122,7 @@ def _head(results: "Results", progress: "Progress") -> list[str]:
         lines.append(record.message)
     if progress.silent_s is not None:
         lines.append(_silence(progress, progress.silent_s))
-    others = "".join(
-        f", {count} {'stopped early' if state == 'cancelled' else state}"
-        for state, count in progress.counts.items()
-        if state != "completed"
-    )
+    others = "".join(f", {count} {state}" for state, count in progress.counts.items() if state != "completed")
     lines.append(
         f"{progress.completed}/{progress.planned_trials or '?'} trials completed{others}; "
         f"{progress.spent_steps}/{progress.total_steps or '?'} steps by {counted(progress.active, 'member')}"
@@ -279,7 +275,7 @@ def _summary(results: "Results", progress: "Progress") -> dict[str, Any]:
         "population_size": progress.active,
         "trials": dict(progress.counts),
         "completed_trials": progress.completed,
-        "stopped_trials": progress.stopped,
+        "cancelled_trials": progress.cancelled,
         "planned_trials": progress.planned_trials,
         "spent_steps": progress.spent_steps,
         "total_steps": progress.total_steps,

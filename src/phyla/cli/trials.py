@@ -20,7 +20,7 @@ def trials(
     study: options.StudyName,
     member: Annotated[int | None, typer.Option(help="Only this member's.")] = None,
     state: Annotated[
-        TrialState | None, typer.Option(help="Only those in this state; those stopped early are cancelled.")
+        TrialState | None, typer.Option(help="Only those in this state; those stopped early are cancelled, too.")
     ] = None,
     last: Annotated[int | None, typer.Option(min=1, help="Only the last N of them.")] = None,
     sort: Annotated[Order, typer.Option(help="By id, or the best first.")] = Order.TRIAL,

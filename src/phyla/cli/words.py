@@ -97,8 +97,8 @@ def progress_line(progress: Progress, left_s: float | None) -> str:
     parts = [f"{progress.completed}/{progress.planned_trials or '?'} trials"]
     if progress.failed:
         parts.append(f"{progress.failed} failed")
-    if progress.stopped:
-        parts.append(f"{progress.stopped} stopped early")
+    if progress.cancelled:
+        parts.append(f"{progress.cancelled} cancelled")
     if progress.best is not None:
         best = progress.best
         if progress.aim.tradeoffs:

@@ -25,6 +25,8 @@ FIXED = (
 )
 """Settings of a strategy that an existing study cannot change, with all that is in them."""
 
+_FIXED_SETTINGS = " or ".join(", ".join(name.removeprefix("strategy.") for name in FIXED[1:]).rsplit(", ", 1))
+
 
 def to_config(
     rules: Rules,
@@ -190,8 +192,8 @@ def check_extension(changed: Mapping[str, tuple[Json, Json]], old: JsonObject, n
         raise ConfigurationError(
             "an existing study cannot be extended with another "
             + "; ".join(f"{name} (it has {old!r}, given {new!r})" for name, (old, new) in refused.items())
-            + ". Settings of the strategy, population_size among them, and the stopping rules can change, and the "
-            "space can be widened. Give the study another name."
+            + ". What can change: the stopping rules, a space that gets wider, and settings of the strategy, "
+            f"but not its kind, {_FIXED_SETTINGS}. Give the study another name."
         )
     check_space_extension(_parameters(old), _parameters(new))
 

@@ -26,7 +26,8 @@ class Rules:
         lease_s: seconds a claim lasts unless renewed.
         max_attempts: attempts of one trial that may fail before it is quarantined.
         max_claims: claims of one trial, preempted ones included, before it is quarantined.
-        max_broken: quarantined trials in a row, with no completed one between, that stop the study.
+        max_broken: quarantined trials in a row that stop the study, with no completed one between; counted afresh
+            once it is resumed.
         keep_best: best checkpoints that are kept besides those in use.
         keep_front: with a Pareto objective, checkpoints of its front that are kept at most; of a larger front the
             most crowded go.

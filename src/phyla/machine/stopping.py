@@ -36,6 +36,8 @@ from phyla.records import (
     replace,
 )
 
+NOTHING = Tally(count=0, mean=math.nan, best=math.nan, step=0)
+
 OTHERS = 100
 """Trials that one is compared with at most, the newest."""
 
@@ -92,7 +94,7 @@ def judge(
             trial=trial,
             objective=rules.objective,
             report=each,
-            tally=found.tally,
+            tally=found.tally if found.tally is not None and found.tally.count else None,
             marks=marks,
             reports=seen[max(0, new + place + 1 - history) : new + place + 1] if history else (),
         )
@@ -138,15 +140,23 @@ class _Found:
     broken: str | None = None
 
     def add(self, report: Report, objective: Objective, grids: Sequence[int]) -> tuple[Mark, ...]:
-        """Count a report in; return the marks that the trial comes to with it."""
-        values = {goal.metric: report.metrics.get(goal.metric) for goal in objective.goals}
-        known = {name: value for name, value in values.items() if value is not None}
-        if len(known) < len(values):
+        """Count a report in; return the marks that the trial comes to with it.
+
+        What is reported apart at one step is one report of the objective, once all its metrics are there.
+        """
+        before = self.tally
+        names = [goal.metric for goal in objective.goals]
+        values = {name: report.metrics[name] for name in names if name in report.metrics}
+        if not values:
             return ()
-        judged = objective.judge(known)
+        if before is not None and before.part is not None and before.part.step == report.step:
+            values = {**before.part.metrics, **values}
+        if any(name not in values for name in names):
+            self.tally = replace(before or NOTHING, part=Report(report.step, values))
+            return ()
+        judged = objective.judge(values)
         # What is infeasible is worse than everything, however good the metric is.
         value = judged.fitness if judged.infeasible is None else math.nan
-        before = self.tally
         self.tally = tally = _with(before, value, report.step, objective)
         marks = tuple(
             Mark(
@@ -157,7 +167,7 @@ class _Found:
                 best=tally.best,
             )
             for every in grids
-            if before is None or report.step // every > before.step // every
+            if before is None or not before.count or report.step // every > before.step // every
         )
         self.marks += marks
         return marks
@@ -165,7 +175,7 @@ class _Found:
 
 def _with(before: Tally | None, value: float, step: int, objective: Objective) -> Tally:
     finite = math.isfinite(value)
-    if before is None:
+    if before is None or not before.count:
         value = value if finite else math.nan
         return Tally(count=1, mean=value, best=value, step=step)
     count, goal = before.count + 1, direction(objective)

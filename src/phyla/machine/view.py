@@ -100,7 +100,7 @@ class View(Population, Protocol):
         ...
 
     def broken_in_a_row(self) -> int:
-        """Return how many trials failed since the last one completed."""
+        """Return how many trials failed since the last one completed and the study was last resumed."""
         ...
 
     def has_unfinished_trials(self) -> bool:

@@ -7,7 +7,7 @@ own clock. Hyperparameters are flat mappings with slashed names.
 
 from typing import TYPE_CHECKING
 
-from phyla.records.attempt import Attempt, AttemptState, Phase, Report
+from phyla.records.attempt import Attempt, AttemptState, Phase
 from phyla.records.checkpoint import Checkpoint, CheckpointKind, CheckpointState
 from phyla.records.constrained import Constrained, Constraint
 from phyla.records.criteria import Criteria
@@ -32,6 +32,7 @@ from phyla.records.json import Json, JsonObject, json_number, read_list, read_nu
 from phyla.records.member import Member, MemberState, Scored
 from phyla.records.objective import WORST, Aim, Goal, Judgement, Maximize, Minimize, Objective, direction
 from phyla.records.pareto import Pareto
+from phyla.records.report import Report
 from phyla.records.start import StartFrom
 from phyla.records.study import StudyRecord, StudyState
 from phyla.records.tally import Mark, Tally

@@ -78,17 +78,3 @@ class Attempt:
     error: str | None = None
     tally: Tally | None = None
     timings: Mapping[str, float] | None = None
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Report:
-    """Metrics that training reported once.
-
-    Attributes:
-        step: age of the weights.
-        metrics: metric name to value.
-    """
-
-    step: int
-    metrics: dict[str, float]

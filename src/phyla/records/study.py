@@ -32,6 +32,7 @@ class StudyRecord:
         strategy_state: JSON that the strategy committed with its last decision that carried one.
         state_version: number of times `strategy_state` was written.
         message: why the study stopped or failed, and what to do.
+        resumed_at: when it was last let go on after it was stopped or failed; None: never.
     """
 
     id: int
@@ -44,3 +45,4 @@ class StudyRecord:
     strategy_state: Json = None
     state_version: int = 0
     message: str | None = None
+    resumed_at: float | None = None

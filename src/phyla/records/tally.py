@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import final
 
 from phyla.records.drafts import drafted
+from phyla.records.report import Report
 
 
 @final
@@ -14,15 +15,17 @@ class Tally:
 
     Attributes:
         count: how many there were.
-        mean: their mean; nan once one of them was nan or infinite.
+        mean: their mean; nan once one of them was nan or infinite, and while there is none.
         best: the best finite one; nan while there is none.
         step: highest age of the weights among them.
+        part: some of the objective's metrics at one step, not counted while the others are still to be reported.
     """
 
     count: int
     mean: float
     best: float
     step: int
+    part: Report | None = None
 
 
 @final

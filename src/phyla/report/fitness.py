@@ -227,7 +227,7 @@ def _label_winner(figure: Any, data: StudyData, best: TrialRecord, *, log: bool)
 def _add_mishaps(figure: Any, go: Any, data: StudyData) -> None:
     """Mark at the edge of bad values where trials failed and where a fitness is no finite number."""
     broken = [trial for trial in data.lineage if trial.state is TrialState.FAILED]
-    stopped = [trial for trial in data.lineage if trial.state is TrialState.CANCELLED]
+    cancelled = [trial for trial in data.lineage if trial.state is TrialState.CANCELLED]
     unfit = [trial for trial in data.completed if finite_fitness(trial) is None]
     odd = [trial for trial in unfit if trial.criteria is None or not trial.criteria.infeasible]
     infeasible = [trial for trial in unfit if trial not in odd]
@@ -235,7 +235,7 @@ def _add_mishaps(figure: Any, go: Any, data: StudyData) -> None:
         (f"{len(infeasible):,} infeasible", infeasible, "x-thin-open"),
         (f"{len(odd):,} nan or infinite", odd, "triangle-up"),
         (counted(len(broken), "failed trial"), broken, "x"),
-        (f"{len(stopped):,} stopped early", stopped, "x-open"),
+        (f"{len(cancelled):,} cancelled", cancelled, "x-open"),
     ):
         if not trials:
             continue

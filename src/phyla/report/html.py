@@ -81,7 +81,7 @@ def _times(data: StudyData) -> Iterator[str]:
 
 def _header(data: StudyData, title: str) -> str:
     study, counts = data.study, data.counts
-    failed, stopped = counts[TrialState.FAILED], counts[TrialState.CANCELLED]
+    failed, cancelled = counts[TrialState.FAILED], counts[TrialState.CANCELLED]
     unfinished = counts[TrialState.RUNNING] + counts[TrialState.PENDING]
     facts = [
         ("members", f"{study.population_size:,}", ""),
@@ -90,7 +90,7 @@ def _header(data: StudyData, title: str) -> str:
             f"{counts[TrialState.COMPLETED]:,}",
             f"{unfinished:,} unfinished" if unfinished else "",
         ),
-        ("trials failed", f"{failed:,}", f"{stopped:,} stopped early" if stopped else ""),
+        ("trials failed", f"{failed:,}", f"{cancelled:,} cancelled" if cancelled else ""),
         ("total steps", f"{data.total_steps:,}", ""),
         ("wall time", duration(data.wall_seconds), f"since {moment(study.created_at):%Y-%m-%d %H:%M} UTC"),
     ]

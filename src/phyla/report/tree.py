@@ -25,7 +25,7 @@ def lineage_figure(data: StudyData) -> "go.Figure":
     """Return the lineage tree: generations to the right, a row per member, colour for fitness.
 
     Grey edges lead from the trial whose weights were taken; dashed ones from the trial that was abandoned;
-    the bold path is the winner's ancestry; crosses are trials that failed, grey ones were stopped early.
+    the bold path is the winner's ancestry; crosses are trials that failed, grey ones were cancelled.
     """
     title = "Lineage"
     trials = list(data.lineage)
@@ -180,7 +180,7 @@ def _add_nodes(
             {"symbol": "x", "color": style.FAILED, "size": 0.8 * size},
         ),
         (
-            "stopped early",
+            "cancelled",
             [trial for trial in rest if trial.state is TrialState.CANCELLED],
             {"symbol": "x", "color": style.MUTED, "size": 0.8 * size},
         ),

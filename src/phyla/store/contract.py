@@ -94,7 +94,11 @@ class Store(Protocol):
         ...
 
     def set_state(self, study: int, state: StudyState, message: str | None = None) -> None:
-        """Set the state of a study; if it runs, members that were given up for broken trials try again."""
+        """Set the state of a study.
+
+        That it is running says that it is resumed: broken trials in a row are counted afresh, and members that
+        were given up for broken trials try again.
+        """
         ...
 
     def transaction(

@@ -85,10 +85,11 @@ class MemoryStore:
         return list(self._studies.values())
 
     def set_state(self, study: int, state: StudyState, message: str | None = None) -> None:
-        """Set the state of a study; if it runs, members that were given up try again."""
+        """Set the state of a study; that it is running says that it is resumed."""
         with self.transaction(study, exclusive=True) as tx:
             tx.apply([SetStudyState(state, message)])
             if state is StudyState.RUNNING:
+                tx.set_study(replace(tx.study(), resumed_at=tx.now()))
                 retry_given_up(tx)
 
     def transaction(self, study: int, *, exclusive: bool, alone: bool = False) -> "MemoryTransaction":
@@ -433,8 +434,9 @@ class MemoryTransaction:
         return [trials[trial] for _, trial in heapq.nsmallest(count, ranked)]
 
     def broken_in_a_row(self) -> int:
-        """Return how many trials failed since the last one completed."""
-        last = self.tables.last_completed.get("at", NEVER)
+        """Return how many trials failed since the last one completed and the study was last resumed."""
+        resumed = self.study().resumed_at
+        last = max(self.tables.last_completed.get("at", NEVER), NEVER if resumed is None else resumed)
         failed = [self.tables.trials[trial] for trial in self.tables.by_state.of(TrialState.FAILED)]
         return sum((t.ended_at or 0.0) > last for t in failed)
 

@@ -77,8 +77,8 @@ class Progress:
         return self.counts.get("failed", 0)
 
     @property
-    def stopped(self) -> int:
-        """Number of training trials that stopping rules ended early."""
+    def cancelled(self) -> int:
+        """Number of training trials that a stopping rule ended early, or whose member was retired."""
         return self.counts.get("cancelled", 0)
 
     @property

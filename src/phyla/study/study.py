@@ -24,7 +24,7 @@ from phyla.study.places import Places
 from phyla.study.reconciling import reconcile, stored_config
 from phyla.study.replicates import Replicate, replicate_seed
 from phyla.study.results import ConfigChange, Results
-from phyla.study.starts import checked_starts
+from phyla.study.starts import check_usable, checked_starts
 from phyla.study.unreported import Unreported
 
 if TYPE_CHECKING:
@@ -62,7 +62,8 @@ class Study:
             theirs, or `fresh`.
         lease_s: seconds after which a worker that went silent loses its trial.
         max_attempts: attempts of one trial that may fail before it counts as broken.
-        max_broken: broken trials in a row, with none completed between, that stop the study.
+        max_broken: broken trials in a row, with none completed between, that stop the study; counted afresh once
+            it is resumed.
         keep_best: best checkpoints that are kept besides those in use.
         keep_every_steps: also keep checkpoints whose step is a multiple of this.
         stall_timeout_s: seconds without any progress before a worker is ended; None never ends one.
@@ -72,7 +73,8 @@ class Study:
             its member then decides again.
         max_stops: how often a member is stopped within one generation; after that its trial is left to run.
         start_from: checkpoints that exist, as paths or `StartFrom(path, ...)`: member i starts from entry i modulo
-            their number, not fresh. They are imported once, when the study is made; the list cannot change later.
+            their number, not fresh. They are imported once, when the study is made, with at most one entry per
+            member then; the list cannot change later, and stays when the population shrinks.
 
     Raises:
         ConfigurationError: an argument makes no sense.
@@ -141,7 +143,7 @@ class Study:
             check_space(plugin, self.rules.space)
         self.yield_at_report = yield_at_report
         self.replicate_of: Replicate | None = None
-        self.start_from = checked_starts(start_from, self.rules)
+        self.start_from = checked_starts(start_from, self.rules.space)
         if newcomers not in ("best", "fresh"):
             raise ConfigurationError(f"newcomers={newcomers!r}: choose 'best' or 'fresh'")
         self.newcomers = newcomers
@@ -616,7 +618,7 @@ class Study:
         return stored_config(self, references)
 
     def _make(self, references: tuple[str | None, str | None]) -> "_Opened":
-        from phyla.checkpoints import LocalCheckpoints, look_at_source
+        from phyla.checkpoints import LocalCheckpoints
         from phyla.local_client import LocalClient
         from phyla.store import open_store
         from phyla.worker import worker_name
@@ -626,8 +628,7 @@ class Study:
         population_size = self.rules.strategy.population_size
         if self.start_from and store.find_study(self.name) is None:
             # What cannot be imported shall leave no study behind.
-            for entry in self.start_from:
-                look_at_source(Path(entry.path))
+            check_usable(self.start_from, population_size)
         record = store.create_study(self.name, config, self.seed, population_size)
         record = reconcile(store, record, config, self, extend=self._extend)
         repository = LocalCheckpoints(self.places.checkpoints(self.name))

@@ -198,6 +198,9 @@ class Trial:
     def report(self, metrics: Mapping[str, Any] | None = None, /, *, step: int | None = None, **more: Any) -> None:
         """Report metrics, as often as wished.
 
+        Stopping rules judge report by report. Metrics of one objective that are reported apart count together if
+        they have the same `step`.
+
         Args:
             metrics: name to number; nested mappings become slashed names.
             step: age of the weights; by default the step that `steps()` is at, or the end.

@@ -42,6 +42,7 @@ from phyla.records import (
     TrialKind,
     TrialRecord,
     TrialState,
+    WeightedSum,
 )
 from phyla.space import Float, Space
 from simulation import Simulation
@@ -476,6 +477,59 @@ def test_the_median_rule_takes_what_is_infeasible_for_the_worst() -> None:
     assert [told(trials[0], 1.0, 1.0), told(trials[1], 0.5, 1.0)] == [False, False]
     assert told(trials[2], 9.0, 3.0)
     assert not told(trials[3], 0.8, 1.0)
+
+
+BOTH = WeightedSum({"Q": 1.0, "R": -1.0})
+FULL = [Report(step, {"Q": float(step), "R": NAN if step == 3 else 0.5}) for step in range(1, 7)]
+APART = [Report(one.step, {name: one.metrics[name]}) for one in FULL for name in ("R", "Q")]
+
+
+def told(reports: Sequence[Report], sizes: Sequence[int]) -> tuple[Any, Any]:
+    """Return the tally, and the averages at each mark, of what is reported in portions of these sizes."""
+    rules = Rules(
+        space=SPACE,
+        objective=BOTH,
+        strategy=RandomSearch(1, 9),
+        stopping=(MedianStopping(min_steps=2, min_trials=9),),
+    )
+    simulation = Simulation(rules, lambda parent, trial: (None, {"Q": 1.0, "R": 1.0}))
+    trial, left = claim(simulation), list(reports)
+    for size in sizes:
+        simulation.controller.report(trial.id, 1, left[:size])
+        left = left[size:]
+    simulation.controller.report(trial.id, 1, left)
+    with simulation.store.reader(simulation.study.id) as reader:
+        tally = reader.attempts(trial.id)[0].tally
+        return repr(tally), repr([reader.averages(2, step, besides=0, limit=9) for step in range(7)])
+
+
+def test_metrics_that_are_reported_apart_at_one_step_are_one_report_of_the_objective() -> None:
+    whole = told(FULL, [])
+    assert "count=6" in whole[0]
+    for sizes in ([], [1] * 12, [3, 3, 3], [5, 1, 1], [11]):
+        assert told(APART, sizes) == whole, sizes
+    # What is said twice before all is known counts once, as it was said last.
+    assert told([Report(1, {"Q": 9.0}), *FULL], [1]) == whole
+    # Metrics of different steps are no report, whatever comes between; nor is what another metric says.
+    split = [Report(1, {"Q": 1.0}), Report(2, {"R": 1.0}), Report(2, {"other": 1.0}), Report(3, {"Q": 2.0})]
+    for sizes in ([], [1, 1, 1, 1], [2]):
+        tally, averages = told(split, sizes)
+        assert tally.startswith("Tally(count=0, "), tally
+        assert averages == repr([[]] * 7)
+
+
+def test_the_median_rule_stops_what_reports_its_metrics_apart() -> None:
+    rules = Rules(
+        space=SPACE,
+        objective=BOTH,
+        strategy=RandomSearch(3, 20),
+        stopping=(MedianStopping(min_steps=2, min_trials=2),),
+    )
+    simulation = Simulation(rules, lambda parent, trial: (None, {"Q": 1.0, "R": 1.0}))
+    for q, stopped in ((5.0, False), (4.0, False), (1.0, True)):
+        trial = claim(simulation)
+        assert not simulation.controller.report(trial.id, 1, [Report(2, {"Q": q})]).cancelled
+        assert simulation.controller.report(trial.id, 1, [Report(2, {"R": 1.0})]).cancelled is stopped
 
 
 def _noisy(parent: Any, trial: TrialRecord) -> tuple[Any, float]:

@@ -1,5 +1,6 @@
 """Strategies and their rules are checked when a study is made: what they are, and what they use of the space."""
 
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from phyla.space import Params
 
 PERTURB: Any = phyla.Perturb
 """The class, which is no rule."""
+
+GUIDE = Path(__file__).parents[3] / "docs" / "guide.md"
 
 LR = phyla.Float(0.001, 0.1)
 
@@ -87,6 +90,36 @@ def test_values_that_the_space_allows() -> None:
     study(phyla.Replay(trials=[again(0.1)]))
     added = phyla.Space(lr=LR, width=phyla.Int(1, 9, default=3))
     study(phyla.FixedSchedule([(0, {"lr": 0.01})], 10), added)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "fixed"),
+    [
+        (phyla.GridSearch({"lr": [0.1, 0.2]}, 10), phyla.GridSearch({"lr": [0.1, 0.3]}, 10), "grid"),
+        (phyla.RandomSearch(2, 10), phyla.RandomSearch(3, 10), "members"),
+        (
+            phyla.PBT(population_size=2, steps_per_trial=5, total_steps=10),
+            phyla.PBT(population_size=2, steps_per_trial=5, total_steps=10, synchronous=True),
+            "synchronous",
+        ),
+    ],
+)
+def test_settings_of_a_strategy_that_never_change_are_not_said_to_change(
+    tmp_path: Path, before: Any, after: Any, fixed: str
+) -> None:
+    def made(strategy: Any) -> phyla.Study:
+        return phyla.Study(
+            "fixed", {"lr": phyla.Float(0.1, 0.5)}, phyla.Maximize("q"), strategy, home=tmp_path, extend=True
+        )
+
+    made(before).results()
+    with pytest.raises(ConfigurationError) as refused:
+        made(after).results()
+    told, _, can_change = str(refused.value).partition("What can change: ")
+    assert f"strategy.{fixed}" in told
+    assert re.search(rf"settings of the strategy, but not its kind, .*\b{fixed}\b", can_change)
+    (row,) = re.findall(r"^\| other settings of the strategy .*", GUIDE.read_text(), re.MULTILINE)
+    assert re.search(rf"not (the )?`{fixed}`", row)
 
 
 def test_a_study_is_not_extended_with_values_that_the_space_does_not_allow(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ class PostgresBackend:
         row = cursor.fetchone()
         if row is None:
             return None, 0.0
-        return self._studies.record(row[:10]), float(row[10]) if self._clock is None else self._clock()
+        return self._studies.record(row[:-1]), float(row[-1]) if self._clock is None else self._clock()
 
     def run(self, cursor: Cursor, run: int, *, exclusive: bool) -> tuple[RunRecord | None, float]:
         """Return a run, locked if the transaction is exclusive, and the server's time."""

@@ -18,6 +18,7 @@ from phyla.records import (
     CheckpointKind,
     CheckpointState,
     Criteria,
+    Json,
     JsonObject,
     Member,
     MemberState,
@@ -132,6 +133,7 @@ def study_record(row: Row) -> StudyRecord:
         strategy_state=None if row[7] is None else decode(row[7]),
         state_version=row[8],
         message=row[9],
+        resumed_at=row[10],
     )
 
 
@@ -434,13 +436,16 @@ def attempt_values(attempt: Attempt) -> Values:
 
 def tally_json(tally: Tally) -> str:
     """Return a tally as JSON."""
-    return encode([tally.count, tally.mean, tally.best, tally.step])
+    part = tally.part
+    known: list[Json] = [] if part is None else [part.step, part.metrics]
+    return encode([tally.count, tally.mean, tally.best, tally.step, *known])
 
 
 def tally_record(text: str) -> Tally:
     """Return the tally of what `tally_json` wrote."""
-    count, mean, best, step = decode(text)
-    return Tally(count=count, mean=mean, best=best, step=step)
+    count, mean, best, step, *known = decode(text)
+    part = Report(*known) if known else None
+    return Tally(count=count, mean=mean, best=best, step=step, part=part)
 
 
 def checkpoint_record(row: Row) -> Checkpoint:

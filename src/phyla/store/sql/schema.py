@@ -15,7 +15,7 @@ from phyla.errors import SchemaMismatch
 from phyla.store.sql.backend import Backend
 from phyla.store.sql.tables import metadata
 
-HEAD = "0010"
+HEAD = "0011"
 """Revision this version of phyla reads and writes."""
 
 MIGRATIONS = Path(__file__).parent / "migrations"

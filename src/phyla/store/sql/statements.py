@@ -134,6 +134,9 @@ class Statements:
             ["name", "state", "config", "seed", "population_size", "created_at"],
         )
         self.set_study_state = self._compile(studies.update().where(s.id == STUDY), ["state", "message"])
+        self.resume_study = self._compile(
+            studies.update().where(s.id == STUDY), ["state", "message", "resumed_at"]
+        )
         self.set_config = self._compile(studies.update().where(s.id == STUDY), ["config"])
         self.set_population_size = self._compile(studies.update().where(s.id == STUDY), ["population_size"])
         self.set_strategy_state = self._compile(
@@ -338,7 +341,7 @@ class Statements:
         self.broken_in_a_row = self._compile(
             sa.select(sa.func.count())
             .select_from(trials)
-            .where(mine, ENDED, failed, t.ended_at > sa.func.coalesce(last, NOW))
+            .where(mine, ENDED, failed, t.ended_at > sa.func.coalesce(last, NOW), t.ended_at > NOW)
         )
         newest = sa.select(trials).where(mine, ENDED, completed, train)
         self.last_completed = self._compile(

@@ -11,7 +11,7 @@ from phyla.store.sql.backend import Backend, Cursor, Session, StudyLock
 from phyla.store.sql.codec import encode
 from phyla.store.sql.evaluation import SqlEvaluation
 from phyla.store.sql.evaluation_rows import run_record
-from phyla.store.sql.rows import study_record, text
+from phyla.store.sql.rows import Values, study_record, text
 from phyla.store.sql.schema import bring_up_to_date
 from phyla.store.sql.transaction import SqlTransaction
 
@@ -84,12 +84,16 @@ class SqlStore:
             return [study_record(row) for row in session.cursor.fetchall()]
 
     def set_state(self, study: int, state: StudyState, message: str | None = None) -> None:
-        """Set the state of a study."""
+        """Set the state of a study; that it is running says that it is resumed."""
         with _Block(self, write=True) as session:
-            values = {"k_study": study, "state": state.value, "message": text(message)}
-            session.cursor.execute(self._backend.statements.set_study_state, values)
+            sql = self._backend.statements
+            values: Values = {"k_study": study, "state": state.value, "message": text(message)}
             if state is StudyState.RUNNING:
-                session.cursor.execute(self._backend.statements.retry_given_up, {"k_study": study})
+                resumed = {**values, "resumed_at": self._backend.now(session.cursor)}
+                session.cursor.execute(sql.resume_study, resumed)
+                session.cursor.execute(sql.retry_given_up, {"k_study": study})
+            else:
+                session.cursor.execute(sql.set_study_state, values)
 
     def transaction(self, study: int, *, exclusive: bool, alone: bool = False) -> "_Opened":
         """Open a writing transaction on one study; see `phyla.store.Store`."""

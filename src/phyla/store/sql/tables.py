@@ -82,6 +82,7 @@ studies = sa.Table(
     sa.Column("strategy_state", sa.Text),
     sa.Column("state_version", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("message", sa.Text),
+    sa.Column("resumed_at", sa.Double),
     sa.UniqueConstraint("name", name="studies_name"),
     sa.CheckConstraint(_one_of("state", StudyState), name="studies_state"),
 )

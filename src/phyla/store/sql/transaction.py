@@ -298,8 +298,9 @@ class SqlTransaction:
         return [trial_record(row) for row in rows]
 
     def broken_in_a_row(self) -> int:
-        """Return how many trials failed since the last one completed."""
-        return self._count(self._sql.broken_in_a_row, k_now=NEVER)
+        """Return how many trials failed since the last one completed and the study was last resumed."""
+        resumed = self.study().resumed_at
+        return self._count(self._sql.broken_in_a_row, k_now=NEVER if resumed is None else resumed)
 
     # Attempts and what they reported
 
