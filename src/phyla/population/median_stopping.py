@@ -22,6 +22,9 @@ class MedianStopping:
     of what the other trials reported, each from its own start up to the same mark. Strictly worse than their
     median is stopped. At its end a trial is not stopped any more.
 
+    An objective of several metrics is reported once all of them were reported at the same step, in one report or
+    in several.
+
     nan and infinities are worse than everything: a trial that reported nothing finite is stopped as soon as the
     median is finite, and counts as the worst among the others.
 
