@@ -20,6 +20,7 @@ LEAST_WINDOW = 200
 STEPS = 30
 CLIP = 2.0
 FAR = 10.0
+FEW = 0.05
 
 _PERTURB = Perturb()
 
@@ -32,7 +33,7 @@ class PB2:
     The model is a Gaussian process over age of the weights, fitness before, and hyperparameters, all scaled to
     [0, 1], hyperparameters on their own scale. It predicts how much a trial gains per step over the fitness of
     the trial that it started from; whether the objective is maximised or minimised, gain is good. Gains are
-    standardised and clipped at +-2, after those far from the median (10 deviations) were moved nearer to it. A
+    standardised and clipped at +-2, after a few far from the median (10 deviations) were moved nearer to it. A
     trial that ended at nan, broke, or was stopped counts as the worst gain there is. Older gains
     count less, as fast as the marginal likelihood says; it also says how many of the last rows, 200 at least,
     are used. Trials that are running lower the deviation where they are, so that children differ. kappa is
@@ -292,16 +293,18 @@ def _search(
 
 
 def without_outliers(values: Matrix) -> Matrix:
-    """Return values with those far from the median moved nearer: one score must not hide all the others.
+    """Return values with those far from the median moved nearer: a score or two must not hide all the others.
 
-    Far is more than `FAR` median absolute deviations, as standard deviations of a normal distribution.
+    Far is more than `FAR` median absolute deviations, as standard deviations of a normal distribution. Where more
+    than `FEW` of them are far, they are no outliers but how gains are, and stay.
     """
     center = np.median(values)
     # Halves, since the difference of two finite numbers can be infinite.
     spread = 2 * 1.4826 * float(np.median(np.abs(values / 2 - center / 2)))
     if not 0 < FAR * spread < math.inf:
         return values
-    return np.clip(values, center - FAR * spread, center + FAR * spread)
+    clipped: Matrix = np.clip(values, center - FAR * spread, center + FAR * spread)
+    return clipped if np.mean(clipped != values) <= FEW else values
 
 
 def standardised(gains: Matrix) -> tuple[Matrix, float, float]:
