@@ -1,7 +1,8 @@
-"""Servers that tests share."""
+"""Servers, and the command line, that tests share."""
 
 import itertools
 import os
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -9,6 +10,8 @@ from collections.abc import Callable, Iterator
 import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, settings
+
+from command_line import Phyla
 
 # The same examples every time, however busy the machine is; `--hypothesis-profile default` draws others.
 settings.register_profile(
@@ -59,3 +62,20 @@ def make_postgres_url(postgres_server: str) -> Iterator[Callable[[], str]]:
 def postgres_url(make_postgres_url: Callable[[], str]) -> str:
     """URL of an empty schema on the test server."""
     return make_postgres_url()
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Phyla:
+    """The command line, with the exit status that is expected."""
+    from phyla.cli import main
+
+    def run(*words: object, code: int = 0) -> str:
+        monkeypatch.setattr(sys, "argv", ["phyla", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        assert (ended.value.code or 0) == code, printed
+        assert "Traceback" not in printed.err
+        return printed.err if code else printed.out
+
+    return run

@@ -10,12 +10,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
 import phyla
-from phyla.cli import main
+from command_line import Phyla
 from phyla.settings import child_environment
 from phyla.study import list_studies
 
@@ -50,14 +50,6 @@ study = phyla.Study(
     max_attempts=1,
 )
 """
-
-
-class Phyla(Protocol):
-    """Runs the command line in this process."""
-
-    def __call__(self, *words: object, code: int = 0) -> str:
-        """Return what it printed: on success to standard output, else to standard error."""
-        ...
 
 
 def command(*words: object) -> list[str]:
@@ -102,20 +94,6 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> "tuple[Path, str]":
     done = in_process(folder, "run", "small.py", "--workers", 1)
     assert done.returncode == 0, done.stderr
     return folder, done.stdout
-
-
-@pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Phyla:
-    def run(*words: object, code: int = 0) -> str:
-        monkeypatch.setattr(sys, "argv", ["phyla", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        printed = capsys.readouterr()
-        assert (ended.value.code or 0) == code, printed
-        assert "Traceback" not in printed.err
-        return printed.err if code else printed.out
-
-    return run
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
-from phyla.cli import main
+from command_line import Phyla
 from phyla.settings import child_environment
 from phyla.study import list_studies, load_study, replicate_seed
 
@@ -65,10 +65,6 @@ nans = made("nans", phyla.RandomSearch(members=2, total_steps=5), train=train_na
 """
 
 
-class Phyla(Protocol):
-    def __call__(self, *words: object, code: int = 0) -> str: ...
-
-
 def start(folder: Path, *words: object) -> "subprocess.Popen[str]":
     """Start the command line in a process of its own."""
     return subprocess.Popen(
@@ -108,20 +104,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def cli(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Phyla:
+def cli(folder: Path, monkeypatch: pytest.MonkeyPatch, cli: Phyla) -> Phyla:
     """The command line in that folder."""
     monkeypatch.chdir(folder)
-
-    def run(*words: object, code: int = 0) -> str:
-        monkeypatch.setattr(sys, "argv", ["phyla", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        printed = capsys.readouterr()
-        assert (ended.value.code or 0) == code, printed
-        assert "Traceback" not in printed.err
-        return printed.err if code else printed.out
-
-    return run
+    return cli
 
 
 # Replicates

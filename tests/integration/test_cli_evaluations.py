@@ -7,14 +7,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 from pyarrow import parquet
 
+from command_line import Phyla
 from evaluated_run import HELDOUT, SPARSE, EvaluatedRun, eventful
 from event_files import logged
-from phyla.cli import main
 from phyla.store import open_store
 from phyla.study import Evaluations, load_evaluations
 
@@ -46,24 +45,6 @@ study = phyla.Study(
     suites=[phyla.Suite("s", [quality], objective=phyla.Maximize("score_mean"))],
 )
 """
-
-
-class Phyla(Protocol):
-    def __call__(self, *words: object, code: int = 0) -> str: ...
-
-
-@pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Phyla:
-    def run(*words: object, code: int = 0) -> str:
-        monkeypatch.setattr(sys, "argv", ["phyla", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        printed = capsys.readouterr()
-        assert (ended.value.code or 0) == code, printed
-        assert "Traceback" not in printed.err
-        return printed.err if code else printed.out
-
-    return run
 
 
 @pytest.fixture(scope="module")

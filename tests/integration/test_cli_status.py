@@ -1,42 +1,25 @@
 """What `phyla status` says of studies that nobody works on."""
 
 import json
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
 import phyla
-from phyla.cli import main
+from command_line import Phyla
 from phyla.study.progress import silent_s
 
 TIMEOUT_S = 60.0
 HINT = "run it again to go on"
 
 
-class Phyla(Protocol):
-    def __call__(self, *words: object, code: int = 0) -> str: ...
-
-
 @pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Phyla:
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Phyla) -> Phyla:
     """The command line in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("COLUMNS", raising=False)
-
-    def run(*words: object, code: int = 0) -> str:
-        monkeypatch.setattr(sys, "argv", ["phyla", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        printed = capsys.readouterr()
-        assert (ended.value.code or 0) == code, printed
-        assert "Traceback" not in printed.err
-        return printed.err if code else printed.out
-
-    return run
+    return cli
 
 
 def study(name: str, lease_s: float) -> phyla.Study:
@@ -49,7 +32,6 @@ def wait_for(found: Callable[[], str], text: str) -> str:
     end = time.monotonic() + TIMEOUT_S
     while text not in (shown := found()):
         assert time.monotonic() < end, shown
-        time.sleep(0.01)
     return shown
 
 
