@@ -569,9 +569,11 @@ class Study:
             for trial, completion in zip(many, completions, strict=True):
                 trial.give_back(completion.reports)
             raise
-        if self.finished:
-            # Who asks, and gets nothing, ends a study whose members are all done.
-            opened.client.exchange((), opened.worker, 1)
+        # The trials count already; if this fails, the next one who asks ends the study.
+        with contextlib.suppress(StoreError):
+            if self.finished:
+                # Who asks, and gets nothing, ends a study whose members are all done.
+                opened.client.exchange((), opened.worker, 1)
         self._unreported.look(opened.store, opened.record.id, at_once=True)
         for answer in answers:
             if isinstance(answer, LeaseLost):

@@ -96,3 +96,19 @@ def test_who_asks_is_told_that_no_decision_can_be_taken(tmp_path: Path) -> None:
         made.ask()
     assert made.finished
     assert made.results().counts() == {"completed": 2}
+
+
+def test_what_was_told_counts_also_if_the_study_cannot_be_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = study(tmp_path)
+    trial = made.ask()
+    assert trial is not None
+
+    def busy(self: phyla.Study) -> bool:
+        raise StoreError("busy")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(phyla.Study, "finished", property(busy))
+        told(made, trial)
+    assert made.results().counts() == {"completed": 1}
