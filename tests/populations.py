@@ -172,9 +172,8 @@ class Listed:
     def unfinished(self) -> Sequence[TrialRecord]:
         return [t for t in self.trials.values() if t.state in (TrialState.PENDING, TrialState.RUNNING)]
 
-    def standing(self, generation: int, order: float) -> tuple[int, int, int]:
-        orders = self.orders(generation, 0, len(self.trials))
-        return *self.ahead(generation, order), len(orders)
+    def scored_in(self, generation: int) -> int:
+        return len(self.orders(generation, 0, len(self.trials)))
 
     def ahead(self, generation: int, order: float) -> tuple[int, int]:
         orders = self.orders(generation, 0, len(self.trials))

@@ -86,7 +86,9 @@ class Capricious:
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
         count = cast("dict[str, int]", context.state or {"decisions": 0})["decisions"] + 1
         state: JsonObject = {"decisions": count, "last": math.nan if count % 2 else "\u2603"}
-        reason: JsonObject = {"decision": "capricious", "why": f"decision {count}", "scored": population.scored()}
+        # Stores in SQL begin to keep the second number when they are asked for it within a transaction.
+        scored = [population.scored(), population.scored_in(count % 3)]
+        reason: JsonObject = {"decision": "capricious", "why": f"decision {count}", "scored": scored}
         match (count * 7919) % 13:
             case 1:
                 return Wait(generation=member.generation + 1, reason=reason, state=state)
@@ -241,11 +243,8 @@ def _answers(view: Reader) -> dict[str, Any]:
         "active": [view.active_members(), view.lowest_generation()],
         "elites": [view.elite_at_rank(rank) for rank in range(view.elites())],
         "ranked elites": view.ranked_elites(),
-        "standing": [
-            (view.standing(generation, order), view.ahead(generation, order))
-            for generation in (0, 1)
-            for order in (-math.inf, 0.0, 0.5)
-        ],
+        "standing": [view.ahead(generation, order) for generation in (0, 1) for order in (-math.inf, 0.0, 0.5)],
+        "scored in": [view.scored_in(generation) for generation in range(5)],
         "elite": [view.elite(member) for member in range(view.size)],
         "running": [view.running(), *(view.running(worker) for worker in WORKERS)],
         "expired": view.expired(2),

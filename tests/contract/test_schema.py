@@ -86,6 +86,11 @@ def _postgres_schema(backend: Backend) -> Any:
             "WHERE connamespace = current_schema()::regnamespace"
         ),
         "SELECT sequencename, data_type::text, '' FROM pg_sequences WHERE schemaname = current_schema()",
+        (
+            "SELECT tgname, pg_get_triggerdef(oid), '' FROM pg_trigger "
+            "WHERE tgrelid = 'trials'::regclass AND NOT tgisinternal"
+        ),
+        "SELECT proname, prosrc, '' FROM pg_proc WHERE pronamespace = current_schema()::regnamespace",
     )
     with backend.engine.connect() as connection:
         schema = connection.exec_driver_sql("SELECT current_schema()").scalar_one()

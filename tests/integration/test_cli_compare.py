@@ -246,6 +246,8 @@ def test_studies_made_before_times_were_recorded_are_read_as_ever(
         for column in ("published_step", "spent_s", "decided_s"):
             before.execute(f"ALTER TABLE members DROP COLUMN {column}")
         before.execute("ALTER TABLE studies DROP COLUMN resumed_at")
+        before.execute("DROP TRIGGER trials_scored")
+        before.execute("DROP TABLE generations")
         before.execute("UPDATE phyla_revision SET version_num = ?", ("0007",))
     assert "time of workers" not in cli("status", "pbt-r0", "--home", home)
     page = tmp_path / "page.html"

@@ -139,7 +139,8 @@ class ASHA:
 def _place(member: Member, order: float, population: Population) -> tuple[int, int]:
     """Return how many of those that completed the member's rung go before it, and how many completed it."""
     rung = member.generation - 1
-    better, equal, count = population.standing(rung, order)
+    better, equal = population.ahead(rung, order)
+    count = population.scored_in(rung)
     if equal < 2:
         return better, count
     here = [

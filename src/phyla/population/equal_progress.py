@@ -1,7 +1,7 @@
 """Scores as where they stand among those at equal progress."""
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -30,6 +30,28 @@ class _Peers:
 
     generation: int
     ages: tuple[int, int]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A member whose rank was found; another one is searched between such ones.
+
+    Attributes:
+        rank: how many members stand better.
+        better: how many of each age.
+        index: the member's.
+        peers: which age is its own.
+    """
+
+    rank: int
+    better: Sequence[int]
+    index: int
+    peers: int
+
+    def next(self) -> list[int]:
+        """Return, of each age, the rank of the first one behind it."""
+        return [better + (at == self.peers) for at, better in enumerate(self.better)]
 
 
 @final
@@ -63,6 +85,9 @@ class EqualProgress:
         self._orders: dict[int, Sequence[float]] = {}
         self._elites: list[Scored] | None = None
         self._all_peers: list[_Peers] | None = None
+        self._ranks: dict[int, int] = {}
+        self._sizes: list[int] | None = None
+        self._known: list[_Placed] = []
 
     def shown(self, member: Member) -> Member:
         """Return a member with the key of what it published."""
@@ -86,8 +111,10 @@ class EqualProgress:
         assert member.published is not None
         own = self.real(member.published)
         assert own.order is not None
-        generation = self._generation(own.step)
-        return sum(self._better(peers, generation, (own.order, member.index)) for peers in self._peers())
+        if own.trial not in self._ranks:
+            generation, place = self._generation(own.step), (own.order, member.index)
+            self._ranks[own.trial] = sum(self._better(peers, generation, place) for peers in self._peers())
+        return self._ranks[own.trial]
 
     def at_rank(self, rank: int) -> Member:
         """Return the member at a rank.
@@ -96,11 +123,18 @@ class EqualProgress:
             IndexError: there are not so many.
         """
         peers = self._peers()
+        scored = self.scored()
+        if not 0 <= rank < scored:
+            raise IndexError(f"there are {scored} members with a score, none at rank {rank}")
+        if self._sizes is None:
+            others = [self._population.rank_among(one.ages, _NEVER, _FIRST) for one in peers[1:]]
+            self._sizes = [scored - sum(others), *others]
+        at = bisect_left(self._known, rank, key=_rank)
+        if at < len(self._known) and self._known[at].rank == rank:
+            return self.member(self._known[at].index)
         # Among those of each age, the member that is wanted is at one of the ranks low .. high - 1.
-        low = [0] * len(peers)
-        high = [self._population.rank_among(one.ages, _NEVER, _FIRST) for one in peers]
-        if not 0 <= rank < sum(high):
-            raise IndexError(f"there are {sum(high)} members with a score, none at rank {rank}")
+        low = self._known[at - 1].next() if at else [0] * len(peers)
+        high = self._known[at].better if at < len(self._known) else self._sizes
         for turn in count():
             sizes = [last - first for first, last in zip(low, high, strict=True)]
             widest = sizes.index(max(sizes))
@@ -114,14 +148,15 @@ class EqualProgress:
                 at if one is chosen else first if first == last else self._better(one, chosen.generation, place)
                 for one, first, last in zip(peers, low, high, strict=True)
             ]
-            if sum(better) == rank:
+            found = _Placed(sum(better), better, place[1], widest)
+            insort(self._known, found, key=_rank)
+            if found.rank == rank:
                 break
-            if sum(better) < rank:
-                low = [max(first, found) for first, found in zip(low, better, strict=True)]
-                low[widest] = at + 1
+            if found.rank < rank:
+                low = [max(first, after) for first, after in zip(low, found.next(), strict=True)]
             else:
-                high = [min(last, found) for last, found in zip(high, better, strict=True)]
-        return self.member(place[1])
+                high = [min(last, before) for last, before in zip(high, better, strict=True)]
+        return self.member(found.index)
 
     def member(self, index: int) -> Member:
         """Return a member."""
@@ -160,7 +195,7 @@ class EqualProgress:
         if self._elites is None:
             elites = self._population.ranked_elites()
             for generation in {self._generation(one.step) for one in elites}:
-                self._orders[generation] = self._population.orders(generation, 0, self._scored(generation))[::-1]
+                self._orders[generation] = self._population.orders(generation, 0, self.scored_in(generation))[::-1]
             placed = [self._placed(one) for one in elites]
             self._elites = sorted(placed, key=lambda one: (one.order or 0.0, one.member), reverse=True)
         return self._elites
@@ -192,9 +227,11 @@ class EqualProgress:
         """Return how many of a generation are better and equal; by the sort key of the score itself."""
         return self._population.ahead(generation, order)
 
-    def standing(self, generation: int, order: float) -> tuple[int, int, int]:
-        """Return how many of a generation are better and equal; by the sort key of the score itself."""
-        return self._population.standing(generation, order)
+    def scored_in(self, generation: int) -> int:
+        """Return how many completed trials of a generation have a fitness."""
+        if generation not in self._scores:
+            self._scores[generation] = self._population.scored_in(generation)
+        return self._scores[generation]
 
     def next_age(self, after: int) -> int | None:
         """Return the lowest age above one, in steps, of weights with a published fitness."""
@@ -236,7 +273,7 @@ class EqualProgress:
         theirs. So there are two neighbours, one with a better key and one without; only equal keys need a look at
         the place itself.
         """
-        scores = self._scored(generation)
+        scores = self.scored_in(generation)
         rank = bisect_left(range(scores), -key, key=lambda rank: -_share(rank, scores))
         near = self._population.orders(generation, max(0, rank - 1), 2 if rank else 1)
         above = near[0] if rank else math.inf
@@ -251,12 +288,6 @@ class EqualProgress:
         if rank < scores and _share(rank, scores) == key:
             return min(max(place, (below, _FIRST)), (below, _LAST))
         return below, _LAST
-
-    def _scored(self, generation: int) -> int:
-        """Return how many scores there are of a generation."""
-        if generation not in self._scores:
-            self._scores[generation] = self._population.standing(generation, math.inf)[2]
-        return self._scores[generation]
 
     def _generation(self, step: int) -> int:
         """Return the generation that ends at an age."""
@@ -282,14 +313,15 @@ class EqualProgress:
                 at = bisect_right(orders, order)
                 better, equal, among = len(orders) - at, at - bisect_left(orders, order), len(orders)
             else:
-                if generation not in self._scores:
-                    better, equal, self._scores[generation] = self._population.standing(generation, order)
-                else:
-                    better, equal = self._population.ahead(generation, order)
-                among = self._scores[generation]
+                better, equal = self._population.ahead(generation, order)
+                among = self.scored_in(generation)
             # Measured again, a score may not be that of its trial; and one that jumped is not among them.
             self._keys[generation, order] = _share(better, among if equal else among + 1)
         return self._keys[generation, order]
+
+
+def _rank(placed: _Placed) -> int:
+    return placed.rank
 
 
 def _share(better: int, among: int) -> float:

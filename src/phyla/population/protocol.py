@@ -94,7 +94,7 @@ class Population(Protocol):
     def orders(self, generation: int, rank: int, count: int) -> Sequence[float]:
         """Return sort keys of the completed trials of a generation that have a fitness, best first.
 
-        Costs as much as the last of them is far down; for one comparison use `standing`.
+        Costs as much as the last of them is far down; for one comparison use `ahead`.
 
         Args:
             generation: the trials' generation.
@@ -106,7 +106,7 @@ class Population(Protocol):
     def ahead(self, generation: int, order: float) -> tuple[int, int]:
         """Return how many completed trials of a generation are better, and how many equal.
 
-        Costs as much as there are of them, while `standing` costs as much as there are trials with a fitness.
+        Costs as much as there are of them.
 
         Args:
             generation: the trials' generation.
@@ -114,13 +114,8 @@ class Population(Protocol):
         """
         ...
 
-    def standing(self, generation: int, order: float) -> tuple[int, int, int]:
-        """Return how many completed trials of a generation are better, how many equal, how many have a fitness.
-
-        Args:
-            generation: the trials' generation.
-            order: the sort key to compare with, as in `Scored.order`.
-        """
+    def scored_in(self, generation: int) -> int:
+        """Return how many completed trials of a generation have a fitness; stores count them once and then on."""
         ...
 
     def next_age(self, after: int) -> int | None:

@@ -311,10 +311,10 @@ class MemoryTransaction:
         found = [*self.tables.by_state.of(TrialState.RUNNING), *self.tables.by_state.of(TrialState.PENDING)]
         return [self.tables.trials[key] for key in sorted(found)]
 
-    def standing(self, generation: int, order: float) -> tuple[int, int, int]:
-        """Return how many completed trials of a generation are better, how many equal, how many have a fitness."""
+    def scored_in(self, generation: int) -> int:
+        """Return how many completed trials of a generation have a fitness."""
         scored = self.tables.scored
-        return *self.ahead(generation, order), scored.before((generation + 1,)) - scored.before((generation,))
+        return scored.before((generation + 1,)) - scored.before((generation,))
 
     def ahead(self, generation: int, order: float) -> tuple[int, int]:
         """Return how many completed trials of a generation are better, and how many equal."""

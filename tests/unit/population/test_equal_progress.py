@@ -110,8 +110,8 @@ def populations(draw: st.DrawFn) -> tuple[Listed, int]:
 
 
 @settings(max_examples=400, deadline=None)
-@given(drawn=populations())
-def test_counting_gives_the_ranks_of_placing_every_member(drawn: tuple[Listed, int]) -> None:
+@given(drawn=populations(), data=st.data())
+def test_counting_gives_the_ranks_of_placing_every_member(drawn: tuple[Listed, int], data: st.DataObject) -> None:
     population, steps = drawn
     plain = EveryMember(population, steps)
     standings = plain.standings()
@@ -124,6 +124,10 @@ def test_counting_gives_the_ranks_of_placing_every_member(drawn: tuple[Listed, i
         assert shown.published.order == plain.key(population.slots[index].published)  # type: ignore[arg-type]
         assert fair.rank(shown) == rank
         assert fair.at_rank(rank) == shown
+    fair = EqualProgress(population, steps)
+    for rank in data.draw(st.permutations(range(len(standings)))):
+        # What was found before narrows the search.
+        assert fair.at_rank(rank) == fair.shown(population.member(standings[rank]))
     fair = EqualProgress(population, steps)
     elites = [fair.elite_at_rank(rank) for rank in range(fair.elites())]
     assert [fair.real(elite) for elite in elites] == plain.elites()

@@ -3,8 +3,9 @@
 A new database gets the tables as `phyla.store.sql.tables` declares them, an older one the migrations it lacks;
 that both end with the same schema is tested. Alembic is imported for migrations only, for it is slow to start.
 
-Migrations expand first and contract in a later release: a revision may add tables, nullable columns and
-indexes, which processes of the release before do not mind; what they still use goes one release later.
+Migrations expand first and contract in a later release: a revision may add tables, nullable columns,
+indexes and triggers, which processes of the release before do not mind; what they still use goes one release
+later.
 """
 
 from pathlib import Path
@@ -13,9 +14,9 @@ import sqlalchemy as sa
 
 from phyla.errors import SchemaMismatch
 from phyla.store.sql.backend import Backend
-from phyla.store.sql.tables import metadata
+from phyla.store.sql.tables import TRIGGERS, metadata
 
-HEAD = "0011"
+HEAD = "0012"
 """Revision this version of phyla reads and writes."""
 
 MIGRATIONS = Path(__file__).parent / "migrations"
@@ -53,6 +54,8 @@ def create(connection: sa.Connection) -> None:
     """Create the schema in a database that has none, inside the transaction that is open."""
     # What is in the way is not phyla's own: it shall be an error.
     metadata.create_all(connection, checkfirst=False)
+    for statement in TRIGGERS[connection.dialect.name]:
+        connection.exec_driver_sql(statement)
     _revisions.create(connection, checkfirst=False)
     connection.execute(_revisions.insert().values(version_num=HEAD))
 

@@ -31,6 +31,7 @@ from phyla.store.sql.tables import (
     attempts,
     checkpoints,
     elites,
+    generations,
     marks,
     members,
     reports,
@@ -363,10 +364,14 @@ class Statements:
         self.orders_of_generation = self._compile(
             best.order_by(t.fitness_order.desc()).limit(LIMIT).offset(OFFSET)
         )
-        compared = (t.fitness_order > ORDER, t.fitness_order == ORDER, t.fitness_order < ORDER)
-        counts = [of_generation.where(one).scalar_subquery() for one in compared]
-        self.standing = self._compile(sa.select(*counts))
-        self.ahead = self._compile(sa.select(*counts[:2]))
+        self.orders_from_worst = self._compile(best.order_by(t.fitness_order).limit(LIMIT).offset(OFFSET))
+        compared = (t.fitness_order > ORDER, t.fitness_order == ORDER)
+        self.ahead = self._compile(sa.select(*(of_generation.where(one).scalar_subquery() for one in compared)))
+        g = generations.c
+        self.kept_scored = self._compile(sa.select(g.scored).where(g.study == STUDY, g.generation == GENERATION))
+        self.count_scored = self._compile(of_generation)
+        self.keep_scored = self._insert(generations)
+        self.forget_scored = self._compile(generations.delete().where(g.study == STUDY))
         live = sa.and_(checkpoints.c.study == t.study, checkpoints.c.name == t.checkpoint)
         self.best_trials = self._compile(
             sa.select(trials)

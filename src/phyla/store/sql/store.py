@@ -244,7 +244,10 @@ class _Opened:
             study, now = backend.study(session.cursor, self._study, self._lock)
             if study is None:
                 raise StudyNotFound(f"there is no study with id {self._study} in {self._store.url}")
-            return SqlTransaction(backend, session.cursor, study, now, write=self._block.write)
+            exclusive = self._lock in ("exclusive", "alone")
+            return SqlTransaction(
+                backend, session.cursor, study, now, write=self._block.write, exclusive=exclusive
+            )
         except BaseException as error:
             self._store._end(session, error)
             raise
@@ -283,7 +286,9 @@ class _OpenedRun:
         run, now = backend.run(cursor, self._run.id, exclusive=self._exclusive)
         if run is None:
             raise StoreError(f"there is no run with id {self._run.id} in {self._store.url}")
-        population = None if study is None else SqlTransaction(backend, cursor, study, now, write=write)
+        population = None
+        if study is not None:
+            population = SqlTransaction(backend, cursor, study, now, write=write, exclusive=self._exclusive)
         evaluation = SqlEvaluation(backend, cursor, run, now, population, write=write)
         if population is not None:
             population.evaluated_by(evaluation)

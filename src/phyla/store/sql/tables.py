@@ -6,8 +6,9 @@ statements that use it, because SQLite proves nothing else. Its columns are also
 because SQLite would else look at every row.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from typing import Final
 
 import sqlalchemy as sa
 
@@ -205,6 +206,34 @@ trials = sa.Table(
     _index("trials_generation", "study", "generation", "fitness_order", "state", "kind", where=SCORED),
     _index("trials_best", "study", sa.text("fitness_order DESC"), "id", where=RESULT),
 )
+
+generations = sa.Table(
+    "generations",
+    metadata,
+    sa.Column("study", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("generation", sa.Integer, primary_key=True, autoincrement=False),
+    # How many of its trials have a fitness; a row is there once a decision has counted them, and then the
+    # triggers below keep it true, whoever writes: also a process of the release before.
+    sa.Column("scored", sa.Integer, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+_ROW_SCORED = "{0}.state = 'completed' AND {0}.kind = 'train' AND {0}.fitness_order IS NOT NULL"
+_GETS_SCORE = (
+    "AFTER UPDATE OF state, fitness_order ON trials FOR EACH ROW "
+    f"WHEN ({_ROW_SCORED.format('new')} AND NOT ({_ROW_SCORED.format('old')}))"
+)
+_COUNT = "UPDATE generations SET scored = scored + 1 WHERE study = new.study AND generation = new.generation;"
+_BODY = f"$$ BEGIN {_COUNT} RETURN NULL; END $$"
+
+TRIGGERS: Final[Mapping[str, Sequence[str]]] = {
+    "sqlite": (f"CREATE TRIGGER trials_scored {_GETS_SCORE} BEGIN {_COUNT} END",),
+    "postgresql": (
+        f"CREATE FUNCTION phyla_count_scored() RETURNS trigger AS {_BODY} LANGUAGE plpgsql",
+        f"CREATE TRIGGER trials_scored {_GETS_SCORE} EXECUTE FUNCTION phyla_count_scored()",
+    ),
+}
+"""What makes the triggers, by dialect."""
 
 attempts = sa.Table(
     "attempts",

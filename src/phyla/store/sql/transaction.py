@@ -42,9 +42,19 @@ class SqlTransaction:
         study: the study's row.
         now: the database's time.
         write: whether rows are locked where that is promised.
+        exclusive: whether no other transaction gives a trial of this study a score.
     """
 
-    def __init__(self, backend: Backend, cursor: Cursor, study: StudyRecord, now: float, *, write: bool) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        cursor: Cursor,
+        study: StudyRecord,
+        now: float,
+        *,
+        write: bool,
+        exclusive: bool,
+    ) -> None:
         self._backend = backend
         self._sql = backend.statements if write else backend.reading
         self._cursor = cursor
@@ -53,6 +63,7 @@ class SqlTransaction:
         self._held = Held(study)
         self._writer = Writer(self._sql, cursor, self._held)
         self._write = write
+        self._exclusive = exclusive
         self._evaluation: SqlEvaluation | None = None
         self._asked_evaluation = False
 
@@ -269,12 +280,17 @@ class SqlTransaction:
         found = [trial_record(row) for row in self._all(self._sql.unfinished)]
         return sorted(found, key=lambda trial: trial.id)
 
-    def standing(self, generation: int, order: float) -> tuple[int, int, int]:
-        """Return how many completed trials of a generation are better, how many equal, how many have a fitness."""
-        row = self._one(self._sql.standing, k_generation=generation, k_order=order)
-        assert row is not None
-        better, equal, worse = row
-        return better, equal, better + equal + worse
+    def scored_in(self, generation: int) -> int:
+        """Return how many completed trials of a generation have a fitness."""
+        kept = self._kept_scored(generation)
+        if kept is not None:
+            return kept
+        scored = self._count(self._sql.count_scored, k_generation=generation)
+        if self._exclusive:
+            # From here on the database counts on. Beside others this could miss what they have not yet committed.
+            values = {"study": self._id, "generation": generation, "scored": scored}
+            self._cursor.execute(self._sql.keep_scored, values)
+        return scored
 
     def ahead(self, generation: int, order: float) -> tuple[int, int]:
         """Return how many completed trials of a generation are better, and how many equal."""
@@ -285,8 +301,19 @@ class SqlTransaction:
 
     def orders(self, generation: int, rank: int, count: int) -> Sequence[float]:
         """Return sort keys of the completed trials of a generation that have a fitness, best first."""
-        statement = self._sql.orders_of_generation
-        return [row[0] for row in self._all(statement, k_generation=generation, k_offset=rank, k_limit=count)]
+        statement, of = self._sql.orders_of_generation, {"k_generation": generation}
+        kept = self._kept_scored(generation)
+        if kept is None or rank + count <= kept / 2:
+            return [row[0] for row in self._all(statement, **of, k_offset=rank, k_limit=count)]
+        # Rows are walked over one by one; from the other end there are fewer.
+        statement = self._sql.orders_from_worst
+        after = max(0, kept - rank - count)
+        rows = self._all(statement, **of, k_offset=after, k_limit=max(0, kept - rank - after))
+        return [row[0] for row in reversed(rows)]
+
+    def _kept_scored(self, generation: int) -> int | None:
+        row = self._one(self._sql.kept_scored, k_generation=generation)
+        return None if row is None else int(row[0])
 
     def has_unfinished_trials(self) -> bool:
         """Return whether any trial is running or pending."""

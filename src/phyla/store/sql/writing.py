@@ -134,6 +134,8 @@ class Writer:
     def _set_config(self, command: SetConfig) -> None:
         self._cursor.execute(self._sql.retry_given_up, {"k_study": self._id})
         self._cursor.execute(self._sql.wake_done, {"k_study": self._id})
+        # Counted on only for strategies whose transactions are exclusive: others would wait for each other here.
+        self._cursor.execute(self._sql.forget_scored, {"k_study": self._id})
         self._held.members.clear()
         values = {"config": encode(command.config), "k_study": self._id}
         self._cursor.execute(self._sql.set_config, values)
