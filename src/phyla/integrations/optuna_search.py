@@ -3,13 +3,13 @@
 import importlib.util
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, final
 
 from phyla.errors import ConfigurationError
-from phyla.integrations.optuna_space import anywhere, distribution, suggested, written
+from phyla.integrations.optuna_space import anywhere, distribution, suggested, writer
 from phyla.population import NOTHING, Context, Decision, FitnessRule, FromSuite, Keeps, Last, Population, Wait
 from phyla.population.checks import check_integer, check_steps
 from phyla.population.starts import fresh, given_up, proceed
@@ -273,8 +273,11 @@ class Optuna:
 
         from phyla.integrations.optuna_storage import Shown
 
-        told = {name: distribution(parameter) for name, parameter in space.parameters.items()}
-        storage = Shown([one.frozen(space, told) for one in shown])
+        told: dict[str, BaseDistribution] = {
+            name: distribution(parameter) for name, parameter in space.parameters.items()
+        }
+        write = {name: writer(parameter) for name, parameter in space.parameters.items()}
+        storage = Shown([one.frozen(told, write) for one in shown])
         return optuna.create_study(direction="maximize", sampler=self._made(seed), storage=storage)
 
     def _made(self, seed: int) -> "BaseSampler":
@@ -307,16 +310,13 @@ class _Shown:
     attributes: Mapping[str, Any]
     scored: bool = True
 
-    def frozen(self, space: Space, told: "Mapping[str, BaseDistribution]") -> "FrozenTrial":
+    def frozen(
+        self, told: "dict[str, BaseDistribution]", write: Mapping[str, Callable[[Any], Any]]
+    ) -> "FrozenTrial":
         from optuna.trial import FrozenTrial
         from optuna.trial import TrialState as States
 
-        # Values were checked when they were chosen, and `written` checks them; so Optuna need not.
-        params = {
-            name: written(parameter, self.params[name])
-            for name, parameter in space.parameters.items()
-            if name in self.params
-        }
+        params = {name: way(self.params[name]) for name, way in write.items() if name in self.params}
         return FrozenTrial(
             number=0,
             state=States.RUNNING if self.value is None else States.COMPLETE,
@@ -324,7 +324,8 @@ class _Shown:
             datetime_start=None,
             datetime_complete=None,
             params=params,
-            distributions={name: told[name] for name in params},
+            # Most have all parameters; then they share what says so.
+            distributions=told if len(params) == len(told) else {name: told[name] for name in params},
             user_attrs={},
             system_attrs=dict(self.attributes),
             intermediate_values={},

@@ -1,5 +1,6 @@
 """Our parameters as Optuna's distributions, and values both ways."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from phyla.records import JsonObject
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def distribution(parameter: Parameter) -> "CategoricalDistribution | FloatDistribution | IntDistribution":
-    """Return Optuna's distribution for what `written` makes of the parameter's values.
+    """Return Optuna's distribution for what `writer` makes of the parameter's values.
 
     Listed values and steps of a Float are told by their place, since to Optuna True and 1 are the same, and
     its steps of floats collect rounding errors. Optuna has no steps on log scales; there it is told the
@@ -44,15 +45,17 @@ def suggested(trial: "Trial", name: str, parameter: Parameter) -> Scalar:
     return read(parameter, trial.suggest_int(name, told.low, told.high, log=told.log, step=told.step))
 
 
-def written(parameter: Parameter, value: object) -> float | int:
-    """Return a value as Optuna holds it."""
+def writer(parameter: Parameter) -> Callable[[Any], Any]:
+    """Return what makes of a parameter's value what Optuna holds; the value was checked when it was chosen."""
     if isinstance(parameter, Choice | Ordinal):
-        return list(parameter.values).index(parameter.check(value))
+        values = list(parameter.values)
+        return lambda value: values.index(parameter.check(value))
     if _steps_on_log_scale(parameter):
-        return parameter.unit(value)
+        return parameter.unit
     if isinstance(parameter, Float) and parameter.step is not None:
-        return round(parameter.unit(value) * _last(parameter, parameter.step))
-    return parameter.check(value)
+        last = _last(parameter, parameter.step)
+        return lambda value: round(parameter.unit(value) * last)
+    return float if isinstance(parameter, Float) else int
 
 
 def read(parameter: Parameter, value: Any) -> Scalar:

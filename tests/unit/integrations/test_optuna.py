@@ -18,7 +18,7 @@ import pytest
 
 from phyla.errors import ConfigurationError
 from phyla.integrations.optuna_search import SAMPLERS, Optuna, _Shown
-from phyla.integrations.optuna_space import distribution, read, written
+from phyla.integrations.optuna_space import distribution, read, writer
 from phyla.machine import Ended, Failure, Rules
 from phyla.population import Divergence
 from phyla.records import Maximize, Minimize, Objective, Report, StudyState, TrialRecord, TrialState
@@ -295,7 +295,7 @@ def test_values_survive_the_translation_and_stay_in_the_distribution(parameter: 
     told: Any = distribution(parameter)
     for _ in range(200):
         value = parameter.draw(rng)
-        there = written(parameter, value)
+        there = writer(parameter)(value)
         assert told._contains(told.to_internal_repr(there))
         back = read(parameter, there)
         assert type(back) is type(value)
