@@ -3,35 +3,28 @@
 import contextlib
 import copy
 import re
-import signal
-import sys
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final, overload
 
-from phyla import plugins, settings
-from phyla.errors import ConfigurationError, LeaseLost, StoreError, StudyChanged, StudyFailed
-from phyla.machine import Claimed, Ended, Failure, Outdated, Rules
+from phyla import plugins
+from phyla.errors import ConfigurationError
+from phyla.machine import Rules
 from phyla.population import StoppingRule, Strategy, check_space
-from phyla.records import JsonObject, Objective, RunKind, RunRecord, StartFrom, StudyRecord, StudyState
+from phyla.records import JsonObject, Objective, StartFrom
 from phyla.space import Space
 from phyla.study.opening import find_study
-from phyla.study.outputs import remove_leftovers
 from phyla.study.places import Places
 from phyla.study.reconciling import reconcile, stored_config
 from phyla.study.replicates import Replicate, replicate_seed
 from phyla.study.results import ConfigChange, Results
-from phyla.study.starts import check_usable, checked_starts
+from phyla.study.starts import checked_starts
 from phyla.study.unreported import Unreported
 
 if TYPE_CHECKING:
-    from phyla.checkpoints import LocalCheckpoints
     from phyla.evaluation import Suite
-    from phyla.local_client import LocalClient
-    from phyla.store import Store
+    from phyla.study.opened import OpenedStudy
     from phyla.worker import Trial, WorkerContext
 
 NAME = re.compile(r"[\w][\w.-]{0,99}")
@@ -149,7 +142,7 @@ class Study:
         self.newcomers = newcomers
         self._unreported = Unreported(name, self.rules)
         self._extend = extend
-        self._opened: _Opened | None = None
+        self._opened: OpenedStudy | None = None
 
     def replicate(self, index: int) -> "Study":
         """Return this study with another name, `NAME-r{index}`, and another seed; see `phyla.run_replicates`.
@@ -209,223 +202,25 @@ class Study:
             StoreError: the database failed.
         """
         from phyla.launchers import gpu_environments
+        from phyla.study.running import checked_kinds, function_names, run_study
 
         if plugins.reading_study_file():
             raise plugins.StudyFileRead
-        if self.train is None:
-            raise ConfigurationError("Study(train=...) is needed to run; without it use ask() and tell()")
-        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
-            raise ConfigurationError(f"workers={workers!r}: must be an integer of at least 0")
-        if isinstance(evaluators, bool) or not isinstance(evaluators, int) or evaluators < 0:
-            raise ConfigurationError(f"evaluators={evaluators!r}: must be an integer of at least 0")
-        wanted = frozenset(kinds)
-        if not wanted or not wanted <= {"train", "evaluate"}:
-            raise ConfigurationError(f"kinds={kinds!r}: choose 'train', 'evaluate', or both")
-        if "train" not in wanted and not self.rules.suites:
-            raise ConfigurationError(f"kinds={kinds!r}: this study has no suites= to evaluate")
-        if evaluators and not (workers and self.rules.suites):
-            raise ConfigurationError(
-                f"evaluators={evaluators}: they need suites= to evaluate, and workers= of at least 1 that train"
-            )
-        if workers and settings.in_worker():
-            raise ConfigurationError(
-                "study.run(workers=...) was called in a worker process, which would start workers without end; "
-                'call it under `if __name__ == "__main__":`, or with workers=0 inside training code'
-            )
+        wanted = checked_kinds(self, workers, evaluators, kinds)
         if extend is not None:
             self._extend = extend
-        if workers and self.places.storage == "memory://":
-            raise ConfigurationError(
-                "storage='memory://' exists in this process only, where worker processes cannot see it; "
-                "run with workers=0, or leave storage= out"
-            )
-        references = self._references() if workers else (None, None)
+        references = function_names(self) if workers else (None, None)
         environments = gpu_environments(workers + evaluators, gpus_per_worker)
-        opened = self._open(references)
-        results = Results(opened.store, opened.record, self.places)
-        self._resume(opened)
-
-        def tick() -> None:
-            self._unreported.look(opened.store, opened.record.id)
-            if on_progress is not None:
-                on_progress(results)
-
-        if workers == 0:
-            finished = self._run_here(opened, wanted, tick, on_interrupt)
-        else:
-            finished = self._run_processes(
-                opened, references, environments, wanted, evaluators, tick, on_interrupt
-            )
-        self._unreported.look(opened.store, opened.record.id, at_once=True)
-        opened.client.collect()
-        opened.client.recover()
-        self._clean_outputs(opened)
-        study = results.study()
-        if not finished:
-            if study.state is StudyState.RUNNING and not _others_at_work(opened):
-                opened.store.set_state(study.id, StudyState.STOPPED, "interrupted; run it again to resume")
-            raise KeyboardInterrupt
-        if study.state is StudyState.FAILED:
-            raise StudyFailed(f"study {self.name!r} stopped itself: {study.message}")
-        return results
-
-    def _references(self) -> tuple[str, str | None]:
-        assert self.train is not None
-        return (
-            plugins.reference(self.train),
-            None if self.setup is None else plugins.reference(self.setup),
-        )
-
-    def _resume(self, opened: "_Opened") -> None:
-        from phyla.worker import is_alive_here
-
-        study = opened.client.study()
-        if study.state in (StudyState.STOPPED, StudyState.FAILED):
-            opened.store.set_state(study.id, StudyState.RUNNING)
-        with opened.store.reader(study.id) as reader:
-            holders = {attempt.worker for attempt in reader.running()}
-        if opened.run is not None:
-            with opened.store.evaluations(opened.run) as evaluations:
-                holders |= {attempt.worker for attempt in evaluations.running_evaluations()}
-        for holder in holders:
-            if is_alive_here(holder) is False:
-                opened.client.lose_worker(holder, "its process was gone when the study was resumed", counts=False)
-        opened.client.recover()
-        self._clean_outputs(opened)
-
-    def _clean_outputs(self, opened: "_Opened") -> None:
-        if opened.run is not None:
-            with opened.store.evaluations(opened.run) as evaluations:
-                remove_leftovers(evaluations, self.places.outputs(self.name))
-
-    def _run_here(
-        self,
-        opened: "_Opened",
-        kinds: frozenset[str],
-        tick: Callable[[], None],
-        on_interrupt: Callable[[], None],
-    ) -> bool:
-        from phyla.worker import (
-            EvaluatedRun,
-            Evaluator,
-            StudySources,
-            Trainer,
-            Worker,
-            WorkerContext,
-            worker_name,
-        )
-
-        assert self.train is not None
-        name = worker_name()
-        work_root = self.places.work(self.name)
-        state = None
-        if self.setup is not None:
-            directory = work_root / "worker-0"
-            directory.mkdir(parents=True, exist_ok=True)
-            context = WorkerContext(name=name, index=0, study=self.name, working_dir=directory)
-            state = self.setup(context)
-        evaluator = None
-        if self.rules.suites and "evaluate" in kinds:
-            own = EvaluatedRun(
-                suites=self.rules.suites,
-                sources=StudySources(opened.repository),
-                outputs=self.places.outputs(self.name),
-            )
-            evaluator = Evaluator(
-                opened.client,
-                lambda run: own,
-                work_root=work_root,
-                name=name,
-                clock=settings.system_clock,
-                timer=time.perf_counter,
-                state=state,
-            )
-        trainer = None
-        if "train" in kinds:
-            trainer = Trainer(
-                opened.client,
-                opened.repository,
-                self.train,
-                metrics=self.rules.reported_metrics,
-                work_root=work_root,
-                clock=settings.system_clock,
-                state=state,
-            )
-        worker = Worker(
-            opened.client,
-            name=name,
-            clock=settings.system_clock,
-            trainer=trainer,
-            evaluator=evaluator,
-            yields=self.yield_at_report,
-            renew_s=self.rules.lease_s / 3,
-        )
-        interrupted = threading.Event()
-
-        def interrupt(number: int, frame: object) -> None:
-            on_interrupt()
-            if interrupted.is_set():
-                raise KeyboardInterrupt
-            interrupted.set()
-            worker.stop()
-
-        main = threading.current_thread() is threading.main_thread()
-        previous = {n: signal.signal(n, interrupt) for n in (signal.SIGINT, signal.SIGTERM)} if main else {}
-        try:
-            ended = worker.run(on_trial=tick)
-        except BaseException:
-            opened.client.lose_worker(name, "its run was interrupted", counts=False)
-            raise
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
-        if isinstance(ended, Outdated):
-            raise StudyChanged(ended.why)
-        return not interrupted.is_set()
-
-    def _run_processes(
-        self,
-        opened: "_Opened",
-        references: tuple[str | None, str | None],
-        environments: Sequence[Mapping[str, str]],
-        kinds: frozenset[str],
-        evaluators: int,
-        tick: Callable[[], None],
-        on_interrupt: Callable[[], None],
-    ) -> bool:
-        from phyla.launchers import LocalLauncher, WorkerSpec
-
-        train, setup = references
-        assert train is not None
-        first_evaluator = len(environments) - evaluators
-        specs = [
-            WorkerSpec(
-                study=self.name,
-                storage=self.places.storage,
-                checkpoints=str(self.places.checkpoints(self.name)),
-                work_root=str(self.places.work(self.name)),
-                train=train,
-                setup=setup,
-                index=index,
-                beat_file="",
-                python_path=tuple(entry or str(Path.cwd()) for entry in sys.path),
-                outputs=str(self.places.outputs(self.name)),
-                kinds=tuple(sorted(kinds)) if index < first_evaluator else ("evaluate",),
-                yields=self.yield_at_report,
-            )
-            for index in range(len(environments))
-        ]
-        launcher = LocalLauncher(
-            opened.client,
-            specs,
+        return run_study(
+            self,
+            self._open(references),
+            self._unreported,
+            kinds=wanted,
             environments=environments,
-            logs=self.places.logs(self.name),
-            renew_s=self.rules.lease_s / 3,
-            stall_timeout_s=self.stall_timeout_s,
-            on_tick=tick,
+            evaluators=evaluators,
+            on_progress=on_progress,
             on_interrupt=on_interrupt,
         )
-        return launcher.run()
 
     def change(self) -> list[ConfigChange]:
         """Give the study that exists under this name these settings, and train nothing.
@@ -477,26 +272,9 @@ class Study:
             StudyFailed: the study stopped itself; the message says what to do.
             StoreError: the database failed.
         """
-        from phyla.worker import Trial
+        from phyla.study import ask_tell
 
-        opened = self._open((None, None))
-        _, claimed, rest = opened.client.exchange((), opened.worker, count or 1)
-        if isinstance(rest, Outdated):
-            raise StudyChanged(rest.why)
-        if isinstance(rest, Ended) and rest.state is StudyState.FAILED:
-            raise StudyFailed(rest.message or f"study {self.name!r} has failed")
-        trials = [
-            Trial(
-                work.trial,
-                opened.client,
-                opened.repository,
-                metrics=self.rules.reported_metrics,
-                work_root=self.places.work(self.name),
-                clock=settings.system_clock,
-            )
-            for work in claimed
-            if isinstance(work, Claimed)
-        ]
+        trials = ask_tell.ask(self, self._open((None, None)), count or 1)
         if count is not None:
             return trials
         return trials[0] if trials else None
@@ -530,54 +308,15 @@ class Study:
             NoFitness: the objective was never reported.
             StoreError: the database failed; nothing counts yet, tell it again.
         """
-        from phyla.errors import NoFitness
+        from phyla.study import ask_tell
 
         many = list(trials) if isinstance(trials, Sequence) else [trials]
-        each: list[Mapping[str, Any]] = []
-        if metrics is not None:
-            each = list(metrics) if isinstance(metrics, Sequence) else [metrics]
-            if len(each) != len(many):
-                raise ConfigurationError(f"tell(): {len(many)} trials, but {len(each)} mappings of metrics")
+        each = ask_tell.metrics_of(many, metrics)
         opened = self._open((None, None))
         if error is not None:
-            lost: LeaseLost | None = None
-            for trial in many:
-                trial.discard()
-                try:
-                    failure = Failure(trial=trial.id, token=trial.token, error=error, timings=trial.timings())
-                    opened.client.fail(failure)
-                except LeaseLost as gone:
-                    lost = gone
-            if lost is not None:
-                raise lost
-            return
-        for trial, values in zip(many, each, strict=False):
-            trial.report(values)
-        for trial in many:
-            if not trial.has_fitness:
-                raise NoFitness(trial.missing(f"tell(): trial {trial.id} never reported", "or pass metrics="))
-        if checkpoint is not None and (not many or checkpoint is not many[0]):
-            raise ConfigurationError("tell(checkpoint=...): pass the first of the trials, which holds it")
-        shared = checkpoint.commit() if checkpoint is not None else None
-        completions = [
-            trial.completion(shared, index) if shared is not None else trial.completion(trial.commit())
-            for index, trial in enumerate(many)
-        ]
-        try:
-            answers, _, _ = opened.client.exchange(completions, opened.worker, 0)
-        except StoreError:
-            for trial, completion in zip(many, completions, strict=True):
-                trial.give_back(completion.reports)
-            raise
-        # The trials count already; if this fails, the next one who asks ends the study.
-        with contextlib.suppress(StoreError):
-            if self.finished:
-                # Who asks, and gets nothing, ends a study whose members are all done.
-                opened.client.exchange((), opened.worker, 1)
-        self._unreported.look(opened.store, opened.record.id, at_once=True)
-        for answer in answers:
-            if isinstance(answer, LeaseLost):
-                raise answer
+            ask_tell.tell_failed(opened, many, error)
+        else:
+            ask_tell.tell(opened, self._unreported, many, each, checkpoint)
 
     def renew(self) -> None:
         """Renew the leases of the trials that this process asked for."""
@@ -587,9 +326,9 @@ class Study:
     @property
     def finished(self) -> bool:
         """Whether the study takes no more work: it ended, or every member is done."""
-        opened = self._open((None, None))
-        with opened.store.reader(opened.record.id) as reader:
-            return reader.study().state is not StudyState.RUNNING or reader.active_members() == 0
+        from phyla.study import ask_tell
+
+        return ask_tell.finished(self._open((None, None)))
 
     def results(self) -> Results:
         """Return what the study has found so far."""
@@ -598,13 +337,15 @@ class Study:
 
     # Opening
 
-    def _open(self, references: tuple[str | None, str | None]) -> "_Opened":
+    def _open(self, references: tuple[str | None, str | None]) -> "OpenedStudy":
+        from phyla.study.opened import open_study
+
         opened = self._opened
         if opened is None or (references[0] is not None and opened.references != references):
             # Opened to ask, or to run here: worker processes also need the names of the functions.
             if opened is not None:
                 opened.store.close()
-            self._opened = opened = self._make(references)
+            self._opened = opened = open_study(self, references, extend=self._extend)
         return opened
 
     def config(self, references: tuple[str | None, str | None] = (None, None)) -> JsonObject:
@@ -618,66 +359,3 @@ class Study:
             NotImportable: worker processes could not find a function.
         """
         return stored_config(self, references)
-
-    def _make(self, references: tuple[str | None, str | None]) -> "_Opened":
-        from phyla.checkpoints import LocalCheckpoints
-        from phyla.local_client import LocalClient
-        from phyla.store import open_store
-        from phyla.worker import worker_name
-
-        config = self.config(references)
-        store = open_store(self.places.storage)
-        population_size = self.rules.strategy.population_size
-        if self.start_from and store.find_study(self.name) is None:
-            # What cannot be imported shall leave no study behind.
-            check_usable(self.start_from, population_size)
-        record = store.create_study(self.name, config, self.seed, population_size)
-        record = reconcile(store, record, config, self, extend=self._extend)
-        repository = LocalCheckpoints(self.places.checkpoints(self.name))
-        client = LocalClient(store, record, self.rules, repository)
-        client.start_from(self.start_from, settings.system_clock)
-        run = self._run_record(store, record) if self.rules.suites else None
-        return _Opened(store, record, repository, client, worker_name(), references, run)
-
-    def _run_record(self, store: "Store", record: StudyRecord) -> RunRecord:
-        """Return the run under which the study's checkpoints are evaluated; fill in what suites have gained."""
-        from phyla.controller import RunController
-
-        run = store.create_run(self.name, RunKind.STUDY, {}, study=record.id)
-        if run.study != record.id:
-            raise ConfigurationError(
-                f"{store.url} has a run called {self.name!r} that watches {run.location or 'another study'}; give "
-                "the study another name"
-            )
-        controller = RunController(store, run, self.rules.suites, lease_s=self.rules.lease_s, rules=self.rules)
-        controller.backfill()
-        return run
-
-
-@final
-class _Opened:
-    def __init__(
-        self,
-        store: "Store",
-        record: StudyRecord,
-        repository: "LocalCheckpoints",
-        client: "LocalClient",
-        worker: str,
-        references: tuple[str | None, str | None],
-        run: RunRecord | None,
-    ) -> None:
-        self.run = run
-        self.references = references
-        self.store = store
-        self.record = record
-        self.repository = repository
-        self.client = client
-        self.worker = worker
-
-
-def _others_at_work(opened: _Opened) -> bool:
-    """Return whether workers of another run, here or elsewhere, hold work of the study."""
-    from phyla.worker import is_alive_here
-
-    with opened.store.reader(opened.record.id) as reader:
-        return any(is_alive_here(attempt.worker) is not False for attempt in reader.running())

@@ -1,0 +1,134 @@
+"""Asking for trials, and telling what came of them, for those who train in a loop of their own."""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from phyla import settings
+from phyla.errors import ConfigurationError, LeaseLost, NoFitness, StoreError, StudyChanged, StudyFailed
+from phyla.machine import Claimed, Ended, Failure, Outdated
+from phyla.records import StudyState
+from phyla.study.opened import OpenedStudy
+from phyla.study.unreported import Unreported
+from phyla.worker import Trial
+
+if TYPE_CHECKING:
+    from phyla.study.study import Study
+
+
+def ask(study: "Study", opened: OpenedStudy, count: int) -> list[Trial]:
+    """Claim so many trials at most.
+
+    Raises:
+        StudyChanged: it was given a configuration that this process cannot take over.
+        StudyFailed: the study stopped itself.
+        StoreError: the database failed.
+    """
+    _, claimed, rest = opened.client.exchange((), opened.worker, count)
+    if isinstance(rest, Outdated):
+        raise StudyChanged(rest.why)
+    if isinstance(rest, Ended) and rest.state is StudyState.FAILED:
+        raise StudyFailed(rest.message or f"study {study.name!r} has failed")
+    return [
+        Trial(
+            work.trial,
+            opened.client,
+            opened.repository,
+            metrics=study.rules.reported_metrics,
+            work_root=study.places.work(study.name),
+            clock=settings.system_clock,
+        )
+        for work in claimed
+        if isinstance(work, Claimed)
+    ]
+
+
+def metrics_of(
+    trials: Sequence[Trial], metrics: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
+) -> list[Mapping[str, Any]]:
+    """Return last metrics to report, one mapping per trial; none if none were given.
+
+    Raises:
+        ConfigurationError: there are more or fewer than trials.
+    """
+    if metrics is None:
+        return []
+    each = list(metrics) if isinstance(metrics, Sequence) else [metrics]
+    if len(each) != len(trials):
+        raise ConfigurationError(f"tell(): {len(trials)} trials, but {len(each)} mappings of metrics")
+    return each
+
+
+def tell(
+    opened: OpenedStudy,
+    unreported: Unreported,
+    trials: Sequence[Trial],
+    metrics: Sequence[Mapping[str, Any]],
+    checkpoint: Trial | None,
+) -> None:
+    """Complete trials, in one transaction.
+
+    Args:
+        opened: their study.
+        unreported: looks out for metrics that are not reported.
+        trials: the trials.
+        metrics: last metrics to report, one mapping per trial, or none.
+        checkpoint: the first trial, if it holds the checkpoint of all.
+
+    Raises:
+        LeaseLost: a trial was given to somebody else meanwhile; the others count.
+        NoCheckpoint: nothing was saved in a `checkpoint_dir`.
+        NoFitness: the objective was never reported.
+        StoreError: the database failed; nothing counts yet.
+    """
+    for trial, values in zip(trials, metrics, strict=False):
+        trial.report(values)
+    for trial in trials:
+        if not trial.has_fitness:
+            raise NoFitness(trial.missing(f"tell(): trial {trial.id} never reported", "or pass metrics="))
+    if checkpoint is not None and (not trials or checkpoint is not trials[0]):
+        raise ConfigurationError("tell(checkpoint=...): pass the first of the trials, which holds it")
+    shared = checkpoint.commit() if checkpoint is not None else None
+    completions = [
+        trial.completion(shared, index) if shared is not None else trial.completion(trial.commit())
+        for index, trial in enumerate(trials)
+    ]
+    try:
+        answers, _, _ = opened.client.exchange(completions, opened.worker, 0)
+    except StoreError:
+        for trial, completion in zip(trials, completions, strict=True):
+            trial.give_back(completion.reports)
+        raise
+    # The trials count already; if this fails, the next one who asks ends the study.
+    with contextlib.suppress(StoreError):
+        if finished(opened):
+            # Who asks, and gets nothing, ends a study whose members are all done.
+            opened.client.exchange((), opened.worker, 1)
+    unreported.look(opened.store, opened.record.id, at_once=True)
+    for answer in answers:
+        if isinstance(answer, LeaseLost):
+            raise answer
+
+
+def tell_failed(opened: OpenedStudy, trials: Sequence[Trial], error: str) -> None:
+    """Fail trials; they are tried again or given up.
+
+    Raises:
+        LeaseLost: a trial was given to somebody else meanwhile; the others have failed.
+        StoreError: the database failed.
+    """
+    lost: LeaseLost | None = None
+    for trial in trials:
+        trial.discard()
+        try:
+            opened.client.fail(Failure(trial=trial.id, token=trial.token, error=error, timings=trial.timings()))
+        except LeaseLost as gone:
+            lost = gone
+    if lost is not None:
+        raise lost
+
+
+def finished(opened: OpenedStudy) -> bool:
+    """Return whether a study takes no more work: it ended, or every member is done."""
+    with opened.store.reader(opened.record.id) as reader:
+        return reader.study().state is not StudyState.RUNNING or reader.active_members() == 0

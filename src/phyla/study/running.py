@@ -1,0 +1,289 @@
+"""Running a study until it ends, in this process or in worker processes; resuming it, and interrupting it."""
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from phyla import plugins, settings
+from phyla.errors import ConfigurationError, StudyChanged, StudyFailed
+from phyla.launchers import LocalLauncher, WorkerSpec
+from phyla.machine import Outdated
+from phyla.records import StudyState
+from phyla.study.opened import OpenedStudy
+from phyla.study.outputs import remove_leftovers
+from phyla.study.results import Results
+from phyla.study.unreported import Unreported
+from phyla.worker import (
+    EvaluatedRun,
+    Evaluator,
+    StudySources,
+    Trainer,
+    Worker,
+    WorkerContext,
+    is_alive_here,
+    worker_name,
+)
+
+if TYPE_CHECKING:
+    from phyla.study.study import Study
+
+
+def checked_kinds(study: "Study", workers: int, evaluators: int, kinds: Sequence[str]) -> frozenset[str]:
+    """Return what workers do, once it is clear that such workers can run the study.
+
+    Raises:
+        ConfigurationError: they cannot.
+    """
+    if study.train is None:
+        raise ConfigurationError("Study(train=...) is needed to run; without it use ask() and tell()")
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
+        raise ConfigurationError(f"workers={workers!r}: must be an integer of at least 0")
+    if isinstance(evaluators, bool) or not isinstance(evaluators, int) or evaluators < 0:
+        raise ConfigurationError(f"evaluators={evaluators!r}: must be an integer of at least 0")
+    wanted = frozenset(kinds)
+    if not wanted or not wanted <= {"train", "evaluate"}:
+        raise ConfigurationError(f"kinds={kinds!r}: choose 'train', 'evaluate', or both")
+    if "train" not in wanted and not study.rules.suites:
+        raise ConfigurationError(f"kinds={kinds!r}: this study has no suites= to evaluate")
+    if evaluators and not (workers and study.rules.suites):
+        raise ConfigurationError(
+            f"evaluators={evaluators}: they need suites= to evaluate, and workers= of at least 1 that train"
+        )
+    if workers and settings.in_worker():
+        raise ConfigurationError(
+            "study.run(workers=...) was called in a worker process, which would start workers without end; "
+            'call it under `if __name__ == "__main__":`, or with workers=0 inside training code'
+        )
+    if workers and study.places.storage == "memory://":
+        raise ConfigurationError(
+            "storage='memory://' exists in this process only, where worker processes cannot see it; "
+            "run with workers=0, or leave storage= out"
+        )
+    return wanted
+
+
+def function_names(study: "Study") -> tuple[str, str | None]:
+    """Return the names under which worker processes import the training function and the setup.
+
+    Raises:
+        NotImportable: they could not find one of them.
+    """
+    assert study.train is not None
+    return plugins.reference(study.train), None if study.setup is None else plugins.reference(study.setup)
+
+
+def run_study(
+    study: "Study",
+    opened: OpenedStudy,
+    unreported: Unreported,
+    *,
+    kinds: frozenset[str],
+    environments: Sequence[Mapping[str, str]],
+    evaluators: int,
+    on_progress: Callable[[Results], None] | None,
+    on_interrupt: Callable[[], None],
+) -> Results:
+    """Train until the study ends; resumes what an earlier run left.
+
+    Args:
+        study: the study.
+        opened: the same, in its store.
+        unreported: looks out for metrics that are not reported.
+        kinds: what workers do.
+        environments: one per worker process; without any, this process works.
+        evaluators: how many of those, the last ones, only evaluate.
+        on_progress: called many times a second in this process; if it works, after every trial.
+        on_interrupt: called for each Ctrl-C or SIGTERM inside the signal handler.
+
+    Raises:
+        StudyChanged: it was given a configuration that this process cannot take over.
+        StudyFailed: the study stopped itself.
+        KeyboardInterrupt: a person stopped it.
+        StoreError: the database failed.
+    """
+    results = Results(opened.store, opened.record, study.places)
+    _resume(study, opened)
+
+    def tick() -> None:
+        unreported.look(opened.store, opened.record.id)
+        if on_progress is not None:
+            on_progress(results)
+
+    if environments:
+        launcher = _launcher(study, opened, environments, kinds, evaluators, tick, on_interrupt)
+        finished = launcher.run()
+    else:
+        finished = _run_here(study, opened, kinds, tick, on_interrupt)
+    unreported.look(opened.store, opened.record.id, at_once=True)
+    opened.client.collect()
+    opened.client.recover()
+    _clean_outputs(study, opened)
+    record = results.study()
+    if not finished:
+        if record.state is StudyState.RUNNING and not _others_at_work(opened):
+            opened.store.set_state(record.id, StudyState.STOPPED, "interrupted; run it again to resume")
+        raise KeyboardInterrupt
+    if record.state is StudyState.FAILED:
+        raise StudyFailed(f"study {study.name!r} stopped itself: {record.message}")
+    return results
+
+
+def _resume(study: "Study", opened: OpenedStudy) -> None:
+    record = opened.client.study()
+    if record.state in (StudyState.STOPPED, StudyState.FAILED):
+        opened.store.set_state(record.id, StudyState.RUNNING)
+    with opened.store.reader(record.id) as reader:
+        holders = {attempt.worker for attempt in reader.running()}
+    if opened.run is not None:
+        with opened.store.evaluations(opened.run) as evaluations:
+            holders |= {attempt.worker for attempt in evaluations.running_evaluations()}
+    for holder in holders:
+        if is_alive_here(holder) is False:
+            opened.client.lose_worker(holder, "its process was gone when the study was resumed", counts=False)
+    opened.client.recover()
+    _clean_outputs(study, opened)
+
+
+def _clean_outputs(study: "Study", opened: OpenedStudy) -> None:
+    if opened.run is not None:
+        with opened.store.evaluations(opened.run) as evaluations:
+            remove_leftovers(evaluations, study.places.outputs(study.name))
+
+
+def _others_at_work(opened: OpenedStudy) -> bool:
+    """Return whether workers of another run, here or elsewhere, hold work of the study."""
+    with opened.store.reader(opened.record.id) as reader:
+        return any(is_alive_here(attempt.worker) is not False for attempt in reader.running())
+
+
+# In this process
+
+
+def _run_here(
+    study: "Study",
+    opened: OpenedStudy,
+    kinds: frozenset[str],
+    tick: Callable[[], None],
+    on_interrupt: Callable[[], None],
+) -> bool:
+    """Work in this process; return whether nobody interrupted it."""
+    name = worker_name()
+    worker = _worker(study, opened, kinds, name)
+    interrupted = threading.Event()
+
+    def interrupt(number: int, frame: object) -> None:
+        on_interrupt()
+        if interrupted.is_set():
+            raise KeyboardInterrupt
+        interrupted.set()
+        worker.stop()
+
+    main = threading.current_thread() is threading.main_thread()
+    previous = {n: signal.signal(n, interrupt) for n in (signal.SIGINT, signal.SIGTERM)} if main else {}
+    try:
+        ended = worker.run(on_trial=tick)
+    except BaseException:
+        opened.client.lose_worker(name, "its run was interrupted", counts=False)
+        raise
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    if isinstance(ended, Outdated):
+        raise StudyChanged(ended.why)
+    return not interrupted.is_set()
+
+
+def _worker(study: "Study", opened: OpenedStudy, kinds: frozenset[str], name: str) -> Worker:
+    """Return the worker that this process is."""
+    assert study.train is not None
+    work_root = study.places.work(study.name)
+    state = None
+    if study.setup is not None:
+        directory = work_root / "worker-0"
+        directory.mkdir(parents=True, exist_ok=True)
+        state = study.setup(WorkerContext(name=name, index=0, study=study.name, working_dir=directory))
+    evaluator = None
+    if study.rules.suites and "evaluate" in kinds:
+        own = EvaluatedRun(
+            suites=study.rules.suites,
+            sources=StudySources(opened.repository),
+            outputs=study.places.outputs(study.name),
+        )
+        evaluator = Evaluator(
+            opened.client,
+            lambda run: own,
+            work_root=work_root,
+            name=name,
+            clock=settings.system_clock,
+            timer=time.perf_counter,
+            state=state,
+        )
+    trainer = None
+    if "train" in kinds:
+        trainer = Trainer(
+            opened.client,
+            opened.repository,
+            study.train,
+            metrics=study.rules.reported_metrics,
+            work_root=work_root,
+            clock=settings.system_clock,
+            state=state,
+        )
+    return Worker(
+        opened.client,
+        name=name,
+        clock=settings.system_clock,
+        trainer=trainer,
+        evaluator=evaluator,
+        yields=study.yield_at_report,
+        renew_s=study.rules.lease_s / 3,
+    )
+
+
+# In worker processes
+
+
+def _launcher(
+    study: "Study",
+    opened: OpenedStudy,
+    environments: Sequence[Mapping[str, str]],
+    kinds: frozenset[str],
+    evaluators: int,
+    tick: Callable[[], None],
+    on_interrupt: Callable[[], None],
+) -> LocalLauncher:
+    """Return the supervisor of worker processes, which starts them when it is run."""
+    train, setup = opened.references
+    assert train is not None
+    first_evaluator = len(environments) - evaluators
+    specs = [
+        WorkerSpec(
+            study=study.name,
+            storage=study.places.storage,
+            checkpoints=str(study.places.checkpoints(study.name)),
+            work_root=str(study.places.work(study.name)),
+            train=train,
+            setup=setup,
+            index=index,
+            beat_file="",
+            python_path=tuple(entry or str(Path.cwd()) for entry in sys.path),
+            outputs=str(study.places.outputs(study.name)),
+            kinds=tuple(sorted(kinds)) if index < first_evaluator else ("evaluate",),
+            yields=study.yield_at_report,
+        )
+        for index in range(len(environments))
+    ]
+    return LocalLauncher(
+        opened.client,
+        specs,
+        environments=environments,
+        logs=study.places.logs(study.name),
+        renew_s=study.rules.lease_s / 3,
+        stall_timeout_s=study.stall_timeout_s,
+        on_tick=tick,
+        on_interrupt=on_interrupt,
+    )
