@@ -39,7 +39,7 @@ from phyla.store.memory_tables import Ledger, LedgerKey, urgency
 from phyla.store.table import Changes
 
 if TYPE_CHECKING:
-    from phyla.store.memory import MemoryTransaction
+    from phyla.store.memory_transaction import MemoryTransaction
 
 _OPEN = (TrialState.PENDING, TrialState.RUNNING)
 

@@ -1,5 +1,6 @@
 """What the store in memory keeps, as rows with the indexes that its questions need."""
 
+import threading
 from functools import cached_property
 from typing import Any, TypeAlias, final
 
@@ -21,16 +22,35 @@ from phyla.records import (
     Scored,
     Seen,
     SeenState,
+    StudyRecord,
     TrialKind,
     TrialRecord,
     TrialState,
 )
+from phyla.settings import Clock
 from phyla.store.table import Groups, Order, Table, follow_with
 
 LedgerKey: TypeAlias = tuple[str, str, int, int, int]
 NEVER = float("-inf")
 UNFINISHED = (TrialState.RUNNING, TrialState.PENDING)
 _PRESENT = (CheckpointState.LIVE, CheckpointState.DELETING)
+
+
+@final
+class Memory:
+    """All that a store in memory keeps, and the lock under which it is read and changed.
+
+    Args:
+        clock: tells the time.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.lock = threading.RLock()
+        self.studies: dict[int, StudyRecord] = {}
+        self.tables: dict[int, Tables] = {}
+        self.next_trial = 1
+        self.ledger = Ledger()
 
 
 @final

@@ -30,7 +30,7 @@ from phyla.records import CheckpointState, MemberState, TrialState, replace
 from phyla.store.memory_tables import NEVER
 
 if TYPE_CHECKING:
-    from phyla.store.memory import MemoryTransaction
+    from phyla.store.memory_transaction import MemoryTransaction
 
 
 def _set_trial(tx: "MemoryTransaction", command: InsertTrial | UpdateTrial) -> None:
