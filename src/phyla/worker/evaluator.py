@@ -1,85 +1,29 @@
-"""Runs eval tasks, and aggregates groups."""
+"""Runs eval tasks, and has groups aggregated."""
 
 import contextlib
 import hashlib
-import inspect
 import os
 import shutil
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, final
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, final
 
 from phyla import plugins
-from phyla.api import GroupResults, WorkClient
+from phyla.api import WorkClient
 from phyla.errors import CheckpointError, ConfigurationError, EvaluationError, PhylaError, StoreError
-from phyla.evaluation import (
-    Comparison,
-    Estimate,
-    EvalTask,
-    Suite,
-    TaskResult,
-    aggregate,
-    compare,
-    decode,
-    encode,
-    merged,
-    suite_named,
-)
+from phyla.evaluation import EvalTask, Suite, encode, suite_named
 from phyla.failpoints import failpoint
 from phyla.machine import ClaimedEvaluation, Evaluated, EvaluationFailed
-from phyla.records import EvalEvent, EvalResult, EvalTaskKind, Group, JsonObject, Seen, json_number
+from phyla.records import EvalResult, EvalTaskKind, Seen
 from phyla.settings import Clock
-from phyla.worker.bindings import Bindings
+from phyla.worker.aggregation import aggregate_group
 from phyla.worker.commands import folder_of, run_command
+from phyla.worker.evaluated_run import EvaluatedRun, source_with_bindings
 from phyla.worker.evaluation import Evaluation, checkpoint_of
 
 ERROR_CHARACTERS = 4000
-
-
-class Sources(Protocol):
-    """Where the bytes of checkpoints are."""
-
-    def path(self, seen: Seen) -> Path:
-        """Return where a checkpoint is read.
-
-        Raises:
-            CheckpointError: it is gone, or no longer what was seen.
-        """
-        ...
-
-    def check(self, seen: Seen) -> None:
-        """Make sure, after it was read, that it still is what was seen.
-
-        Raises:
-            CheckpointError: it is gone, or no longer what was seen.
-        """
-        ...
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluatedRun:
-    """What it takes to evaluate the checkpoints of one run.
-
-    Attributes:
-        suites: its suites, as they were when this process read them.
-        sources: where its checkpoints are.
-        outputs: directory of saved arrays and files; its parent is common to all runs of a store, since the
-            ledger's entries are, too.
-        bindings: where gin bindings come from.
-        changed: tells whether it has other suites by now.
-    """
-
-    suites: tuple[Suite, ...]
-    sources: Sources
-    outputs: Path
-    bindings: Bindings = field(default_factory=Bindings)
-    changed: Callable[[], bool] = lambda: False
 
 
 @final
@@ -142,7 +86,7 @@ class Evaluator:
         try:
             suite, task = _known(run, work)
             if task is None:
-                return self._aggregate(work, run, suite)
+                return aggregate_group(self._client, work, run, suite, self._clock)
             return self._evaluate(work, run, suite, task)
         except StoreError:
             raise
@@ -170,8 +114,6 @@ class Evaluator:
         if isinstance(error, EvaluationError):
             return _failed(work, f"{type(error).__name__}: {error}")
         return _failed(work, "".join(traceback.format_exception(error))[-ERROR_CHARACTERS:])
-
-    # Eval tasks
 
     def _evaluate(
         self, work: ClaimedEvaluation, run: EvaluatedRun, suite: Suite, task: EvalTask
@@ -225,7 +167,7 @@ class Evaluator:
             run=work.task.run,
             statistics={name: encode(metric, plugins.reference) for name, metric in evaluation.statistics.items()},
             files={name: f"{run.outputs.name}/{label}/{file}" for name, file in evaluation.files.items()},
-            source=_source_with_bindings(run, suite, task),
+            source=source_with_bindings(run, suite, task),
             duration_s=duration_s,
             load_s=load_s,
             worker=self._name,
@@ -243,75 +185,6 @@ class Evaluator:
         value = None if suite.load is None else suite.load(checkpoint_of(seen, path))
         self._loaded = _Loaded(suite.name, seen.id, value)
         return value, self._timer() - began
-
-    # Groups
-
-    def _aggregate(self, work: ClaimedEvaluation, run: EvaluatedRun, suite: Suite) -> Evaluated:
-        found = self._client.group_results(work.group.id)
-        results = task_results(suite, found, run.outputs.parent)
-        complete = len(results) == len(suite.tasks)
-        try:
-            values = aggregate(suite.aggregates, results)
-        except PhylaError:
-            if complete:
-                raise
-            # A partial group: what needs the missing eval tasks cannot be said.
-            values = {}
-        events = self._changed_sources(work, run, suite, found)
-        best = False
-        former = None if suite.objective is None else self._client.best_group(suite.name, run=work.task.run)
-        if suite.objective is not None and complete and work.group.replicate == 0:
-            best = _is_better(suite, values, former)
-            # Newest come first: one that is worse than what came after it in training has not regressed. Nor has a
-            # member of a population: most are worse than the best.
-            in_population = work.group.study is not None
-            if former is not None and former.seen < work.seen.id and not in_population:
-                events += self._regressions(work, run, suite, results, former)
-        return Evaluated(
-            task=work.task.id,
-            group=work.task.group,
-            token=work.task.token,
-            values={name: _json(estimate) for name, estimate in values.items()},
-            best=best,
-            events=events,
-        )
-
-    def _regressions(
-        self,
-        work: ClaimedEvaluation,
-        run: EvaluatedRun,
-        suite: Suite,
-        results: Sequence[TaskResult],
-        former: Group,
-    ) -> list[EvalEvent]:
-        metric = suite.compared_metric
-        if metric is None or suite.objective is None:
-            return []
-        reference = task_results(suite, self._client.group_results(former.id), run.outputs.parent)
-        compared = compare(
-            [result for result in results if result.has(metric)],
-            [result for result in reference if result.has(metric)],
-            metric=metric,
-            higher_is_better=suite.objective.maximize,
-        )
-        worse = [one for one in compared if one.regressed]
-        return [_regression(work, suite, metric, former, one, self._clock()) for one in worse]
-
-    def _changed_sources(
-        self, work: ClaimedEvaluation, run: EvaluatedRun, suite: Suite, found: GroupResults
-    ) -> list[EvalEvent]:
-        events: list[EvalEvent] = []
-        for task in suite.tasks:
-            now = _source_with_bindings(run, suite, task)
-            before = {result.source for result in found.results.get(task.identity, ()) if result.source}
-            if now and before - {now}:
-                message = (
-                    f"the function of eval task {task.name!r}, or a file of gin bindings, changed since some of "
-                    f"its results were computed, and its version is still {task.version!r}: raise the version to "
-                    "compute them again"
-                )
-                events.append(_event(work, "changed-source", suite, message, {"task": task.name}, self._clock()))
-        return events
 
 
 class _Unknown(PhylaError):
@@ -336,144 +209,11 @@ def _known(run: EvaluatedRun, work: ClaimedEvaluation) -> tuple[Suite, EvalTask 
     return suite, task
 
 
-def task_results(suite: Suite, found: GroupResults, outputs: Path) -> list[TaskResult]:
-    """Merge the shards of every eval task of a group that is done, in the order of the suite.
-
-    Args:
-        suite: the suite.
-        found: what the ledger has.
-        outputs: directory of the outputs of all runs.
-
-    Raises:
-        EvaluationError: shards do not fit each other, or count another number of samples than expected.
-    """
-    shards = {task.identity: task.shards for task in found.tasks}
-    done: list[TaskResult] = []
-    for task in suite.tasks:
-        entries = found.results.get(task.identity, ())
-        if not entries or len(entries) < shards.get(task.identity, 1):
-            continue
-        statistics = [
-            {name: decode(raw, plugins.resolve_class) for name, raw in entry.statistics.items()}
-            for entry in entries
-        ]
-        done.append(
-            TaskResult(
-                task=task.name,
-                config=task.config,
-                tags=task.tags,
-                weight=task.weight,
-                metrics=merged(statistics, expected=task.samples),
-                arrays=_Arrays(outputs, entries),
-            )
-        )
-    return done
-
-
-@final
-class _Arrays(Mapping[str, Sequence[NDArray[Any]]]):
-    """Saved arrays by name, one per shard, read when they are looked at."""
-
-    def __init__(self, outputs: Path, entries: Sequence[EvalResult]) -> None:
-        self._outputs = outputs
-        self._entries = entries
-        names = dict.fromkeys(name for entry in entries for name, file in entry.files.items() if _is_array(file))
-        self._names = tuple(names)
-
-    def __getitem__(self, name: str) -> list[NDArray[Any]]:
-        if name not in self._names:
-            raise KeyError(name)
-        files = [entry.files[name] for entry in self._entries if name in entry.files]
-        return [np.load(self._outputs / str(file), allow_pickle=False) for file in files]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-
-def _is_array(file: object) -> bool:
-    return str(file).endswith(".npy")
-
-
 def seed_of(seed: int, replicate: int) -> int:
     """Return the seed of an evaluation: the eval task's own, and another for each repetition."""
     if not replicate:
         return seed % 2**31
     return int.from_bytes(hashlib.sha256(f"{seed}:{replicate}".encode()).digest()[:4], "big") % 2**31
-
-
-def source_of(task: EvalTask) -> str:
-    """Return a digest of a function's source; empty where there is none to see."""
-    if task.evaluate is None:
-        return ""
-    try:
-        return hashlib.sha256(inspect.getsource(inspect.unwrap(task.evaluate)).encode()).hexdigest()[:16]
-    except (OSError, TypeError):
-        return ""
-
-
-def _source_with_bindings(run: EvaluatedRun, suite: Suite, task: EvalTask) -> str:
-    # Files of bindings say what is computed, too, and are no part of the eval task's identity.
-    bindings = run.bindings.digest(suite.gin_files)
-    return f"{source_of(task)}+{bindings}" if bindings else source_of(task)
-
-
-def _is_better(suite: Suite, values: Mapping[str, Estimate], former: Group | None) -> bool:
-    assert suite.objective is not None
-    mine = values.get(suite.objective.metric)
-    if mine is None:
-        known = ", ".join(sorted(values)) or "none"
-        raise ConfigurationError(
-            f"suite {suite.name!r} has no aggregate {suite.objective.metric!r}, which its objective names; it "
-            f"gives {known}"
-        )
-    order = suite.objective.order(mine.value)
-    if former is None:
-        return order > float("-inf")
-    best: Any = former.values.get(suite.objective.metric)
-    return best is None or order > suite.objective.order(float(best["value"]))
-
-
-def _regression(
-    work: ClaimedEvaluation, suite: Suite, metric: str, former: Group, one: Comparison, now: float
-) -> EvalEvent:
-    message = (
-        f"regression: {suite.name}/{one.task} {metric} {one.current:.4g} at step {work.seen.step}, against "
-        f"{one.reference:.4g} of the best checkpoint before it ({one.test} test, p = {one.p_adjusted:.2g})"
-    )
-    data: JsonObject = {
-        "task": one.task,
-        "metric": metric,
-        "current": json_number(one.current),
-        "reference": json_number(one.reference),
-        "reference_group": former.id,
-        "test": one.test,
-        "p": one.p,
-        "p_adjusted": one.p_adjusted,
-        "step": work.seen.step,
-        "name": work.seen.name,
-    }
-    return _event(work, "regression", suite, message, data, now)
-
-
-def _event(
-    work: ClaimedEvaluation, kind: str, suite: Suite, message: str, data: JsonObject, now: float
-) -> EvalEvent:
-    return EvalEvent(
-        run=work.task.run,
-        kind=kind,
-        seen=work.seen.id,
-        suite=suite.name,
-        message=message,
-        data=data,
-        created_at=now,
-    )
-
-
-def _json(estimate: Estimate) -> JsonObject:
-    return {"value": json_number(estimate.value), "stderr": json_number(estimate.stderr)}
 
 
 def _failed(

@@ -1,10 +1,30 @@
-"""Where the checkpoints of a study are read."""
+"""Where the checkpoints are read that are evaluated."""
 
 from pathlib import Path
-from typing import final
+from typing import Protocol, final
 
 from phyla.checkpoints import CheckpointRepository
 from phyla.records import Seen
+
+
+class Sources(Protocol):
+    """Where the bytes of checkpoints are."""
+
+    def path(self, seen: Seen) -> Path:
+        """Return where a checkpoint is read.
+
+        Raises:
+            CheckpointError: it is gone, or no longer what was seen.
+        """
+        ...
+
+    def check(self, seen: Seen) -> None:
+        """Make sure, after it was read, that it still is what was seen.
+
+        Raises:
+            CheckpointError: it is gone, or no longer what was seen.
+        """
+        ...
 
 
 @final
