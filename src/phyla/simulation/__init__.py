@@ -7,7 +7,8 @@ from phyla.simulation.curve import Fitness, LearningCurve
 from phyla.simulation.durations import Durations, Hazards
 from phyla.simulation.invariants import MachineDefect
 from phyla.simulation.outcome import EvaluationLag, SimulatedRun, Steps, WorkerSeconds
-from phyla.simulation.simulator import BOTH, Crew, Simulator
+from phyla.simulation.simulator import Simulator
+from phyla.simulation.workers import BOTH, Crew
 
 __all__ = [
     "BOTH",

@@ -3,17 +3,14 @@
 import gc
 import heapq
 import math
-from array import array
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
 from phyla.controller import Controller
-from phyla.errors import ConfigurationError, LeaseLost
-from phyla.evaluation import suite_named
+from phyla.errors import LeaseLost
 from phyla.machine import (
     Claimed,
     ClaimedEvaluation,
@@ -27,27 +24,23 @@ from phyla.machine import (
     Rules,
 )
 from phyla.records import (
-    Checkpoint,
     CheckpointState,
-    EvalResult,
     EvalTaskKind,
-    GroupState,
-    JsonObject,
     RunKind,
     StudyState,
     TrialKind,
-    TrialRecord,
     TrialState,
     WorkKind,
 )
+from phyla.simulation.account import Account
 from phyla.simulation.curve import Fitness
 from phyla.simulation.durations import Draws, Durations, Hazards
 from phyla.simulation.invariants import Invariants, MachineDefect
-from phyla.simulation.outcome import EvaluationLag, SimulatedRun, Steps, WorkerSeconds
-from phyla.simulation.workers import SimulatedWorker
+from phyla.simulation.measurements import Measurements
+from phyla.simulation.outcome import SimulatedRun
+from phyla.simulation.workers import Crew, SimulatedWorker
 from phyla.store import MemoryStore
 
-BOTH = frozenset({WorkKind.TRAIN, WorkKind.EVALUATE})
 HOUR = 3600.0
 PORTION = 200
 """Events after which what came since is hidden from the cyclic garbage collector until the end."""
@@ -56,33 +49,6 @@ LOOK_AT_EVERY = 10
 
 _DONE, _FAIL, _PREEMPT, _CRASH, _BACK, _ASK = range(6)
 _OF_WORK = (_DONE, _FAIL)
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Crew:
-    """Who works.
-
-    Args:
-        workers: workers that do `kinds`.
-        evaluators: further workers that only evaluate.
-        kinds: what the workers do.
-
-    Raises:
-        ConfigurationError: nobody trains.
-    """
-
-    workers: int
-    evaluators: int = 0
-    kinds: frozenset[WorkKind] = BOTH
-
-    def __post_init__(self) -> None:
-        for name, least in (("workers", 1), ("evaluators", 0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ConfigurationError(f"{name}={value!r}: must be an integer of at least {least}")
-        if WorkKind.TRAIN not in self.kinds:
-            raise ConfigurationError("kinds: somebody has to train")
 
 
 @final
@@ -126,7 +92,6 @@ class Simulator:
         self.controller = Controller(self.store, self.study, rules)
         self._durations = durations
         self._hazards = hazards
-        self._fitness = fitness
         self._draws = Draws(rng)
         self._collect_every = collect_every
         self._invariants = Invariants(rules, self._state_of)
@@ -142,14 +107,8 @@ class Simulator:
         self._idle: Idle | None = None
         self._collected_at = -math.inf
         self._since_collection = 0
-        self._alive = 0
-        self._seconds = dict.fromkeys(("training", "evaluating", "moving", "waiting", "lost"), 0.0)
-        self._wasted = {"preempted": 0, "failed": 0}
-        self._attempts = 0
-        # By trial: whose weights it took, and the steps it completed. Ids count up from 1.
-        self._parents = array("q", [0])
-        self._steps = array("q", [0])
-        self._lags: dict[str, list[float]] = {suite.name: [] for suite in rules.suites}
+        self._account = Account([suite.name for suite in rules.suites])
+        self._measurements = Measurements(rules, fitness, self._draws.rng, self.store, self.study)
 
     def run(self) -> SimulatedRun:
         """Simulate to the end.
@@ -215,7 +174,7 @@ class Simulator:
                 raise MachineDefect(f"a worker that renewed its lease lost it: {answer}")
         if claimed:
             if worker.idle_since is not None:
-                self._seconds["waiting"] += self.now - worker.idle_since
+                self._account.seconds["waiting"] += self.now - worker.idle_since
                 worker.idle_since = None
             if isinstance(claimed[0], Claimed):
                 self._start_trial(worker, claimed[0])
@@ -260,7 +219,7 @@ class Simulator:
 
     def _start_process(self, worker: SimulatedWorker) -> None:
         if worker.gone_since is not None:
-            self._seconds["lost"] += self.now - worker.gone_since
+            self._account.seconds["lost"] += self.now - worker.gone_since
         worker.start_process()
         for kind, per_hour in (
             (_PREEMPT, self._hazards.preempt_per_hour),
@@ -272,7 +231,7 @@ class Simulator:
     def _start_trial(self, worker: SimulatedWorker, work: Claimed) -> None:
         trial = work.trial
         self._invariants.claimed(trial)
-        self._attempts += 1
+        self._account.attempts += 1
         load_s, train_s, save_s = 0.0, self._durations.train_s(trial, self._draws), 0.0
         if trial.parent is not None and self._durations.load_s:
             load_s = self._durations.load_s * self._durations.factor(self._draws)
@@ -324,94 +283,21 @@ class Simulator:
     def _complete(self, worker: SimulatedWorker) -> None:
         work = worker.work
         worker.work = None
-        self._seconds["moving"] += worker.load_s + worker.save_s
+        self._account.seconds["moving"] += worker.load_s + worker.save_s
         if isinstance(work, Claimed):
-            self._seconds["training"] += worker.busy_s
-            self._completed(work.trial)
-            self._ask(worker, [self._completion(work.trial)])
+            self._account.seconds["training"] += worker.busy_s
+            steps = work.trial.end_step - work.trial.start_step
+            self._invariants.completed(work.trial, steps)
+            self._account.completed(work.trial, steps)
+            self._ask(worker, [self._measurements.completion(work.trial, self.now)])
             self._since_collection += 1
             self._collect()
         else:
             assert work is not None
-            self._seconds["evaluating"] += worker.busy_s
-            self._ask(worker, [self._evaluated(worker, work)])
-
-    def _completed(self, trial: TrialRecord) -> None:
-        steps = trial.end_step - trial.start_step
-        self._invariants.completed(trial, steps)
-        missing = trial.id + 1 - len(self._steps)
-        if missing > 0:
-            self._parents.extend([0] * missing)
-            self._steps.extend([0] * missing)
-        self._parents[trial.id] = trial.parent or 0
-        self._steps[trial.id] = steps
-
-    def _completion(self, trial: TrialRecord) -> Completion:
-        drawn = self.rules.reported_metrics
-        values = {
-            metric: (float(self._fitness(trial.params, trial.end_step, self._draws.rng)),) for metric in drawn
-        }
-        checkpoint = None
-        if trial.kind is TrialKind.TRAIN:
-            name = f"{trial.id}.{trial.token}"
-            checkpoint = Checkpoint(
-                name=name,
-                study=trial.study,
-                trial=trial.id,
-                step=trial.end_step,
-                digest=name,
-                size_bytes=0,
-                created_at=self.now,
-            )
-        return Completion(
-            trial=trial.id,
-            token=trial.token,
-            reached_step=trial.end_step,
-            values=values,
-            metrics={},
-            checkpoint=checkpoint,
-        )
-
-    def _evaluated(self, worker: SimulatedWorker, work: ClaimedEvaluation) -> Evaluated:
-        task, seen = work.task, work.seen
-        if task.kind is EvalTaskKind.AGGREGATE:
-            self._lags[work.group.suite].append(self.now - seen.written_at)
-            values, best = self._aggregates(work)
-            return Evaluated(task=task.id, group=task.group, token=task.token, values=values, best=best)
-        result = EvalResult(
-            identity=seen.identity,
-            task_identity=task.identity,
-            replicate=task.replicate,
-            shard=task.shard,
-            shards=task.shards,
-            run=task.run,
-            statistics={},
-            duration_s=worker.busy_s,
-            load_s=worker.load_s,
-            worker=worker.name,
-            created_at=self.now,
-        )
-        return Evaluated(task=task.id, group=task.group, token=task.token, result=result)
-
-    def _aggregates(self, work: ClaimedEvaluation) -> tuple[JsonObject, bool]:
-        """Return what the fitness and the suite's own objective are made of, and whether it is the best."""
-        suite = suite_named(self.rules.suites, work.group.suite)
-        names: set[str] = set() if suite.objective is None else {suite.objective.metric}
-        fitness = self.rules.suite_fitness
-        if fitness is not None and fitness.suite == suite.name:
-            names.update(self.rules.aggregates.values())
-        if not names or work.seen.trial is None:
-            return {}, False
-        with self.store.transaction(self.study, exclusive=False) as tx:
-            value = float(self._fitness(tx.trial(work.seen.trial).params, work.seen.step, self._draws.rng))
-            evaluation = tx.evaluation()
-            former = None if evaluation is None else evaluation.best_group(suite.name)
-        values: JsonObject = {name: {"value": value, "stderr": None} for name in sorted(names)}
-        if suite.objective is None:
-            return values, False
-        before: Any = None if former is None else former.values[suite.objective.metric]
-        order = suite.objective.order(value)
-        return values, before is None or order > suite.objective.order(before["value"])
+            self._account.seconds["evaluating"] += worker.busy_s
+            if work.task.kind is EvalTaskKind.AGGREGATE:
+                self._account.lags[work.group.suite].append(self.now - work.seen.written_at)
+            self._ask(worker, [self._measurements.evaluated(work, worker, self.now)])
 
     def _fail(self, worker: SimulatedWorker) -> None:
         work = worker.work
@@ -426,7 +312,7 @@ class Simulator:
         worker.life += 1
         worker.gone_since = self.now
         if worker.idle_since is not None:
-            self._seconds["waiting"] += self.now - worker.idle_since
+            self._account.seconds["waiting"] += self.now - worker.idle_since
             worker.idle_since = None
             self._parked[worker.kinds].remove(worker)
         if work is not None:
@@ -447,10 +333,10 @@ class Simulator:
     def _throw_away(self, worker: SimulatedWorker, why: str) -> None:
         work = worker.work
         if isinstance(work, Claimed):
-            self._wasted[why] += int(
+            self._account.wasted[why] += int(
                 worker.share_done(self.now) * (work.trial.end_step - work.trial.start_step) + 1e-9
             )
-        self._seconds["lost"] += self.now - worker.began
+        self._account.seconds["lost"] += self.now - worker.began
         worker.work = None
         worker.mark += 1
 
@@ -470,7 +356,7 @@ class Simulator:
         self._collected_at, self._since_collection = self.now, 0
         found = self.controller.retention()
         self._invariants.collected(found)
-        self._alive = max(self._alive, len(found.kept) + len(found.collectable))
+        self._account.checkpoints = max(self._account.checkpoints, len(found.kept) + len(found.collectable))
         marked = self.controller.mark_deleting(found.collectable)
         self.controller.set_checkpoints(marked, CheckpointState.DELETED)
 
@@ -479,11 +365,11 @@ class Simulator:
     def _outcome(self) -> SimulatedRun:
         for worker in self._workers:
             if worker.idle_since is not None:
-                self._seconds["waiting"] += self.now - worker.idle_since
+                self._account.seconds["waiting"] += self.now - worker.idle_since
             elif worker.gone_since is not None:
-                self._seconds["lost"] += self.now - worker.gone_since
+                self._account.seconds["lost"] += self.now - worker.gone_since
             elif worker.work is not None:
-                self._seconds["lost"] += self.now - worker.began
+                self._account.seconds["lost"] += self.now - worker.began
         self._collect(at_once=True)
         with self.store.reader(self.study) as reader:
             study = reader.study()
@@ -492,50 +378,22 @@ class Simulator:
             counts = reader.counts()
             orders = [(m.head.order, m.head.fitness) for m in reader.members() if m.head and m.head.can_donate]
             heads = [member.head.trial for member in reader.members() if member.head]
+            evaluation = reader.evaluation()
+            groups = [] if evaluation is None else [*evaluation.groups()]
         message = study.message
         if self._ended is None:
             message = "it stands still: " + (self._idle.why if self._idle else "nobody asks for work")
-        kept = self._kept(heads)
-        trained = sorted(set(self._steps) - {0}) or [0]
         return SimulatedRun(
             state=study.state,
             message=message,
             wall_s=self.now,
-            seconds=WorkerSeconds(**self._seconds),
-            steps=Steps(kept=kept, abandoned=sum(self._steps) - kept, **self._wasted),
+            seconds=self._account.worker_seconds(),
+            steps=self._account.steps(heads),
             completed=counts.get("completed", 0),
             failed=counts.get("failed", 0),
-            attempts=self._attempts,
-            trial_steps=(trained[0], trained[-1]),
-            checkpoints=self._alive,
-            lag=self._lag(),
+            attempts=self._account.attempts,
+            trial_steps=self._account.trial_steps(),
+            checkpoints=self._account.checkpoints,
+            lag=self._account.lag(groups),
             best=max(orders, default=(0.0, math.nan), key=lambda pair: pair[0] or 0.0)[1] or math.nan,
         )
-
-    def _kept(self, heads: Sequence[int]) -> int:
-        """Return how many steps are among the ancestors of these trials."""
-        kept, seen = 0, bytearray(len(self._steps))
-        for trial in heads:
-            at = trial
-            while at and not seen[at]:
-                seen[at] = 1
-                kept += self._steps[at]
-                at = self._parents[at]
-        return kept
-
-    def _lag(self) -> dict[str, EvaluationLag]:
-        if not self.rules.suites:
-            return {}
-        with self.store.transaction(self.study, exclusive=False) as tx:
-            evaluation = tx.evaluation()
-            groups = [] if evaluation is None else [*evaluation.groups()]
-        found = {}
-        for name, lags in self._lags.items():
-            others = sum(group.suite == name and group.state is not GroupState.COMPLETE for group in groups)
-            found[name] = EvaluationLag(
-                complete=len(lags),
-                others=others,
-                median_s=float(np.median(lags)) if lags else math.nan,
-                longest_s=max(lags, default=math.nan),
-            )
-        return found

@@ -1,10 +1,40 @@
-"""Workers that are simulated."""
+"""Who works in a simulation."""
 
 from dataclasses import dataclass
 from typing import final
 
+from phyla.errors import ConfigurationError
 from phyla.machine import Claimed, ClaimedEvaluation
 from phyla.records import WorkKind
+
+BOTH = frozenset({WorkKind.TRAIN, WorkKind.EVALUATE})
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crew:
+    """Who works.
+
+    Args:
+        workers: workers that do `kinds`.
+        evaluators: further workers that only evaluate.
+        kinds: what the workers do.
+
+    Raises:
+        ConfigurationError: nobody trains.
+    """
+
+    workers: int
+    evaluators: int = 0
+    kinds: frozenset[WorkKind] = BOTH
+
+    def __post_init__(self) -> None:
+        for name, least in (("workers", 1), ("evaluators", 0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ConfigurationError(f"{name}={value!r}: must be an integer of at least {least}")
+        if WorkKind.TRAIN not in self.kinds:
+            raise ConfigurationError("kinds: somebody has to train")
 
 
 @final
