@@ -1,12 +1,11 @@
 """What the evaluation of a run has found so far; read-only, and needs no training or evaluation code."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
-from phyla import plugins
 from phyla.errors import ConfigurationError, RunNotFound
 from phyla.evaluation import (
     Cell,
@@ -17,15 +16,14 @@ from phyla.evaluation import (
     Point,
     SuiteOutline,
     array_point,
-    cell,
     cell_points,
-    current_tasks,
     group_points,
     group_values,
     lag,
     outlines,
 )
-from phyla.records import EvalEvent, EvalTaskRecord, Group, GroupState, RunRecord, Seen
+from phyla.records import EvalEvent, EvalTaskRecord, Group, RunRecord, Seen
+from phyla.study.evaluation_matrix import Matrix, MatrixRow
 from phyla.study.evaluation_rows import cell_row, flat
 from phyla.study.opening import open_existing
 from phyla.study.places import Places
@@ -34,10 +32,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from phyla.report import EvaluationData
-    from phyla.store import EvalReader, Store
-
-PAGE = 200
-"""Checkpoints that are read in one transaction."""
+    from phyla.store import Store
 
 ROWS = 1000
 """Records that are read in one transaction where they are all that is read."""
@@ -78,16 +73,6 @@ class BestEvaluation:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
-    """One checkpoint with what is known of it."""
-
-    seen: Seen
-    cells: list[Cell]
-    values: list[GroupValues]
-
-
-@final
 class Evaluations:
     """What the evaluation of a study's checkpoints, or of a watched directory's, has found so far.
 
@@ -104,6 +89,7 @@ class Evaluations:
         self._store = store
         self._run = run
         self._places = places
+        self._matrix = Matrix(store, run)
 
     @property
     def name(self) -> str:
@@ -307,19 +293,15 @@ class Evaluations:
             (seen.branch, members.get(seen.trial or 0, -1), seen.index, _place(seen), seen.id)
             for seen in self.checkpoints()
         )
-        for start in range(0, len(order), PAGE):
-            chosen = [key[-1] for key in order[start : start + PAGE]]
-            for row in self._read(chosen, wanted, everything=suite is None):
-                member = members.get(row.seen.trial or 0)
-                for one in row.cells:
-                    yield from cell_points(one, member)
-                    if arrays:
-                        yield from self._arrays(one, member)
-                for values in row.values:
-                    # Those of one group, which has one suite and one replicate.
-                    yield from group_points(
-                        values, [one for one in row.cells if one.group == values.group], member
-                    )
+        for row in self._matrix.rows_of([key[-1] for key in order], wanted, everything=suite is None):
+            member = members.get(row.seen.trial or 0)
+            for one in row.cells:
+                yield from cell_points(one, member)
+                if arrays:
+                    yield from self._arrays(one, member)
+            for values in row.values:
+                # Those of one group, which has one suite and one replicate.
+                yield from group_points(values, [one for one in row.cells if one.group == values.group], member)
 
     def _arrays(self, one: Cell, member: int | None) -> Iterator[Point]:
         import numpy as np
@@ -430,75 +412,16 @@ class Evaluations:
     def _wanted(self, suite: str | None) -> tuple[SuiteOutline, ...]:
         return self.suites if suite is None else (self.suite(suite),)
 
-    def _rows(self, suite: str | None, *, last: int | None = None, decode: bool = True) -> Iterator[_Row]:
+    def _rows(self, suite: str | None, *, last: int | None = None, decode: bool = True) -> Iterator[MatrixRow]:
         wanted = self._wanted(suite)
-        if last is not None:
-            newest = deque((seen.id for seen in self.checkpoints()), maxlen=last)
-            yield from self._read(list(newest), wanted, decode=decode, everything=suite is None)
-            return
-        after = 0
-        while True:
-            with self._store.evaluations(self._run) as reader:
-                page = reader.all_seen(after=after, limit=PAGE)
-                rows = [_row(reader, seen, wanted, decode=decode, everything=suite is None) for seen in page]
-            if not page:
-                return
-            yield from rows
-            after = page[-1].id
-
-    def _read(
-        self, ids: Sequence[int], wanted: tuple[SuiteOutline, ...], *, decode: bool = True, everything: bool = True
-    ) -> Iterator[_Row]:
-        for start in range(0, len(ids), PAGE):
-            with self._store.evaluations(self._run) as reader:
-                rows = [
-                    _row(reader, reader.seen(one), wanted, decode=decode, everything=everything)
-                    for one in ids[start : start + PAGE]
-                ]
-            yield from rows
+        if last is None:
+            return self._matrix.rows(wanted, decode=decode, everything=suite is None)
+        newest = deque((seen.id for seen in self.checkpoints()), maxlen=last)
+        return self._matrix.rows_of(list(newest), wanted, decode=decode, everything=suite is None)
 
 
 def _place(seen: Seen) -> int:
     return seen.step if seen.step >= 0 else seen.number
-
-
-def _row(
-    reader: "EvalReader", seen: Seen, wanted: Sequence[SuiteOutline], *, decode: bool, everything: bool
-) -> _Row:
-    groups = sorted(reader.groups_of(seen.id), key=lambda group: (group.replicate, group.id))
-    names = {suite.name for suite in wanted}
-    former = dict.fromkeys(group.suite for group in groups if everything and group.suite not in names)
-    cells: list[Cell] = []
-    values: list[GroupValues] = []
-    for suite in (*wanted, *(SuiteOutline(name=name) for name in former)):
-        own = [group for group in groups if group.suite == suite.name]
-        wanted_groups: Sequence[Group | None] = own or [None]
-        for group in wanted_groups:
-            tasks = {} if group is None else current_tasks(reader.group_tasks(group.id))
-            # An eval task that the suite no longer has still has its results.
-            for name in dict.fromkeys((*(task.name for task in suite.tasks), *tasks)):
-                shards = tasks.get(name, [])
-                cells.append(_cell(reader, seen, group, suite, name, shards, decode=decode))
-            if group is not None and group.state in (GroupState.COMPLETE, GroupState.PARTIAL):
-                values.append(group_values(seen, group))
-    return _Row(seen=seen, cells=cells, values=values)
-
-
-def _cell(
-    reader: "EvalReader",
-    seen: Seen,
-    group: Group | None,
-    suite: SuiteOutline,
-    name: str,
-    shards: Sequence[EvalTaskRecord],
-    *,
-    decode: bool,
-) -> Cell:
-    if not decode or group is None or not shards:
-        return cell(seen, group, suite, name, shards)
-    first = shards[0]
-    results = reader.results(seen.identity, first.identity, group.replicate, first.shards)
-    return cell(seen, group, suite, name, shards, results, plugins.resolve_class)
 
 
 def load_evaluations(

@@ -119,7 +119,7 @@ def test_only_the_newest_checkpoints_on_demand(run: EvaluatedRun) -> None:
 def test_a_history_is_read_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = eventful(tmp_path)
     whole = [list(run.evaluations.cells()), list(run.evaluations.points()), list(run.evaluations.groups())]
-    monkeypatch.setattr("phyla.study.evaluations.PAGE", 2)
+    monkeypatch.setattr("phyla.study.evaluation_matrix.PAGE", 2)
     monkeypatch.setattr("phyla.study.evaluations.ROWS", 3)
     assert [list(run.evaluations.cells()), list(run.evaluations.points()), list(run.evaluations.groups())] == whole
 
