@@ -1,5 +1,6 @@
 """What only PostgreSQL has: writers at the same time. The bad interleavings are forced, not hoped for."""
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -8,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import sqlalchemy as sa
 
@@ -15,7 +17,9 @@ from phyla import machine
 from phyla.controller import Controller, to_config
 from phyla.errors import ConfigurationError, StoreBusy, StoreUnavailable
 from phyla.machine import Claimed, Completion, Failure, Rules
+from phyla.population import ExploreWith
 from phyla.records import CheckpointState, MemberState, StudyState, TrialState
+from phyla.space import Params
 from phyla.store import open_store
 from phyla.store.sql import SqlStore, postgres
 from phyla.store.sql.postgres import PostgresBackend
@@ -57,6 +61,10 @@ def server(postgres_url: str) -> Iterator[Server]:
     with ThreadPoolExecutor(4) as pool:
         yield Server(store, backend, clock, pool)
     store.close()
+
+
+def halved(params: Params, rng: np.random.Generator) -> Any:
+    return {**params, "lr": params["lr"] / 2}
 
 
 def _finish(controller: Controller, claimed: Claimed) -> None:
@@ -180,6 +188,23 @@ def test_who_decides_while_settings_change_waits_and_goes_by_the_new_ones(server
         claim = server.start(lambda: controller.claim("b"))
         server.until_somebody_waits(claim)
     assert claim.result(WAIT_S)[0][0].trial.end_step == 1
+
+
+def test_what_is_handed_in_by_old_settings_is_counted_by_who_goes_by_the_new_ones(server: Server) -> None:
+    study = server.store.create_study("s", _config(STEPS), 1, 3)
+    old = Controller(server.store, study.id, rules(pbt(3)), study.config)
+    (claimed,), _ = old.claim("a")
+    unknown = to_config(rules(replace(pbt(3), compare="equal progress", explore=ExploreWith(halved))), 1)
+    unknown = json.loads(json.dumps(unknown).replace(":halved", ":missing"))
+    with server.store.transaction(study.id, exclusive=True, alone=True) as tx:
+        tx.apply([machine.SetConfig(unknown)])
+    with server.store.transaction(study.id, exclusive=True) as tx:
+        assert tx.scored_in(0) == 0
+        handed_in = server.start(lambda: old.complete([completion(claimed)], "a", 1))
+        server.until_somebody_waits(handed_in)
+    assert isinstance(handed_in.result(WAIT_S)[2], machine.Outdated)
+    with server.store.reader(study.id) as reader:
+        assert reader.scored_in(0) == 1
 
 
 def test_claims_and_collections_do_not_wait_for_each_other_because_of_changes(server: Server) -> None:

@@ -493,9 +493,12 @@ class Controller:
                 tx.apply([SetCheckpointState(name, state) for name in names])
 
     def _transaction(self) -> AbstractContextManager[tuple[Transaction, Current]]:
-        return self._following(
-            lambda current: self._store.transaction(self._study, exclusive=current.rules.strategy.exclusive)
-        )
+        def opened(current: Current) -> AbstractContextManager[Transaction]:
+            # Settings that this process does not know may be those of a strategy that is exclusive.
+            exclusive = current.outdated is not None or current.rules.strategy.exclusive
+            return self._store.transaction(self._study, exclusive=exclusive)
+
+        return self._following(opened)
 
     @contextmanager
     def _following(
