@@ -46,6 +46,8 @@ PORTION = 200
 """Events after which what came since is hidden from the cyclic garbage collector until the end."""
 LOOK_AT_EVERY = 10
 """Of so many portions the collector looks at one; at each while it finds garbage."""
+IN_VAIN = 10_000
+"""Workers that leave, one after the other, before anything is done: from then on nothing is expected."""
 
 _DONE, _FAIL, _PREEMPT, _CRASH, _BACK, _ASK = range(6)
 _OF_WORK = (_DONE, _FAIL)
@@ -107,6 +109,7 @@ class Simulator:
         self._idle: Idle | None = None
         self._collected_at = -math.inf
         self._since_collection = 0
+        self._in_vain, self._cut_off = 0, False
         self._account = Account([suite.name for suite in rules.suites])
         self._measurements = Measurements(rules, fitness, self._draws.rng, self.store, self.study)
 
@@ -124,7 +127,7 @@ class Simulator:
         portions, garbage = 0, True
         gc.disable()
         try:
-            while self._events and self._ended is None:
+            while self._events and self._ended is None and self._in_vain < IN_VAIN:
                 self.step()
                 if self._number >= (portions + 1) * PORTION:
                     portions += 1
@@ -281,6 +284,7 @@ class Simulator:
     # Work ends
 
     def _complete(self, worker: SimulatedWorker) -> None:
+        self._in_vain, self._cut_off = 0, False
         work = worker.work
         worker.work = None
         self._account.seconds["moving"] += worker.load_s + worker.save_s
@@ -309,6 +313,9 @@ class Simulator:
     def _leave(self, worker: SimulatedWorker, *, told: bool) -> None:
         """A worker goes: told to, it returns its work; else its lease has to run out."""
         work = worker.work
+        if work is not None or all(other.work is None for other in self._workers):
+            self._in_vain += 1
+            self._cut_off = work is not None
         worker.life += 1
         worker.gone_since = self.now
         if worker.idle_since is not None:
@@ -381,7 +388,9 @@ class Simulator:
             evaluation = reader.evaluation()
             groups = [] if evaluation is None else [*evaluation.groups()]
         message = study.message
-        if self._ended is None:
+        if self._ended is None and self._cut_off:
+            message = f"it makes no progress: {IN_VAIN} times in a row a worker left before its work was done"
+        elif self._ended is None:
             message = "it stands still: " + (self._idle.why if self._idle else "nobody asks for work")
         return SimulatedRun(
             state=study.state,

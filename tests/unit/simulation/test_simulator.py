@@ -162,6 +162,22 @@ def test_preemption_wastes_what_is_expected() -> None:
     assert run.steps.preempted == pytest.approx(lost_steps - (run.attempts - trials) / 2, rel=0.05)
 
 
+def test_workers_that_never_stay_long_enough_end_the_simulation() -> None:
+    run = simulated(pbt(3, 2), 2, durations=Durations(trial_s=3600.0), hazards=Hazards(preempt_per_hour=200.0))
+    assert (run.state, run.completed) == (StudyState.RUNNING, 0)
+    assert run.message == "it makes no progress: 10000 times in a row a worker left before its work was done"
+
+
+def test_workers_that_come_and_go_do_not_keep_up_what_stands_still() -> None:
+    strategy = pbt(2, 4, fitness=FromSuite("held", "q_mean"))
+    run = simulated(
+        strategy, crew=Crew(workers=2, kinds=TRAIN), suites=(suite(),), hazards=Hazards(preempt_per_hour=20.0)
+    )
+    assert run.state is StudyState.RUNNING
+    assert run.message is not None
+    assert run.message.startswith("it stands still: training waits for evaluations")
+
+
 def test_a_worker_that_is_told_to_leave_is_away_until_it_is_back() -> None:
     hazards = Hazards(preempt_per_hour=20.0, restart_s=90.0)
     run = simulated(pbt(2, 200), 2, hazards=hazards)
