@@ -270,6 +270,20 @@ def train(trial):
     assert ends == {AttemptState.COMPLETED, AttemptState.FAILED, AttemptState.LOST}
 
 
+def test_no_status_with_which_training_exits_ends_the_run(tmp_path: Path) -> None:
+    train = """
+def train(trial):
+    if trial.generation == 1 and trial.token == 1:
+        os._exit(3 + trial.member)
+    save(trial)
+"""
+    done = run(write(tmp_path, train))
+    assert done.returncode == 0, done.stderr
+    results = load(tmp_path / "home")
+    assert results.counts() == {"completed": 4}
+    assert sorted(trial.failures for trial in results.trials()) == [0, 0, 1, 1]
+
+
 def test_an_interrupted_run_starts_no_worker_in_place_of_a_stalled_one(tmp_path: Path) -> None:
     train = """
 def train(trial):

@@ -25,7 +25,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Read a spec, work until the study ends, exit with 0, or with 3 if the training code cannot load."""
+    """Read a spec, work until the study ends, exit with 0; with another status if that cannot be."""
     spec = WorkerSpec.from_json(sys.stdin.readline())
     _die_with_parent()
     try:

@@ -9,11 +9,14 @@ BEATS = struct.Struct("<qqd")
 """What a worker writes where its supervisor can see it: signs of progress, work it handed in, and the time in
 seconds since the epoch when its running eval task takes too long, 0 for never."""
 
-EXIT_CANNOT_START = 3
-"""Exit status of a worker whose training code cannot be loaded: trying again would not help."""
+EXIT_CANNOT_START = 113
+"""Exit status of a worker whose training code cannot be loaded: trying again would not help.
+
+No status with which training code is likely to exit.
+"""
 
 
-EXIT_STORE_FAILED = 4
+EXIT_STORE_FAILED = 114
 """Exit status of a worker that lost the database: its trial is not to blame."""
 
 
