@@ -109,8 +109,8 @@ class ASHA:
         return False
 
     def finished(self, member: Member) -> bool:
-        """Return whether the member has completed the last rung."""
-        return member.generation >= len(self.rungs)
+        """Return whether the member has completed the last rung, or, of rungs that changed, has all its steps."""
+        return member.generation >= len(self.rungs) or member.spent_steps >= self.total_steps
 
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
         """Start, promote, wait or stop."""

@@ -14,6 +14,7 @@ from phyla.errors import StudyChanged
 from phyla.machine import Claimed, Completion, Ended, Outdated, Rules
 from phyla.plugins import reference_here
 from phyla.population import (
+    ASHA,
     PBT,
     Backtrack,
     Divergence,
@@ -374,3 +375,14 @@ def test_more_members_and_more_steps_for_each() -> None:
     assert train_all(process).state == "completed"
     with at.store.reader(at.study) as reader:
         assert [member.spent_steps for member in reader.members()] == [4 * STEPS] * 6
+
+
+def test_other_rungs_train_nobody_beyond_the_whole_training() -> None:
+    old = rules(ASHA(9, 18, 2))
+    at = work(old)
+    assert train_all(at.process(old)).state == "completed"
+    new = rules(ASHA(9, 18, 2, reduction_factor=2))
+    at.change(new)
+    assert train_all(at.process(new)).state == "completed"
+    with at.store.reader(at.study) as reader:
+        assert max(member.spent_steps for member in reader.members()) == 18
