@@ -1,6 +1,7 @@
 """Checks of a strategy's settings."""
 
 import math
+from typing import Literal
 
 from phyla.errors import ConfigurationError
 
@@ -42,4 +43,17 @@ def check_steps(strategy: str, steps_per_trial: object, total_steps: object) -> 
         raise ConfigurationError(
             f"{strategy}(steps_per_trial={steps_per_trial}, total_steps={total_steps}): a trial may not be "
             "longer than the whole training of a member; lower steps_per_trial or raise total_steps"
+        )
+
+
+def check_rule(plugin: str, name: str, rule: object, method: Literal["choose", "propose"]) -> None:
+    """Refuse what is no exploit rule, or no explore rule.
+
+    Raises:
+        ConfigurationError: names the plug-in, the setting, the value, and what to give.
+    """
+    if not callable(getattr(rule, method, None)):
+        example = "Truncation()" if method == "choose" else "Perturb() or ExploreWith(function)"
+        raise ConfigurationError(
+            f"{plugin}({name}={rule!r}): this is no rule, it has no {method}; give one, such as {example}"
         )

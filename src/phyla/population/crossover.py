@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import cast, final
 
 from phyla.errors import ConfigurationError, SpaceError
+from phyla.population.checks import check_rule
 from phyla.population.exploit import facts
 from phyla.population.explore import Explore, Explored, Perturb
 from phyla.population.protocol import Population
@@ -42,6 +43,8 @@ class Crossover:
     then: Explore | None = _PERTURB
 
     def __post_init__(self) -> None:
+        if self.then is not None:
+            check_rule("Crossover", "then", self.then, "propose")
         if not 0 < self.quantile <= 1:
             raise ConfigurationError(f"Crossover(quantile={self.quantile!r}): must be above 0 and at most 1")
         if not 0 <= self.share <= 1:

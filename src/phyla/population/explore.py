@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, cast, final
 
 from phyla.errors import ConfigurationError
+from phyla.population.checks import check_rule
 from phyla.population.protocol import Population
 from phyla.population.strategy import Context
 from phyla.records import JsonObject, Scored, drafted
@@ -123,6 +124,8 @@ class ExplorePipeline:
         object.__setattr__(self, "rules", tuple(self.rules))
         if not self.rules:
             raise ConfigurationError("ExplorePipeline([]): give at least one rule, or explore=None")
+        for rule in self.rules:
+            check_rule("ExplorePipeline", "rules", rule, "propose")
 
     def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
         """Ask each rule in turn."""

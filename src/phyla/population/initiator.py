@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import final
 
 from phyla.errors import ConfigurationError
-from phyla.population.checks import check_integer, check_steps
+from phyla.population.checks import check_integer, check_rule, check_steps
 from phyla.population.copying import Copy, check_copy, taken_over
 from phyla.population.decision import Decision, Start, Wait
 from phyla.population.exploit import facts
@@ -68,6 +68,8 @@ class InitiatorPBT:
         check_integer("InitiatorPBT", "steps_per_trial", self.steps_per_trial, 1)
         check_steps("InitiatorPBT", self.steps_per_trial, self.total_steps)
         check_copy("InitiatorPBT", self.copy)
+        if self.explore is not None:
+            check_rule("InitiatorPBT", "explore", self.explore, "propose")
         if self.generations not in (1, 2):
             raise ConfigurationError(f"InitiatorPBT(generations={self.generations!r}): choose 1 or 2")
         if isinstance(self.fitness, FromSuite) and not self.gate:

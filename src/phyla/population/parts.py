@@ -5,6 +5,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
 from phyla.errors import ConfigurationError
+from phyla.population.from_suite import FromSuite
 from phyla.space import Space
 
 _MEMBERS = (
@@ -24,7 +25,7 @@ def check_strategy(strategy: object) -> None:
     """Refuse what is no strategy, and classes in place of objects: of the strategy, and of rules in its settings.
 
     Raises:
-        ConfigurationError: names the class and how to make one, or what the strategy lacks.
+        ConfigurationError: names the class and how to make one, or what the strategy or its fitness rule lacks.
     """
     if isinstance(strategy, type):
         raise ConfigurationError(f"strategy={strategy.__name__}: {_how_to_make(strategy)}")
@@ -40,6 +41,12 @@ def check_strategy(strategy: object) -> None:
                 raise ConfigurationError(
                     f"{type(part).__name__}({name}=...) has {value.__name__}: {_how_to_make(value)}"
                 )
+    rule: Any = getattr(strategy, "fitness", None)
+    if not callable(rule) and not isinstance(rule, FromSuite):
+        raise ConfigurationError(
+            f"{type(strategy).__name__}(fitness={rule!r}): this is no rule; give one, such as Last(), or "
+            "a function of (values, objective)"
+        )
 
 
 def check_space(plugin: object, space: Space) -> None:

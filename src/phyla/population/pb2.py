@@ -8,7 +8,7 @@ from typing import Any, cast, final
 import numpy as np
 
 from phyla.errors import ConfigurationError
-from phyla.population.checks import check_integer
+from phyla.population.checks import check_integer, check_rule
 from phyla.population.explore import Explore, Explored, Perturb
 from phyla.population.gaussian_process import Matrix, Posterior, best_window, fitted
 from phyla.population.protocol import Population
@@ -72,6 +72,7 @@ class PB2:
     repeatable: bool = False
 
     def __post_init__(self) -> None:
+        check_rule("PB2", "fallback", self.fallback, "propose")
         for name, least in (("rows", 2), ("least_rows", 2), ("restarts", 1)):
             check_integer("PB2", name, getattr(self, name), least)
         if not 0 <= self.resample <= 1:

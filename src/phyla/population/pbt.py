@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, final
 
 from phyla.errors import ConfigurationError
-from phyla.population.checks import check_integer, check_seconds, check_steps
+from phyla.population.checks import check_integer, check_rule, check_seconds, check_steps
 from phyla.population.copying import Copy, check_copy, taken_over
 from phyla.population.decision import Decision, Measure, Start
 from phyla.population.equal_progress import EqualProgress
@@ -106,6 +106,10 @@ class PBT:
                     "in steps or in seconds, so leave one of them out"
                 )
         check_copy("PBT", self.copy)
+        if self.exploit is not None:
+            check_rule("PBT", "exploit", self.exploit, "choose")
+        if self.explore is not None:
+            check_rule("PBT", "explore", self.explore, "propose")
         if self.compare not in ("latest", "equal progress"):
             raise ConfigurationError(f"PBT(compare={self.compare!r}): choose 'latest' or 'equal progress'")
         if self.compare == "equal progress" and self.exploit is not None and self.exploit.pareto:

@@ -18,6 +18,9 @@ from phyla.space import Params
 PERTURB: Any = phyla.Perturb
 """The class, which is no rule."""
 
+TEXT: Any = "perturb"
+NOTHING: Any = None
+
 GUIDE = Path(__file__).parents[3] / "docs" / "guide.md"
 
 LR = phyla.Float(0.001, 0.1)
@@ -230,6 +233,31 @@ def test_a_grid_without_parameters_says_what_to_use(grid: Any) -> None:
 def test_what_is_no_strategy_and_classes_in_place_of_objects(strategy: Any, match: str) -> None:
     with pytest.raises(ConfigurationError, match=match):
         study(strategy)
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: pbt(exploit="t-test"), r"PBT\(exploit='t-test'\): this is no rule, it has no choose; give one"),
+        (lambda: pbt(exploit=phyla.Perturb()), r"PBT\(exploit=Perturb\(.*it has no choose"),
+        (lambda: pbt(explore="perturb"), r"PBT\(explore='perturb'\): .*Perturb\(\) or ExploreWith\(function\)"),
+        (lambda: pbt(explore=lambda params, rng: params), "it has no propose"),
+        (lambda: pbt(fitness=TEXT), r"PBT\(fitness='perturb'\): this is no rule; give one, such as Last\(\)"),
+        (lambda: phyla.RandomSearch(1, 1, fitness=TEXT), r"RandomSearch\(fitness='perturb'\)"),
+        (lambda: phyla.ExploitPipeline([TEXT]), r"ExploitPipeline\(rules='perturb'\)"),
+        (lambda: phyla.ExplorePipeline([TEXT]), r"ExplorePipeline\(rules='perturb'\)"),
+        (lambda: phyla.Crossover(then=TEXT), r"Crossover\(then='perturb'\)"),
+        (lambda: phyla.PB2(fallback=NOTHING), r"PB2\(fallback=None\)"),
+        (lambda: phyla.PB2(fallback=TEXT), r"PB2\(fallback='perturb'\)"),
+        (
+            lambda: phyla.InitiatorPBT(population_size=1, steps_per_trial=1, total_steps=1, explore=TEXT),
+            r"InitiatorPBT\(explore='perturb'\)",
+        ),
+    ],
+)
+def test_what_is_no_rule_is_refused_before_a_worker_needs_it(make: Callable[[], Any], match: str) -> None:
+    with pytest.raises(ConfigurationError, match=match):
+        study(make())
 
 
 def test_other_classes_in_place_of_objects() -> None:
