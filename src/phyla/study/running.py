@@ -1,8 +1,6 @@
 """Running a study until it ends, in this process or in worker processes; resuming it, and interrupting it."""
 
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +11,7 @@ from phyla.errors import ConfigurationError, StudyChanged, StudyFailed
 from phyla.launchers import LocalLauncher, WorkerSpec
 from phyla.machine import Outdated
 from phyla.records import StudyState
+from phyla.study.interrupting import interrupts
 from phyla.study.opened import OpenedStudy
 from phyla.study.outputs import remove_leftovers
 from phyla.study.results import Results
@@ -173,25 +172,12 @@ def _run_here(
     """Work in this process; return whether nobody interrupted it."""
     name = worker_name()
     worker = _worker(study, opened, kinds, name)
-    interrupted = threading.Event()
-
-    def interrupt(number: int, frame: object) -> None:
-        on_interrupt()
-        if interrupted.is_set():
-            raise KeyboardInterrupt
-        interrupted.set()
-        worker.stop()
-
-    main = threading.current_thread() is threading.main_thread()
-    previous = {n: signal.signal(n, interrupt) for n in (signal.SIGINT, signal.SIGTERM)} if main else {}
-    try:
-        ended = worker.run(on_trial=tick)
-    except BaseException:
-        opened.client.lose_worker(name, "its run was interrupted", counts=False)
-        raise
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+    with interrupts(worker.stop, on_interrupt) as interrupted:
+        try:
+            ended = worker.run(on_trial=tick)
+        except BaseException:
+            opened.client.lose_worker(name, "its run was interrupted", counts=False)
+            raise
     if isinstance(ended, Outdated):
         raise StudyChanged(ended.why)
     return not interrupted.is_set()

@@ -1,9 +1,7 @@
 """Watch a training job that only writes checkpoints, or somebody else's study; evaluate with more workers."""
 
 import contextlib
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -23,6 +21,7 @@ from phyla.errors import (
 from phyla.evaluation import Suite
 from phyla.records import JsonObject, RunKind, RunRecord, RunState
 from phyla.study.changes import Change, Changes, Watched, account
+from phyla.study.interrupting import interrupts
 from phyla.study.opening import sqlite_file
 from phyla.study.outputs import remove_leftovers
 from phyla.study.places import Places
@@ -489,23 +488,10 @@ def _in_process(
         evaluator=evaluator,
         renew_s=opened.lease_s / 3,
     )
-    interrupted = threading.Event()
-
-    def interrupt(number: int, frame: object) -> None:
-        on_interrupt()
-        if interrupted.is_set():
-            raise KeyboardInterrupt
-        interrupted.set()
-        worker.stop()
-
-    main = threading.current_thread() is threading.main_thread()
-    previous = {n: signal.signal(n, interrupt) for n in (signal.SIGINT, signal.SIGTERM)} if main else {}
-    try:
-        worker.run(on_trial=tick, on_idle=tick)
-    except BaseException:
-        opened.client.lose_worker(name, "its run was interrupted", counts=False)
-        raise
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+    with interrupts(worker.stop, on_interrupt) as interrupted:
+        try:
+            worker.run(on_trial=tick, on_idle=tick)
+        except BaseException:
+            opened.client.lose_worker(name, "its run was interrupted", counts=False)
+            raise
     return not interrupted.is_set()
