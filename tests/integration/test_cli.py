@@ -450,7 +450,7 @@ def test_status_and_stop_while_a_study_runs(held: "tuple[Path, Path]", cli: Phyl
     assert running.returncode == 1, errors
     assert "small is stopped: stopped by a person. Let it go on with: phyla run small.py" in output
     assert "may go on" in (resumed := cli("resume", "small", *at))
-    assert f"phyla run {folder / 'small.py'} --study small" in resumed
+    assert f"phyla run {folder / 'small.py'} --home {folder / '.phyla'} --study small" in resumed
     again = in_process(folder, "run", "small.py", "--workers", 1)
     assert again.returncode == 0, again.stderr
     assert json.loads(cli("status", "small", "--json", *at))["completed_trials"] == 16

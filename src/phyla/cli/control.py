@@ -66,10 +66,13 @@ def change(
 
 def resume(study: options.StudyName, home: options.Home = None, storage: options.Storage = None) -> None:
     """Let a stopped or failed study go on; start workers for it with `phyla run`."""
+    from phyla.cli.words import command
     from phyla.study import load_study, maintain
 
-    resumed = maintain(study, home=home, storage=storage).resume()
+    maintenance = maintain(study, home=home, storage=storage)
+    resumed = maintenance.resume()
     print(f"{study} may go on" if resumed else f"{study} is running already")
     config: Any = load_study(study, home=home, storage=storage).study().config
-    file, _, _ = str(config.get("train") or "").rpartition(":")
-    print(f"start workers for it with: phyla run {file if file.endswith('.py') else 'FILE.py'} --study {study}")
+    named, _, _ = str(config.get("train") or "").rpartition(":")
+    file = named if named.endswith(".py") else "FILE.py"
+    print(f"start workers for it with: {command('run', file, maintenance.places)} --study {study}")
