@@ -111,10 +111,10 @@ class EqualProgress:
         assert member.published is not None
         own = self.real(member.published)
         assert own.order is not None
-        if own.trial not in self._ranks:
+        if member.index not in self._ranks:
             generation, place = self._generation(own.step), (own.order, member.index)
-            self._ranks[own.trial] = sum(self._better(peers, generation, place) for peers in self._peers())
-        return self._ranks[own.trial]
+            self._ranks[member.index] = sum(self._better(peers, generation, place) for peers in self._peers())
+        return self._ranks[member.index]
 
     def at_rank(self, rank: int) -> Member:
         """Return the member at a rank.

@@ -115,7 +115,7 @@ class Population(Protocol):
         ...
 
     def scored_in(self, generation: int) -> int:
-        """Return how many completed trials of a generation have a fitness; stores count them once and then on."""
+        """Return how many completed trials of a generation have a fitness; a store may keep the number."""
         ...
 
     def next_age(self, after: int) -> int | None:

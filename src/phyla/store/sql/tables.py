@@ -41,7 +41,8 @@ ENDED = sa.text("ended_at IS NOT NULL")
 UNRANKED = sa.text("published_order IS NULL")
 RANKED = sa.text("published_order IS NOT NULL")
 RESULT = sa.text("state = 'completed' AND kind = 'train'")
-SCORED = sa.text("state = 'completed' AND kind = 'train' AND fitness_order IS NOT NULL")
+_SCORED = "{0}state = 'completed' AND {0}kind = 'train' AND {0}fitness_order IS NOT NULL"
+SCORED = sa.text(_SCORED.format(""))
 QUEUED = sa.text("state = 'queued'")
 FRESH = sa.text("state = 'queued' AND priority = 1 AND coalesce(guaranteed, '') <> 'fitness'")
 STARTED = sa.text("state = 'queued' AND started")
@@ -218,10 +219,9 @@ generations = sa.Table(
     sqlite_with_rowid=False,
 )
 
-_ROW_SCORED = "{0}.state = 'completed' AND {0}.kind = 'train' AND {0}.fitness_order IS NOT NULL"
 _GETS_SCORE = (
     "AFTER UPDATE OF state, fitness_order ON trials FOR EACH ROW "
-    f"WHEN ({_ROW_SCORED.format('new')} AND NOT ({_ROW_SCORED.format('old')}))"
+    f"WHEN ({_SCORED.format('new.')} AND NOT ({_SCORED.format('old.')}))"
 )
 _COUNT = "UPDATE generations SET scored = scored + 1 WHERE study = new.study AND generation = new.generation;"
 _BODY = f"$$ BEGIN {_COUNT} RETURN NULL; END $$"
