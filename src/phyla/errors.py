@@ -20,6 +20,8 @@ A message says what happened, with the values, and what to do about it.
     |  |- StoreBusy                 somebody else holds it for too long
     |  `- SchemaMismatch            made by another version of phyla
     |- CheckpointError              the bytes of a checkpoint
+    |  |- CheckpointsAbsent         the directory of a study's checkpoints is not there; nothing was decided
+    |  |  `- CheckpointsNotOurs     something else is in its place
     |  |- CheckpointMissing         the directory or one of its files is gone
     |  |- CheckpointCorrupt         sizes or digests differ from the manifest
     |  |- CheckpointChanged         somebody else wrote to it while it was used
@@ -110,6 +112,14 @@ class SchemaMismatch(StoreError):
 
 class CheckpointError(PhylaError):
     """The bytes of a checkpoint."""
+
+
+class CheckpointsAbsent(CheckpointError):
+    """The directory of a study's checkpoints is not there, or cannot be read; nothing was decided."""
+
+
+class CheckpointsNotOurs(CheckpointsAbsent):
+    """Where the checkpoints of a study should be is something else: other files, or those of another store."""
 
 
 class CheckpointMissing(CheckpointError):

@@ -1,6 +1,6 @@
 """Where studies are remembered: one contract, in memory, on SQLite and on PostgreSQL."""
 
-from phyla.store.contract import Reader, Store, Transaction, pages
+from phyla.store.contract import Reader, Store, StoreIdentity, Transaction, pages
 from phyla.store.evaluation import EvalReader, EvalTransaction
 from phyla.store.memory import MemoryStore
 from phyla.store.opening import open_store, schema_revisions
@@ -11,6 +11,7 @@ __all__ = [
     "MemoryStore",
     "Reader",
     "Store",
+    "StoreIdentity",
     "Transaction",
     "open_store",
     "pages",

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, final
 
 from phyla.machine import AnyCommand, View
 from phyla.records import (
@@ -73,12 +74,36 @@ class Transaction(View, Protocol):
         ...
 
 
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreIdentity:
+    """Which store this is; every study's checkpoint directory names the store that owns it.
+
+    Attributes:
+        id: random; a store that is moved keeps it, a copied or restored one gets another.
+        copied_from: the id of the store that this one is a copy of; None if it is none.
+        lasting: whether the store outlives its process.
+    """
+
+    id: str
+    copied_from: str | None = None
+    lasting: bool = True
+
+
 class Store(Protocol):
     """Remembers studies. Safe for use by several threads and, except in memory, several processes."""
 
     @property
     def url(self) -> str:
         """Where it is, without any password."""
+        ...
+
+    def identity(self) -> StoreIdentity:
+        """Return which store this is; the first call makes its id, and so does one that finds it copied."""
+        ...
+
+    def renew_identity(self) -> StoreIdentity:
+        """Give the store another id, because it was restored in place from a backup, and return it."""
         ...
 
     def create_study(self, name: str, config: JsonObject, seed: int, population_size: int) -> StudyRecord:

@@ -1,5 +1,6 @@
 """A store in memory: for tests, simulations and as the oracle of the other stores."""
 
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import final
@@ -8,6 +9,7 @@ from phyla.errors import StoreError, StudyNotFound
 from phyla.machine import SetStudyState
 from phyla.records import JsonObject, RunKind, RunRecord, RunState, StudyRecord, StudyState, replace
 from phyla.settings import Clock, system_clock
+from phyla.store.contract import StoreIdentity
 from phyla.store.memory_evaluation import MemoryEvaluation
 from phyla.store.memory_tables import Memory, Tables
 from phyla.store.memory_transaction import MemoryTransaction
@@ -24,11 +26,21 @@ class MemoryStore:
 
     def __init__(self, clock: Clock = system_clock) -> None:
         self._memory = Memory(clock)
+        self._identity = StoreIdentity(id=uuid.uuid4().hex, lasting=False)
 
     @property
     def url(self) -> str:
         """Where it is."""
         return "memory://"
+
+    def identity(self) -> StoreIdentity:
+        """Return which store this is."""
+        return self._identity
+
+    def renew_identity(self) -> StoreIdentity:
+        """Give the store another id, and return it."""
+        self._identity = StoreIdentity(id=uuid.uuid4().hex, copied_from=self._identity.id, lasting=False)
+        return self._identity
 
     def create_study(self, name: str, config: JsonObject, seed: int, population_size: int) -> StudyRecord:
         """Create a study with all members ready, or return the one that exists under that name."""

@@ -110,6 +110,10 @@ class Backend(Protocol):
         """Return a run, locked if the transaction is exclusive, and the time."""
         ...
 
+    def place(self, cursor: Cursor) -> str:
+        """Return where the database is: the same wherever it is moved as a whole, another one for a copy."""
+        ...
+
     def now(self, cursor: Cursor) -> float:
         """Return the time."""
         ...

@@ -32,6 +32,12 @@ _KEYS = f"{STUDY_LOCK}, hashtext(concat(current_schema(), '.', %(k_study)s::bigi
 _WAIT_TO_SHARE = f"SELECT pg_advisory_xact_lock_shared({_KEYS})"
 _WAIT_TO_BE_ALONE = f"SELECT pg_advisory_xact_lock({_KEYS})"
 
+_WHERE = """
+SELECT (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database()),
+       'store_identity'::regclass::oid,
+       has_function_privilege('pg_catalog.pg_control_system()', 'execute')
+"""
+
 _BUSY = {
     "40001": "another transaction changed the same rows",
     "40P01": "two transactions waited for each other",
@@ -145,6 +151,16 @@ class PostgresBackend:
         if row is None:
             return None, 0.0
         return self.runs.record(row[:9]), float(row[9]) if self._clock is None else self._clock()
+
+    def place(self, cursor: Cursor) -> str:
+        """Return the server, the database and the table, which a dump that is restored does not keep."""
+        cursor.execute(_WHERE)
+        database, table, may_ask = cursor.fetchone()
+        server = "unknown"
+        if may_ask:
+            cursor.execute("SELECT system_identifier FROM pg_control_system()")
+            server = str(cursor.fetchone()[0])
+        return f"server {server}, database {database}, table {table}"
 
     def now(self, cursor: Cursor) -> float:
         """Return the server's time."""

@@ -210,6 +210,10 @@ class SqliteBackend:
         cursor.execute(self.statements.evaluation.run, {"k_run": run})
         return self.runs.record(cursor.fetchone()), self._clock()
 
+    def place(self, cursor: Cursor) -> str:
+        """Return the inode of the file, which a renamed file keeps and a copy does not have."""
+        return f"inode {self._path.stat().st_ino}"
+
     def now(self, cursor: Cursor) -> float:
         """Return the time."""
         return self._clock()

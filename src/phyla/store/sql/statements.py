@@ -35,6 +35,7 @@ from phyla.store.sql.tables import (
     marks,
     members,
     reports,
+    store_identity,
     studies,
     trial_ids,
     trials,
@@ -84,6 +85,7 @@ class Statements:
         self._locks = locks
         self._member_updates: dict[tuple[str, ...], str] = {}
         self._trial_updates: dict[tuple[str, ...], str] = {}
+        self._identity()
         self._studies()
         self._members()
         self._elites()
@@ -116,6 +118,20 @@ class Statements:
     def _insert(self, table: sa.Table) -> str:
         # `inline` keeps SQLAlchemy from asking for the new key: every key is given.
         return self._compile(table.insert().inline(), [column.name for column in table.columns])
+
+    def _identity(self) -> None:
+        i = store_identity.c
+        self.identity = self._compile(sa.select(i.id, i.place, i.copied_from).where(i.slot == ONE))
+        insert = sqlite.insert if self._dialect.name == "sqlite" else postgresql.insert
+        self.insert_identity = self._compile(
+            insert(store_identity).on_conflict_do_nothing(index_elements=["slot"]),
+            ["slot", "id", "place", "copied_from"],
+        )
+        # Of several processes that find a copy, one gives it an id.
+        same = sa.and_(i.slot == ONE, i.id == NAME)
+        self.replace_identity = self._compile(
+            store_identity.update().where(same), ["id", "place", "copied_from"]
+        )
 
     def _studies(self) -> None:
         s = studies.c

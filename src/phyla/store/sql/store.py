@@ -1,12 +1,14 @@
 """The store on a SQL database."""
 
 import os
+import uuid
 from collections.abc import Sequence
 from types import TracebackType
-from typing import final
+from typing import Any, final
 
 from phyla.errors import StoreError, StudyNotFound
 from phyla.records import JsonObject, MemberState, RunKind, RunRecord, RunState, StudyRecord, StudyState
+from phyla.store.contract import StoreIdentity
 from phyla.store.sql.backend import Backend, Cursor, Session, StudyLock
 from phyla.store.sql.codec import encode
 from phyla.store.sql.evaluation import SqlEvaluation
@@ -41,6 +43,38 @@ class SqlStore:
     def url(self) -> str:
         """Where it is, without any password."""
         return self._backend.url
+
+    def identity(self) -> StoreIdentity:
+        """Return which store this is; the first call makes its id, and so does one that finds it copied."""
+        with _Block(self, write=False) as session:
+            found, place = self._identity(session.cursor)
+        if found is None or found[1] != place:
+            return self._identify(found)
+        return StoreIdentity(id=found[0], copied_from=found[2])
+
+    def renew_identity(self) -> StoreIdentity:
+        """Give the store another id, because it was restored in place from a backup, and return it."""
+        with _Block(self, write=False) as session:
+            found, _ = self._identity(session.cursor)
+        return self._identify(found)
+
+    def _identify(self, old: Any) -> StoreIdentity:
+        sql = self._backend.statements
+        with _Block(self, write=True) as session:
+            cursor = session.cursor
+            values = {"slot": 1, "id": uuid.uuid4().hex, "place": self._backend.place(cursor)}
+            if old is None:
+                cursor.execute(sql.insert_identity, {**values, "copied_from": None})
+            else:
+                del values["slot"]
+                cursor.execute(sql.replace_identity, {**values, "copied_from": old[0], "k_name": old[0]})
+            found, _ = self._identity(cursor)
+        return StoreIdentity(id=found[0], copied_from=found[2])
+
+    def _identity(self, cursor: Cursor) -> tuple[Any, str]:
+        """Return the row of the store's identity, or None, and where the database is now."""
+        cursor.execute(self._backend.statements.identity, {})
+        return cursor.fetchone(), self._backend.place(cursor)
 
     def create_study(self, name: str, config: JsonObject, seed: int, population_size: int) -> StudyRecord:
         """Create a study with all members ready, or return the one that exists under that name."""

@@ -71,6 +71,18 @@ def _key(name: str) -> "sa.Column[int]":
 
 trial_ids = sa.Sequence("trial_ids", metadata=metadata, data_type=sa.BigInteger)
 
+store_identity = sa.Table(
+    "store_identity",
+    metadata,
+    # There is one row at most.
+    sa.Column("slot", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("id", sa.Text, nullable=False),
+    # Where the database was when it got its id: a copy is somewhere else.
+    sa.Column("place", sa.Text, nullable=False),
+    sa.Column("copied_from", sa.Text),
+    sa.CheckConstraint("slot = 1", name="store_identity_one"),
+)
+
 studies = sa.Table(
     "studies",
     metadata,
