@@ -7,6 +7,7 @@ study is the store's word, not the directory's.
 from phyla.checkpoints.imports import import_checkpoint, look_at_source
 from phyla.checkpoints.local import LocalCheckpoints
 from phyla.checkpoints.manifest import MANIFEST_NAME, Manifest, ManifestFile
+from phyla.checkpoints.ownership import Owner, attempt_name, claim_digest, import_name, made_by
 from phyla.checkpoints.repository import CheckpointRepository, Committed
 
 __all__ = [
@@ -16,6 +17,11 @@ __all__ = [
     "LocalCheckpoints",
     "Manifest",
     "ManifestFile",
+    "Owner",
+    "attempt_name",
+    "claim_digest",
     "import_checkpoint",
+    "import_name",
     "look_at_source",
+    "made_by",
 ]

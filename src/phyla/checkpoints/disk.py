@@ -127,6 +127,16 @@ class RealDisk:
         return shutil.disk_usage(path).free
 
 
+def make_dirs(disk: Disk, path: Path) -> None:
+    """Create a directory and those above it, and flush each parent, so that they survive a power cut."""
+    if path.is_dir():
+        return
+    make_dirs(disk, path.parent)
+    with suppress(FileExistsError):
+        disk.make_dir(path)
+    disk.fsync_dir(path.parent)
+
+
 def _fsync(path: Path, flags: int) -> None:
     descriptor = os.open(path, flags)
     try:

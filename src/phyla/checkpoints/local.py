@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import final
 
 from phyla.checkpoints.digests import digests
-from phyla.checkpoints.disk import Disk, RealDisk
+from phyla.checkpoints.disk import Disk, RealDisk, make_dirs
 from phyla.checkpoints.manifest import MANIFEST_NAME, Manifest, ManifestFile
+from phyla.checkpoints.ownership import Owner, Ownership
 from phyla.checkpoints.repository import Committed
 from phyla.checkpoints.tree import Tree, look, scan
 from phyla.errors import (
@@ -36,15 +37,35 @@ class LocalCheckpoints:
     that its owner may not write to cannot be renamed, and removing it would take more calls.
 
     Args:
-        root: created when the first checkpoint is staged.
+        root: created when it is claimed for its owner; without an owner, when the first checkpoint is staged.
         disk: what changes the file system.
+        owner: the study that the directory belongs to; None checks nothing.
+
+    Attributes:
+        ownership: claims the directory, or adopts it; None without an owner.
     """
 
-    def __init__(self, root: Path, disk: Disk | None = None) -> None:
+    def __init__(self, root: Path, disk: Disk | None = None, *, owner: Owner | None = None) -> None:
         self._root = root.absolute()
         self._staging = self._root / ".staging"
         self._deleting = self._root / ".deleting"
         self._disk: Disk = RealDisk() if disk is None else disk
+        self._owner = owner
+        self.ownership = None if owner is None else Ownership(self._root, owner, self._disk)
+
+    @property
+    def prefix(self) -> str:
+        """Six hexadecimal digits that the names of this store's checkpoints contain."""
+        return "000000" if self._owner is None else self._owner.prefix
+
+    def check_owner(self) -> None:
+        """Make sure that the directory is there and its owner's.
+
+        Raises:
+            CheckpointsAbsent: it is not there, or something else is in its place.
+        """
+        if self.ownership is not None:
+            self.ownership.check()
 
     def stage(self, name: str) -> Path:
         """Return a new empty directory to save into; what an earlier call of that name left is removed."""
@@ -53,7 +74,9 @@ class LocalCheckpoints:
             try:
                 self._disk.make_dir(path)
             except FileNotFoundError:
-                self._make_dirs(self._staging)
+                # A root that is gone is not made again: its checkpoints are elsewhere.
+                self.check_owner()
+                make_dirs(self._disk, self._staging)
                 self._disk.make_dir(path)
             except FileExistsError:
                 self._disk.remove_tree(path)
@@ -221,7 +244,7 @@ class LocalCheckpoints:
 
     def _doom(self, path: Path, doomed: Path) -> None:
         if not self._deleting.is_dir():
-            self._make_dirs(self._deleting)
+            make_dirs(self._disk, self._deleting)
         try:
             self._disk.rename(path, doomed)
         except PermissionError:
@@ -237,10 +260,10 @@ class LocalCheckpoints:
         with self._storage_errors("remove", path):
             self._disk.remove_tree(path)
 
-    def finish_deletions(self) -> int:
-        """Remove what deletions that never finished left behind, and return the bytes freed."""
-        with self._storage_errors("remove", self._deleting):
-            return sum(self._remove(self._deleting / name) for name in _directories(self._deleting))
+    def deleting(self) -> tuple[str, ...]:
+        """Return the names whose deletion was begun and never finished, sorted."""
+        with self._storage_errors("list", self._deleting):
+            return _directories(self._deleting)
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the committed checkpoints, sorted."""
@@ -291,15 +314,6 @@ class LocalCheckpoints:
                     freed += Path(folder, file).lstat().st_size
         self._disk.remove_tree(path)
         return freed
-
-    def _make_dirs(self, path: Path) -> None:
-        # Flushing each parent keeps a root that was new before a power cut.
-        if path.is_dir():
-            return
-        self._make_dirs(path.parent)
-        with suppress(FileExistsError):
-            self._disk.make_dir(path)
-        self._disk.fsync_dir(path.parent)
 
     @contextmanager
     def _storage_errors(self, doing: str, path: Path) -> Iterator[None]:

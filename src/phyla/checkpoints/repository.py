@@ -32,12 +32,25 @@ class Committed:
 class CheckpointRepository(Protocol):
     """Keeps checkpoints by name.
 
-    A name is used for one attempt only (such as `17.2`, trial and token): at most one caller stages
-    and commits it. Calls about different names may come from any threads and processes at once.
+    A name is used for one attempt only (see `attempt_name`): at most one caller stages and commits it.
+    Calls about different names may come from any threads and processes at once.
 
     Every method raises `UsageError` for a name that is not letters, digits and `._-`, and
     `CheckpointStorageFailed` where the storage itself fails (full, read-only, no permission).
     """
+
+    @property
+    def prefix(self) -> str:
+        """Six hexadecimal digits that the names of this store's checkpoints contain; see `attempt_name`."""
+        ...
+
+    def check_owner(self) -> None:
+        """Make sure that the place is there and the study's.
+
+        Raises:
+            CheckpointsAbsent: it is not there, cannot be read, or something else is in its place.
+        """
+        ...
 
     def stage(self, name: str) -> Path:
         """Return a new empty directory to save into; what an earlier call of that name left is removed."""
@@ -114,8 +127,8 @@ class CheckpointRepository(Protocol):
         """Remove what was staged under a name, if anything."""
         ...
 
-    def finish_deletions(self) -> int:
-        """Remove what deletions that never finished left behind, and return the bytes freed."""
+    def deleting(self) -> tuple[str, ...]:
+        """Return the names whose deletion was begun and never finished, sorted; `delete` finishes them."""
         ...
 
     def names(self) -> tuple[str, ...]:

@@ -1,5 +1,8 @@
 """`phyla doctor`: is everything as it should be?"""
 
+import sys
+from typing import Annotated
+
 import typer
 
 from phyla.cli import options
@@ -9,23 +12,41 @@ _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 def doctor(
+    study: Annotated[
+        str | None,
+        typer.Argument(metavar="[STUDY]", help="Check only this study's checkpoints.", show_default="all studies"),
+    ] = None,
+    adopt: Annotated[
+        bool,
+        typer.Option(
+            "--adopt",
+            help="Make the checkpoint directory STUDY's, after its store was copied or restored; deletes nothing.",
+        ),
+    ] = False,
     home: options.Home = None,
     storage: options.Storage = None,
     checkpoints: options.Checkpoints = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Check the installation, the home, the store and every study's checkpoints; changes nothing."""
+    """Check the installation, the home, the store and every study's checkpoints; only --adopt changes anything."""
     from rich.text import Text
 
     from phyla.cli.output import console, print_json
-    from phyla.study import Places
+    from phyla.errors import UsageError
+    from phyla.study import Places, maintain
     from phyla.study.checkup import Verdict, examine
 
+    if adopt and study is None:
+        raise UsageError("--adopt: name the study, as in phyla doctor STUDY --adopt")
     places = Places.of(home, storage, checkpoints)
+    if study is not None:
+        maintenance = maintain(study, home=home, storage=storage, checkpoints=checkpoints)
+        if adopt:
+            print(maintenance.adopt(), file=sys.stderr if as_json else sys.stdout)
     failed = False
     findings = []
     out = console()
-    for finding in examine(places):
+    for finding in examine(places, study):
         failed = failed or finding.verdict is Verdict.FAIL
         findings.append(finding)
         if not as_json:

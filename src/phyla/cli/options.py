@@ -31,6 +31,14 @@ FileStorage: TypeAlias = Annotated[
         show_default="SQLite in --home; else what the file says, else PHYLA_STORAGE, else SQLite in the home",
     ),
 ]
+FileCheckpoints: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="All studies' checkpoints.",
+        show_default="checkpoints in --home; else what the file says, else checkpoints in the home",
+    ),
+]
 Checkpoints: TypeAlias = Annotated[
     Path | None,
     typer.Option(

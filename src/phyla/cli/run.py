@@ -36,6 +36,7 @@ def run(
     ] = None,
     home: options.FileHome = None,
     storage: options.FileStorage = None,
+    checkpoints: options.FileCheckpoints = None,
     gpus_per_worker: Annotated[
         float, typer.Option(min=0, help="GPUs that each worker sees; 0.5 lets two workers share one.")
     ] = 0,
@@ -58,11 +59,13 @@ def run(
     again = shlex.join(
         [
             "phyla",
-            *_arguments(file, workers, evaluators, kinds, study, home, storage, gpus_per_worker, replicates),
+            *_arguments(
+                file, workers, evaluators, kinds, study, home, storage, checkpoints, gpus_per_worker, replicates
+            ),
         ]
     )
     try:
-        chosen = chosen_study(file, study, home, storage)
+        chosen = chosen_study(file, study, home, storage, checkpoints)
         for one in _repeated(chosen, replicates):
             run_study(one, workers, evaluators, kinds, gpus_per_worker, extend=extend, again=again)
         if replicates is not None:
@@ -80,6 +83,7 @@ def _arguments(
     study: str | None,
     home: Path | None,
     storage: str | None,
+    checkpoints: Path | None,
     gpus_per_worker: float,
     replicates: int | None,
 ) -> list[str]:
@@ -88,20 +92,23 @@ def _arguments(
     words = ["run", str(file), "--workers", str(workers)]
     words += ["--evaluators", str(evaluators)] if evaluators else []
     words += ["--kinds", kinds] if kinds != BOTH else []
-    for name, value in (("study", study), ("home", home), ("storage", storage)):
+    places = (("study", study), ("home", home), ("storage", storage), ("checkpoints", checkpoints))
+    for name, value in places:
         words += [] if value is None else [f"--{name}", masked(str(value))]
     words += [] if replicates is None else ["--replicates", str(replicates)]
     return words + (["--gpus-per-worker", f"{gpus_per_worker:g}"] if gpus_per_worker else [])
 
 
-def chosen_study(file: Path, name: str | None, home: Path | None, storage: str | None) -> "Study":
+def chosen_study(
+    file: Path, name: str | None, home: Path | None, storage: str | None, checkpoints: Path | None = None
+) -> "Study":
     """Return the study of a file, by name if there are several, in the place that the options say.
 
     Raises:
         UsageError: there is no such file or study; the message says how it has to look.
     """
     chosen = _chosen(_studies(file), file, name)
-    _place(chosen, home, storage)
+    _place(chosen, home, storage, checkpoints)
     return chosen
 
 
@@ -149,7 +156,7 @@ def _repeated(study: "Study", count: int | None) -> "Iterator[Study]":
         yield replicate
 
 
-def _place(study: "Study", home: Path | None, storage: str | None) -> None:
+def _place(study: "Study", home: Path | None, storage: str | None, checkpoints: Path | None) -> None:
     """Let the study live where the options say."""
     from dataclasses import replace
 
@@ -159,6 +166,8 @@ def _place(study: "Study", home: Path | None, storage: str | None) -> None:
         study.places = Places.of(home, storage)
     elif storage is not None:
         study.places = replace(study.places, storage=storage)
+    if checkpoints is not None:
+        study.places = replace(study.places, checkpoint_root=checkpoints.expanduser().absolute())
 
 
 def run_study(

@@ -15,7 +15,13 @@ from typing import Any, final
 
 from phyla.api import WorkClient
 from phyla.errors import StoreBusy, StoreError, StudyFailed
-from phyla.launchers.spec import BEATS, EXIT_CANNOT_START, EXIT_STORE_FAILED, WorkerSpec
+from phyla.launchers.spec import (
+    BEATS,
+    EXIT_CANNOT_START,
+    EXIT_CHECKPOINTS_ABSENT,
+    EXIT_STORE_FAILED,
+    WorkerSpec,
+)
 from phyla.records import WorkKind
 from phyla.settings import Clock, child_environment, system_clock, thread_environment
 from phyla.worker import worker_name
@@ -28,6 +34,9 @@ CRASHES_IN_A_ROW = 10
 """Workers that die without a completed trial in between before the run gives up."""
 
 LOG_TAIL = 2000
+
+BLAMELESS = (EXIT_STORE_FAILED, EXIT_CHECKPOINTS_ABSENT)
+"""Exit statuses of workers that ended through no fault of their trial."""
 
 
 @final
@@ -100,6 +109,7 @@ class LocalLauncher:
 
         Raises:
             StudyFailed: workers cannot start, or die again and again.
+            CheckpointsAbsent: the directory of the checkpoints is gone.
             StoreError: the database failed.
         """
         self._logs.mkdir(parents=True, exist_ok=True)
@@ -221,7 +231,7 @@ class LocalLauncher:
         if self._interrupts:
             self._client.lose_worker(process.name, "its worker was ended by a person", counts=False)
             return
-        self._crashed(process, how, tail, counts=status != EXIT_STORE_FAILED)
+        self._crashed(process, how, tail, counts=status not in BLAMELESS)
 
     def _crashed(self, process: _Process, error: str, tail: str, *, counts: bool = True) -> None:
         text = error + (f"; the end of its log:\n{tail}" if tail else "")

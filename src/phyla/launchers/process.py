@@ -12,8 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from phyla.errors import PhylaError, StoreError
-from phyla.launchers.spec import BEATS, EXIT_CANNOT_START, EXIT_STORE_FAILED, WorkerSpec
+from phyla.errors import CheckpointsAbsent, PhylaError, StoreError
+from phyla.launchers.spec import (
+    BEATS,
+    EXIT_CANNOT_START,
+    EXIT_CHECKPOINTS_ABSENT,
+    EXIT_STORE_FAILED,
+    WorkerSpec,
+)
 from phyla.machine import Outdated
 from phyla.records import WorkKind
 
@@ -35,12 +41,15 @@ def main() -> None:
             print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
         else:
             traceback.print_exc()
-        sys.exit(EXIT_CANNOT_START)
+        sys.exit(EXIT_CHECKPOINTS_ABSENT if isinstance(error, CheckpointsAbsent) else EXIT_CANNOT_START)
     try:
         worker()
     except StoreError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(EXIT_STORE_FAILED)
+    except CheckpointsAbsent as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
+        sys.exit(EXIT_CHECKPOINTS_ABSENT)
 
 
 def _die_with_parent() -> None:
@@ -92,9 +101,8 @@ def _make_evaluator(spec: WorkerSpec) -> Callable[[], None]:
 def _make_trainer(spec: WorkerSpec) -> Callable[[], None]:
     """Make a worker of a study: it trains, evaluates, or does both."""
     from phyla import plugins
-    from phyla.checkpoints import LocalCheckpoints
     from phyla.controller import from_config
-    from phyla.local_client import LocalClient
+    from phyla.local_client import LocalClient, open_checkpoints
     from phyla.settings import system_clock
     from phyla.store import open_store
     from phyla.worker import (
@@ -114,7 +122,8 @@ def _make_trainer(spec: WorkerSpec) -> Callable[[], None]:
     if study is None:
         raise PhylaError(f"study {spec.study!r} is gone from {store.url}")
     rules = from_config(study.config)
-    repository = LocalCheckpoints(Path(spec.checkpoints))
+    repository = open_checkpoints(store, study.name, Path(spec.checkpoints))
+    repository.check_owner()
     work_root = Path(spec.work_root)
     name = worker_name(spec.index)
     state = None

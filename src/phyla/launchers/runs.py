@@ -10,7 +10,7 @@ from phyla.checkpoints import LocalCheckpoints
 from phyla.controller import RunController, suites_from
 from phyla.errors import ConfigurationError, RunNotFound, SchemaMismatch
 from phyla.evaluation import Suite
-from phyla.local_client import RunClient
+from phyla.local_client import RunClient, known_checkpoints, open_checkpoints
 from phyla.records import JsonObject, RunKind, RunRecord
 from phyla.store import Store
 from phyla.watcher import CheckpointFormat, DirectorySources, Following, get_format
@@ -171,11 +171,21 @@ def open_runs(
     Raises:
         RunNotFound: there is no run of one of the names.
         NotImportable: a function of a suite cannot be found here.
+        CheckpointsAbsent: the checkpoints of a study are not where the run looks for them.
         StoreError: the database failed.
     """
     opened = [_open(store, name, suites or {}, tuple(gin_bindings)) for name in names]
     client = RunClient(store, [(run.record, run.controller) for run in opened])
     return OpenedRuns(client=client, runs={run.record.id: run for run in opened})
+
+
+def _checkpoints(store: Store, run: RunRecord, root: Path) -> LocalCheckpoints:
+    """Return the checkpoints of the study that a run follows, once it is clear that they are there."""
+    study = next(study for study in store.studies() if study.id == run.study)
+    repository = open_checkpoints(store, study.name, root)
+    if known_checkpoints(store, study):
+        repository.check_owner()
+    return repository
 
 
 def _open(store: Store, name: str, suites: Mapping[str, Sequence[Suite]], gin: tuple[str, ...]) -> OpenedRun:
@@ -197,7 +207,7 @@ def _open(store: Store, name: str, suites: Mapping[str, Sequence[Suite]], gin: t
     if record.kind is RunKind.DIRECTORY:
         sources = DirectorySources(Path(record.location))
     else:
-        sources = StudySources(LocalCheckpoints(Path(config.checkpoints)))
+        sources = StudySources(_checkpoints(store, record, Path(config.checkpoints)))
 
     def changed() -> bool:
         now = store.find_run(name)

@@ -19,6 +19,9 @@ No status with which training code is likely to exit.
 EXIT_STORE_FAILED = 114
 """Exit status of a worker that lost the database: its trial is not to blame."""
 
+EXIT_CHECKPOINTS_ABSENT = 115
+"""Exit status of a worker that does not find the directory of the checkpoints: its trial is in the queue again."""
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)

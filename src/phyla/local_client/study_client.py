@@ -1,16 +1,16 @@
 """The client that works in process: a controller on a store, and checkpoints on a file system."""
 
 import contextlib
-import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import final
 
 from phyla.api import Answer, CollectResult, Given, GroupResults
-from phyla.checkpoints import CheckpointRepository, import_checkpoint
+from phyla.checkpoints import CheckpointRepository, import_checkpoint, import_name
 from phyla.controller import TRAIN_ONLY, Controller
 from phyla.errors import CheckpointError, StudyNotFound
 from phyla.local_client.run_client import group_results
+from phyla.local_client.sorting import sort_out
 from phyla.machine import (
     Completion,
     Evaluated,
@@ -24,7 +24,6 @@ from phyla.machine import (
     Stopped,
 )
 from phyla.records import (
-    Attempt,
     Checkpoint,
     CheckpointState,
     Group,
@@ -33,11 +32,10 @@ from phyla.records import (
     StartFrom,
     StudyRecord,
     StudyState,
-    TrialState,
     WorkKind,
 )
 from phyla.settings import Clock
-from phyla.store import Reader, Store
+from phyla.store import Store
 
 
 @final
@@ -192,7 +190,7 @@ class LocalClient:
 
     def _imported(self, number: int, entry: StartFrom, clock: Clock) -> Imported:
         # No two processes may write under one name.
-        name = f"start-{number}-{uuid.uuid4().hex[:12]}"
+        name = import_name(self._repository.prefix, number)
         source = Path(entry.path)
         committed = import_checkpoint(
             self._repository, source, name, step=entry.step, now=clock(), digest=entry.digest
@@ -215,9 +213,16 @@ class LocalClient:
         """Delete the checkpoints that nobody needs any more.
 
         A checkpoint that cannot be deleted stays marked and is tried again by `recover`.
+
+        Raises:
+            CheckpointsAbsent: the directory of the checkpoints is not there, or is not the study's.
         """
         self._completed_since_collection = 0
-        return self._delete(self._controller.mark_deleting(self._controller.retention().collectable))
+        collectable = self._controller.retention().collectable
+        if not collectable:
+            return CollectResult(deleted=(), freed_bytes=0)
+        self._repository.check_owner()
+        return self._delete(self._controller.mark_deleting(collectable))
 
     def _delete(self, names: Sequence[str]) -> CollectResult:
         freed = 0
@@ -235,33 +240,35 @@ class LocalClient:
         return CollectResult(deleted=tuple(deleted), freed_bytes=freed)
 
     def recover(self) -> None:
-        """Clean up after processes that died: half-done deletions, staging and unrecorded directories.
+        """Clean up after processes that died, and take back lost checkpoints that are there again.
 
-        Safe while other workers are alive: what a running or late attempt may still be writing is left alone.
+        Only what this store made and knows to be over is deleted: half-done deletions, and what attempts left
+        that failed or were superseded. Safe while other workers are alive: what a running or late attempt may
+        still be writing is left alone.
+
+        Raises:
+            CheckpointsAbsent: the directory of the checkpoints is not there, or is not the study's.
         """
-        present = {*self._repository.names(), *self._repository.staged()}
+        self._repository.check_owner()
+        committed = self._repository.names()
+        staged, begun = self._repository.staged(), self._repository.deleting()
         with self._store.reader(self._study.id) as reader:
-            running = {f"{attempt.trial}.{attempt.token}" for attempt in reader.running()}
-            unknown = [name for name in present if reader.checkpoint(name) is None]
-            kept = running | {f"{late.trial}.{late.token}" for late in _late(reader, unknown)}
-            leftover = [name for name in unknown if ".".join(name.split(".")[:2]) not in kept]
+            found = sort_out(reader, {*committed, *staged, *begun}, self._repository.prefix)
             deleting = [row.name for row in reader.deleting_checkpoints()]
-        for name in leftover:
+        gone = (CheckpointState.DELETING, CheckpointState.DELETED)
+        deleted = [name for name in begun if name in found.rows and found.rows[name].state in gone]
+        for name in found.leftover:
             self._repository.discard(name)
-        self._repository.delete(*leftover)
-        self._repository.finish_deletions()
+        self._repository.delete(*found.leftover, *deleted)
         self._delete(deleting)
+        self._take_back([found.rows[name] for name in committed if name in found.rows])
 
-
-def _late(reader: Reader, names: Collection[str]) -> Iterator[Attempt]:
-    """Return those of the attempts with these names that only let their lease run out, and may still complete."""
-    keys = {tuple(name.split(".")[:2]) for name in names}
-    for trial, token in (
-        (int(key[0]), int(key[1])) for key in keys if len(key) == 2 and all(map(str.isdecimal, key))
-    ):
-        attempt = reader.attempt(trial, token)
-        if attempt is None or attempt.ended_at is None or attempt.ended_at < attempt.expires_at:
-            continue
-        newest = reader.trial(trial)
-        if newest.state is TrialState.PENDING and newest.token == token:
-            yield attempt
+    def _take_back(self, rows: Sequence[Checkpoint]) -> None:
+        """Make lost checkpoints live again that are complete where they should be."""
+        back = []
+        for row in rows:
+            if row.state is CheckpointState.LOST:
+                with contextlib.suppress(CheckpointError):
+                    if self._repository.check(row.name).digest == row.digest:
+                        back.append(row.name)
+        self._controller.set_checkpoints(back, CheckpointState.LIVE)

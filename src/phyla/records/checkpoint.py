@@ -30,7 +30,8 @@ class Checkpoint:
     """One checkpoint.
 
     Attributes:
-        name: key: `<trial>.<token>`, and `<trial>.<token>.p<step>` for progress; its directory's name.
+        name: key: `<trial>.<token>.<store and claim>`, with `.p<number>` after it for progress; its directory's
+            name.
         study: id of the study.
         trial: id of the trial that wrote it.
         kind: result or progress.

@@ -22,8 +22,10 @@ def ask(study: "Study", opened: OpenedStudy, count: int) -> list[Trial]:
     Raises:
         StudyChanged: it was given a configuration that this process cannot take over.
         StudyFailed: the study stopped itself.
+        CheckpointsAbsent: the directory of its checkpoints is not there, or something else is in its place.
         StoreError: the database failed.
     """
+    opened.repository.check_owner()
     _, claimed, rest = opened.client.exchange((), opened.worker, count)
     if isinstance(rest, Outdated):
         raise StudyChanged(rest.why)

@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
-from phyla.errors import CheckpointError, PhylaError
+from phyla.errors import CheckpointError, CheckpointsAbsent, PhylaError
 from phyla.records import CheckpointState, StudyRecord
 from phyla.study.opening import sqlite_file
 from phyla.study.places import Places
@@ -33,6 +33,7 @@ EXTRAS = (
     ("scikit-learn", "digits"),
 )
 PROBLEMS_SHOWN = 3
+UNKNOWN_SHOWN = 20
 
 
 class Verdict(StrEnum):
@@ -61,12 +62,17 @@ class Finding:
     advice: str = ""
 
 
-def examine(places: Places) -> Iterator[Finding]:
-    """Check everything, one finding after the other."""
+def examine(places: Places, study: str | None = None) -> Iterator[Finding]:
+    """Check everything, one finding after the other.
+
+    Args:
+        places: where studies are.
+        study: name of the only study to check; None checks all.
+    """
     yield from _installation()
     yield from _home(places)
     yield from _gpus()
-    yield from _store(places)
+    yield from _store(places, study)
 
 
 def _installation() -> Iterator[Finding]:
@@ -165,7 +171,7 @@ def _gpus() -> Iterator[Finding]:
     yield Finding(Verdict.OK, "GPUs", ", ".join(gpus) if gpus else "none visible")
 
 
-def _store(places: Places) -> Iterator[Finding]:
+def _store(places: Places, only: str | None) -> Iterator[Finding]:
     from phyla.store import open_store, schema_revisions
 
     if places.storage == "memory://":
@@ -199,7 +205,8 @@ def _store(places: Places) -> Iterator[Finding]:
     )
     try:
         for study in studies:
-            yield from _study(store, study, places)
+            if only in (None, study.name):
+                yield from _study(store, study, places)
     finally:
         store.close()
 
@@ -237,14 +244,32 @@ def _schema(found: str | None, head: str) -> Finding:
 
 
 def _study(store: "Store", study: StudyRecord, places: Places) -> Iterator[Finding]:
-    from phyla.checkpoints import LocalCheckpoints
+    from phyla.local_client import known_checkpoints, open_checkpoints, sort_out
     from phyla.worker import is_alive_here
 
     about = f"study {study.name}"
-    repository = LocalCheckpoints(places.checkpoints(study.name))
+    repository = open_checkpoints(store, study.name, places.checkpoints(study.name))
+    if known_checkpoints(store, study):
+        try:
+            repository.check_owner()
+        except CheckpointsAbsent as error:
+            yield Finding(Verdict.FAIL, about, str(error))
+            return
+    names = {*repository.names(), *repository.staged(), *repository.deleting()}
     with store.reader(study.id) as reader:
+        found = sort_out(reader, names, repository.prefix)
         rows = reader.live_checkpoints()
         running = reader.running()
+    strange = [*found.unknown, *found.forgotten]
+    if strange:
+        more = "" if len(strange) <= UNKNOWN_SHOWN else f" and {len(strange) - UNKNOWN_SHOWN} more"
+        yield Finding(
+            Verdict.WARN,
+            about,
+            f"{len(strange)} directories in {places.checkpoints(study.name)} are none that this store knows: "
+            f"{', '.join(strange[:UNKNOWN_SHOWN])}{more}",
+            "phyla leaves them alone; delete them yourself if nobody needs them",
+        )
     problems = []
     for row in rows:
         try:

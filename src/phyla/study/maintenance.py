@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, final
 from phyla import machine
 from phyla.api import CollectResult
 from phyla.controller import Controller, from_config
-from phyla.errors import CheckpointMissing, ConfigurationError, StateError
+from phyla.errors import CheckpointsAbsent, ConfigurationError, StateError
 from phyla.machine import Retention
 from phyla.records import StudyRecord, StudyState
 from phyla.study.opening import find_study
@@ -28,12 +28,12 @@ class Maintenance:
     """
 
     def __init__(self, store: "Store", study: StudyRecord, places: Places) -> None:
-        from phyla.checkpoints import LocalCheckpoints
+        from phyla.local_client import open_checkpoints
 
         self._store = store
         self._study = study
         self._places = places
-        self._repository = LocalCheckpoints(places.checkpoints(study.name))
+        self._repository = open_checkpoints(store, study.name, places.checkpoints(study.name))
 
     @property
     def places(self) -> Places:
@@ -62,17 +62,57 @@ class Maintenance:
 
         Raises:
             NotImportable: a function of the study's space or strategy cannot be found here.
-            CheckpointMissing: none of the study's checkpoints is where they are looked for.
+            CheckpointsAbsent: the directory of the checkpoints is not there, or is not the study's.
         """
         client = self._client()
-        known = {row.name for row, _ in client.retention().kept}
-        if known and known.isdisjoint(self._repository.names()):
-            raise CheckpointMissing(
-                f"none of the {len(known)} checkpoints that study {self._study.name!r} keeps is in "
-                f"{self._places.checkpoints(self._study.name)}; say where they are with checkpoints= "
-                "(on the command line: --checkpoints). Nothing was deleted."
-            )
+        if client.retention().kept:
+            self._repository.check_owner()
         return client.collect()
+
+    def adopt(self) -> str:
+        """Make the checkpoint directory this study's, after its store was copied or restored; deletes nothing.
+
+        Only for a directory that no other store works on: one that belongs to a study of the same name in another
+        store, one that lost its marker and holds nothing but checkpoints, or an empty one.
+
+        Returns:
+            What was adopted, in a sentence.
+
+        Raises:
+            CheckpointsAbsent: there is no such directory.
+            CheckpointsNotOurs: it belongs to a study of another name, or holds what phyla did not make.
+            CheckpointStorageFailed: its marker cannot be written.
+            StoreError: the database failed.
+        """
+        from phyla.local_client import claim_checkpoints, open_checkpoints, sort_out
+
+        name, root = self._study.name, self._places.checkpoints(self._study.name)
+        try:
+            claim_checkpoints(self._store, self._study, self._repository)
+        except CheckpointsAbsent:
+            pass
+        else:
+            return f"{root} belongs to study {name!r} of this store already"
+        names = {*self._repository.names(), *self._repository.staged()}
+        with self._store.reader(self._study.id) as reader:
+            restored = bool(sort_out(reader, names, self._repository.prefix).forgotten)
+        assert self._repository.ownership is not None
+        was = self._repository.ownership.adopt()
+        if restored:
+            # What the store has forgotten keeps the old id in its names; what it makes from now on gets a new one.
+            self._store.renew_identity()
+            self._repository = open_checkpoints(self._store, name, root)
+            assert self._repository.ownership is not None
+            was = self._repository.ownership.adopt()
+        names = {*self._repository.names(), *self._repository.staged(), *self._repository.deleting()}
+        with self._store.reader(self._study.id) as reader:
+            found = sort_out(reader, names, self._repository.prefix)
+            missing = sum(row.name not in found.rows for row in reader.live_checkpoints())
+        return (
+            f"{root} belongs to study {name!r} of this store now; {was}. The store knows {len(found.rows)} of the "
+            f"checkpoints there; {len(found.unknown)} it does not know, and leaves alone; {missing} that it knows "
+            "are not there"
+        )
 
     def stop(self, message: str) -> None:
         """Stop the study: running workers finish their trial and end.

@@ -1,5 +1,6 @@
 """A study that is open in its store: made there, or found and compared with what is stored."""
 
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
@@ -7,7 +8,7 @@ from phyla import settings
 from phyla.checkpoints import LocalCheckpoints
 from phyla.controller import RunController
 from phyla.errors import ConfigurationError
-from phyla.local_client import LocalClient
+from phyla.local_client import LocalClient, claim_checkpoints, open_checkpoints
 from phyla.records import RunKind, RunRecord, StudyRecord
 from phyla.store import Store, open_store
 from phyla.study.reconciling import reconcile
@@ -31,6 +32,7 @@ class OpenedStudy:
         worker: name of this process as a worker.
         references: names of the functions that worker processes import; None where there are none to start.
         run: the run under which its checkpoints are evaluated; None without suites.
+        works: whether its checkpoint directory was claimed, so that it may be worked on.
     """
 
     store: Store
@@ -40,33 +42,63 @@ class OpenedStudy:
     worker: str
     references: tuple[str | None, str | None]
     run: RunRecord | None
+    works: bool
+
+    def claim(self) -> None:
+        """Make sure, before anything is decided, that the checkpoint directory is there and the study's.
+
+        Raises:
+            CheckpointsAbsent: it is not there, or something else is in its place.
+        """
+        unknown = claim_checkpoints(self.store, self.record, self.repository)
+        if unknown:
+            warnings.warn(
+                f"{len(unknown)} directories among the checkpoints of study {self.record.name!r} are none that "
+                f"this store knows, and are left alone; phyla doctor {self.record.name} lists them",
+                stacklevel=2,
+            )
 
 
-def open_study(study: "Study", references: tuple[str | None, str | None], *, extend: bool) -> OpenedStudy:
+def open_study(
+    study: "Study",
+    references: tuple[str | None, str | None],
+    *,
+    extend: bool,
+    works: bool,
+    store: Store | None = None,
+) -> OpenedStudy:
     """Make a study in its store, or compare it with the one that exists there.
 
     Args:
         study: the study.
         references: names of the functions that worker processes import; None where there are none to start.
         extend: take over what may change into a study that exists.
+        works: whether the study is worked on; else it is only looked at, and its checkpoints may be elsewhere.
+        store: its store, if that is open already.
 
     Raises:
+        CheckpointsAbsent: its checkpoint directory is not there, or something else is in its place.
         StudyChanged: it exists with another configuration.
         ConfigurationError: it cannot be written down, or cannot take a change, or its name is another run's.
         CheckpointError: it starts from something that is no checkpoint.
         StoreError: the database failed.
     """
     config = study.config(references)
-    store = open_store(study.places.storage)
+    if store is None:
+        store = open_store(study.places.storage)
+    repository = open_checkpoints(store, study.name, study.places.checkpoints(study.name))
+    if works:
+        # Before anything is stored: nothing is decided where the checkpoints are not to be seen.
+        claim_checkpoints(store, store.find_study(study.name), repository)
     population_size = study.rules.strategy.population_size
     if study.start_from and store.find_study(study.name) is None:
         # What cannot be imported shall leave no study behind.
         check_usable(study.start_from, population_size)
     record = store.create_study(study.name, config, study.seed, population_size)
     record = reconcile(store, record, config, study, extend=extend)
-    repository = LocalCheckpoints(study.places.checkpoints(study.name))
     client = LocalClient(store, record, study.rules, repository)
-    client.start_from(study.start_from, settings.system_clock)
+    if works:
+        client.start_from(study.start_from, settings.system_clock)
     return OpenedStudy(
         store=store,
         record=record,
@@ -75,6 +107,7 @@ def open_study(study: "Study", references: tuple[str | None, str | None], *, ext
         worker=worker_name(),
         references=references,
         run=_run_record(study, store, record) if study.rules.suites else None,
+        works=works,
     )
 
 

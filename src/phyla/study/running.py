@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from phyla import plugins, settings
-from phyla.errors import ConfigurationError, StudyChanged, StudyFailed
+from phyla.errors import CheckpointsAbsent, ConfigurationError, StudyChanged, StudyFailed
 from phyla.launchers import LocalLauncher, WorkerSpec
 from phyla.machine import Outdated
 from phyla.records import StudyState
@@ -101,6 +101,7 @@ def run_study(
     Raises:
         StudyChanged: it was given a configuration that this process cannot take over.
         StudyFailed: the study stopped itself.
+        CheckpointsAbsent: the directory of its checkpoints is not there, or something else is in its place.
         KeyboardInterrupt: a person stopped it.
         StoreError: the database failed.
     """
@@ -112,14 +113,19 @@ def run_study(
         if on_progress is not None:
             on_progress(results)
 
-    if environments:
-        launcher = _launcher(study, opened, environments, kinds, evaluators, tick, on_interrupt)
-        finished = launcher.run()
-    else:
-        finished = _run_here(study, opened, kinds, tick, on_interrupt)
-    unreported.look(opened.store, opened.record.id, at_once=True)
-    opened.client.collect()
-    opened.client.recover()
+    try:
+        if environments:
+            launcher = _launcher(study, opened, environments, kinds, evaluators, tick, on_interrupt)
+            finished = launcher.run()
+        else:
+            finished = _run_here(study, opened, kinds, tick, on_interrupt)
+        unreported.look(opened.store, opened.record.id, at_once=True)
+        opened.client.collect()
+        opened.client.recover()
+    except CheckpointsAbsent as error:
+        if results.state is StudyState.RUNNING and not _others_at_work(opened):
+            opened.store.set_state(opened.record.id, StudyState.STOPPED, str(error))
+        raise
     _clean_outputs(study, opened)
     record = results.study()
     if not finished:
@@ -132,6 +138,7 @@ def run_study(
 
 
 def _resume(study: "Study", opened: OpenedStudy) -> None:
+    opened.claim()
     record = opened.client.study()
     if record.state in (StudyState.STOPPED, StudyState.FAILED):
         opened.store.set_state(record.id, StudyState.RUNNING)

@@ -198,6 +198,8 @@ class Study:
                 this process, which cannot take it over.
             NotImportable: worker processes could not find `train`; the message shows the way out.
             StudyFailed: the study stopped itself; the message says what to do.
+            CheckpointsAbsent: the directory of its checkpoints is not there, or something else is in its place;
+                nothing was decided.
             KeyboardInterrupt: a person stopped it; run it again to resume.
             StoreError: the database failed.
         """
@@ -270,6 +272,7 @@ class Study:
             StudyChanged: the study exists with another configuration, or was given one meanwhile that this
                 process cannot take over.
             StudyFailed: the study stopped itself; the message says what to do.
+            CheckpointsAbsent: the directory of its checkpoints is not there, or something else is in its place.
             StoreError: the database failed.
         """
         from phyla.study import ask_tell
@@ -332,20 +335,23 @@ class Study:
 
     def results(self) -> Results:
         """Return what the study has found so far."""
-        opened = self._open((None, None))
+        opened = self._open((None, None), works=False)
         return Results(opened.store, opened.record, self.places)
 
     # Opening
 
-    def _open(self, references: tuple[str | None, str | None]) -> "OpenedStudy":
+    def _open(self, references: tuple[str | None, str | None], *, works: bool = True) -> "OpenedStudy":
         from phyla.study.opened import open_study
 
         opened = self._opened
-        if opened is None or (references[0] is not None and opened.references != references):
-            # Opened to ask, or to run here: worker processes also need the names of the functions.
-            if opened is not None:
-                opened.store.close()
-            self._opened = opened = open_study(self, references, extend=self._extend)
+        # Opened to look, to ask, or to run here: who works needs its checkpoints, and worker processes the names
+        # of the functions.
+        more = opened is not None and (
+            (references[0] is not None and opened.references != references) or (works and not opened.works)
+        )
+        if opened is None or more:
+            store = None if opened is None else opened.store
+            self._opened = opened = open_study(self, references, extend=self._extend, works=works, store=store)
         return opened
 
     def config(self, references: tuple[str | None, str | None] = (None, None)) -> JsonObject:

@@ -417,15 +417,15 @@ def _study_workers(
     store: "Store", run: RunRecord, places: Places, workers: int, gin: Sequence[str]
 ) -> "tuple[WorkClient, list[WorkerSpec], float, list[RunRecord]]":
     """Return what it takes to evaluate for a study of ours."""
-    from phyla.checkpoints import LocalCheckpoints
     from phyla.controller import from_config
-    from phyla.local_client import LocalClient
+    from phyla.local_client import LocalClient, open_checkpoints
 
     study = store.find_study(run.name)
     if study is None:
         raise StudyNotFound(f"there is no study {run.name!r} in {store.url}")
     rules = from_config(study.config)
-    repository = LocalCheckpoints(places.checkpoints(study.name))
+    repository = open_checkpoints(store, study.name, places.checkpoints(study.name))
+    repository.check_owner()
     client = LocalClient(store, study, rules, repository, collects=False)
     specs = [
         replace(

@@ -12,7 +12,14 @@ from typing import Any, final
 
 from phyla import plugins
 from phyla.api import WorkClient
-from phyla.errors import CheckpointError, ConfigurationError, EvaluationError, PhylaError, StoreError
+from phyla.errors import (
+    CheckpointError,
+    CheckpointsAbsent,
+    ConfigurationError,
+    EvaluationError,
+    PhylaError,
+    StoreError,
+)
 from phyla.evaluation import EvalTask, Suite, encode, suite_named
 from phyla.failpoints import failpoint
 from phyla.machine import ClaimedEvaluation, Evaluated, EvaluationFailed
@@ -88,7 +95,7 @@ class Evaluator:
             if task is None:
                 return aggregate_group(self._client, work, run, suite, self._clock)
             return self._evaluate(work, run, suite, task)
-        except StoreError:
+        except (StoreError, CheckpointsAbsent):
             raise
         except CheckpointError as error:
             self._loaded = None
@@ -109,6 +116,8 @@ class Evaluator:
         if work.task.kind is EvalTaskKind.EVALUATE:
             try:
                 run.sources.check(work.seen)
+            except CheckpointsAbsent:
+                raise
             except CheckpointError as vanished:
                 return _failed(work, str(vanished), gone=True)
         if isinstance(error, EvaluationError):

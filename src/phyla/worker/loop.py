@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import final
 
 from phyla.api import Given, WorkClient
-from phyla.errors import LeaseLost, StoreError
+from phyla.errors import CheckpointsAbsent, LeaseLost, StoreError
 from phyla.machine import ClaimedEvaluation, Completion, Ended, Evaluated, EvaluationFailed, Idle, Outdated
 from phyla.records import Phase, WorkKind
 from phyla.settings import Clock
@@ -112,6 +112,7 @@ class Worker:
             on_idle: called whenever there is nothing to do, several times a second.
 
         Raises:
+            CheckpointsAbsent: the directory of the checkpoints is gone; the work is in the queue again.
             StoreError: the database failed.
         """
         done = threading.Event()
@@ -186,6 +187,10 @@ class Worker:
         self._tick()
         try:
             outcome = self._evaluator.run(work)
+        except CheckpointsAbsent:
+            with contextlib.suppress(LeaseLost):
+                self._client.release_evaluation(work.task.id, work.task.token)
+            raise
         finally:
             self._deadline = 0.0
             self._tick()

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Protocol, final
 
 from phyla.checkpoints import CheckpointRepository
+from phyla.errors import CheckpointError
 from phyla.records import Seen
 
 
@@ -42,15 +43,21 @@ class StudySources:
         """Return a checkpoint's directory.
 
         Raises:
+            CheckpointsAbsent: the directory of all of them is gone.
             CheckpointError: it is gone, or a file of it is gone or has another size.
         """
-        self._repository.check(seen.name)
+        self.check(seen)
         return self._repository.path(seen.name)
 
     def check(self, seen: Seen) -> None:
         """Make sure that it still is what was committed.
 
         Raises:
+            CheckpointsAbsent: the directory of all of them is gone.
             CheckpointError: it is gone, or a file of it is gone or has another size.
         """
-        self._repository.check(seen.name)
+        try:
+            self._repository.check(seen.name)
+        except CheckpointError:
+            self._repository.check_owner()
+            raise

@@ -14,6 +14,7 @@ from phyla.checkpoints import CheckpointRepository
 from phyla.errors import (
     CheckpointError,
     CheckpointMissing,
+    CheckpointsAbsent,
     CheckpointStorageFailed,
     LeaseLost,
     NoCheckpoint,
@@ -117,6 +118,7 @@ class Trainer:
             on_report: called whenever training reports.
 
         Raises:
+            CheckpointsAbsent: the directory of the study's checkpoints is gone; the trial is in the queue again.
             StoreError: the database failed.
         """
         try:
@@ -133,6 +135,7 @@ class Trainer:
                 watch=self.watch,
             )
         except CheckpointMissing as error:
+            self._release_if_absent(record)
             self._fail(record, str(error), self.watch.take(), parent_gone=self._missing(record))
             return None
         self.current = trial
@@ -155,6 +158,15 @@ class Trainer:
             # What was neither completed nor failed, and so was not asked for yet, is nobody's.
             trial.timings()
         return None
+
+    def _release_if_absent(self, record: TrialRecord) -> None:
+        """Return a trial to the queue and raise if all checkpoints are out of sight: then none of them is lost."""
+        try:
+            self._repository.check_owner()
+        except CheckpointsAbsent:
+            with contextlib.suppress(LeaseLost):
+                self._client.release(record.id, record.token)
+            raise
 
     def _missing(self, record: TrialRecord) -> str | None:
         """Return which of the checkpoints that a trial starts from is gone."""
@@ -197,6 +209,7 @@ class Trainer:
 
     def _refused(self, trial: Trial, error: PhylaError) -> None:
         """Handle errors that another attempt would not cure."""
+        self._release_if_absent(trial.record)
         if isinstance(error, CheckpointStorageFailed):
             self._stop_study(trial, str(error))
         else:
@@ -213,6 +226,7 @@ class Trainer:
             self._client.end_study(StudyState.FAILED, f"{message} Nothing is lost: then run the study again.")
 
     def _raised(self, trial: Trial, error: Exception | SystemExit) -> None:
+        self._release_if_absent(trial.record)
         if isinstance(error, OSError) and error.errno in _STORAGE_ERRNOS:
             self._stop_study(trial, f"training could not write: {error}. Free space or choose another home.")
             return

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, final
 
 from phyla.api import Client
-from phyla.checkpoints import CheckpointRepository
+from phyla.checkpoints import CheckpointRepository, attempt_name
 from phyla.errors import ConfigurationError, LeaseLost, StateError
 from phyla.machine import Completion
 from phyla.records import Checkpoint, CheckpointKind, JsonObject, Phase, Report, TrialKind, TrialRecord
@@ -94,7 +94,7 @@ class Trial:
             if record.progress is None
             else _parent(record.progress, record.progress_step or 0, record, repository)
         )
-        self._name = f"{record.id}.{record.token}"
+        self._name = attempt_name(repository.prefix, record.id, record.token, record.worker, record.started_at)
         self._staged: Path | None = None
         self._committed: Checkpoint | None = None
         self._saves = 0

@@ -129,9 +129,7 @@ class Statements:
         )
         # Of several processes that find a copy, one gives it an id.
         same = sa.and_(i.slot == ONE, i.id == NAME)
-        self.replace_identity = self._compile(
-            store_identity.update().where(same), ["id", "place", "copied_from"]
-        )
+        self.replace_identity = self._compile(store_identity.update().where(same), ["id", "place", "copied_from"])
 
     def _studies(self) -> None:
         s = studies.c

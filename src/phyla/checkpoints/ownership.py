@@ -1,0 +1,275 @@
+"""Whose a checkpoint directory is: a marker in it says so, and the names of what is made there repeat it."""
+
+import json
+import re
+import socket
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, final
+
+from blake3 import blake3
+
+from phyla.checkpoints.disk import Disk, make_dirs
+from phyla.checkpoints.manifest import MANIFEST_NAME
+from phyla.errors import CheckpointsAbsent, CheckpointsNotOurs, CheckpointStorageFailed
+
+OWNER_NAME = ".phyla-owner.json"
+FORMAT = 1
+WORK_DIRS = (".staging", ".deleting")
+SHOWN = 3
+
+_ATTEMPT = re.compile(r"(\d+)\.(\d+)\.([0-9a-f]{6})([0-9a-f]{6})(?:\.p\d+)?")
+_IMPORT = re.compile(r"start-\d+-([0-9a-f]{6})[0-9a-f]{6}")
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """The study of one store that a checkpoint directory belongs to.
+
+    Attributes:
+        store: id of the store, as it is written into the marker.
+        study: name of the study.
+        prefix: six hexadecimal digits of the store's id, which the names of its checkpoints contain.
+        copied_from: id of the store that this one is a copy of, if it is one.
+    """
+
+    store: str
+    study: str
+    prefix: str
+    copied_from: str | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What the name of a directory says about who made it.
+
+    Attributes:
+        prefix: of the store.
+        claim: trial, token and digest of the claim; None for an import.
+    """
+
+    prefix: str
+    claim: tuple[int, int, str] | None
+
+
+def attempt_name(prefix: str, trial: int, token: int, worker: str | None, claimed_at: float | None) -> str:
+    """Return the name of an attempt's checkpoint, which no other attempt of any store has.
+
+    A store that was restored from a backup gives out the same trials and tokens again, to other workers at
+    other times; hence the digest of both.
+    """
+    return f"{trial}.{token}.{prefix}{claim_digest(worker, claimed_at)}"
+
+
+def claim_digest(worker: str | None, claimed_at: float | None) -> str:
+    """Return six hexadecimal digits that tell one claim of a trial from any other."""
+    return blake3(f"{worker} {claimed_at!r}".encode()).hexdigest()[:6]
+
+
+def import_name(prefix: str, number: int) -> str:
+    """Return a new name for the copy of what members start from."""
+    return f"start-{number}-{prefix}{uuid.uuid4().hex[:6]}"
+
+
+def made_by(name: str) -> Made | None:
+    """Return what a name says about who made the directory; None for a name that phyla does not give."""
+    found = _ATTEMPT.fullmatch(name)
+    if found is not None:
+        return Made(found[3], (int(found[1]), int(found[2]), found[4]))
+    found = _IMPORT.fullmatch(name)
+    return None if found is None else Made(found[1], None)
+
+
+@final
+class Ownership:
+    """Claims a directory for a study, and makes sure that it still is the study's.
+
+    Args:
+        root: the directory.
+        owner: whose it should be.
+        disk: what changes the file system.
+    """
+
+    def __init__(self, root: Path, owner: Owner, disk: Disk) -> None:
+        self._root = root
+        self._owner = owner
+        self._disk = disk
+        self._is_study = True
+
+    def check(self) -> None:
+        """Make sure that the directory is there and this study's.
+
+        Raises:
+            CheckpointsAbsent: it is not there, or cannot be read.
+            CheckpointsNotOurs: something else is in its place.
+        """
+        marker = self._marker()
+        if marker is None:
+            self._refuse_content(self._entries())
+            raise self._absent("no such directory" if not self._root.exists() else "the directory is empty")
+        self._compare(marker)
+
+    def claim(self, known: int | None) -> None:
+        """Make sure that the directory is this study's; make and mark it if the study never had a checkpoint.
+
+        Args:
+            known: how many checkpoints the store knows that should be there; None if it has no such study yet.
+
+        Raises:
+            CheckpointsAbsent: the store knows checkpoints, and there are none.
+            CheckpointsNotOurs: something else is there.
+            CheckpointStorageFailed: it cannot be made.
+        """
+        self._is_study = known is not None
+        if self._marker() is None and not known:
+            self._refuse_content(self._entries())
+            self._write("new")
+        self.check()
+
+    def adopt(self) -> str:
+        """Mark the directory as this study's, and return what it was; deletes nothing.
+
+        Raises:
+            CheckpointsAbsent: there is no such directory.
+            CheckpointsNotOurs: it is another study's, or holds what phyla did not make.
+            CheckpointStorageFailed: it cannot be written.
+        """
+        entries = self._entries()
+        if not self._root.is_dir():
+            raise self._absent("no such directory")
+        try:
+            marker = self._marker()
+        except CheckpointsNotOurs:
+            marker = None
+        if marker is not None and marker[1] != self._owner.study:
+            self._compare(marker)
+        if marker is None:
+            self._refuse_content([name for name in entries if not self._is_checkpoint(name)])
+        self._write("adopted")
+        if marker is not None:
+            return f"it belonged to store {marker[0]}"
+        return "it had no marker, and only checkpoints in it" if entries else "it was empty"
+
+    def restored(self, names: list[str]) -> CheckpointsNotOurs:
+        """Return the error for checkpoints that the store made and does not know."""
+        return self._not_ours(
+            f"it holds {_listed(names)}, which this store made and does not know: the store was restored from a "
+            "backup, or lost its last commits",
+            adoptable=True,
+        )
+
+    def _marker(self) -> tuple[str, str] | None:
+        """Return store and study of the marker; None if there is none."""
+        path = self._root / OWNER_NAME
+        try:
+            raw = json.loads(path.read_bytes())
+            if raw["format"] != FORMAT:
+                raise ValueError(f"format {raw['format']!r}")
+            return str(raw["store"]), str(raw["study"])
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise self._absent(f"{path} cannot be read: {error.strerror or error}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise self._not_ours(f"its marker {path} is damaged: {error}", adoptable=True) from error
+
+    def _compare(self, marker: tuple[str, str]) -> None:
+        store, study = marker
+        if study != self._owner.study:
+            raise self._not_ours(f"it belongs to study {study!r} of store {store}", adoptable=False)
+        if store == self._owner.store:
+            return
+        if store == self._owner.copied_from:
+            what = f"it belongs to store {store}, of which this store is a copy or a restored backup"
+        else:
+            what = f"it belongs to a study of this name in another store, {store}"
+        raise self._not_ours(what, adoptable=True)
+
+    def _entries(self) -> list[str]:
+        """Return the names in the directory, without what an interrupted claim left."""
+        try:
+            return sorted(path.name for path in self._root.iterdir() if not path.name.startswith(OWNER_NAME))
+        except FileNotFoundError:
+            return []
+        except NotADirectoryError:
+            raise self._not_ours("it is a file", adoptable=False) from None
+        except OSError as error:
+            raise self._absent(f"it cannot be read: {error.strerror or error}") from error
+
+    def _refuse_content(self, entries: list[str]) -> None:
+        if entries:
+            adoptable = all(map(self._is_checkpoint, entries))
+            raise self._not_ours(
+                f"it has no marker {OWNER_NAME}, and holds {_listed(entries)}", adoptable=adoptable
+            )
+
+    def _is_checkpoint(self, name: str) -> bool:
+        return name in WORK_DIRS or (self._root / name / MANIFEST_NAME).is_file()
+
+    def _write(self, how: Literal["new", "adopted"]) -> None:
+        marker = self._root / OWNER_NAME
+        temporary = self._root / f"{OWNER_NAME}.{uuid.uuid4().hex}"
+        text = json.dumps({"format": FORMAT, "store": self._owner.store, "study": self._owner.study}) + "\n"
+        try:
+            make_dirs(self._disk, self._root)
+            try:
+                self._disk.write_file(temporary, text.encode())
+                self._disk.fsync_file(temporary)
+                if how == "adopted":
+                    temporary.replace(marker)
+                else:
+                    # Somebody else may be claiming it, too: who is second finds the marker of the first.
+                    self._place(temporary, marker, text)
+            finally:
+                with suppress(FileNotFoundError):
+                    temporary.unlink()
+            self._disk.fsync_dir(self._root)
+        except OSError as error:
+            raise CheckpointStorageFailed(
+                f"cannot mark {self._root} as the checkpoint directory of study {self._owner.study!r}: "
+                f"{error.strerror or error} ({error.filename}); make it writable, make room, or choose another "
+                "place with checkpoints= (on the command line: --checkpoints)"
+            ) from error
+
+    def _place(self, temporary: Path, marker: Path, text: str) -> None:
+        try:
+            marker.hardlink_to(temporary)
+        except FileExistsError:
+            return
+        except OSError:
+            # A file system without hard links.
+            with suppress(FileExistsError), marker.open("x") as file:
+                file.write(text)
+            self._disk.fsync_file(marker)
+
+    def _absent(self, why: str) -> CheckpointsAbsent:
+        study = self._owner.study
+        return CheckpointsAbsent(
+            f"the checkpoints of study {study!r} are not in {self._root} on {socket.gethostname()}: {why}. "
+            "Nothing was decided, and nothing is lost. Mount the disk, run from the directory where the study was "
+            "begun, or say where they are with checkpoints= (on the command line: --checkpoints), then run the study "
+            f"again. If they are gone for good, make the directory and run: phyla doctor {study} --adopt"
+        )
+
+    def _not_ours(self, what: str, *, adoptable: bool) -> CheckpointsNotOurs:
+        study = self._owner.study
+        adopt = (
+            f". If study {study!r} of this store should go on with what is there, and no other store does, run: "
+            f"phyla doctor {study} --adopt (it deletes nothing)"
+            if adoptable and self._is_study
+            else ""
+        )
+        return CheckpointsNotOurs(
+            f"{self._root} on {socket.gethostname()} is not the checkpoint directory of study {study!r} of this "
+            f"store: {what}. Nothing in it was changed. Choose another place with checkpoints= (on the command "
+            f"line: --checkpoints), or another name for the study{adopt}"
+        )
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"{', '.join(map(repr, names[:SHOWN]))}{more}"
