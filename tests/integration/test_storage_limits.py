@@ -13,6 +13,7 @@ import pytest
 from durability import TOY, check_whole, load, run
 from phyla.records import StudyState
 from phyla.settings import child_environment
+from phyla.study import maintain
 
 MEMBERS, TRIALS = 4, 12
 
@@ -45,7 +46,10 @@ def test_a_disk_that_fills_up(tmp_path: Path, workers: int) -> None:
     results = load(tmp_path)
     assert results.state is StudyState.FAILED
     assert all(trial.failures == 0 for trial in results.trials())
-    # The small disk went with its namespace, so the study also has to get over the loss of every checkpoint.
+    # The small disk went with its namespace, so the study stops until somebody says that it is gone for good.
+    assert f"not in {checkpoints / 'toy'}" in run(tmp_path, expect=1, **options)
+    (checkpoints / "toy").mkdir()
+    maintain("toy", home=tmp_path).adopt()
     run(tmp_path, **options)
     assert load(tmp_path).counts()["completed"] == MEMBERS * TRIALS
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import phyla
-from phyla.errors import ConfigurationError, StudyFailed
+from phyla.errors import CheckpointsAbsent, ConfigurationError, StudyFailed
 from phyla.records import CheckpointState, StudyState, TrialState
 from phyla.study import maintain
 from phyla.worker import Trial
@@ -203,7 +203,13 @@ def test_a_whole_checkpoint_directory_vanishes_between_runs(tmp_path: Path) -> N
 
     with pytest.raises(KeyboardInterrupt):
         study(tmp_path, stop_midway).run()
-    shutil.rmtree(tmp_path / "checkpoints" / "errors")
+    directory = tmp_path / "checkpoints" / "errors"
+    shutil.rmtree(directory)
+    with pytest.raises(CheckpointsAbsent, match=f"not in {directory} on .*: no such directory"):
+        study(tmp_path, good).run()
+    # They are gone for good, and somebody says so.
+    directory.mkdir()
+    assert "it was empty" in maintain("errors", home=tmp_path).adopt()
     results = study(tmp_path, good).run()
     assert results.counts()["completed"] == 12
     assert results.state is StudyState.COMPLETED

@@ -250,9 +250,10 @@ class Ownership:
         study = self._owner.study
         return CheckpointsAbsent(
             f"the checkpoints of study {study!r} are not in {self._root} on {socket.gethostname()}: {why}. "
-            "Nothing was decided, and nothing is lost. Mount the disk, run from the directory where the study was "
-            "begun, or say where they are with checkpoints= (on the command line: --checkpoints), then run the study "
-            f"again. If they are gone for good, make the directory and run: phyla doctor {study} --adopt"
+            "Nothing was decided, deleted or marked as lost. Mount the disk, run from the directory where the "
+            "study was begun, or say where they are with checkpoints= (on the command line: --checkpoints), then "
+            f"run the study again. If they are gone for good, make the directory and run: phyla doctor {study} "
+            "--adopt"
         )
 
     def _not_ours(self, what: str, *, adoptable: bool) -> CheckpointsNotOurs:
@@ -265,8 +266,8 @@ class Ownership:
         )
         return CheckpointsNotOurs(
             f"{self._root} on {socket.gethostname()} is not the checkpoint directory of study {study!r} of this "
-            f"store: {what}. Nothing in it was changed. Choose another place with checkpoints= (on the command "
-            f"line: --checkpoints), or another name for the study{adopt}"
+            f"store: {what}. Nothing in it was changed or deleted. Choose another place with checkpoints= (on the "
+            f"command line: --checkpoints), or another name for the study{adopt}"
         )
 
 

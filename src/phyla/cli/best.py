@@ -68,6 +68,7 @@ def _row(found: "Best") -> dict[str, Any]:
         "checkpoint": {
             "name": where.name,
             "path": str(where.path),
+            "found": where.path.exists(),
             "index": where.index,
             "step": where.step,
             "digest": where.digest,
@@ -81,6 +82,7 @@ def _row(found: "Best") -> dict[str, Any]:
 def _print_front(results: "Results") -> None:
     from phyla.cli.output import add_row, console, table
     from phyla.cli.words import counted, number, params
+    from phyla.study.places import shown
 
     names = [goal.metric for goal in results.aim.tradeoffs]
     front = results.front()
@@ -100,8 +102,8 @@ def _print_front(results: "Results") -> None:
         where = one.checkpoint
         index = f", index {where.index}" if where.index else ""
         values = [number(one.values[name]) for name in names]
-        shown = params(one.params.flat())
-        add_row(made, one.trial, one.member, where.step, *values, shown, f"{where.path}{index}")
+        place = f"{shown(where.path)}{index}"
+        add_row(made, one.trial, one.member, where.step, *values, params(one.params.flat()), place)
     console().print(made)
     print()
 
@@ -110,6 +112,7 @@ def _of_suite(evaluations: "Evaluations", suite: str, as_json: bool) -> None:
     from phyla.cli.output import print_json
     from phyla.cli.words import value
     from phyla.errors import StudyNotFound
+    from phyla.study.places import shown
 
     found = evaluations.best(suite)
     if as_json:
@@ -141,7 +144,7 @@ def _of_suite(evaluations: "Evaluations", suite: str, as_json: bool) -> None:
     branch = f", branch {found.branch}" if found.branch else ""
     trial = "" if found.trial is None else f", trial {found.trial}"
     print(f"best {suite}/{found.metric}  {value(found.value, found.stderr)}")
-    print(f"checkpoint  {found.path}{index}{' (gone)' if found.gone else ''}")
+    print(f"checkpoint  {shown(found.path)}{index}")
     print(f"            step {found.step if found.step >= 0 else 'unknown'}{branch}{trial}")
     for name, one in found.values.items():
         if name != found.metric:
@@ -151,6 +154,7 @@ def _of_suite(evaluations: "Evaluations", suite: str, as_json: bool) -> None:
 def best_lines(results: "Results") -> list[str]:
     """Return the best trial of a study and the schedule that led to it as lines of text."""
     from phyla.cli.words import number, size
+    from phyla.study.places import shown
 
     found = results.best
     if found is None:
@@ -161,7 +165,7 @@ def best_lines(results: "Results") -> list[str]:
     return [
         f"best {results.metric}  {number(found.fitness)}{f' ({others})' if others else ''}",
         f"trial       {found.trial} of member {found.member}, step {where.step}",
-        f"checkpoint  {where.path}{index} ({size(where.size_bytes)})",
+        f"checkpoint  {shown(where.path)}{index} ({size(where.size_bytes)})",
         "schedule",
         *(f"  {line}" for line in results.schedule(found.trial).table().splitlines()),
     ]

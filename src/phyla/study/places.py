@@ -6,6 +6,13 @@ from typing import final
 
 from phyla import settings
 
+NOT_FOUND = "(not found on this machine)"
+
+
+def shown(path: Path) -> str:
+    """Return a path as text that says so if there is nothing."""
+    return str(path) if path.exists() else f"{path} {NOT_FOUND}"
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from phyla.records import (
 )
 from phyla.space import Params
 from phyla.study.opening import find_study, sqlite_file
-from phyla.study.places import Places
+from phyla.study.places import Places, shown
 from phyla.study.progress import Failures, Progress, best_of, lease_s, look, silent_s
 from phyla.study.replicates import Replicate, replicate_of
 
@@ -348,7 +348,7 @@ class Results:
         evaluating = self.evaluating()
         with self._reader() as reader:
             live = {
-                row.name: str(self._places.checkpoints(self.name) / row.name)
+                row.name: shown(self._places.checkpoints(self.name) / row.name)
                 for row in reader.checkpoints()
                 if row.state is CheckpointState.LIVE
             }

@@ -73,14 +73,13 @@ def test_killed_after_the_rename_it_is_whole(tmp_path: Path, moment: str) -> Non
     assert (recovered.step, recovered.size_bytes, recovered.file_count) == (4, 5000, 1)
 
 
-@pytest.mark.parametrize("way", ["finish_deletions", "delete"])
-def test_killed_while_deleting_the_rest_is_cleaned_up(tmp_path: Path, way: str) -> None:
+def test_killed_while_deleting_the_rest_is_cleaned_up(tmp_path: Path) -> None:
     checkpoints = killed_at("checkpoint.during_delete", tmp_path / "root")
     assert checkpoints.names() == checkpoints.staged() == ()
-    freed = checkpoints.finish_deletions() if way == "finish_deletions" else checkpoints.delete("1.1")
-    assert freed > 5000
+    assert checkpoints.deleting() == ("1.1",)
+    assert checkpoints.delete("1.1") > 5000
     assert [path for path in (tmp_path / "root").rglob("*") if path.is_file()] == []
-    assert checkpoints.finish_deletions() == 0
+    assert checkpoints.deleting() == ()
 
 
 # --- a disk that forgets

@@ -54,18 +54,17 @@ def test_two_hosts_remove_the_same_at_once(checkpoints: LocalCheckpoints) -> Non
         checkpoints.commit(name, step=1, now=0.0)
     together = threading.Barrier(3)
 
-    def remove(how: int) -> None:
+    def remove() -> None:
         together.wait(60)
         for name in names:
             checkpoints.delete(name)
-            if how:
-                checkpoints.finish_deletions()
+            checkpoints.delete(*checkpoints.deleting())
 
     with ThreadPoolExecutor(3) as pool:
-        for done in [pool.submit(remove, how) for how in range(3)]:
+        for done in [pool.submit(remove) for _ in range(3)]:
             done.result(120)
     assert checkpoints.names() == ()
-    assert checkpoints.finish_deletions() == 0
+    assert checkpoints.deleting() == ()
 
 
 # --- staging and committing
@@ -386,10 +385,6 @@ def test_discard_removes_what_was_staged(checkpoints: LocalCheckpoints) -> None:
     assert checkpoints.staged() == ()
 
 
-def test_finish_deletions_without_any(checkpoints: LocalCheckpoints) -> None:
-    assert checkpoints.finish_deletions() == 0
-
-
 @pytest.fixture
 def as_ordinary_user() -> Iterator[Path]:
     """A directory that an ordinary user owns, and that user's rights: root ignores permissions."""
@@ -544,9 +539,10 @@ def test_a_deletion_that_fails_can_be_repeated(tmp_path: Path) -> None:
     with pytest.raises(CheckpointStorageFailed, match=r"cannot delete"):
         checkpoints.delete("1.1")
     assert checkpoints.names() == ()
+    assert checkpoints.deleting() == ("1.1",)
     disk.before.clear()
     assert checkpoints.delete("1.1") > len(WEIGHTS)
-    assert checkpoints.finish_deletions() == 0
+    assert checkpoints.deleting() == ()
 
 
 def overwrite(path: Path, content: bytes) -> None:
