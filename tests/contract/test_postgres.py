@@ -416,3 +416,32 @@ def test_a_missing_driver_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres, "psycopg", None)
     with pytest.raises(ConfigurationError, match=r'pip install "phyla\[postgres\]"'):
         open_store("postgresql://host/db")
+
+
+def test_a_database_that_was_restored_from_a_dump_is_another_store(server: Server) -> None:
+    first = server.store.identity()
+    with server.backend.engine.begin() as connection:
+        for statement in (
+            "ALTER TABLE store_identity RENAME TO dumped",
+            "CREATE TABLE store_identity (LIKE dumped INCLUDING ALL)",
+            "INSERT INTO store_identity SELECT * FROM dumped",
+        ):
+            connection.exec_driver_sql(statement)
+    restored = server.store.identity()
+    assert (restored.id != first.id, restored.copied_from) == (True, first.id)
+    assert server.store.identity() == restored
+
+
+def test_an_ordinary_role_may_ask_which_store_it_is(
+    make_postgres_url: Callable[[], str], postgres_server: str
+) -> None:
+    url = make_postgres_url()
+    schema = url.rpartition("%3D")[2]
+    engine = sa.create_engine(postgres_server.replace("postgresql:", "postgresql+psycopg:", 1))
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE ROLE ordinary")
+        connection.exec_driver_sql(f"GRANT ALL ON SCHEMA {schema} TO ordinary")
+    engine.dispose()
+    store = open_store(f"{url}%20-crole%3Dordinary")
+    assert store.identity() == store.identity()
+    store.close()

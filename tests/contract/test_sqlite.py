@@ -1,18 +1,20 @@
 """What only SQLite has: one file, turns to write, and all that can be wrong with a file."""
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from phyla.controller import Controller
 from phyla.errors import ConfigurationError, StoreBusy, StoreUnavailable
-from phyla.store import Store, open_store
+from phyla.store import Store, StoreIdentity, open_store
 from phyla.store.sql import SqlStore, file_systems, sqlite
 from phyla.store.sql.file_systems import network_file_system
 from phyla.store.sql.sqlite import SqliteBackend
@@ -213,3 +215,36 @@ store.create_study("c", {}, 1, 1)
 print(len(store.studies()))
 """
     assert _children(f"sqlite:///{tmp_path}/s.db", 1, code) == [[3]]
+
+
+def test_a_copied_file_is_another_store_and_a_moved_one_is_not(tmp_path: Path) -> None:
+    def identity(name: str) -> StoreIdentity:
+        store = open_store(f"sqlite:///{tmp_path / name}")
+        try:
+            return store.identity()
+        finally:
+            store.close()
+
+    first = identity("first.db")
+    shutil.copy(tmp_path / "first.db", tmp_path / "copy.db")
+    copied = identity("copy.db")
+    assert copied.id != first.id
+    assert copied.copied_from == first.id
+    (tmp_path / "first.db").rename(tmp_path / "moved.db")
+    assert identity("moved.db") == first
+
+
+def test_processes_that_ask_at_once_get_one_identity(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'shared.db'}"
+    together = threading.Barrier(4)
+
+    def identity(_: int) -> str:
+        store = open_store(url)
+        together.wait(60)
+        try:
+            return store.identity().id
+        finally:
+            store.close()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert len(set(pool.map(identity, range(4)))) == 1

@@ -604,3 +604,13 @@ def test_what_is_imported_and_who_joins_or_retires_is_remembered(subject: Subjec
         tx.apply([machine.SetConfig({"schema": 1})])
     with subject.store.reader(1) as reader:
         assert reader.member(2).state is MemberState.DONE, "who is retired is not asked again"
+
+
+def test_a_store_keeps_its_identity_until_it_gets_another(subject: Subject) -> None:
+    identity = subject.store.identity()
+    assert identity.copied_from is None
+    assert subject.again().identity() == identity
+    renewed = subject.again().renew_identity()
+    assert renewed.id != identity.id
+    assert renewed.copied_from == identity.id
+    assert subject.store.identity() == renewed

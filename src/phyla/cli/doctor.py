@@ -14,7 +14,7 @@ _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 def doctor(
     study: Annotated[
         str | None,
-        typer.Argument(metavar="[STUDY]", help="Check only this study's checkpoints.", show_default="all studies"),
+        typer.Argument(metavar="STUDY", help="Check only this study's checkpoints.", show_default="all studies"),
     ] = None,
     adopt: Annotated[
         bool,
