@@ -42,15 +42,17 @@ class StudySources:
         """Return a checkpoint's directory.
 
         Raises:
-            CheckpointError: it is gone, or a file of it is gone or has another size.
+            CheckpointMissing: it is gone.
+            CheckpointCorrupt: its files are not what was committed.
         """
-        self._repository.check(seen.name)
-        return self._repository.path(seen.name)
+        # The identity of one of several models in a checkpoint ends with its place.
+        return self._repository.use(seen.name, seen.identity.partition("#")[0])
 
     def check(self, seen: Seen) -> None:
         """Make sure that it still is what was committed.
 
         Raises:
-            CheckpointError: it is gone, or a file of it is gone or has another size.
+            CheckpointMissing: it is gone.
+            CheckpointCorrupt: its files are not what was committed.
         """
-        self._repository.check(seen.name)
+        self.path(seen)
