@@ -1,5 +1,7 @@
 """`phyla doctor`: is everything as it should be?"""
 
+from typing import Annotated
+
 import typer
 
 from phyla.cli import options
@@ -12,6 +14,7 @@ def doctor(
     home: options.Home = None,
     storage: options.Storage = None,
     checkpoints: options.Checkpoints = None,
+    digests: Annotated[bool, typer.Option("--digests", help="Read every byte of every checkpoint.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Check the installation, the home, the store and every study's checkpoints; changes nothing."""
@@ -25,7 +28,7 @@ def doctor(
     failed = False
     findings = []
     out = console()
-    for finding in examine(places):
+    for finding in examine(places, digests=digests):
         failed = failed or finding.verdict is Verdict.FAIL
         findings.append(finding)
         if not as_json:

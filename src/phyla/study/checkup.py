@@ -61,12 +61,17 @@ class Finding:
     advice: str = ""
 
 
-def examine(places: Places) -> Iterator[Finding]:
-    """Check everything, one finding after the other."""
+def examine(places: Places, *, digests: bool = False) -> Iterator[Finding]:
+    """Check everything, one finding after the other.
+
+    Args:
+        places: where studies are.
+        digests: also read every byte of every checkpoint.
+    """
     yield from _installation()
     yield from _home(places)
     yield from _gpus()
-    yield from _store(places)
+    yield from _store(places, digests=digests)
 
 
 def _installation() -> Iterator[Finding]:
@@ -165,7 +170,7 @@ def _gpus() -> Iterator[Finding]:
     yield Finding(Verdict.OK, "GPUs", ", ".join(gpus) if gpus else "none visible")
 
 
-def _store(places: Places) -> Iterator[Finding]:
+def _store(places: Places, *, digests: bool) -> Iterator[Finding]:
     from phyla.store import open_store, schema_revisions
 
     if places.storage == "memory://":
@@ -199,7 +204,7 @@ def _store(places: Places) -> Iterator[Finding]:
     )
     try:
         for study in studies:
-            yield from _study(store, study, places)
+            yield from _study(store, study, places, digests=digests)
     finally:
         store.close()
 
@@ -236,7 +241,7 @@ def _schema(found: str | None, head: str) -> Finding:
     )
 
 
-def _study(store: "Store", study: StudyRecord, places: Places) -> Iterator[Finding]:
+def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool) -> Iterator[Finding]:
     from phyla.checkpoints import LocalCheckpoints
     from phyla.worker import is_alive_here
 
@@ -244,16 +249,18 @@ def _study(store: "Store", study: StudyRecord, places: Places) -> Iterator[Findi
     repository = LocalCheckpoints(places.checkpoints(study.name))
     with store.reader(study.id) as reader:
         rows = reader.live_checkpoints()
+        damaged = reader.damaged_checkpoints()
         running = reader.running()
     problems = []
     for row in rows:
         try:
-            size_bytes = repository.check(row.name).size_bytes
+            found = (repository.verify(row.name) if digests else repository.check(row.name)).digest
         except CheckpointError as error:
             problems.append((row.name, str(error)))
         else:
-            if size_bytes != row.size_bytes:
-                problems.append((row.name, f"checkpoint {row.name} has {size_bytes} bytes, not {row.size_bytes}"))
+            if found != row.digest:
+                text = f"the manifest of checkpoint {row.name} has digest {found}, the study recorded {row.digest}"
+                problems.append((row.name, text))
     if problems:
         # A worker that collects or a study that is deleted at this moment is no problem.
         with store.reader(study.id) as reader:
@@ -272,7 +279,16 @@ def _study(store: "Store", study: StudyRecord, places: Places) -> Iterator[Findi
         yield Finding(
             Verdict.OK,
             about,
-            f"{study.state}, {len(rows)} checkpoint{'' if len(rows) == 1 else 's'} as they should be",
+            f"{study.state}, {len(rows)} checkpoint{'' if len(rows) == 1 else 's'} as they should be"
+            f"{', every byte' if digests else ''}",
+        )
+    if damaged:
+        texts = "; ".join(f"{row.damage}" for row in damaged[:PROBLEMS_SHOWN])
+        yield Finding(
+            Verdict.WARN,
+            f"{about} damage",
+            f"found damaged when the study used them: {len(damaged)}: {texts}",
+            "the study does not use them any more, and their files are kept; look at the disk's health",
         )
     dead = sorted({attempt.worker for attempt in running if is_alive_here(attempt.worker) is False})
     if dead:
