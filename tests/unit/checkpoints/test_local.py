@@ -528,7 +528,7 @@ def test_what_has_no_directory_is_missing_and_not_damaged(checkpoints: LocalChec
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the files that were read for their digests."""
     names: list[str] = []
-    real = local_module.digests
+    real = digests_module.digests
 
     def counting(entries: Sequence[tree_module.Entry], **more: Any) -> list[str]:
         names.extend(entry.relative for entry in entries)
