@@ -235,6 +235,7 @@ def _answers(view: Reader) -> dict[str, Any]:
         "vectors": view.vectors(),
         "now": view.now(),
         "live": view.live_checkpoints(),
+        "damaged": view.damaged_checkpoints(),
         "held": view.held_checkpoints(),
         "best": view.best_trials(2),
         "broken": view.broken_in_a_row(),
@@ -347,8 +348,13 @@ class Alike(RuleBasedStateMachine):
             self.remember(answer[1])
 
     @precondition(lambda self: self.claims)
-    @rule(data=st.data(), retryable=st.booleans(), gone=st.booleans())
-    def fail(self, data: st.DataObject, retryable: bool, gone: bool) -> None:
+    @rule(
+        data=st.data(),
+        retryable=st.booleans(),
+        gone=st.booleans(),
+        damage=st.sampled_from((None, "a byte differs\u2603")),
+    )
+    def fail(self, data: st.DataObject, retryable: bool, gone: bool, damage: str | None) -> None:
         trial = data.draw(st.sampled_from(self.claims[-8:])).trial
         failure = Failure(
             trial=trial.id,
@@ -356,6 +362,7 @@ class Alike(RuleBasedStateMachine):
             error="it broke\nValueError: \u2603",
             retryable=retryable,
             parent_gone=trial.parent_checkpoint if gone else None,
+            damage=damage,
         )
         self.asked(lambda controller: controller.fail(failure))
 

@@ -1,7 +1,8 @@
 """The toy study, as the power-cut test records it: it says what it was told, and may be made careless.
 
 Run as a program, with the options of the toy study and perhaps what to leave out: `fsync_file`, `fsync_dir`.
-What is rare in a short run is made frequent: collections, and checkpoints of the database's log.
+What is rare in a short run is made frequent: collections, checkpoints of the database's log, and flushes of
+several files at the same time.
 """
 
 import os
@@ -9,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import phyla.checkpoints.local
 import phyla.store.sql.sqlite
 import toy_study
 from phyla.checkpoints.disk import RealDisk
@@ -40,6 +42,7 @@ def main() -> None:
     """Run the toy study."""
     Controller.complete = complete  # type: ignore[method-assign]  # to watch it
     LocalClient.collect_every = property(lambda self: 3)  # type: ignore[method-assign,assignment]  # often
+    phyla.checkpoints.local.FLUSHED_IN_TURN = 0
     phyla.store.sql.sqlite.PAGES_BETWEEN_CHECKPOINTS = 60
     for name in sys.argv[2:]:
         setattr(RealDisk, name, lambda self, path: None)

@@ -5,6 +5,8 @@ Every variable phyla looks at is listed here; the docs list the same (tested).
 Attributes:
     PHYLA_HOME: where studies live unless told otherwise (default `.phyla`).
     PHYLA_STORAGE: store URL instead of the SQLite file in the home; not looked at when a home was named.
+    PHYLA_VERIFY_BYTES: size of the largest checkpoint whose digests are verified before it is used (default
+        10**10); of larger ones only names and sizes are.
     PHYLA_FAILPOINT: `name=action[:hit]`, where action is `kill`, `raise` or `exit`; for tests of
         durability only.
     PHYLA_WORKER: set by the launcher in worker processes, which may not start workers themselves.
@@ -16,9 +18,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+from phyla.errors import ConfigurationError
+
 DEFAULT_HOME = ".phyla"
 
-VARIABLES = ("PHYLA_HOME", "PHYLA_STORAGE", "PHYLA_FAILPOINT", "PHYLA_WORKER")
+DEFAULT_VERIFY_BYTES = 10**10
+
+VARIABLES = ("PHYLA_HOME", "PHYLA_STORAGE", "PHYLA_VERIFY_BYTES", "PHYLA_FAILPOINT", "PHYLA_WORKER")
 
 
 class Clock(Protocol):
@@ -42,6 +48,20 @@ def home() -> Path:
 def storage() -> str | None:
     """Return the store URL from the environment, if there is one."""
     return os.environ.get("PHYLA_STORAGE") or None
+
+
+def verify_bytes() -> int:
+    """Return the size of the largest checkpoint whose digests are verified before it is used.
+
+    Raises:
+        ConfigurationError: the environment says something else than a number of bytes.
+    """
+    value = os.environ.get("PHYLA_VERIFY_BYTES", "")
+    if not value:
+        return DEFAULT_VERIFY_BYTES
+    if not value.isdecimal():
+        raise ConfigurationError(f"PHYLA_VERIFY_BYTES={value!r}: must be a number of bytes, such as 10000000000")
+    return int(value)
 
 
 def failpoint() -> str | None:

@@ -184,10 +184,9 @@ def test_a_checkpoint_deleted_behind_our_back(tmp_path: Path) -> None:
         good(trial)
 
     results = study(tmp_path, train).run()
-    assert results.counts() == {"completed": 12, "failed": 1}
-    lost = [row.name for row in results.checkpoints() if row.state is CheckpointState.LOST]
-    assert lost == deleted
-    broken = next(trial for trial in results.trials() if trial.state is TrialState.FAILED)
+    assert results.counts() == {"completed": 12, "cancelled": 1}
+    assert [row.name for row in results.damaged()] == deleted
+    broken = next(trial for trial in results.trials() if trial.state is TrialState.CANCELLED)
     assert "FileNotFoundError" in (broken.error or "")
     after = next(trial for trial in results.trials() if trial.replaces == broken.id)
     assert after.parent_checkpoint != deleted[0]

@@ -148,6 +148,10 @@ class Client(WorkClient, Protocol):
         """Return the study."""
         ...
 
+    def checkpoint(self, name: str) -> Checkpoint | None:
+        """Return what was recorded of a checkpoint."""
+        ...
+
     def fail(self, failure: Failure) -> None:
         """Record that an attempt at a trial failed.
 
@@ -173,6 +177,7 @@ class Client(WorkClient, Protocol):
 
         Raises:
             LeaseLost: the lease is gone.
+            UsageError: its step is none of the trial's.
         """
         ...
 

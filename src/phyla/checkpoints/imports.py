@@ -9,6 +9,7 @@ from typing import final
 
 from phyla.checkpoints.manifest import MANIFEST_NAME, Manifest
 from phyla.checkpoints.repository import CheckpointRepository, Committed
+from phyla.checkpoints.tree import scan
 from phyla.errors import (
     CheckpointChanged,
     CheckpointCorrupt,
@@ -124,6 +125,13 @@ def _manifest(source: Path) -> Manifest | None:
 
 
 def _take_over(source: Path, manifest: Manifest, staged: Path) -> None:
+    listed = {file.path for file in manifest.files}
+    for entry in scan(source).entries:
+        if entry.relative not in listed:
+            raise CheckpointCorrupt(
+                f"{source} is not what was committed: {entry.path} is not in its manifest; remove that file, or "
+                f"remove {source / MANIFEST_NAME} to import all files as they are"
+            )
     for file in manifest.files:
         origin, target = source / file.path, staged / file.path
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -3,17 +3,20 @@
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import final
 
+from phyla import settings
 from phyla.checkpoints.digests import digests
 from phyla.checkpoints.disk import Disk, RealDisk, make_dirs
 from phyla.checkpoints.manifest import MANIFEST_NAME, Manifest, ManifestFile
 from phyla.checkpoints.ownership import Owner, Ownership
 from phyla.checkpoints.repository import Committed
-from phyla.checkpoints.tree import Tree, look, scan
+from phyla.checkpoints.tree import Tree, scan
 from phyla.errors import (
     CheckpointCorrupt,
     CheckpointError,
@@ -23,6 +26,10 @@ from phyla.errors import (
     UsageError,
 )
 from phyla.failpoints import failpoint
+
+FLUSHED_IN_TURN = 8
+"""Up to so many files and directories, starting threads costs more than it saves."""
+FLUSH_THREADS = 16
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -40,16 +47,27 @@ class LocalCheckpoints:
         root: created when it is claimed for its owner; without an owner, when the first checkpoint is staged.
         disk: what changes the file system.
         owner: the study that the directory belongs to; None checks nothing.
+        verify_bytes: size of the largest checkpoint whose digests `use` verifies; by default the environment's.
 
     Attributes:
         ownership: claims the directory, or adopts it; None without an owner.
     """
 
-    def __init__(self, root: Path, disk: Disk | None = None, *, owner: Owner | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        disk: Disk | None = None,
+        *,
+        owner: Owner | None = None,
+        verify_bytes: int | None = None,
+    ) -> None:
         self._root = root.absolute()
         self._staging = self._root / ".staging"
         self._deleting = self._root / ".deleting"
         self._disk: Disk = RealDisk() if disk is None else disk
+        self._verify_bytes = settings.verify_bytes() if verify_bytes is None else verify_bytes
+        self._verified: dict[str, tuple[str, int]] = {}
+        self._manifest_begun: set[str] = set()
         self._owner = owner
         self.ownership = None if owner is None else Ownership(self._root, owner, self._disk)
 
@@ -70,6 +88,7 @@ class LocalCheckpoints:
     def stage(self, name: str) -> Path:
         """Return a new empty directory to save into; what an earlier call of that name left is removed."""
         path = self._staging / _checked(name)
+        self._manifest_begun.discard(name)
         with self._storage_errors("create", path):
             try:
                 self._disk.make_dir(path)
@@ -90,7 +109,7 @@ class LocalCheckpoints:
             NoCheckpoint: no file was saved.
             CheckpointMissing: nothing was staged under this name.
             CheckpointError: the name is taken, a file was still being written, or there is
-                something that a checkpoint cannot hold.
+                something that a checkpoint cannot hold, such as a file with the manifest's name.
         """
         final_path = self._root / _checked(name)
         staging = self._staging / name
@@ -99,14 +118,21 @@ class LocalCheckpoints:
                 raise _taken(name, final_path)
             if not staging.is_dir():
                 raise CheckpointMissing(f"checkpoint {name}: no directory {staging}; call stage before commit")
-            failpoint("checkpoint.before_flush")
-            manifest = Manifest.of(self._flushed(staging), step=step, created_at=now)
-            failpoint("checkpoint.after_flush")
             written = staging / MANIFEST_NAME
+            if name not in self._manifest_begun:
+                _refuse_other_manifest(written)
+            failpoint("checkpoint.before_flush")
+            tree = _scanned(staging)
+            manifest = Manifest.of(self._flushed(staging, tree), step=step, created_at=now)
+            failpoint("checkpoint.after_flush")
+            self._manifest_begun.add(name)
             self._disk.write_file(written, manifest.to_json().encode())
             self._disk.fsync_file(written)
             self._disk.fsync_dir(staging)
             failpoint("checkpoint.after_manifest")
+            changed = set(tree.entries) ^ set(_scanned(staging).entries)
+            if changed:
+                raise _unfinished(min(entry.path for entry in changed))
             try:
                 self._disk.rename(staging, final_path)
             except OSError as error:
@@ -120,6 +146,7 @@ class LocalCheckpoints:
                 with suppress(OSError):
                     self._disk.rename(final_path, staging)
                 raise
+        self._manifest_begun.discard(name)
         return _committed(name, final_path, manifest)
 
     def recover(self, name: str) -> Committed | None:
@@ -172,32 +199,50 @@ class LocalCheckpoints:
         except CheckpointCorrupt as error:
             raise CheckpointCorrupt(f"checkpoint {name}, in {path.parent}: {error}") from error
 
+    def use(self, name: str, digest: str | None = None) -> Path:
+        """Return the directory of a committed checkpoint that is about to be read, if it is what was committed.
+
+        Names and sizes are compared every time. Digests are verified when this object first uses the checkpoint,
+        and again when a file was changed since; above `verify_bytes` they are not.
+
+        Raises:
+            CheckpointsAbsent: the directory of all of them is gone, or something else is in its place.
+            CheckpointMissing: there is no directory of that name.
+            CheckpointCorrupt: its files are not what was committed.
+        """
+        try:
+            return self._sound(name, digest)
+        except (CheckpointMissing, CheckpointCorrupt):
+            # Where the whole directory is out of sight, no checkpoint is lost or damaged.
+            self.check_owner()
+            raise
+
+    def _sound(self, name: str, digest: str | None) -> Path:
+        path = self.path(name)
+        try:
+            manifest, tree = self._compared(name)
+        except CheckpointMissing as error:
+            self.path(name)
+            raise CheckpointCorrupt(str(error)) from error
+        if digest is not None and manifest.digest != digest:
+            raise CheckpointCorrupt(
+                f"checkpoint {name}: {path} is not what was committed: its manifest has digest {manifest.digest}, "
+                f"the study recorded {digest}; the directory was replaced"
+            )
+        state = (manifest.digest, hash(tree.entries))
+        if manifest.size_bytes <= self._verify_bytes and self._verified.get(name) != state:
+            self._compare_digests(name, manifest, tree)
+            self._verified[name] = state
+        return path
+
     def check(self, name: str) -> Manifest:
         """Compare names and sizes with the manifest, without reading content.
 
         Raises:
             CheckpointMissing: the checkpoint or one of its files is gone.
-            CheckpointCorrupt: the manifest is damaged, or a size differs.
+            CheckpointCorrupt: the manifest is damaged, a size differs, or a file is not listed there.
         """
-        manifest = self.manifest(name)
-        path = self._root / name
-        gone: list[str] = []
-        with self._storage_errors("read", path):
-            for file in manifest.files:
-                try:
-                    found = look(path, file.path).size_bytes
-                except (FileNotFoundError, NotADirectoryError):
-                    gone.append(file.path)
-                    continue
-                if found != file.size_bytes:
-                    raise _corrupt(name, path / file.path, f"{found} bytes", f"{file.size_bytes} bytes")
-        if gone:
-            more = f" and {len(gone) - 3} more" if len(gone) > 3 else ""
-            raise CheckpointMissing(
-                f"checkpoint {name}: {len(gone)} of {len(manifest.files)} files are gone from {path}: "
-                f"{', '.join(gone[:3])}{more}"
-            )
-        return manifest
+        return self._compared(name)[0]
 
     def verify(self, name: str) -> Manifest:
         """Read every byte and compare it with the manifest.
@@ -206,21 +251,48 @@ class LocalCheckpoints:
             CheckpointMissing: the checkpoint or one of its files is gone.
             CheckpointCorrupt: a file differs from the manifest, or is not listed there.
         """
-        manifest = self.check(name)
+        manifest, tree = self._compared(name)
+        self._compare_digests(name, manifest, tree)
+        return manifest
+
+    def _compared(self, name: str) -> tuple[Manifest, Tree]:
+        manifest = self.manifest(name)
         path = self._root / name
-        listed = {file.path: file for file in manifest.files}
         with self._storage_errors("read", path):
             try:
-                entries = scan(path).entries
+                tree = scan(path)
+            except FileNotFoundError as error:
+                raise CheckpointMissing(f"checkpoint {name}: {error.filename} was removed just now") from error
             except CheckpointError as error:
                 raise CheckpointCorrupt(f"checkpoint {name} was changed after its commit: {error}") from error
-            for entry, digest in zip(entries, digests(entries), strict=True):
-                file = listed.get(entry.relative)
-                if file is None:
-                    raise _corrupt(name, entry.path, "a file", "nothing of that name")
-                if digest != file.digest:
-                    raise _corrupt(name, entry.path, f"digest {digest}", f"digest {file.digest}")
-        return manifest
+        found = {entry.relative: entry for entry in tree.entries}
+        gone: list[str] = []
+        for file in manifest.files:
+            entry = found.pop(file.path, None)
+            if entry is None:
+                gone.append(file.path)
+            elif entry.size_bytes != file.size_bytes:
+                raise _corrupt(name, entry.path, f"{entry.size_bytes} bytes", f"{file.size_bytes} bytes")
+        if gone:
+            more = f" and {len(gone) - 3} more" if len(gone) > 3 else ""
+            raise CheckpointMissing(
+                f"checkpoint {name}: {len(gone)} of {len(manifest.files)} files are gone from {path}: "
+                f"{', '.join(gone[:3])}{more}"
+            )
+        for entry in found.values():
+            raise _corrupt(name, entry.path, "a file", "nothing of that name")
+        return manifest, tree
+
+    def _compare_digests(self, name: str, manifest: Manifest, tree: Tree) -> None:
+        listed = {file.path: file.digest for file in manifest.files}
+        with self._storage_errors("read", self._root / name):
+            try:
+                found = digests(tree.entries)
+            except FileNotFoundError as error:
+                raise CheckpointMissing(f"checkpoint {name}: {error.filename} was removed just now") from error
+        for entry, digest in zip(tree.entries, found, strict=True):
+            if digest != listed[entry.relative]:
+                raise _corrupt(name, entry.path, f"digest {digest}", f"digest {listed[entry.relative]}")
 
     def delete(self, *names: str) -> int:
         """Remove checkpoints, and return the bytes that this freed; 0 for those gone already."""
@@ -275,9 +347,8 @@ class LocalCheckpoints:
         with self._storage_errors("list", self._staging):
             return _directories(self._staging)
 
-    def _flushed(self, staging: Path) -> list[ManifestFile]:
+    def _flushed(self, staging: Path, tree: Tree) -> list[ManifestFile]:
         # The directories below the staging one are flushed here; its own entries wait for the manifest.
-        tree = scan(staging)
         if not tree.entries:
             raise NoCheckpoint(
                 f"no checkpoint was saved: {staging} is empty; save at least one file into "
@@ -285,23 +356,27 @@ class LocalCheckpoints:
             )
         try:
             found = digests(tree.entries, meanwhile=lambda: self._flush(tree))
-            changed = next((entry for entry in tree.entries if look(staging, entry.relative) != entry), None)
         except FileNotFoundError as error:
             raise _unfinished(error.filename) from error
-        if changed is not None:
-            raise _unfinished(changed.path)
         return [
             ManifestFile(entry.relative, entry.size_bytes, digest)
             for entry, digest in zip(tree.entries, found, strict=True)
         ]
 
     def _flush(self, tree: Tree) -> None:
-        for entry in tree.entries:
-            if not entry.is_link:
-                self._disk.make_read_only(entry.path)
-                self._disk.fsync_file(entry.path)
-        for folder in tree.folders:
-            self._disk.fsync_dir(folder)
+        calls = [partial(self._flush_file, entry.path) for entry in tree.entries if not entry.is_link]
+        calls += [partial(self._disk.fsync_dir, folder) for folder in tree.folders]
+        if len(calls) <= FLUSHED_IN_TURN:
+            _call(calls)
+            return
+        # Flushes that wait at the same time share what the file system writes for them.
+        with ThreadPoolExecutor(FLUSH_THREADS, "phyla-flush") as pool:
+            for _ in pool.map(_call, (calls[start::FLUSH_THREADS] for start in range(FLUSH_THREADS))):
+                pass
+
+    def _flush_file(self, path: Path) -> None:
+        self._disk.make_read_only(path)
+        self._disk.fsync_file(path)
 
     def _remove(self, path: Path) -> int:
         if not path.is_dir():
@@ -341,6 +416,33 @@ class LocalCheckpoints:
                 return f"user {os.geteuid()} lacks the permission: give it, or choose another home for the study"
             case _:
                 return "look at the file system's health, then resume the study"
+
+
+def _call(calls: Iterable[Callable[[], None]]) -> None:
+    for call in calls:
+        call()
+
+
+def _scanned(staging: Path) -> Tree:
+    """Look through what was staged, which nobody may write to any more."""
+    try:
+        return scan(staging)
+    except FileNotFoundError as error:
+        raise _unfinished(error.filename) from error
+
+
+def _refuse_other_manifest(path: Path) -> None:
+    """Refuse something of the training function's own under the manifest's name; a copied manifest is replaced."""
+    if not os.path.lexists(path):
+        return
+    try:
+        copied = path.is_file() and not path.is_symlink() and bool(Manifest.from_json(path.read_bytes().decode()))
+    except (CheckpointCorrupt, UnicodeDecodeError):
+        copied = False
+    if not copied:
+        raise CheckpointError(
+            f"{path} was saved under the name of phyla's own manifest, {MANIFEST_NAME}: save it under another name"
+        )
 
 
 def _checked(name: str) -> str:

@@ -101,12 +101,27 @@ class CheckpointRepository(Protocol):
         """
         ...
 
+    def use(self, name: str, digest: str | None = None) -> Path:
+        """Return the directory of a committed checkpoint that is about to be read, if it is what was committed.
+
+        Names and sizes are compared every time, digests when this object first uses the checkpoint.
+
+        Args:
+            name: its name.
+            digest: identity of its content, as it was recorded; None if that is not known.
+
+        Raises:
+            CheckpointMissing: there is no directory of that name.
+            CheckpointCorrupt: its files are not what was committed.
+        """
+        ...
+
     def check(self, name: str) -> Manifest:
         """Compare names and sizes with the manifest, without reading content.
 
         Raises:
             CheckpointMissing: the checkpoint or one of its files is gone.
-            CheckpointCorrupt: the manifest is damaged, or a size differs.
+            CheckpointCorrupt: the manifest is damaged, a size differs, or a file is not listed there.
         """
         ...
 

@@ -70,16 +70,6 @@ def scan(root: Path) -> Tree:
     return Tree(tuple(entries), tuple(folders))
 
 
-def look(root: Path, relative: str) -> Entry:
-    """Look at one file or link of a checkpoint.
-
-    Raises:
-        FileNotFoundError: it is gone.
-    """
-    path = root / relative
-    return _from_status(relative, path, path.lstat())
-
-
 def _entry(root: Path, relative: str, item: os.DirEntry[str]) -> Entry:
     path = Path(item.path)
     if item.is_symlink():
@@ -89,10 +79,7 @@ def _entry(root: Path, relative: str, item: os.DirEntry[str]) -> Entry:
             f"{path} is a socket, a pipe or a device, which a checkpoint cannot hold: "
             "remove it before the training function returns"
         )
-    return _from_status(relative, path, item.stat(follow_symlinks=False))
-
-
-def _from_status(relative: str, path: Path, status: os.stat_result) -> Entry:
+    status = item.stat(follow_symlinks=False)
     return Entry(relative, path, status.st_size, status.st_mtime_ns, stat.S_ISLNK(status.st_mode))
 
 

@@ -26,6 +26,7 @@ def doctor(
     home: options.Home = None,
     storage: options.Storage = None,
     checkpoints: options.Checkpoints = None,
+    digests: Annotated[bool, typer.Option("--digests", help="Read every byte of every checkpoint.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Check the installation, the home, the store and every study's checkpoints; only --adopt changes anything."""
@@ -46,7 +47,7 @@ def doctor(
     failed = False
     findings = []
     out = console()
-    for finding in examine(places, study):
+    for finding in examine(places, study, digests=digests):
         failed = failed or finding.verdict is Verdict.FAIL
         findings.append(finding)
         if not as_json:

@@ -215,7 +215,7 @@ def run_study(
 
 def _closing(results: "Results", seconds: float) -> list[str]:
     from phyla.cli.best import best_lines
-    from phyla.cli.words import command, counted, duration
+    from phyla.cli.words import command, counted, damage_lines, duration
 
     counts = results.counts()
     brief = results.replicate is not None
@@ -228,6 +228,7 @@ def _closing(results: "Results", seconds: float) -> list[str]:
     front = [f"{counted(count, 'trial')} on the Pareto front: {again}"] if results.aim.tradeoffs and count else []
     return [
         f"{ended}, in {duration(seconds)}",
+        *damage_lines(results.damaged()),
         *best_lines(results)[: 1 if brief else None],
         *front,
         f"make the report with: {command('report', results.name, results.places)}",

@@ -58,13 +58,24 @@ def _all(studies: "list[Results]", home: options.Home, storage: options.Storage,
         add_row(
             made,
             results.name,
-            progress.study.state if progress.silent_s is None else f"{progress.study.state}, no worker",
+            _standing(progress),
             f"{progress.completed}/{progress.planned_trials or '?'}",
             number(progress.best.fitness) if progress.best else NOTHING,
             results.metric,
             f"{duration(progress.now - progress.last_activity)} ago",
         )
     console().print(made)
+
+
+def _standing(progress: "Progress") -> str:
+    from phyla.cli.words import counted
+
+    words = [str(progress.study.state)]
+    if progress.silent_s is not None:
+        words.append("no worker")
+    if progress.damaged:
+        words.append(counted(len(progress.damaged), "damaged checkpoint"))
+    return ", ".join(words)
 
 
 def _one(results: "Results", *, as_json: bool) -> None:
@@ -114,7 +125,7 @@ def _one(results: "Results", *, as_json: bool) -> None:
 
 
 def _head(results: "Results", progress: "Progress") -> list[str]:
-    from phyla.cli.words import counted, duration, fitness
+    from phyla.cli.words import counted, damage_lines, duration, fitness
 
     record = progress.study
     lines = [f"{record.name}: {record.state}, last activity {duration(progress.now - progress.last_activity)} ago"]
@@ -127,6 +138,7 @@ def _head(results: "Results", progress: "Progress") -> list[str]:
         f"{progress.completed}/{progress.planned_trials or '?'} trials completed{others}; "
         f"{progress.spent_steps}/{progress.total_steps or '?'} steps by {counted(progress.active, 'member')}"
     )
+    lines += damage_lines(progress.damaged)
     for change in results.changes()[-CHANGES_SHOWN:]:
         ago = duration(progress.now - change.at)
         lines.append(f"{ago} ago {change.name} was changed from {change.before} to {change.after}")
@@ -279,6 +291,10 @@ def _summary(results: "Results", progress: "Progress") -> dict[str, Any]:
         "planned_trials": progress.planned_trials,
         "spent_steps": progress.spent_steps,
         "total_steps": progress.total_steps,
+        "damaged": [
+            {"checkpoint": row.name, "trial": row.trial, "step": row.step, "damage": row.damage}
+            for row in progress.damaged
+        ],
         "best": None
         if best is None
         else {"fitness": best.fitness, "trial": best.id, "member": best.member, "step": best.reached_step},

@@ -3,14 +3,15 @@
 import math
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from phyla.records import Attempt, Scored, TrialRecord
+from phyla.records import Attempt, Checkpoint, Scored, TrialRecord
 from phyla.study import Places, Progress
 
 NOTHING = "-"
+DAMAGED_SHOWN = 5
 
 
 def counted(count: int, noun: str) -> str:
@@ -82,6 +83,17 @@ def params(values: Mapping[str, Any]) -> str:
 
 def _short(value: object) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def damage_lines(damaged: Sequence[Checkpoint]) -> list[str]:
+    """Return how many checkpoints are damaged, and what is wrong with them; nothing if none is."""
+    if not damaged:
+        return []
+    said = [f"{counted(len(damaged), 'damaged checkpoint')}, not used any more; the files are kept:"]
+    said += [f"  {row.damage}" for row in damaged[:DAMAGED_SHOWN]]
+    if len(damaged) > DAMAGED_SHOWN:
+        said.append(f"  and {len(damaged) - DAMAGED_SHOWN} more")
+    return said
 
 
 def first_line(text: str | None) -> str:

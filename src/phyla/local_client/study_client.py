@@ -1,6 +1,7 @@
 """The client that works in process: a controller on a store, and checkpoints on a file system."""
 
 import contextlib
+import logging
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import final
@@ -37,6 +38,8 @@ from phyla.records import (
 from phyla.settings import Clock
 from phyla.store import Store
 
+LOG = logging.getLogger("phyla")
+
 
 @final
 class LocalClient:
@@ -72,6 +75,11 @@ class LocalClient:
         if found is None:
             raise StudyNotFound(f"study {self._study.name!r} is gone from {self._store.url}")
         return found
+
+    def checkpoint(self, name: str) -> Checkpoint | None:
+        """Return what was recorded of a checkpoint."""
+        with self._store.reader(self._study.id) as reader:
+            return reader.checkpoint(name)
 
     def exchange(
         self,
@@ -110,10 +118,14 @@ class LocalClient:
 
     def fail(self, failure: Failure) -> None:
         """Record that an attempt failed."""
+        if failure.damage is not None:
+            LOG.warning("%s; it is not used any more", failure.damage)
         self._controller.fail(failure)
 
     def fail_evaluation(self, failure: EvaluationFailed) -> None:
         """Record that an attempt at an eval task failed."""
+        if failure.damaged:
+            LOG.warning("%s; it is not used any more", failure.error)
         self._controller.fail_evaluation(failure)
 
     def release_evaluation(self, task: int, token: int) -> None:

@@ -170,10 +170,11 @@ class MarkDeleting:
 @drafted
 @dataclass(frozen=True, slots=True)
 class SetCheckpointState:
-    """Set a checkpoint's state."""
+    """Set a checkpoint's state; `damage` says what is wrong with a damaged one."""
 
     name: str
     state: CheckpointState
+    damage: str | None = None
 
 
 @final

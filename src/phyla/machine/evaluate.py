@@ -24,6 +24,7 @@ from phyla.machine.events import ClaimedEvaluation, Evaluated, EvaluationFailed,
 from phyla.machine.observe import again, aggregation, end_group, gone, observe
 from phyla.machine.rules import Rules
 from phyla.machine.score import score
+from phyla.machine.unusable import set_unusable
 from phyla.records import (
     AttemptState,
     EvalAttempt,
@@ -64,7 +65,7 @@ def claim_evaluation(
     seen = view.seen(task.seen)
     group = view.group(task.group)
     if seen.name in lost:
-        return None, [*gone(view, seen, "the checkpoint was collected before its turn")]
+        return None, [*gone(view, seen, _why_gone(view, seen.name))]
     now = view.now()
     running = replace(task, state=TrialState.RUNNING, token=task.token + 1, worker=worker, started_at=now)
     attempt = EvalAttempt(
@@ -83,6 +84,14 @@ def claim_evaluation(
         commands.append(StartGroup(group.id))
     commands += [UpdateEvalTask(running), InsertEvalAttempt(attempt)]
     return ClaimedEvaluation(task=running, group=group, seen=seen, expires_at=attempt.expires_at), commands
+
+
+def _why_gone(view: EvalView, name: str) -> str:
+    population = view.population()
+    row = None if population is None else population.checkpoint(name)
+    if row is not None and row.damage is not None:
+        return f"the checkpoint is damaged: {row.damage}"
+    return "the checkpoint was collected before its turn"
 
 
 def complete_evaluation(view: EvalView, rules: Rules | None, done: Evaluated) -> tuple[bool, list[AnyCommand]]:
@@ -195,7 +204,10 @@ def fail_evaluation(view: EvalView, failure: EvaluationFailed) -> list[AnyComman
     )
     if failure.gone:
         cancelled = replace(task, state=TrialState.CANCELLED, error=failure.error, ended_at=now)
-        return [end, UpdateEvalTask(cancelled), *gone(view, view.seen(task.seen), failure.error)]
+        seen = view.seen(task.seen)
+        population = view.population() if failure.damaged else None
+        lost = [] if population is None else set_unusable(population, seen.name, failure.error)
+        return [end, UpdateEvalTask(cancelled), *gone(view, seen, failure.error), *lost]
     after = after_failure(task.failures, max_attempts=task.max_attempts, retryable=failure.retryable)
     if isinstance(after, Quarantine) or task.token >= MAX_CLAIMS:
         return [end, _given_up(task, after.failures, failure.error, now)]

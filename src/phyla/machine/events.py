@@ -59,7 +59,8 @@ class Failure:
         token: the lease under which it failed.
         error: what happened, for a person.
         retryable: False for errors that another attempt cannot cure.
-        parent_gone: name of the parent checkpoint, when its bytes were missing.
+        parent_gone: name of a checkpoint that the trial starts from and that cannot be used; no fault of training.
+        damage: what is wrong with the files of that checkpoint; None if they are gone.
         timings: seconds of the attempt by `Phase`, if they are known.
     """
 
@@ -68,6 +69,7 @@ class Failure:
     error: str
     retryable: bool = True
     parent_gone: str | None = None
+    damage: str | None = None
     timings: Mapping[str, float] | None = None
 
 
@@ -263,6 +265,7 @@ class EvaluationFailed:
         error: what happened, for a person.
         retryable: False for errors that another attempt cannot cure.
         gone: whether the checkpoint vanished or was changed, so that nothing of its groups can go on.
+        damaged: whether it is a study's own checkpoint whose files are not what was committed.
     """
 
     task: int
@@ -271,6 +274,7 @@ class EvaluationFailed:
     error: str
     retryable: bool = True
     gone: bool = False
+    damaged: bool = False
 
 
 ClaimAnswer: TypeAlias = Claimed | Idle | Ended

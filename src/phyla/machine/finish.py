@@ -2,7 +2,7 @@
 
 from typing import cast
 
-from phyla.errors import LeaseLost
+from phyla.errors import LeaseLost, UsageError
 from phyla.leases import Quarantine, after_failure, check_transition
 from phyla.machine.commands import (
     AddReports,
@@ -11,8 +11,6 @@ from phyla.machine.commands import (
     InsertCheckpoint,
     PublishAll,
     RaiseElites,
-    SetCheckpointState,
-    SetElite,
     SetStudyState,
     UpdateMember,
     UpdateTrial,
@@ -23,12 +21,12 @@ from phyla.machine.events import Accepted, Completion, Failure, Observed, Stoppe
 from phyla.machine.judge import Worth, judged_values, mean_with, worth
 from phyla.machine.rules import RECENT, Rules
 from phyla.machine.stopping import judge
+from phyla.machine.unusable import set_unusable, without
 from phyla.machine.view import View
 from phyla.population import FromSuite
 from phyla.records import (
     AttemptState,
     Checkpoint,
-    CheckpointState,
     JsonObject,
     Member,
     MemberState,
@@ -47,11 +45,16 @@ def complete(view: View, rules: Rules, done: Completion) -> tuple[Accepted | Sto
 
     Raises:
         LeaseLost: a newer claim, a cancellation or a quarantine took the lease away.
+        UsageError: it was trained beyond its end.
     """
     trial = _owned(view, done.trial, done.token)
     if trial is None:
         return _first_answer(view, done.trial, done.token), []
     check_transition(trial, TrialState.COMPLETED)
+    if done.reached_step > trial.end_step:
+        raise UsageError(
+            f"trial {trial.id} was completed at step {done.reached_step}, but it trains to step {trial.end_step}"
+        )
     brought: list[AnyCommand] = [AddReports(trial.id, done.token, done.reports)] if done.reports else []
     reason, judged = judge(view, rules, trial, done.reports)
     if reason is not None:
@@ -232,28 +235,18 @@ def settle(view: View, rules: Rules, *, completed: bool) -> list[Command]:
 def fail(view: View, rules: Rules, failure: Failure) -> list[Command]:
     """Queue the trial again, or give it up and let its member go on from its true ancestor.
 
+    A trial whose parent or progress cannot be used has not failed: without its progress it is queued again, and
+    without its parent it is cancelled, so that its member decides again.
+
     Raises:
         LeaseLost: a newer claim, a cancellation or a quarantine took the lease away.
     """
     trial = _owned(view, failure.trial, failure.token)
     if trial is None or trial.state is TrialState.PENDING:
         return []
-    commands: list[Command] = [
-        EndAttempt(
-            trial=trial.id,
-            token=failure.token,
-            state=AttemptState.FAILED,
-            ended_at=view.now(),
-            error=failure.error,
-            timings=failure.timings,
-        )
-    ]
-    if failure.parent_gone is not None and failure.parent_gone == trial.progress:
-        lost = replace(trial, state=TrialState.PENDING, progress=None, progress_step=None, worker=None)
-        return [*commands, SetCheckpointState(failure.parent_gone, CheckpointState.LOST), UpdateTrial(lost)]
-    if failure.parent_gone is not None:
-        commands += _lose(view, rules, failure.parent_gone, trial.member)
-        return commands + _quarantine(view, rules, trial, trial.failures + 1, failure.error)
+    if failure.parent_gone is not None and failure.parent_gone in (trial.progress, trial.parent_checkpoint):
+        return _without_start(view, trial, failure, failure.parent_gone)
+    commands: list[Command] = [_ended(view, failure, AttemptState.FAILED)]
     after = after_failure(trial.failures, max_attempts=rules.max_attempts, retryable=failure.retryable)
     if isinstance(after, Quarantine) or trial.token >= rules.max_claims:
         return commands + _quarantine(view, rules, trial, after.failures, failure.error)
@@ -263,6 +256,40 @@ def fail(view: View, rules: Rules, failure: Failure) -> list[Command]:
             replace(trial, state=TrialState.PENDING, failures=after.failures, error=failure.error, worker=None)
         ),
     ]
+
+
+def _ended(view: View, failure: Failure, state: AttemptState) -> EndAttempt:
+    return EndAttempt(
+        trial=failure.trial,
+        token=failure.token,
+        state=state,
+        ended_at=view.now(),
+        error=failure.error,
+        timings=failure.timings,
+    )
+
+
+def _without_start(view: View, trial: TrialRecord, failure: Failure, name: str) -> list[Command]:
+    """Take a trial back that cannot start: a checkpoint that it needs is lost or damaged."""
+    if name == trial.progress:
+        pending = replace(trial, state=TrialState.PENDING, progress=None, progress_step=None, worker=None)
+        return [
+            _ended(view, failure, AttemptState.RELEASED),
+            *set_unusable(view, name, failure.damage),
+            UpdateTrial(pending),
+        ]
+    check_transition(trial, TrialState.CANCELLED, view.attempts(trial.id))
+    lost = set_unusable(view, name, failure.damage, taker=trial.member)
+    member = without(view.locked_member(trial.member), name)
+    ready = replace(
+        member,
+        state=MemberState.READY,
+        current_trial=None,
+        measures_left=0,
+        broken_trial=trial.id if trial.kind is TrialKind.TRAIN else None,
+    )
+    cancelled = replace(trial, state=TrialState.CANCELLED, error=failure.error, progress=None, ended_at=view.now())
+    return [_ended(view, failure, AttemptState.CANCELLED), *lost, UpdateTrial(cancelled), UpdateMember(ready)]
 
 
 def _quarantine(view: View, rules: Rules, trial: TrialRecord, failures: int, error: str) -> list[Command]:
@@ -299,24 +326,6 @@ def _quarantine(view: View, rules: Rules, trial: TrialRecord, failures: int, err
             "Nothing is lost: mend the cause, then resume the study."
         )
         commands.append(SetStudyState(StudyState.FAILED, message))
-    return commands
-
-
-def _lose(view: View, rules: Rules, name: str, taker: int) -> list[Command]:
-    """Mark a checkpoint whose bytes vanished, so that it is neither donor nor parent any more."""
-    row = view.checkpoint(name)
-    if row is None or row.state is not CheckpointState.LIVE:
-        return []
-    commands: list[Command] = [SetCheckpointState(name, CheckpointState.LOST)]
-    owner = view.trial(row.trial).member
-    elite = view.elite(owner) if rules.strategy.keeps.elites else None
-    if elite is not None and elite.checkpoint == name:
-        commands.append(SetElite(owner, None))
-    if owner != taker:
-        # The taker's own row is written by the quarantine that follows; its head tells by itself.
-        member = view.locked_member(owner)
-        if member.published is not None and member.published.checkpoint == name:
-            commands.append(UpdateMember(replace(member, published=None)))
     return commands
 
 
@@ -363,10 +372,12 @@ def save_progress(view: View, trial_id: int, token: int, checkpoint: Checkpoint)
 
     Raises:
         LeaseLost: a newer claim, a cancellation or a quarantine took the lease away.
+        UsageError: its step is none of the trial's.
     """
     trial = _owned(view, trial_id, token)
     if trial is None:
         raise LeaseLost(f"trial {trial_id} has already ended; its progress is not needed")
+    trial.check_progress(checkpoint.step)
     return [
         InsertCheckpoint(checkpoint),
         UpdateTrial(replace(trial, progress=checkpoint.name, progress_step=checkpoint.step)),

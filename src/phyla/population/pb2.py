@@ -187,6 +187,9 @@ def _row(
     parent = known.get(trial.parent) or population.trial(trial.parent)
     if parent.order is None or not math.isfinite(parent.order):
         return None
+    if trial.state is TrialState.CANCELLED and trial.stop_reason is None:
+        # Its member was retired, or its parent's files were lost: that says nothing about its hyperparameters.
+        return None
     gain = float("-inf") if trial.state in (TrialState.FAILED, TrialState.CANCELLED) else None
     if trial.order is not None and trial.reached_step is not None:
         gain = (trial.order - parent.order) / max(1, trial.reached_step - trial.start_step)

@@ -32,9 +32,9 @@ def describe(reason: JsonObject) -> str:
         words = f"joined from member {_mapping(reason.get('donor')).get('member')}"
     if decision == "recover":
         donor = _mapping(reason.get("donor"))
-        words = f"checkpoint {reason.get('lost')} was lost: " + (
-            f"took over member {donor.get('member')}" if donor else "started fresh"
-        )
+        damaged = reason.get("damaged")
+        gone = f"{reason.get('lost')} was lost" if damaged is None else f"{damaged} was damaged"
+        words = f"checkpoint {gone}: " + (f"took over member {donor.get('member')}" if donor else "started fresh")
     if reason.get("imported") is not None:
         begun = "started" if words == "started fresh" else words
         words = f"{begun} from imported trial {reason['imported']}"

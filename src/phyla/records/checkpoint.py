@@ -8,12 +8,16 @@ from phyla.records.drafts import drafted
 
 
 class CheckpointState(StrEnum):
-    """Whether a checkpoint's bytes can be used."""
+    """Whether a checkpoint's bytes can be used.
+
+    A lost one has no directory any more. A damaged one has, but its files are not what was committed.
+    """
 
     LIVE = "live"
     DELETING = "deleting"
     DELETED = "deleted"
     LOST = "lost"
+    DAMAGED = "damaged"
 
 
 class CheckpointKind(StrEnum):
@@ -35,12 +39,13 @@ class Checkpoint:
         study: id of the study.
         trial: id of the trial that wrote it.
         kind: result or progress.
-        state: live, being deleted, deleted, or lost (its bytes vanished behind our back).
+        state: whether its bytes can be used.
         step: age of the weights.
         digest: content digest over all its files.
         size_bytes: sum of its files.
         created_at: seconds since the epoch.
         taken: how many trials started from it; collection refuses when this changed under it.
+        damage: what is wrong with its files; None unless it is damaged.
     """
 
     name: str
@@ -53,3 +58,4 @@ class Checkpoint:
     size_bytes: int
     created_at: float
     taken: int = 0
+    damage: str | None = None

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import final
 
+from phyla.errors import UsageError
 from phyla.records.criteria import Criteria
 from phyla.records.drafts import drafted
 from phyla.records.json import JsonObject
@@ -111,3 +112,15 @@ class TrialRecord:
     stop_reason: JsonObject | None = None
     origin: str | None = None
     criteria: Criteria | None = None
+
+    def check_progress(self, step: int) -> None:
+        """Refuse progress at a step that this trial does not train to.
+
+        Raises:
+            UsageError: the step is before `start_step` or beyond `end_step`.
+        """
+        if not self.start_step <= step <= self.end_step:
+            raise UsageError(
+                f"save_progress(step={step}): trial {self.id} trains from step {self.start_step} to step "
+                f"{self.end_step}; pass the age of the weights in steps, which lies between these"
+            )

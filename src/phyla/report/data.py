@@ -8,7 +8,7 @@ from typing import TypeAlias, final
 
 from phyla.lineage import Lineage, Schedule
 from phyla.population import front_of
-from phyla.records import Attempt, Goal, Member, StudyRecord, TrialRecord, TrialState
+from phyla.records import Attempt, Checkpoint, Goal, Member, StudyRecord, TrialRecord, TrialState
 
 CheckpointPaths: TypeAlias = Mapping[str, str] | Callable[[str], str | None]
 """Where checkpoints are, by name."""
@@ -45,6 +45,7 @@ class StudyData:
         description: what is selected for, in words; by default made of `maximize` and `metric`.
         tradeoffs: the goals that span a Pareto front; empty without one.
         checkpoint_paths: where checkpoints are, as a mapping or a function of their name; optional.
+        damaged: checkpoints whose files are not what was committed.
         evaluating: when each eval task of the study ran.
         now: when the records were read, in seconds since the epoch; what is still running is drawn up to it.
     """
@@ -58,6 +59,7 @@ class StudyData:
     description: str | None = None
     tradeoffs: tuple[Goal, ...] = ()
     checkpoint_paths: CheckpointPaths | None = None
+    damaged: Sequence[Checkpoint] = ()
     evaluating: Sequence[Interval] = ()
     now: float | None = None
 

@@ -61,6 +61,7 @@ def write_report(
     drawn = [figure_section(f"figure-{index}", draw(data)) for index, draw in enumerate(FIGURES)]
     body = (
         _header(data, heading),
+        *_damaged(data),
         *front,
         _winner(data),
         drawn[0],
@@ -114,6 +115,22 @@ def _header(data: StudyData, title: str) -> str:
 {message}
 <div class="summary"><div class="best">{top}</div><dl>{cells}</dl></div>
 </header>"""
+
+
+def _damaged(data: StudyData) -> Iterator[str]:
+    if not data.damaged:
+        return
+    rows: list[list[Cell]] = [
+        [(row.name, ""), (str(row.trial), "n"), (f"{row.step:,}", "n"), (row.damage or "", "words")]
+        for row in data.damaged[:ROWS]
+    ]
+    lead = (
+        f"{counted(len(data.damaged), 'checkpoint')} did not hold what was committed. "
+        "No trial has started from one since, and their files are kept."
+    )
+    yield section(
+        "Damaged checkpoints", table(["checkpoint", "trial", "step", "what"], ["", "n", "n", ""], rows), lead
+    )
 
 
 def _others(data: StudyData) -> str:

@@ -46,6 +46,10 @@ class Reader(View, Protocol):
         """Return the checkpoints whose deletion was begun, oldest first."""
         ...
 
+    def damaged_checkpoints(self) -> Sequence[Checkpoint]:
+        """Return the checkpoints in state damaged, oldest first."""
+        ...
+
     def reports(self, trial: int, token: int | None = None) -> Sequence[Report]:
         """Return what a trial reported, in order; of its newest attempt that reported unless `token` says."""
         ...

@@ -33,7 +33,7 @@ from phyla.store.table import Groups, Order, Table, follow_with
 LedgerKey: TypeAlias = tuple[str, str, int, int, int]
 NEVER = float("-inf")
 UNFINISHED = (TrialState.RUNNING, TrialState.PENDING)
-_PRESENT = (CheckpointState.LIVE, CheckpointState.DELETING)
+_INDEXED = (CheckpointState.LIVE, CheckpointState.DELETING, CheckpointState.DAMAGED)
 
 
 @final
@@ -73,7 +73,7 @@ class Tables:
         self.running = Groups[tuple[int, int]]()
         self.expiry = Order[tuple[int, int]]()
         self.attempts: Table[tuple[int, int], Attempt] = Table(self._follow_attempt)
-        self.present = Groups[str]()
+        self.in_state = Groups[str]()
         self.checkpoints: Table[str, Checkpoint] = Table(self._follow_checkpoint)
         self.best_elites = Order[int]()
         self.elites: Table[int, Scored | None] = Table(self._follow_elite)
@@ -148,10 +148,10 @@ class Tables:
             self.expiry.move(key, before, after)
 
     def _follow_checkpoint(self, name: str, old: Checkpoint | None, new: Checkpoint | None) -> None:
-        before = old.state if old is not None and old.state in _PRESENT else None
-        after = new.state if new is not None and new.state in _PRESENT else None
+        before = old.state if old is not None and old.state in _INDEXED else None
+        after = new.state if new is not None and new.state in _INDEXED else None
         if before is not after:
-            self.present.move(name, before, after)
+            self.in_state.move(name, before, after)
 
     def _follow_elite(self, member: int, old: Scored | None, new: Scored | None) -> None:
         before = None if old is None else old.order or 0.0

@@ -266,15 +266,19 @@ class MemoryTransaction:
 
     def live_checkpoints(self) -> Sequence[Checkpoint]:
         """Return the checkpoints in state live, oldest first."""
-        return self._present(CheckpointState.LIVE)
+        return self._in_state(CheckpointState.LIVE)
 
     def deleting_checkpoints(self) -> Sequence[Checkpoint]:
         """Return the checkpoints in state deleting, oldest first."""
-        return self._present(CheckpointState.DELETING)
+        return self._in_state(CheckpointState.DELETING)
 
-    def _present(self, state: CheckpointState) -> list[Checkpoint]:
-        present = [self.tables.checkpoints[name] for name in self.tables.present.of(state)]
-        return sorted(present, key=_creation)
+    def damaged_checkpoints(self) -> Sequence[Checkpoint]:
+        """Return the checkpoints in state damaged, oldest first."""
+        return self._in_state(CheckpointState.DAMAGED)
+
+    def _in_state(self, state: CheckpointState) -> list[Checkpoint]:
+        found = [self.tables.checkpoints[name] for name in self.tables.in_state.of(state)]
+        return sorted(found, key=_creation)
 
     def held_checkpoints(self) -> frozenset[str]:
         """Return names that members and unfinished trials refer to."""
@@ -300,7 +304,7 @@ class MemoryTransaction:
     def best_trials(self, count: int) -> Sequence[TrialRecord]:
         """Return the completed trials with the best finite fitness and a live checkpoint, best first."""
         trials = self.tables.trials
-        finite = self.tables.finite.of_any(self.tables.present.of(CheckpointState.LIVE))
+        finite = self.tables.finite.of_any(self.tables.in_state.of(CheckpointState.LIVE))
         ranked = [(-(trials[trial].order or 0.0), trial) for trial in finite]
         return [trials[trial] for _, trial in heapq.nsmallest(count, ranked)]
 

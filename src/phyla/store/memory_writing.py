@@ -148,7 +148,7 @@ def _mark_deleting(tx: "MemoryTransaction", command: MarkDeleting) -> str | None
 
 def _set_checkpoint_state(tx: "MemoryTransaction", command: SetCheckpointState) -> None:
     row = tx.tables.checkpoints[command.name]
-    tx.changes.set(tx.tables.checkpoints, row.name, replace(row, state=command.state))
+    tx.changes.set(tx.tables.checkpoints, row.name, replace(row, state=command.state, damage=command.damage))
 
 
 def _add_reports(tx: "MemoryTransaction", command: AddReports) -> None:

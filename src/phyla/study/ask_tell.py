@@ -5,12 +5,21 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from phyla import settings
-from phyla.errors import ConfigurationError, LeaseLost, NoFitness, StoreError, StudyChanged, StudyFailed
-from phyla.machine import Claimed, Ended, Failure, Outdated
-from phyla.records import StudyState
+from phyla.errors import (
+    CheckpointsAbsent,
+    CheckpointStorageFailed,
+    ConfigurationError,
+    LeaseLost,
+    NoFitness,
+    StoreError,
+    StudyChanged,
+    StudyFailed,
+)
+from phyla.machine import Claimed, Ended, Failure, NoWork, Outdated
+from phyla.records import StudyState, TrialRecord
 from phyla.study.opened import OpenedStudy
 from phyla.study.unreported import Unreported
-from phyla.worker import Trial
+from phyla.worker import Trial, unusable_start
 
 if TYPE_CHECKING:
     from phyla.study.study import Study
@@ -23,26 +32,47 @@ def ask(study: "Study", opened: OpenedStudy, count: int) -> list[Trial]:
         StudyChanged: it was given a configuration that this process cannot take over.
         StudyFailed: the study stopped itself.
         CheckpointsAbsent: the directory of its checkpoints is not there, or something else is in its place.
+        CheckpointStorageFailed: a checkpoint that a trial starts from cannot be read now.
         StoreError: the database failed.
     """
     opened.repository.check_owner()
-    _, claimed, rest = opened.client.exchange((), opened.worker, count)
-    if isinstance(rest, Outdated):
+    trials: list[Trial] = []
+    rest: NoWork | None = None
+    while rest is None and len(trials) < count:
+        _, claimed, rest = opened.client.exchange((), opened.worker, count - len(trials))
+        trials += _usable(study, opened, [work.trial for work in claimed if isinstance(work, Claimed)])
+    if not trials and isinstance(rest, Outdated):
         raise StudyChanged(rest.why)
-    if isinstance(rest, Ended) and rest.state is StudyState.FAILED:
+    if not trials and isinstance(rest, Ended) and rest.state is StudyState.FAILED:
         raise StudyFailed(rest.message or f"study {study.name!r} has failed")
-    return [
-        Trial(
-            work.trial,
-            opened.client,
-            opened.repository,
-            metrics=study.rules.reported_metrics,
-            work_root=study.places.work(study.name),
-            clock=settings.system_clock,
+    return trials
+
+
+def _usable(study: "Study", opened: OpenedStudy, records: Sequence[TrialRecord]) -> list[Trial]:
+    """Return the trials whose checkpoints can be used; the others are handed back."""
+    trials: list[Trial] = []
+    for place, record in enumerate(records):
+        try:
+            unusable = unusable_start(record, opened.client, opened.repository)
+        except (CheckpointStorageFailed, CheckpointsAbsent):
+            for other in records[place:]:
+                opened.client.release(other.id, other.token)
+            raise
+        if unusable is not None:
+            with contextlib.suppress(LeaseLost):
+                opened.client.fail(unusable)
+            continue
+        trials.append(
+            Trial(
+                record,
+                opened.client,
+                opened.repository,
+                metrics=study.rules.reported_metrics,
+                work_root=study.places.work(study.name),
+                clock=settings.system_clock,
+            )
         )
-        for work in claimed
-        if isinstance(work, Claimed)
-    ]
+    return trials
 
 
 def metrics_of(

@@ -62,17 +62,18 @@ class Finding:
     advice: str = ""
 
 
-def examine(places: Places, study: str | None = None) -> Iterator[Finding]:
+def examine(places: Places, study: str | None = None, *, digests: bool = False) -> Iterator[Finding]:
     """Check everything, one finding after the other.
 
     Args:
         places: where studies are.
         study: name of the only study to check; None checks all.
+        digests: also read every byte of every checkpoint.
     """
     yield from _installation()
     yield from _home(places)
     yield from _gpus()
-    yield from _store(places, study)
+    yield from _store(places, study, digests=digests)
 
 
 def _installation() -> Iterator[Finding]:
@@ -171,7 +172,7 @@ def _gpus() -> Iterator[Finding]:
     yield Finding(Verdict.OK, "GPUs", ", ".join(gpus) if gpus else "none visible")
 
 
-def _store(places: Places, only: str | None) -> Iterator[Finding]:
+def _store(places: Places, only: str | None, *, digests: bool) -> Iterator[Finding]:
     from phyla.store import open_store, schema_revisions
 
     if places.storage == "memory://":
@@ -206,7 +207,7 @@ def _store(places: Places, only: str | None) -> Iterator[Finding]:
     try:
         for study in studies:
             if only in (None, study.name):
-                yield from _study(store, study, places)
+                yield from _study(store, study, places, digests=digests)
     finally:
         store.close()
 
@@ -243,7 +244,7 @@ def _schema(found: str | None, head: str) -> Finding:
     )
 
 
-def _study(store: "Store", study: StudyRecord, places: Places) -> Iterator[Finding]:
+def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool) -> Iterator[Finding]:
     from phyla.local_client import known_checkpoints, open_checkpoints, sort_out
     from phyla.worker import is_alive_here
 
@@ -259,6 +260,7 @@ def _study(store: "Store", study: StudyRecord, places: Places) -> Iterator[Findi
     with store.reader(study.id) as reader:
         found = sort_out(reader, names, repository.prefix)
         rows = reader.live_checkpoints()
+        damaged = reader.damaged_checkpoints()
         running = reader.running()
     strange = [*found.unknown, *found.forgotten]
     if strange:
@@ -273,12 +275,13 @@ def _study(store: "Store", study: StudyRecord, places: Places) -> Iterator[Findi
     problems = []
     for row in rows:
         try:
-            size_bytes = repository.check(row.name).size_bytes
+            digest = (repository.verify(row.name) if digests else repository.check(row.name)).digest
         except CheckpointError as error:
             problems.append((row.name, str(error)))
         else:
-            if size_bytes != row.size_bytes:
-                problems.append((row.name, f"checkpoint {row.name} has {size_bytes} bytes, not {row.size_bytes}"))
+            if digest != row.digest:
+                text = f"the manifest of checkpoint {row.name} has digest {digest}, the study recorded {row.digest}"
+                problems.append((row.name, text))
     if problems:
         # A worker that collects or a study that is deleted at this moment is no problem.
         with store.reader(study.id) as reader:
@@ -297,7 +300,16 @@ def _study(store: "Store", study: StudyRecord, places: Places) -> Iterator[Findi
         yield Finding(
             Verdict.OK,
             about,
-            f"{study.state}, {len(rows)} checkpoint{'' if len(rows) == 1 else 's'} as they should be",
+            f"{study.state}, {len(rows)} checkpoint{'' if len(rows) == 1 else 's'} as they should be"
+            f"{', every byte' if digests else ''}",
+        )
+    if damaged:
+        texts = "; ".join(f"{row.damage}" for row in damaged[:PROBLEMS_SHOWN])
+        yield Finding(
+            Verdict.WARN,
+            f"{about} damage",
+            f"found damaged when the study used them: {len(damaged)}: {texts}",
+            "the study does not use them any more, and their files are kept; look at the disk's health",
         )
     dead = sorted({attempt.worker for attempt in running if is_alive_here(attempt.worker) is False})
     if dead:

@@ -12,6 +12,7 @@ from phyla.records import (
     Aim,
     Attempt,
     AttemptState,
+    Checkpoint,
     JsonObject,
     Member,
     StudyRecord,
@@ -48,6 +49,7 @@ class Progress:
         member_steps: steps that each member is to spend in all; None if unknown.
         planned_trials: completed trials that the study is expected to end with; None if unknown.
         last_activity: when a trial was last claimed or ended; the study's creation before the first one.
+        damaged: checkpoints whose files are not what was committed, oldest first.
         silent_s: seconds for which nobody has renewed a lease, or begun or ended a trial, where a study is running
             and no lease is left; None otherwise.
     """
@@ -64,6 +66,7 @@ class Progress:
     member_steps: int | None
     planned_trials: int | None
     last_activity: float
+    damaged: tuple[Checkpoint, ...] = ()
     silent_s: float | None = None
 
     @property
@@ -145,6 +148,7 @@ def look(
         member_steps=None if strategy is None else strategy.member_steps,
         planned_trials=_planned_trials(study, strategy, members, counts.get("completed", 0)),
         last_activity=last_activity,
+        damaged=tuple(reader.damaged_checkpoints()),
         silent_s=silent if study.state is StudyState.RUNNING else None,
     )
 

@@ -234,6 +234,11 @@ class Results:
         with self._reader() as reader:
             return list(reader.checkpoints())
 
+    def damaged(self) -> list[Checkpoint]:
+        """Return the checkpoints whose files are not what was committed, oldest first; see their `damage`."""
+        with self._reader() as reader:
+            return list(reader.damaged_checkpoints())
+
     def reports(self, trial: int) -> list[Report]:
         """Return what a trial reported, in order."""
         with self._reader() as reader:
@@ -362,6 +367,7 @@ class Results:
                 description=self.aim.description,
                 tradeoffs=self.aim.tradeoffs,
                 checkpoint_paths=live,
+                damaged=tuple(reader.damaged_checkpoints()),
                 evaluating=evaluating,
             )
 

@@ -9,7 +9,7 @@ from phyla.worker.identity import is_alive_here, worker_name
 from phyla.worker.loop import Worker, WorkerContext
 from phyla.worker.sources import Sources, StudySources
 from phyla.worker.trainer import Trainer
-from phyla.worker.trial import Parent, Trial
+from phyla.worker.trial import Parent, Trial, unusable_start
 
 __all__ = [
     "Bindings",
@@ -27,5 +27,6 @@ __all__ = [
     "WorkerContext",
     "is_alive_here",
     "task_results",
+    "unusable_start",
     "worker_name",
 ]

@@ -6,15 +6,17 @@ import os
 import shutil
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
 from phyla import plugins
 from phyla.api import WorkClient
 from phyla.errors import (
+    CheckpointCorrupt,
     CheckpointError,
     CheckpointsAbsent,
+    CheckpointStorageFailed,
     ConfigurationError,
     EvaluationError,
     PhylaError,
@@ -97,9 +99,13 @@ class Evaluator:
             return self._evaluate(work, run, suite, task)
         except (StoreError, CheckpointsAbsent):
             raise
+        except CheckpointStorageFailed as error:
+            # It may be read again later, or elsewhere.
+            self._loaded = None
+            return _failed(work, f"{type(error).__name__}: {error}")
         except CheckpointError as error:
             self._loaded = None
-            return _failed(work, str(error), gone=True)
+            return _gone(work, error)
         except _Unknown as error:
             if run.changed():
                 self.outdated = True
@@ -118,8 +124,10 @@ class Evaluator:
                 run.sources.check(work.seen)
             except CheckpointsAbsent:
                 raise
+            except CheckpointStorageFailed:
+                pass
             except CheckpointError as vanished:
-                return _failed(work, str(vanished), gone=True)
+                return _gone(work, vanished)
         if isinstance(error, EvaluationError):
             return _failed(work, f"{type(error).__name__}: {error}")
         return _failed(work, "".join(traceback.format_exception(error))[-ERROR_CHARACTERS:])
@@ -225,17 +233,15 @@ def seed_of(seed: int, replicate: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}:{replicate}".encode()).digest()[:4], "big") % 2**31
 
 
-def _failed(
-    work: ClaimedEvaluation, error: str, *, retryable: bool = True, gone: bool = False
-) -> EvaluationFailed:
+def _failed(work: ClaimedEvaluation, error: str, *, retryable: bool = True) -> EvaluationFailed:
     return EvaluationFailed(
-        task=work.task.id,
-        group=work.task.group,
-        token=work.task.token,
-        error=error,
-        retryable=retryable,
-        gone=gone,
+        task=work.task.id, group=work.task.group, token=work.task.token, error=error, retryable=retryable
     )
+
+
+def _gone(work: ClaimedEvaluation, error: CheckpointError) -> EvaluationFailed:
+    damaged = isinstance(error, CheckpointCorrupt)
+    return replace(_failed(work, str(error)), gone=True, damaged=damaged)
 
 
 def _flush(folder: Path) -> None:

@@ -44,20 +44,18 @@ class StudySources:
 
         Raises:
             CheckpointsAbsent: the directory of all of them is gone.
-            CheckpointError: it is gone, or a file of it is gone or has another size.
+            CheckpointMissing: it is gone.
+            CheckpointCorrupt: its files are not what was committed.
         """
-        self.check(seen)
-        return self._repository.path(seen.name)
+        # The identity of one of several models in a checkpoint ends with its place.
+        return self._repository.use(seen.name, seen.identity.partition("#")[0])
 
     def check(self, seen: Seen) -> None:
         """Make sure that it still is what was committed.
 
         Raises:
             CheckpointsAbsent: the directory of all of them is gone.
-            CheckpointError: it is gone, or a file of it is gone or has another size.
+            CheckpointMissing: it is gone.
+            CheckpointCorrupt: its files are not what was committed.
         """
-        try:
-            self._repository.check(seen.name)
-        except CheckpointError:
-            self._repository.check_owner()
-            raise
+        self.path(seen)

@@ -5,15 +5,14 @@ import errno
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
 from phyla.api import Client
 from phyla.checkpoints import CheckpointRepository
 from phyla.errors import (
-    CheckpointError,
-    CheckpointMissing,
     CheckpointsAbsent,
     CheckpointStorageFailed,
     LeaseLost,
@@ -23,10 +22,10 @@ from phyla.errors import (
     StoreError,
 )
 from phyla.machine import Completion, Failure
-from phyla.records import Report, StudyState, TrialRecord
+from phyla.records import Phase, Report, StudyState, TrialRecord
 from phyla.settings import Clock
 from phyla.worker.stopwatch import Stopwatch
-from phyla.worker.trial import Trial
+from phyla.worker.trial import Trial, unusable_start
 
 ERROR_CHARACTERS = 4000
 _STORAGE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -121,23 +120,31 @@ class Trainer:
             CheckpointsAbsent: the directory of the study's checkpoints is gone; the trial is in the queue again.
             StoreError: the database failed.
         """
+        self.watch.enter(Phase.LOADING)
         try:
-            trial = Trial(
-                record,
-                self._client,
-                self._repository,
-                metrics=self._metrics,
-                work_root=self._work_root,
-                clock=self._clock,
-                worker=self._state,
-                cached_state=self._take_cached(record),
-                on_report=on_report,
-                watch=self.watch,
-            )
-        except CheckpointMissing as error:
-            self._release_if_absent(record)
-            self._fail(record, str(error), self.watch.take(), parent_gone=self._missing(record))
+            unusable = unusable_start(record, self._client, self._repository)
+        except CheckpointsAbsent:
+            with contextlib.suppress(LeaseLost):
+                self._client.release(record.id, record.token)
+            raise
+        except CheckpointStorageFailed as error:
+            self._stop_study(record, str(error))
             return None
+        if unusable is not None:
+            self._fail(replace(unusable, timings=self.watch.take()))
+            return None
+        trial = Trial(
+            record,
+            self._client,
+            self._repository,
+            metrics=self._metrics,
+            work_root=self._work_root,
+            clock=self._clock,
+            worker=self._state,
+            cached_state=self._take_cached(record),
+            on_report=on_report,
+            watch=self.watch,
+        )
         self.current = trial
         if self._stopping:
             trial.stop()
@@ -167,16 +174,6 @@ class Trainer:
             with contextlib.suppress(LeaseLost):
                 self._client.release(record.id, record.token)
             raise
-
-    def _missing(self, record: TrialRecord) -> str | None:
-        """Return which of the checkpoints that a trial starts from is gone."""
-        for name in (record.parent_checkpoint, record.progress):
-            try:
-                if name is not None:
-                    self._repository.path(name)
-            except CheckpointMissing:
-                return name
-        return None
 
     def _take_cached(self, record: TrialRecord) -> Any:
         name, value = self._cached
@@ -211,58 +208,46 @@ class Trainer:
         """Handle errors that another attempt would not cure."""
         self._release_if_absent(trial.record)
         if isinstance(error, CheckpointStorageFailed):
-            self._stop_study(trial, str(error))
-        else:
-            trial.discard()
-            self._fail(trial.record, f"{type(error).__name__}: {error}", trial.timings(), retryable=False)
+            self._stop_study(trial.record, str(error), trial)
+            return
+        trial.discard()
+        self._fail(
+            Failure(
+                trial=trial.id,
+                token=trial.token,
+                error=f"{type(error).__name__}: {error}",
+                retryable=False,
+                timings=trial.timings(),
+            )
+        )
 
-    def _stop_study(self, trial: Trial, message: str) -> None:
+    def _stop_study(self, record: TrialRecord, message: str, trial: Trial | None = None) -> None:
         """Stop everything: the place where results go is broken, which is no trial's fault."""
         try:
-            trial.discard()
+            if trial is not None:
+                trial.discard()
         finally:
             with contextlib.suppress(LeaseLost):
-                self._client.release(trial.id, trial.token)
+                self._client.release(record.id, record.token)
             self._client.end_study(StudyState.FAILED, f"{message} Nothing is lost: then run the study again.")
 
     def _raised(self, trial: Trial, error: Exception | SystemExit) -> None:
         self._release_if_absent(trial.record)
         if isinstance(error, OSError) and error.errno in _STORAGE_ERRNOS:
-            self._stop_study(trial, f"training could not write: {error}. Free space or choose another home.")
+            message = f"training could not write: {error}. Free space or choose another home."
+            self._stop_study(trial.record, message, trial)
             return
         text = "".join(traceback.format_exception(error))[-ERROR_CHARACTERS:]
         trial.discard()
-        self._fail(trial.record, text, trial.timings(), parent_gone=self._damaged(trial))
+        # Training may have failed because files of the checkpoint vanished behind our back.
+        unusable = None
+        with contextlib.suppress(CheckpointStorageFailed):
+            unusable = unusable_start(trial.record, self._client, self._repository)
+        if unusable is not None:
+            text = f"{text.rstrip()}\n{unusable.error}"
+        failure = unusable or Failure(trial=trial.id, token=trial.token, error=text)
+        self._fail(replace(failure, error=text, timings=trial.timings()))
 
-    def _damaged(self, trial: Trial) -> str | None:
-        """Return the name of the checkpoint it started from, if that lost files behind our back."""
-        source = trial.source
-        if source is None:
-            return None
-        try:
-            self._repository.check(source.name)
-        except CheckpointError:
-            return source.name
-        return None
-
-    def _fail(
-        self,
-        record: TrialRecord,
-        error: str,
-        timings: Mapping[str, float],
-        *,
-        retryable: bool = True,
-        parent_gone: str | None = None,
-    ) -> None:
-        failure = Failure(
-            trial=record.id,
-            token=record.token,
-            error=error,
-            retryable=retryable,
-            parent_gone=parent_gone,
-            timings=timings,
-        )
-        try:
+    def _fail(self, failure: Failure) -> None:
+        with contextlib.suppress(LeaseLost):
             self._client.fail(failure)
-        except LeaseLost:
-            return

@@ -1,5 +1,6 @@
 """The trial as training code sees it."""
 
+import operator
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,8 +10,8 @@ from typing import Any, final
 
 from phyla.api import Client
 from phyla.checkpoints import CheckpointRepository, attempt_name
-from phyla.errors import ConfigurationError, LeaseLost, StateError
-from phyla.machine import Completion
+from phyla.errors import CheckpointCorrupt, CheckpointMissing, ConfigurationError, LeaseLost, StateError
+from phyla.machine import Completion, Failure
 from phyla.records import Checkpoint, CheckpointKind, JsonObject, Phase, Report, TrialKind, TrialRecord
 from phyla.settings import Clock
 from phyla.space import Params
@@ -249,15 +250,19 @@ class Trial:
         `checkpoint_dir` is empty afterwards.
 
         Args:
-            step: age of the weights; by default the next step of `steps()`.
+            step: age of the weights, from `start_step` to `end_step`; by default the next step of `steps()`.
 
         Raises:
+            UsageError: `step` is not between `start_step` and `end_step`.
             NoCheckpoint: nothing was saved in `checkpoint_dir`.
             LeaseLost: the trial was given to somebody else, or stopped by a rule.
             CheckpointStorageFailed: the disk is full, read-only, or permission is missing.
         """
         if self._stop_reason is not None:
             raise LeaseLost(f"trial {self.id} was stopped early by a rule; its progress is not needed")
+        if step is not None:
+            step = operator.index(step)
+            self._record.check_progress(step)
         if step is None:
             if self._at is None:
                 raise StateError("save_progress(): say at which step, since steps() is not being used")
@@ -404,6 +409,29 @@ def _parent(name: str | None, step: int, record: TrialRecord, repository: Checkp
     if name is None:
         return None
     return Parent(path=repository.path(name), step=step, name=name, index=record.parent_index, trial=record.parent)
+
+
+def unusable_start(record: TrialRecord, client: Client, repository: CheckpointRepository) -> Failure | None:
+    """Return the failure to hand in if a checkpoint that a trial starts from cannot be used; None if all can.
+
+    Raises:
+        CheckpointStorageFailed: the storage failed, which says nothing about the checkpoint.
+        StoreError: the database failed.
+    """
+    for name in (record.parent_checkpoint, record.progress):
+        if name is None:
+            continue
+        recorded = client.checkpoint(name)
+        damage = None
+        try:
+            repository.use(name, None if recorded is None else recorded.digest)
+            continue
+        except CheckpointMissing as error:
+            text = str(error)
+        except CheckpointCorrupt as error:
+            text = damage = str(error)
+        return Failure(trial=record.id, token=record.token, error=text, parent_gone=name, damage=damage)
+    return None
 
 
 def _numbers(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:

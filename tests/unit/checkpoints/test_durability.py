@@ -23,6 +23,13 @@ SOURCE = Path(phyla.checkpoints.__file__).parents[2]
 CONTENT = {"weights.bin": b"w" * 5000, "optimizer/state": b"", "optimizer/deep/moments": b"m" * 77}
 
 
+@pytest.fixture(params=["in turn", "at the same time"], autouse=True)
+def flushed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of a commit are flushed one after the other, or several at the same time."""
+    if request.param == "at the same time":
+        monkeypatch.setattr(phyla.checkpoints.local, "FLUSHED_IN_TURN", 0)
+
+
 def fill(staged: Path) -> None:
     for relative, data in CONTENT.items():
         path = staged / relative

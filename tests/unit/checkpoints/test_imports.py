@@ -107,6 +107,16 @@ def test_a_checkpoint_that_was_changed_after_its_commit_is_refused(
     assert repository.names() == ()
 
 
+def test_a_checkpoint_with_a_file_more_than_was_committed_is_refused(
+    tmp_path: Path, repository: LocalCheckpoints
+) -> None:
+    _, origin = committed(tmp_path)
+    (origin.path / "added").write_bytes(b"x")
+    with pytest.raises(CheckpointCorrupt, match=r"added is not in its manifest; remove that file"):
+        bring(repository, origin.path)
+    assert repository.names() == ()
+
+
 def test_a_damaged_manifest_is_refused(tmp_path: Path, repository: LocalCheckpoints) -> None:
     _, origin = committed(tmp_path)
     (origin.path / MANIFEST_NAME).chmod(0o644)

@@ -7,15 +7,18 @@ import socket
 import stat
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from blake3 import blake3
 
 from phyla.checkpoints import MANIFEST_NAME, CheckpointRepository, Committed, LocalCheckpoints
 from phyla.checkpoints import digests as digests_module
+from phyla.checkpoints import local as local_module
+from phyla.checkpoints import tree as tree_module
 from phyla.checkpoints.disk import Disk, RealDisk
 from phyla.errors import (
     CheckpointCorrupt,
@@ -178,6 +181,129 @@ def test_a_file_that_is_still_being_written_is_refused(tmp_path: Path) -> None:
     assert checkpoints.names() == ()
 
 
+@pytest.mark.parametrize("moment", ["fsync_file", "write_file"])
+def test_a_file_that_appears_during_a_commit_is_refused(tmp_path: Path, moment: str) -> None:
+    disk = Interposed()
+    checkpoints = LocalCheckpoints(tmp_path / "root", disk)
+    staged = checkpoints.stage("1.1")
+    (staged / "weights").write_bytes(WEIGHTS)
+    disk.before[moment] = lambda: (staged / "late").write_bytes(b"late")
+    with pytest.raises(CheckpointError, match=r"1\.1/late was changed while.*background savers"):
+        checkpoints.commit("1.1", step=1, now=0.0)
+    assert checkpoints.names() == ()
+    disk.before.clear()
+    assert checkpoints.commit("1.1", step=1, now=0.0).file_count == 2, "nothing is missed the next time"
+
+
+def test_a_file_that_is_renamed_while_a_commit_begins_is_no_storage_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = LocalCheckpoints(tmp_path / "root")
+    (checkpoints.stage("1.1") / "weights.tmp").write_bytes(WEIGHTS)
+
+    def vanishing(root: Path) -> tree_module.Tree:
+        found = scan(root)
+        (root / "weights.tmp").rename(root / "weights")
+        raise FileNotFoundError(errno.ENOENT, "No such file", str(found.entries[0].path))
+
+    scan = tree_module.scan
+    monkeypatch.setattr(local_module, "scan", vanishing)
+    with pytest.raises(CheckpointError, match=r"weights\.tmp was changed while.*background savers"):
+        checkpoints.commit("1.1", step=1, now=0.0)
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "link"])
+def test_something_saved_under_the_manifests_name_is_refused_and_kept(
+    checkpoints: LocalCheckpoints, kind: str
+) -> None:
+    staged = checkpoints.stage("1.1")
+    (staged / "weights").write_bytes(WEIGHTS)
+    theirs = staged / MANIFEST_NAME
+    if kind == "folder":
+        theirs.mkdir()
+        (theirs / "notes").write_text("mine")
+    elif kind == "link":
+        theirs.symlink_to("weights")
+    else:
+        theirs.write_text("mine")
+    with pytest.raises(
+        CheckpointError, match=rf"{theirs} was saved under the name of phyla's own manifest"
+    ) as caught:
+        checkpoints.commit("1.1", step=1, now=0.0)
+    assert not isinstance(caught.value, CheckpointStorageFailed)
+    assert os.path.lexists(theirs)
+    assert checkpoints.names() == ()
+
+
+def test_a_manifest_that_was_written_in_part_is_no_file_of_the_users(tmp_path: Path) -> None:
+    disk = Interposed()
+    checkpoints = LocalCheckpoints(tmp_path / "root", disk)
+    staged = checkpoints.stage("1.1")
+    (staged / "weights").write_bytes(WEIGHTS)
+
+    def torn() -> None:
+        (staged / MANIFEST_NAME).write_bytes(b'{"form')
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    disk.before["write_file"] = torn
+    with pytest.raises(CheckpointStorageFailed, match="make room"):
+        checkpoints.commit("1.1", step=1, now=0.0)
+    disk.before.clear()
+    checkpoints.commit("1.1", step=1, now=0.0)
+    checkpoints.verify("1.1")
+
+
+# --- many files
+
+
+def save_many(checkpoints: LocalCheckpoints, count: int = 50) -> Committed:
+    staged = checkpoints.stage("1.1")
+    for number in range(count):
+        folder = staged / f"part{number % 5}"
+        folder.mkdir(exist_ok=True)
+        (folder / f"{number}").write_bytes(WEIGHTS)
+    return checkpoints.commit("1.1", step=1, now=0.0)
+
+
+def test_every_file_of_many_is_flushed_before_the_manifest_is_written(tmp_path: Path) -> None:
+    disk = Interposed()
+    flushed: list[str] = []
+    at_the_manifest: list[int] = []
+    disk.before["fsync_file"] = lambda: flushed.append("file")
+    for number in range(5):
+        disk.before[f"fsync_dir part{number}"] = lambda: flushed.append("folder")
+    disk.before["write_file"] = lambda: at_the_manifest.append(len(flushed))
+    checkpoints = LocalCheckpoints(tmp_path, disk)
+    assert save_many(checkpoints).file_count == 50
+    assert at_the_manifest == [50 + 5]
+    assert flushed.count("file") == 50 + 1
+    checkpoints.verify("1.1")
+
+
+def test_many_files_are_flushed_at_the_same_time(tmp_path: Path) -> None:
+    disk = Interposed()
+    # Nobody passes before four have come: one after the other would never end.
+    together = threading.Barrier(4, timeout=60)
+    disk.before["make_read_only"] = together.wait
+    save_many(LocalCheckpoints(tmp_path, disk), 64)
+
+
+@pytest.mark.parametrize("call", ["fsync_file", "make_read_only"])
+def test_a_disk_that_is_full_for_one_of_many_files(tmp_path: Path, call: str) -> None:
+    disk = Interposed()
+    left = iter(range(30))
+
+    def full() -> None:
+        if next(left, None) is None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    disk.before[call] = full
+    checkpoints = LocalCheckpoints(tmp_path, disk)
+    with pytest.raises(CheckpointStorageFailed, match="make room"):
+        save_many(checkpoints)
+    assert checkpoints.names() == ()
+
+
 # --- digests
 
 
@@ -218,6 +344,7 @@ def test_a_small_checkpoint_starts_no_thread(
     checkpoints: LocalCheckpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(digests_module, "ThreadPoolExecutor", None)
+    monkeypatch.setattr(local_module, "ThreadPoolExecutor", None)
     save(checkpoints)
 
 
@@ -338,6 +465,123 @@ def test_a_file_that_was_added_is_found(checkpoints: LocalCheckpoints) -> None:
     (save(checkpoints).path / "optimizer" / "extra").write_bytes(b"")
     with pytest.raises(CheckpointCorrupt, match=r"optimizer/extra.*found a file.*nothing of that name"):
         checkpoints.verify("17.2")
+
+
+def test_a_file_that_was_added_is_found_without_reading(checkpoints: LocalCheckpoints) -> None:
+    (save(checkpoints).path / "optimizer" / "extra").write_bytes(b"x")
+    with pytest.raises(CheckpointCorrupt, match=r"extra.*the manifest says nothing of that name"):
+        checkpoints.check("17.2")
+
+
+# --- before they are used
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "flipped": lambda path: flip(path / "weights.bin"),
+    "cut": lambda path: overwrite(path / "weights.bin", WEIGHTS[:-1]),
+    "deleted": lambda path: (path / "optimizer" / "state").unlink(),
+    "added": lambda path: (path / "added").write_bytes(b""),
+    "without manifest": lambda path: (path / MANIFEST_NAME).unlink(),
+    "another manifest": lambda path: overwrite(path / MANIFEST_NAME, b"{}"),
+}
+
+
+def flip(path: Path) -> None:
+    """Change a bit, and nothing that a look at the directory would show."""
+    status = path.stat()
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    overwrite(path, bytes(content))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.mark.parametrize("way", DAMAGES)
+def test_what_is_not_as_it_was_committed_is_not_used(checkpoints: LocalCheckpoints, way: str) -> None:
+    committed = save(checkpoints)
+    DAMAGES[way](committed.path)
+    with pytest.raises(CheckpointCorrupt, match=r"17\.2"):
+        checkpoints.use("17.2", committed.digest)
+    with pytest.raises(CheckpointCorrupt, match=r"17\.2"):
+        checkpoints.use("17.2", committed.digest)
+
+
+def test_another_checkpoint_under_its_name_is_not_used(checkpoints: LocalCheckpoints) -> None:
+    committed = save(checkpoints)
+    (checkpoints.stage("9.1") / "other").write_bytes(b"other")
+    other = checkpoints.commit("9.1", step=3, now=5.0)
+    shutil.rmtree(committed.path)
+    shutil.copytree(other.path, committed.path)
+    assert checkpoints.use("17.2") == committed.path, "nobody said what it should be"
+    with pytest.raises(CheckpointCorrupt, match=rf"digest {other.digest}, the study recorded {committed.digest}"):
+        checkpoints.use("17.2", committed.digest)
+
+
+def test_what_has_no_directory_is_missing_and_not_damaged(checkpoints: LocalCheckpoints) -> None:
+    committed = save(checkpoints)
+    shutil.rmtree(committed.path)
+    with pytest.raises(CheckpointMissing, match="no directory"):
+        checkpoints.use("17.2", committed.digest)
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the files that were read for their digests."""
+    names: list[str] = []
+    real = digests_module.digests
+
+    def counting(entries: Sequence[tree_module.Entry], **more: Any) -> list[str]:
+        names.extend(entry.relative for entry in entries)
+        return real(entries, **more)
+
+    monkeypatch.setattr(local_module, "digests", counting)
+    return names
+
+
+def test_digests_are_read_once_unless_a_file_is_touched(checkpoints: LocalCheckpoints, read: list[str]) -> None:
+    committed = save(checkpoints)
+    read.clear()
+    for _ in range(3):
+        assert checkpoints.use("17.2", committed.digest) == committed.path
+    assert sorted(read) == ["optimizer/state", "weights.bin"]
+    os.utime(committed.path / "weights.bin", ns=(1, 1))
+    checkpoints.use("17.2", committed.digest)
+    assert len(read) == 4
+    overwrite(committed.path / "weights.bin", WEIGHTS[::-1])
+    with pytest.raises(CheckpointCorrupt, match="digest"):
+        checkpoints.use("17.2", committed.digest)
+
+
+def test_another_process_reads_them_itself(tmp_path: Path) -> None:
+    mine, theirs = LocalCheckpoints(tmp_path), LocalCheckpoints(tmp_path)
+    committed = save(mine)
+    mine.use("17.2")
+    flip(committed.path / "weights.bin")
+    with pytest.raises(CheckpointCorrupt, match="digest"):
+        theirs.use("17.2")
+
+
+def test_of_large_ones_only_names_and_sizes_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: list[str]
+) -> None:
+    monkeypatch.setenv("PHYLA_VERIFY_BYTES", str(len(WEIGHTS) - 1))
+    checkpoints = LocalCheckpoints(tmp_path)
+    committed = save(checkpoints)
+    read.clear()
+    flip(committed.path / "weights.bin")
+    checkpoints.use("17.2", committed.digest)
+    assert read == []
+    with pytest.raises(CheckpointCorrupt, match="digest"):
+        LocalCheckpoints(tmp_path, verify_bytes=len(WEIGHTS)).use("17.2")
+    (committed.path / "optimizer" / "state").unlink()
+    with pytest.raises(CheckpointCorrupt, match="files are gone"):
+        checkpoints.use("17.2", committed.digest)
+
+
+@pytest.mark.parametrize("value", ["10 GB", "-1", "1e10"])
+def test_a_limit_that_is_no_number_of_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("PHYLA_VERIFY_BYTES", value)
+    with pytest.raises(UsageError, match=rf"PHYLA_VERIFY_BYTES='{value}': must be a number of bytes"):
+        LocalCheckpoints(tmp_path)
 
 
 def test_a_pipe_that_was_added_is_found(checkpoints: LocalCheckpoints) -> None:

@@ -2,7 +2,10 @@
 
 from dataclasses import replace
 
-from phyla.machine import Claimed, Rules, SetCheckpointState, UpdateMember
+import pytest
+
+from phyla.errors import LeaseLost, UsageError
+from phyla.machine import Claimed, Failure, Rules, SetCheckpointState, UpdateMember
 from phyla.population import PBT
 from phyla.records import CheckpointState, Maximize
 from phyla.space import Float, Space
@@ -48,3 +51,68 @@ def test_recovery_looks_past_all_who_shared_the_lost_checkpoint() -> None:
     made.controller.set_checkpoints([shared.name], CheckpointState.LOST)
     works, _ = made.controller.claim("worker", size)
     assert {work.trial.parent for work in works} == {claimed[0].trial.id}
+
+
+@pytest.mark.parametrize(
+    ("damage", "state", "told"),
+    [(None, CheckpointState.LOST, "lost"), ("a byte differs", CheckpointState.DAMAGED, "damaged")],
+)
+def test_a_parent_that_cannot_be_used_is_no_failure_of_training(
+    damage: str | None, state: CheckpointState, told: str
+) -> None:
+    made = simulation(2)
+    complete_first_generation(made, 2)
+    (work,), _ = made.controller.claim("worker")
+    name = work.trial.parent_checkpoint
+    assert name is not None
+    failure = Failure(trial=work.trial.id, token=1, error="cannot start", parent_gone=name, damage=damage)
+    made.controller.fail(failure)
+    with made.store.reader(made.study.id) as reader:
+        row = reader.checkpoint(name)
+        assert row is not None
+        assert (row.state, row.damage) == (state, damage)
+        assert [one.name for one in reader.damaged_checkpoints()] == ([name] if damage else [])
+        trial = reader.trial(work.trial.id)
+        assert (trial.state, trial.failures, trial.error) == ("cancelled", 0, "cannot start")
+        assert reader.broken_in_a_row() == 0
+        member = reader.member(work.trial.member)
+        assert (member.replacements, member.published) == (0, None)
+        assert name not in {one.name for one in reader.live_checkpoints()}
+    claimed, _ = made.controller.claim("worker", 2)
+    again = next(one.trial for one in claimed if one.trial.member == work.trial.member)
+    assert again.parent_checkpoint != name
+    assert again.replaces == work.trial.id
+    assert again.reason[told] == name
+    (late,), _, _ = made.controller.complete([made.completion(work.trial)])
+    assert isinstance(late, LeaseLost)
+
+
+def test_a_checkpoint_that_a_trial_does_not_start_from_is_none_of_its_business() -> None:
+    made = simulation(2)
+    complete_first_generation(made, 2)
+    (work,), _ = made.controller.claim("worker")
+    with made.store.reader(made.study.id) as reader:
+        other = next(row.name for row in reader.live_checkpoints() if row.name != work.trial.parent_checkpoint)
+    failure = Failure(trial=work.trial.id, token=1, error="x", parent_gone=other, damage="a byte differs")
+    made.controller.fail(failure)
+    with made.store.reader(made.study.id) as reader:
+        assert reader.damaged_checkpoints() == []
+        assert reader.trial(work.trial.id).failures == 1
+
+
+def test_nobody_gets_beyond_the_end_of_a_trial() -> None:
+    made = simulation(1)
+    (work,), _ = made.controller.claim("worker")
+    done = made.completion(work.trial)
+    assert done.checkpoint is not None
+    beyond = replace(done.checkpoint, name="1.1.p1", step=work.trial.end_step + 1)
+    with pytest.raises(UsageError, match=r"save_progress\(step=2\): trial 1 trains from step 0 to step 1"):
+        made.controller.save_progress(work.trial.id, 1, beyond)
+    with pytest.raises(UsageError, match="trial 1 was completed at step 2, but it trains to step 1"):
+        made.controller.complete([replace(done, reached_step=work.trial.end_step + 1)])
+    with made.store.reader(made.study.id) as reader:
+        assert reader.checkpoint("1.1.p1") is None
+        assert reader.member(0).spent_steps == 0
+    made.controller.complete([done])
+    with made.store.reader(made.study.id) as reader:
+        assert reader.member(0).spent_steps == 1

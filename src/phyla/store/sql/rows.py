@@ -455,12 +455,13 @@ def checkpoint_record(row: Row) -> Checkpoint:
         name=row[1],
         trial=row[2],
         kind=CheckpointKind(row[3]),
-        state=CheckpointState(row[4]),
+        state=CheckpointState(row[4]) if row[10] is None else CheckpointState.DAMAGED,
         step=row[5],
         digest=row[6],
         size_bytes=row[7],
         created_at=row[8],
         taken=row[9],
+        damage=row[10],
     )
 
 
@@ -471,13 +472,19 @@ def checkpoint_values(checkpoint: Checkpoint) -> Values:
         "name": checkpoint.name,
         "trial": checkpoint.trial,
         "kind": checkpoint.kind.value,
-        "state": checkpoint.state.value,
+        "state": stored_state(checkpoint.state),
         "step": checkpoint.step,
         "digest": checkpoint.digest,
         "size_bytes": checkpoint.size_bytes,
         "created_at": checkpoint.created_at,
         "taken": checkpoint.taken,
+        "damage": text(checkpoint.damage),
     }
+
+
+def stored_state(state: CheckpointState) -> str:
+    """Return the state of a checkpoint as it is stored: a damaged one is lost, and has its damage."""
+    return (CheckpointState.LOST if state is CheckpointState.DAMAGED else state).value
 
 
 def batch_json(reports: Iterable[Report]) -> str:

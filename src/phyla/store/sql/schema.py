@@ -16,7 +16,7 @@ from phyla.errors import SchemaMismatch
 from phyla.store.sql.backend import Backend
 from phyla.store.sql.tables import TRIGGERS, metadata
 
-HEAD = "0013"
+HEAD = "0014"
 """Revision this version of phyla reads and writes."""
 
 MIGRATIONS = Path(__file__).parent / "migrations"

@@ -17,6 +17,7 @@ from phyla.store.sql.evaluation_statements import EvalStatements
 from phyla.store.sql.rows import columns
 from phyla.store.sql.tables import (
     ACTIVE,
+    DAMAGED,
     DELETING,
     ENDED,
     LIVE,
@@ -445,6 +446,7 @@ class Statements:
         self.checkpoints = self._compile(by_creation)
         self.live_checkpoints = self._compile(by_creation.where(LIVE))
         self.deleting_checkpoints = self._compile(by_creation.where(DELETING))
+        self.damaged_checkpoints = self._compile(by_creation.where(DAMAGED))
         dialect = sqlite if self._dialect.name == "sqlite" else postgresql
         insert: Any = dialect.insert(checkpoints)
         # A request that is sent again names the same checkpoint again.
@@ -468,7 +470,7 @@ class Statements:
             .values(state=sa.literal_column("'deleting'")),
             [],
         )
-        self.set_checkpoint_state = self._compile(checkpoints.update().where(one), ["state"])
+        self.set_checkpoint_state = self._compile(checkpoints.update().where(one), ["state", "damage"])
 
     def _reports(self) -> None:
         r = reports.c

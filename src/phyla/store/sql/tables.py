@@ -36,6 +36,7 @@ RUNNING = sa.text("state = 'running'")
 PENDING = sa.text("state = 'pending'")
 LIVE = sa.text("state = 'live'")
 DELETING = sa.text("state = 'deleting'")
+DAMAGED = sa.text("damage IS NOT NULL")
 UNFINISHED = sa.text("ended_at IS NULL")
 ENDED = sa.text("ended_at IS NOT NULL")
 UNRANKED = sa.text("published_order IS NULL")
@@ -283,10 +284,16 @@ checkpoints = sa.Table(
     sa.Column("size_bytes", sa.BigInteger, nullable=False),
     sa.Column("created_at", sa.Double, nullable=False),
     sa.Column("taken", sa.Integer, nullable=False),
+    sa.Column("damage", sa.Text),
     sa.CheckConstraint(_one_of("kind", CheckpointKind), name="checkpoints_kind"),
-    sa.CheckConstraint(_one_of("state", CheckpointState), name="checkpoints_state"),
+    # A damaged checkpoint is stored as lost, with its damage: releases before 0014 know no other state.
+    sa.CheckConstraint(
+        _one_of("state", (state for state in CheckpointState if state is not CheckpointState.DAMAGED)),
+        name="checkpoints_state",
+    ),
     _index("checkpoints_live", "study", "created_at", "trial", "name", where=LIVE),
     _index("checkpoints_deleting", "study", "created_at", "trial", "name", where=DELETING),
+    _index("checkpoints_damaged", "study", "created_at", "trial", "name", where=DAMAGED),
     sqlite_with_rowid=False,
 )
 

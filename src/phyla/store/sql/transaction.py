@@ -398,6 +398,10 @@ class SqlTransaction:
         """Return the checkpoints in state deleting, oldest first."""
         return [checkpoint_record(row) for row in self._all(self._sql.deleting_checkpoints)]
 
+    def damaged_checkpoints(self) -> Sequence[Checkpoint]:
+        """Return the checkpoints in state damaged, oldest first."""
+        return [checkpoint_record(row) for row in self._all(self._sql.damaged_checkpoints)]
+
     def held_checkpoints(self) -> frozenset[str]:
         """Return names that members, unfinished trials and evaluation refer to."""
         rows = self._all(self._sql.member_checkpoints) + self._all(self._sql.unfinished_checkpoints)

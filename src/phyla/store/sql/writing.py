@@ -44,6 +44,7 @@ from phyla.store.sql.rows import (
     checkpoint_values,
     member_values,
     scored_json,
+    stored_state,
     tally_json,
     text,
     trial_changes,
@@ -210,7 +211,12 @@ class Writer:
         return self._cursor.rowcount == 1
 
     def _set_checkpoint_state(self, command: SetCheckpointState) -> None:
-        values = {"state": command.state.value, "k_study": self._id, "k_name": command.name}
+        values = {
+            "state": stored_state(command.state),
+            "damage": text(command.damage),
+            "k_study": self._id,
+            "k_name": command.name,
+        }
         self._cursor.execute(self._sql.set_checkpoint_state, values)
 
     def _wake_members(self, command: WakeMembers) -> None:

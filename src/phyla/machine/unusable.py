@@ -1,0 +1,38 @@
+"""Checkpoints that cannot be used any more: their bytes are gone, or are not what was committed."""
+
+from phyla.machine.commands import Command, SetCheckpointState, SetElite, UpdateMember
+from phyla.machine.view import View
+from phyla.records import CheckpointState, Member, replace
+
+
+def set_unusable(view: View, name: str, damage: str | None, *, taker: int | None = None) -> list[Command]:
+    """Mark a live checkpoint as lost or damaged, so that it is neither donor nor parent any more.
+
+    Args:
+        view: the study.
+        name: the checkpoint.
+        damage: what is wrong with its files; None if there are none any more.
+        taker: index of a member whose row the caller writes, after `without`.
+    """
+    row = view.checkpoint(name)
+    if row is None or row.state is not CheckpointState.LIVE:
+        return []
+    state = CheckpointState.LOST if damage is None else CheckpointState.DAMAGED
+    commands: list[Command] = [SetCheckpointState(name, state, damage)]
+    owner = view.trial(row.trial).member
+    elite = view.elite(owner)
+    if elite is not None and elite.checkpoint == name:
+        commands.append(SetElite(owner, None))
+    if owner != taker:
+        member = view.locked_member(owner)
+        changed = without(member, name)
+        if changed is not member:
+            commands.append(UpdateMember(changed))
+    return commands
+
+
+def without(member: Member, name: str) -> Member:
+    """Return a member that does not publish a checkpoint; its head still names what it had."""
+    if member.published is None or member.published.checkpoint != name:
+        return member
+    return replace(member, published=None)

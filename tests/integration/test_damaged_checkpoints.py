@@ -1,0 +1,451 @@
+"""Checkpoints whose files are not what was committed: nobody trains from them, and everybody is told."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import phyla
+from command_line import Phyla
+from phyla.checkpoints import MANIFEST_NAME, local
+from phyla.checkpoints.digests import digests
+from phyla.checkpoints.tree import Entry
+from phyla.errors import CheckpointCorrupt, StudyFailed
+from phyla.records import Checkpoint, CheckpointState, GroupState, StudyState, TrialRecord, TrialState
+from phyla.study import Results
+from phyla.study.checkup import Verdict, examine
+from phyla.worker import Trial
+
+STEPS = 5
+
+
+def train(trial: Trial) -> None:
+    """Append this trial to the chain of trials that the parent's weights hold."""
+    chain = json.loads((trial.source.path / "chain.json").read_text()) if trial.source else []
+    for _ in trial.steps():
+        pass
+    (trial.checkpoint_dir / "chain.json").write_text(json.dumps([*chain, trial.id]))
+    (trial.checkpoint_dir / "optimizer").mkdir()
+    (trial.checkpoint_dir / "optimizer" / "state").write_bytes(b"state" * 100)
+    trial.report(score=len(chain) + trial.params["lr"])
+
+
+def study(home: Path, trials: int, *, members: int = 3, train: Any = train, **options: Any) -> phyla.Study:
+    # Every member needs its own newest checkpoint.
+    strategy = phyla.PBT(population_size=members, steps_per_trial=STEPS, total_steps=STEPS * trials, exploit=None)
+    space = {"lr": phyla.Float(0.1, 1.0)}
+    return phyla.Study("bytes", space, phyla.Maximize("score"), strategy, train, home=home, extend=True, **options)
+
+
+def overwrite(path: Path, content: bytes) -> None:
+    """Change a file and nothing that a look at the directory would show."""
+    status = path.stat()
+    path.chmod(0o644)
+    path.write_bytes(content)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def flip(path: Path) -> None:
+    file = path / "optimizer" / "state"
+    content = bytearray(file.read_bytes())
+    content[7] ^= 1
+    overwrite(file, bytes(content))
+
+
+def cut(path: Path) -> None:
+    file = path / "optimizer" / "state"
+    overwrite(file, file.read_bytes()[:-1])
+
+
+def delete(path: Path) -> None:
+    (path / "optimizer" / "state").unlink()
+
+
+def add(path: Path) -> None:
+    (path / "optimizer" / "added").write_bytes(b"")
+
+
+def without_manifest(path: Path) -> None:
+    (path / MANIFEST_NAME).unlink()
+
+
+def another_manifest(path: Path) -> None:
+    file = path / MANIFEST_NAME
+    overwrite(file, file.read_bytes().replace(b'"step"', b'"Step"'))
+
+
+def swap(path: Path) -> None:
+    """Put another checkpoint of the study, which is sound in itself, in its place."""
+    other = next(one for one in sorted(path.parent.iterdir()) if one.name[0] != "." and one != path)
+    shutil.rmtree(path)
+    shutil.copytree(other, path)
+
+
+WAYS: dict[str, Callable[[Path], None]] = {
+    "flipped bit": flip,
+    "another size": cut,
+    "deleted file": delete,
+    "added file": add,
+    "deleted manifest": without_manifest,
+    "changed manifest": another_manifest,
+    "swapped directory": swap,
+}
+
+
+def heads(results: Results) -> dict[int, str]:
+    """Name of the newest checkpoint of each member."""
+    return {member.index: member.head.checkpoint for member in results.members() if member.head is not None}
+
+
+def directory(results: Results, name: str) -> Path:
+    return results.places.checkpoints(results.name) / name
+
+
+def check(results: Results, damaged: Sequence[str], *, completed: int) -> None:
+    """The study is whole, and what it trained on the way is what its lineage says."""
+    assert results.state is StudyState.COMPLETED
+    assert results.counts()["completed"] == completed
+    assert "failed" not in results.counts(), "damage is no failure of the training function"
+    assert {row.name for row in results.damaged()} == set(damaged)
+    trials = {trial.id: trial for trial in results.trials()}
+    rows = {row.name: row for row in results.checkpoints()}
+    for trial in trials.values():
+        if trial.parent_checkpoint in damaged:
+            assert trial.state in (TrialState.CANCELLED, TrialState.COMPLETED)
+        checkpoint = rows.get(trial.checkpoint or "")
+        if checkpoint is not None and checkpoint.state is CheckpointState.LIVE:
+            chain = json.loads((directory(results, checkpoint.name) / "chain.json").read_text())
+            assert chain == ancestry(trial, trials), "weights of another trial"
+    for name in damaged:
+        assert directory(results, name).is_dir(), "the damaged bytes are kept"
+
+
+def ancestry(trial: TrialRecord, trials: dict[int, TrialRecord]) -> list[int]:
+    path = [trial.id]
+    while (parent := trials[path[-1]].parent) is not None:
+        path.append(parent)
+    return path[::-1]
+
+
+def completed_since(results: Results, before: int) -> list[TrialRecord]:
+    return [trial for trial in results.trials() if trial.id > before and trial.state is TrialState.COMPLETED]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_nobody_trains_from_a_damaged_checkpoint(tmp_path: Path, cli: Phyla, way: str) -> None:
+    first = study(tmp_path, 2).run()
+    before = max(trial.id for trial in first.trials())
+    bad = heads(first)[1]
+    WAYS[way](directory(first, bad))
+    results = study(tmp_path, 4).run()
+    check(results, [bad], completed=12)
+    assert all(trial.parent_checkpoint != bad for trial in completed_since(results, before))
+    (row,) = results.damaged()
+    assert row.damage is not None
+    assert bad in row.damage
+
+    listed = cli("status", "--home", tmp_path)
+    assert "1 damaged checkpoint" in listed
+    shown = cli("status", "bytes", "--home", tmp_path)
+    assert "1 damaged checkpoint, not used any more" in shown
+    assert row.damage in shown
+    assert f"checkpoint {bad} was damaged: took over member" in cli("trials", "bytes", "--home", tmp_path)
+    told = json.loads(cli("status", "bytes", "--home", tmp_path, "--json"))["damaged"]
+    assert told == [{"checkpoint": bad, "trial": row.trial, "step": row.step, "damage": row.damage}]
+    assert row.damage in cli("doctor", "--home", tmp_path)
+    report = results.write_report(tmp_path / "report.html").read_text()
+    assert "<h2>Damaged checkpoints</h2>" in report
+    assert f"<td>{bad}</td>" in report.replace(' class=""', "")
+
+
+def test_worker_processes_find_every_kind_of_damage(tmp_path: Path) -> None:
+    first = study(tmp_path, 2, members=len(WAYS) + 1).run()
+    before = max(trial.id for trial in first.trials())
+    names = heads(first)
+    bad = [names[member] for member in range(len(WAYS))]
+    # Swapped first, with one that is sound.
+    for name, damage in zip(bad, reversed(WAYS.values()), strict=True):
+        damage(directory(first, name))
+    results = study(tmp_path, 4, members=len(WAYS) + 1).run(workers=2)
+    check(results, bad, completed=4 * (len(WAYS) + 1))
+    assert not {trial.parent_checkpoint for trial in completed_since(results, before)} & set(bad)
+
+
+def test_if_all_are_damaged_members_start_fresh_and_the_study_goes_on(tmp_path: Path) -> None:
+    first = study(tmp_path, 2, members=4).run()
+    before = max(trial.id for trial in first.trials())
+    bad = [row.name for row in first.checkpoints() if row.state is CheckpointState.LIVE]
+    for name in bad:
+        flip(directory(first, name))
+    needed = set(heads(first).values())
+    # Were these failures of training, the study would have stopped.
+    results = study(tmp_path, 4, members=4, max_broken=2, max_attempts=1).run()
+    found = [row.name for row in results.damaged()]
+    assert set(found) == needed
+    check(results, found, completed=16)
+    fresh = [trial for trial in completed_since(results, before) if trial.parent is None]
+    assert fresh
+    assert all(trial.reason["decision"] == "recover" for trial in fresh)
+
+
+def test_asking_gives_out_no_damaged_checkpoint(tmp_path: Path) -> None:
+    first = study(tmp_path, 2).run()
+    bad = heads(first)[0]
+    flip(directory(first, bad))
+    made = study(tmp_path, 4)
+    asked = made.ask(3)
+    assert {trial.member for trial in asked} == {0, 1, 2}
+    assert bad not in {trial.parent.name for trial in asked if trial.parent is not None}
+    for trial in asked:
+        train(trial)
+    made.tell(asked)
+    while (following := made.ask()) is not None:
+        train(following)
+        made.tell(following)
+    check(made.results(), [bad], completed=12)
+
+
+def test_damaged_progress_sends_the_retry_back_to_the_parent(tmp_path: Path) -> None:
+    begun: list[tuple[int, int]] = []
+
+    def saving(trial: Trial) -> None:
+        if trial.generation == 1:
+            begun.append((trial.id, trial.source.step if trial.source else 0))
+            if len(begun) == 1:
+                (trial.checkpoint_dir / "chain.json").write_text("[]")
+                trial.save_progress(step=trial.start_step + 2)
+                raise KeyboardInterrupt
+        train(trial)
+
+    with pytest.raises(KeyboardInterrupt):
+        study(tmp_path, 2, members=1, train=saving).run()
+    (progress,) = [row for row in study(tmp_path, 2, members=1).results().checkpoints() if ".p" in row.name]
+    overwrite(study(tmp_path, 2).places.checkpoints("bytes") / progress.name / "chain.json", b"{}")
+    results = study(tmp_path, 2, members=1, train=saving).run()
+    check(results, [progress.name], completed=2)
+    assert begun == [(begun[0][0], STEPS), (begun[0][0], STEPS)], "the same trial, from its parent"
+    assert results.trials()[-1].failures == 0
+
+
+def test_a_checkpoint_that_is_damaged_while_training_reads_it(tmp_path: Path) -> None:
+    bad: list[str] = []
+
+    def damaging(trial: Trial) -> None:
+        if trial.generation == 2 and trial.parent is not None and not bad:
+            bad.append(trial.parent.name)
+            overwrite(trial.parent.path / "chain.json", b"[")
+        train(trial)
+
+    results = study(tmp_path, 4, train=damaging, max_attempts=1, max_broken=1).run()
+    check(results, bad, completed=12)
+    (cancelled,) = [trial for trial in results.trials() if trial.state is TrialState.CANCELLED]
+    assert "JSONDecodeError" in (cancelled.error or "")
+    assert "chain.json is not what was committed" in (cancelled.error or "")
+
+
+def test_what_is_sound_is_read_once_in_each_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+    real = digests
+
+    def counting(entries: Sequence[Entry], **more: Any) -> list[str]:
+        # A commit has something to do meanwhile; only who verifies has not.
+        if not more:
+            read.extend(entry.path for entry in entries)
+        return real(entries, **more)
+
+    monkeypatch.setattr(local, "digests", counting)
+    attempts: list[int] = []
+
+    def failing_once(trial: Trial) -> None:
+        attempts.append(trial.id)
+        if attempts.count(trial.id) == 1:
+            raise ValueError("tried again")
+        train(trial)
+
+    results = study(tmp_path, 3, train=failing_once).run()
+    parents = {trial.parent_checkpoint for trial in results.trials()} - {None}
+    assert {path.parent.name for path in read if path.name == "chain.json"} == parents
+    assert len(read) == len(set(read)) == 2 * len(parents)
+    assert results.damaged() == []
+
+
+# --- evaluation
+
+
+EVALUATED: list[str] = []
+
+
+@phyla.eval_task
+def measure(evaluation: phyla.Evaluation) -> None:
+    """Read the weights."""
+    chain = json.loads((evaluation.checkpoint.path / "chain.json").read_text())
+    EVALUATED.append(evaluation.checkpoint.name)
+    evaluation.record(length=len(chain))
+
+
+SPOILED: list[str] = []
+
+
+@phyla.eval_task
+def spoil(evaluation: phyla.Evaluation) -> None:
+    """Read the weights, and damage one checkpoint of the second generation while it is evaluated."""
+    chain = json.loads((evaluation.checkpoint.path / "chain.json").read_text())
+    if len(chain) == 2 and not SPOILED:
+        SPOILED.append(evaluation.checkpoint.name)
+        delete(evaluation.checkpoint.path)
+    evaluation.record(length=len(chain))
+
+
+SUITE = phyla.Suite("length", [measure], objective=phyla.Maximize("length_mean"))
+
+
+def test_a_damaged_checkpoint_that_waits_for_evaluation_is_gone_and_not_scored(
+    tmp_path: Path,
+) -> None:
+    def interrupted(trial: Trial) -> None:
+        if trial.generation == 1:
+            raise KeyboardInterrupt
+        train(trial)
+
+    EVALUATED.clear()
+    with pytest.raises(KeyboardInterrupt):
+        study(tmp_path, 4, train=interrupted, suites=[SUITE]).run(kinds=["train"])
+    first = phyla.load_study("bytes", home=tmp_path)
+    bad = heads(first)[1]
+    flip(directory(first, bad))
+    results = study(tmp_path, 4, suites=[SUITE]).run()
+    check(results, [bad], completed=12)
+    assert bad not in EVALUATED
+    (gone,) = _groups(results, GroupState.GONE)
+    assert f"checkpoint {bad}" in (gone.why or "")
+    assert "is not what was committed" in (gone.why or "")
+    assert not _groups(results, GroupState.QUEUED)
+
+
+@pytest.mark.parametrize("synchronous", [False, True])
+def test_a_population_does_not_wait_for_the_score_of_a_damaged_checkpoint(
+    tmp_path: Path, synchronous: bool
+) -> None:
+    SPOILED.clear()
+    strategy = phyla.PBT(
+        population_size=3,
+        steps_per_trial=STEPS,
+        total_steps=STEPS * 4,
+        synchronous=synchronous,
+        fitness=phyla.FromSuite("length", "length_mean"),
+    )
+    made = phyla.Study(
+        "bytes",
+        {"lr": phyla.Float(0.1, 1.0)},
+        phyla.Maximize("score"),
+        strategy,
+        train,
+        suites=[phyla.Suite("length", [spoil], objective=phyla.Maximize("length_mean"))],
+        home=tmp_path,
+    )
+    results = made.run()
+    check(results, SPOILED, completed=12)
+    (gone,) = _groups(results, GroupState.GONE)
+    assert "1 of 2 files are gone" in (gone.why or "")
+    unscored = [trial.checkpoint for trial in results.trials() if trial.fitness is None]
+    assert [name for name in unscored if name] == SPOILED
+
+
+def _groups(results: Results, state: GroupState) -> list[Any]:
+    from phyla.store import open_store
+
+    store = open_store(results.places.storage)
+    run = store.find_run(results.name)
+    assert run is not None
+    with store.evaluations(run) as reader:
+        return [group for group in reader.groups() if group.state is state]
+
+
+# --- doctor, replay
+
+
+def test_doctor_compares_recorded_digests_and_reads_bytes_if_asked_to(tmp_path: Path, cli: Phyla) -> None:
+    first = study(tmp_path, 2).run()
+    assert "3 checkpoints as they should be" in cli("doctor", "--home", tmp_path)
+    assert "3 checkpoints as they should be, every byte" in cli("doctor", "--home", tmp_path, "--digests")
+    flipped, swapped = heads(first)[0], heads(first)[1]
+    flip(directory(first, flipped))
+    assert "3 checkpoints as they should be" in cli("doctor", "--home", tmp_path), "no byte is read"
+    found = _failed(first, digests=True)
+    assert "1 of 3 checkpoints are damaged" in found
+    assert f"{flipped}/optimizer/state is not what was committed" in found
+    swap(directory(first, swapped))
+    found = _failed(first)
+    assert f"the manifest of checkpoint {swapped} has digest" in found
+    assert "1 of 3 checkpoints are damaged" in found
+    states = {row.state for row in first.checkpoints() if row.name in (flipped, swapped)}
+    assert states == {CheckpointState.LIVE}, "doctor only reports"
+
+
+def _failed(results: Results, *, digests: bool = False) -> str:
+    """What doctor fails at, with exit status 1."""
+    found = [one.text for one in examine(results.places, digests=digests) if one.verdict is Verdict.FAIL]
+    return "\n".join(found)
+
+
+def test_training_is_not_continued_from_a_damaged_checkpoint(tmp_path: Path) -> None:
+    first = study(tmp_path, 2).run()
+    assert first.best is not None
+    flip(first.best.checkpoint.path)
+    with pytest.raises(CheckpointCorrupt, match=rf"{first.best.checkpoint.name} is not what was committed"):
+        phyla.continue_training("bytes", STEPS, home=tmp_path, train=train)
+
+
+# --- mistakes of the training function
+
+
+def test_progress_beyond_the_end_of_a_trial_is_refused_and_nothing_is_stored(tmp_path: Path) -> None:
+    refused: list[str] = []
+
+    def training(trial: Trial) -> None:
+        for step in (trial.end_step + 1, trial.start_step - 1, 10**9):
+            (trial.checkpoint_dir / "chain.json").write_text("[]")
+            with pytest.raises(phyla.errors.UsageError) as caught:
+                trial.save_progress(step=step)
+            refused.append(str(caught.value))
+        train(trial)
+
+    results = study(tmp_path, 3, members=1, train=training).run()
+    check(results, [], completed=3)
+    assert [trial.reached_step for trial in results.trials()] == [STEPS, 2 * STEPS, 3 * STEPS]
+    assert not [row for row in results.checkpoints() if ".p" in row.name]
+    assert refused[0].startswith(f"save_progress(step={STEPS + 1}): trial 1 trains from step 0 to step {STEPS};")
+
+
+def test_a_file_with_the_manifests_name_fails_its_trial_and_not_the_study(tmp_path: Path) -> None:
+    def training(trial: Trial) -> None:
+        if trial.member == 1 and trial.generation == 1 and trial.token == 1:
+            (trial.checkpoint_dir / MANIFEST_NAME).write_text("my own manifest")
+        train(trial)
+
+    results = study(tmp_path, 3, train=training).run()
+    assert results.counts() == {"completed": 9}
+    (attempt,) = [attempt for attempt in results.attempts() if attempt.error]
+    assert f"{MANIFEST_NAME} was saved under the name of phyla's own manifest" in (attempt.error or "")
+
+    def always(trial: Trial) -> None:
+        (trial.checkpoint_dir / MANIFEST_NAME).mkdir()
+        train(trial)
+
+    with pytest.raises(StudyFailed, match=r"2 trials in a row failed.*save it under another name"):
+        study(tmp_path / "other", 3, train=always, max_broken=2).run()
+
+
+def test_what_was_recorded_of_damage_can_be_read_back(tmp_path: Path) -> None:
+    first = study(tmp_path, 2).run()
+    bad = heads(first)[2]
+    cut(directory(first, bad))
+    study(tmp_path, 3).run()
+    rows = {row.name: row for row in phyla.load_study("bytes", home=tmp_path).checkpoints()}
+    row: Checkpoint = rows[bad]
+    assert row.state is CheckpointState.DAMAGED
+    assert "499 bytes, the manifest says 500 bytes" in (row.damage or "")
