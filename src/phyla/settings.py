@@ -7,7 +7,8 @@ Attributes:
     PHYLA_STORAGE: store URL instead of the SQLite file in the home; not looked at when a home was named.
     PHYLA_FAILPOINT: `name=action[:hit]`, where action is `kill`, `raise` or `exit`; for tests of
         durability only.
-    PHYLA_WORKER: set by the launcher in worker processes, which may not start workers themselves.
+    PHYLA_WORKER: set by the launcher in worker processes, which may not start workers themselves. What they start
+        inherits it, and is ended with them.
 """
 
 import os

@@ -238,13 +238,14 @@ def _schema(found: str | None, head: str) -> Finding:
 
 def _study(store: "Store", study: StudyRecord, places: Places) -> Iterator[Finding]:
     from phyla.checkpoints import LocalCheckpoints
-    from phyla.worker import is_alive_here
+    from phyla.worker import dead_launches, launch_of
 
     about = f"study {study.name}"
     repository = LocalCheckpoints(places.checkpoints(study.name))
     with store.reader(study.id) as reader:
         rows = reader.live_checkpoints()
         running = reader.running()
+        now = reader.now()
     problems = []
     for row in rows:
         try:
@@ -274,11 +275,12 @@ def _study(store: "Store", study: StudyRecord, places: Places) -> Iterator[Findi
             about,
             f"{study.state}, {len(rows)} checkpoint{'' if len(rows) == 1 else 's'} as they should be",
         )
-    dead = sorted({attempt.worker for attempt in running if is_alive_here(attempt.worker) is False})
-    if dead:
+    dead = dead_launches(places.locks, {launch_of(attempt.worker) for attempt in running})
+    held = sorted({row.worker for row in running if row.expires_at < now or launch_of(row.worker) in dead})
+    if held:
         yield Finding(
             Verdict.WARN,
             f"{about} leases",
-            f"held by {', '.join(dead)}, which ended without giving them back",
+            f"held by {', '.join(held)}, which ended without giving them back, or do not renew them",
             "nothing to do: they are taken back when the study is run again, or when they run out",
         )
