@@ -1,4 +1,4 @@
-"""Whether other launches are at work, and what dead ones left. Leases and locks tell; host names and pids do not."""
+"""Whether other launches are at work, and what dead ones left: told by leases and locks, never by host and pid."""
 
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
