@@ -222,6 +222,6 @@ class Worker:
                 # A lease lasts for several of these; the next one may succeed.
                 if self._trainer is not None:
                     self._trainer.flush()
-                if self._renew_s is not None and self._clock() - renewed_at >= self._renew_s:
+                if self._renew_s is not None and not 0 <= self._clock() - renewed_at < self._renew_s:
                     self._client.renew(self._name)
                     renewed_at = self._clock()
