@@ -233,6 +233,33 @@ def test_doctor_tells_leases_of_dead_launches_from_those_of_live_ones(runs: Runs
     assert "ended without giving them back" in text
 
 
+def test_an_interrupted_run_says_what_is_repeated(runs: Runs) -> None:
+    train = """
+def train(trial):
+    for step in trial.steps():
+        if trial.member == 0 and step == 1:
+            (trial.checkpoint_dir / "a").write_text("x")
+            trial.save_progress(step=2)
+        if step == 3:
+            (SIGNS / f"began-{trial.id}").write_text("x")
+            while not (SIGNS / "go on").exists() and not trial.should_stop:
+                time.sleep(0.01)
+    save(trial)
+"""
+    runs.write(train)
+    command = [sys.executable, "-m", "phyla.cli", "run", str(runs.file), "--home", str(runs.folder / "home")]
+    process = subprocess.Popen([*command, "--workers", "2"], stderr=subprocess.PIPE, text=True)
+    runs.started.append(process)
+    runs.wait_for(lambda: len(runs.signs("began-*")) == 2)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert (
+        "Interrupted; 2 trials go back to the queue: 1 will go on from the last save, 1 will start over. "
+        "What was trained since then is repeated. Resume it with: phyla run"
+    ) in error
+
+
 # What workers start
 
 

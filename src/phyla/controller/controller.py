@@ -228,8 +228,8 @@ class Controller:
         *_, last = traceback.extract_tb(error.__traceback__)
         message = (
             f"{type(self.rules.strategy).__name__} could not decide: {type(error).__name__}: {error} "
-            f"({last.filename}, line {last.lineno}). Nothing that was trained is lost: mend it, then resume the "
-            "study."
+            f"({last.filename}, line {last.lineno}). Completed trials are kept, and running ones finish. Fix "
+            "it, then resume the study."
         )
         LOG.exception(message)
         with self._transaction() as (tx, _):

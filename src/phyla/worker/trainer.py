@@ -210,7 +210,10 @@ class Trainer:
         finally:
             with contextlib.suppress(LeaseLost):
                 self._client.release(trial.id, trial.token)
-            self._client.end_study(StudyState.FAILED, f"{message} Nothing is lost: then run the study again.")
+            kept = (
+                f"Completed trials and saved progress are kept; what trial {trial.id} trained since is repeated."
+            )
+            self._client.end_study(StudyState.FAILED, f"{message} Then run the study again. {kept}")
 
     def _raised(self, trial: Trial, error: Exception | SystemExit) -> None:
         if isinstance(error, OSError) and error.errno in _STORAGE_ERRNOS:
