@@ -306,6 +306,7 @@ def _ledger(view: EvalReader, of: Sequence[Suite]) -> dict[str, Any]:
         "not before": view.next_not_before(),
         "running": [view.running_evaluations(), *(view.running_evaluations(worker) for worker in WORKERS)],
         "expired": view.expired_evaluations(2),
+        "claimed ahead": view.claimed_ahead(view.now()),
         "held": view.held_paths(),
     }
 

@@ -249,6 +249,7 @@ def _answers(view: Reader) -> dict[str, Any]:
         "elite": [view.elite(member) for member in range(view.size)],
         "running": [view.running(), *(view.running(worker) for worker in WORKERS)],
         "expired": view.expired(2),
+        "claimed ahead": view.claimed_ahead(view.now()),
         "members": view.members(),
         "last completed": [view.last_completed(count) for count in (0, 2, 99)],
         "ended": [view.ended(step) for step in (None, 0, STEPS, 2 * STEPS, 99 * STEPS)],
@@ -436,7 +437,7 @@ class Alike(RuleBasedStateMachine):
         ]
         self.asked(lambda controller: controller.import_checkpoints(imports))
 
-    @rule(seconds=st.sampled_from((0.25, 2.5, 4.0, LEASE_S, 2 * LEASE_S)))
+    @rule(seconds=st.sampled_from((0.25, 2.5, 4.0, LEASE_S, 2 * LEASE_S, -3 * LEASE_S)))
     def wait(self, seconds: float) -> None:
         self.clock.now += seconds
 

@@ -9,7 +9,8 @@ Attributes:
         10**10); of larger ones only names and sizes are.
     PHYLA_FAILPOINT: `name=action[:hit]`, where action is `kill`, `raise` or `exit`; for tests of
         durability only.
-    PHYLA_WORKER: set by the launcher in worker processes, which may not start workers themselves.
+    PHYLA_WORKER: set by the launcher in worker processes, which may not start workers themselves. What they start
+        inherits it, and is ended with them.
 """
 
 import os

@@ -24,7 +24,7 @@ from evaluating import (
     trained,
 )
 from phyla import machine
-from phyla.controller import Controller
+from phyla.controller import Controller, RunController
 from phyla.errors import LeaseLost, StoreError
 from phyla.evaluation import Policy
 from phyla.machine import ClaimedEvaluation, EvaluationFailed
@@ -433,3 +433,45 @@ def test_a_run_that_is_not_there_is_an_error(subject: Subject) -> None:
         pass
     with pytest.raises(StoreError, match="no run with id 17"), subject.store.evaluations(stranger):
         pass
+
+
+DAY_S = 86400.0
+
+
+def _controller(store: Store, evaluator: Evaluator, policy: Policy | None = None) -> RunController:
+    return RunController(store, evaluator.run, suites(policy), lease_s=LEASE_S)
+
+
+def test_a_lease_given_while_the_clock_was_ahead_ends_when_one_given_now_would(subject: Subject) -> None:
+    evaluator = _run(subject)
+    controller = _controller(subject.store, evaluator)
+    subject.clock.now += DAY_S
+    controller.observe([found("c0")])
+    _, held, _ = controller.exchange((), "host:0:1:1", 9)
+    assert len(held) == 4
+    subject.clock.now -= DAY_S
+    later = _controller(subject.again(), evaluator)
+    assert later.exchange((), "host:0:2:1", 9)[1] == []
+    subject.clock.now += LEASE_S + 1
+    _, again, _ = later.exchange((), "host:0:2:1", 9)
+    assert [work.task.id for work in again] == [work.task.id for work in held]
+
+
+def test_what_was_seen_while_the_clock_was_ahead_waits_no_longer_than_its_delay(subject: Subject) -> None:
+    evaluator = _run(subject)
+    policy = Policy(start_delay_s=5.0)
+    subject.clock.now += DAY_S
+    _controller(subject.store, evaluator, policy).observe([found("c0", written_at=subject.clock.now)])
+    subject.clock.now -= DAY_S
+    later = _controller(subject.again(), evaluator, policy)
+    assert later.exchange((), "host:0:1:1", 9)[1] == []
+    subject.clock.now += 5.0
+    assert len(later.exchange((), "host:0:1:1", 9)[1]) == 4
+
+
+def test_a_file_of_the_future_waits_no_longer_than_its_delay(subject: Subject) -> None:
+    evaluator = _run(subject)
+    evaluator.suites = suites(Policy(start_delay_s=5.0))
+    evaluator.observe(found("c0", written_at=subject.clock.now + DAY_S))
+    subject.clock.now += 5.0
+    assert evaluator.claim() is not None

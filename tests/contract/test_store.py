@@ -614,3 +614,53 @@ def test_a_store_keeps_its_identity_until_it_gets_another(subject: Subject) -> N
     assert renewed.id != identity.id
     assert renewed.copied_from == identity.id
     assert subject.store.identity() == renewed
+
+
+DAY_S = 86400.0
+
+
+def test_a_lease_given_while_the_clock_was_ahead_ends_when_one_given_now_would(subject: Subject) -> None:
+    controller = subject.controller(1)
+    subject.clock.now += DAY_S
+    ((dead,), _) = controller.claim("host:0:1:1")
+    subject.clock.now -= DAY_S
+    later = Controller(subject.again(), 1, controller.rules)
+    assert later.claim("host:0:2:1")[0] == []
+    subject.clock.now += LEASE_S + 1
+    ((again,), _) = later.claim("host:0:2:1")
+    assert (again.trial.id, again.trial.token) == (dead.trial.id, 2)
+
+
+def test_a_worker_that_is_alive_keeps_its_lease_when_the_clock_is_set_back(subject: Subject) -> None:
+    controller = subject.controller(1)
+    subject.clock.now += DAY_S
+    ((held,), _) = controller.claim("host:0:1:1")
+    subject.clock.now -= DAY_S
+    for _ in range(6):
+        controller.renew("host:0:1:1")
+        assert controller.claim("host:0:2:1")[0] == []
+        subject.clock.now += LEASE_S / 3
+    (answer,), _, _ = controller.complete([completion(held)])
+    assert isinstance(answer, Accepted)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_members_that_wait_for_a_time_decide_again_when_the_clock_was_set_back(
+    subject: Subject, restarted: bool
+) -> None:
+    study = subject.store.create_study("s", {}, 1, 2)
+    agreed = rules(Capricious(population_size=2))
+    controller = Controller(subject.store, study.id, agreed)
+    subject.clock.now += DAY_S
+    controller.claim("host:0:1:1")
+    assert _times_waited_for(subject, study.id) == [subject.clock.now + 2.5]
+    subject.clock.now -= DAY_S
+    if restarted:
+        controller = Controller(subject.again(), study.id, agreed)
+    controller.claim("host:0:2:1")
+    assert all(until <= subject.clock.now + 2.5 for until in _times_waited_for(subject, study.id))
+
+
+def _times_waited_for(subject: Subject, study: int) -> list[float]:
+    with subject.store.reader(study) as reader:
+        return [member.wait_until for member in reader.members() if member.wait_until is not None]

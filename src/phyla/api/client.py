@@ -66,7 +66,7 @@ class GroupResults:
 class WorkClient(Protocol):
     """Where work comes from, as a worker and its supervisor see it. Every method may raise `StoreError`.
 
-    A worker is named `host:slot:pid:start`; a lease is named by (trial or eval task, token).
+    A worker is named `host:slot:pid:launch`; a lease is named by (trial or eval task, token).
     """
 
     def exchange(

@@ -44,7 +44,7 @@ def evaluate(
         )
     except KeyboardInterrupt:
         display.close()
-        print("interrupted; nothing is lost, and the run goes on without these workers", file=sys.stderr)
+        print("Interrupted; eval tasks that were running start over when other workers take them", file=sys.stderr)
         raise typer.Exit(EXIT_INTERRUPTED) from None
     finally:
         display.close()

@@ -76,7 +76,7 @@ def _run(prepared: "Prepared", workers: int, gpus_per_worker: float) -> None:
     try:
         run_study(prepared.study, workers, 0, BOTH, gpus_per_worker, extend=False, again=again)
     except KeyboardInterrupt:
-        print(f"interrupted; nothing is lost. Resume it with: {again}", file=sys.stderr)
+        print(f"Interrupted. Resume it with: {again}", file=sys.stderr)
         raise typer.Exit(EXIT_INTERRUPTED) from None
 
 

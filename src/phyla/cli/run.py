@@ -53,7 +53,7 @@ def run(
         typer.Option("--extend", help="Take over changed settings, or a wider space, into an existing study."),
     ] = False,
 ) -> None:
-    """Run a study, or resume it, until it ends. Ctrl-C stops it; nothing is lost."""
+    """Run a study, or resume it, until it ends. Ctrl-C stops it; running it again resumes it."""
     from phyla.cli.words import command
 
     again = shlex.join(
@@ -71,7 +71,7 @@ def run(
         if replicates is not None:
             print(f"compare them with: {command('compare', chosen.name, chosen.places)}")
     except KeyboardInterrupt:
-        print(f"interrupted; nothing is lost. Resume it with: {again}", file=sys.stderr)
+        print(f"Interrupted. Resume it with: {again}", file=sys.stderr)
         raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
@@ -192,19 +192,24 @@ def run_study(
         again: the command that resumes it.
     """
     from phyla.cli.watching import Watch
+    from phyla.cli.words import interrupted
     from phyla.records import StudyState
 
-    with Watch(study.name) as watch:
-        results = study.run(
-            workers,
-            evaluators=evaluators,
-            kinds=[kind.strip() for kind in kinds.split(",")],
-            gpus_per_worker=gpus_per_worker,
-            extend=extend or None,
-            on_progress=watch.progressed,
-            on_interrupt=watch.interrupted,
-        )
-        watch.progressed(results)
+    try:
+        with Watch(study.name) as watch:
+            results = study.run(
+                workers,
+                evaluators=evaluators,
+                kinds=[kind.strip() for kind in kinds.split(",")],
+                gpus_per_worker=gpus_per_worker,
+                extend=extend or None,
+                on_progress=watch.progressed,
+                on_interrupt=watch.interrupted,
+            )
+            watch.progressed(results)
+    except KeyboardInterrupt:
+        print(f"{interrupted(study.results())}. Resume it with: {again}", file=sys.stderr)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
     for line in _closing(results, watch.seconds):
         print(line)
     record = results.study()

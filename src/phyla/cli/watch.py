@@ -87,7 +87,7 @@ def watch(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
-    """Evaluate every checkpoint that a training job writes, until it ends. Ctrl-C stops it; nothing is lost."""
+    """Evaluate every checkpoint that a training job writes, until it ends. Ctrl-C stops it."""
     from phyla.cli.changes import change_display, finish
     from phyla.study.planning import plan as planned
     from phyla.study.suites import chosen_suites
@@ -132,7 +132,7 @@ def watch(
         )
     except KeyboardInterrupt:
         display.close()
-        print("interrupted; nothing is lost. The same command resumes it", file=sys.stderr)
+        print("Interrupted; eval tasks that were running start over. The same command resumes it", file=sys.stderr)
         raise typer.Exit(EXIT_INTERRUPTED) from None
     finally:
         display.close()

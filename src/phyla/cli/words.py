@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from phyla.records import Attempt, Checkpoint, Scored, TrialRecord
-from phyla.study import Places, Progress
+from phyla.records import Attempt, Checkpoint, Scored, TrialRecord, TrialState
+from phyla.study import Places, Progress, Results
 
 NOTHING = "-"
 DAMAGED_SHOWN = 5
@@ -17,6 +17,20 @@ DAMAGED_SHOWN = 5
 def counted(count: int, noun: str) -> str:
     """Return a count with its noun, as in "1 trial" and "3 trials"."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def interrupted(results: Results) -> str:
+    """Return what an interrupted run leaves, in words: the trials that are queued again, and what they repeat."""
+    queued = [trial for trial in results.trials() if trial.state is TrialState.PENDING]
+    if not queued:
+        return "Interrupted; no trial has to train anything again"
+    saved = sum(trial.progress is not None for trial in queued)
+    back = f"Interrupted; {counted(len(queued), 'trial')} {'goes' if len(queued) == 1 else 'go'} back to the queue"
+    if not saved:
+        return f"{back} and will start over: nothing of {'it' if len(queued) == 1 else 'them'} was saved"
+    rest = len(queued) - saved
+    over = f", {rest} will start over" if rest else ""
+    return f"{back}: {saved} will go on from the last save{over}. What was trained since then is repeated"
 
 
 def number(value: float | None) -> str:

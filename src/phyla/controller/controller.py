@@ -38,6 +38,7 @@ from phyla.machine import (
     SetStudyState,
     Standing,
     Stopped,
+    WakeMembers,
 )
 from phyla.records import (
     Checkpoint,
@@ -227,8 +228,8 @@ class Controller:
         *_, last = traceback.extract_tb(error.__traceback__)
         message = (
             f"{type(self.rules.strategy).__name__} could not decide: {type(error).__name__}: {error} "
-            f"({last.filename}, line {last.lineno}). Nothing that was trained is lost: mend it, then resume the "
-            "study."
+            f"({last.filename}, line {last.lineno}). Completed trials are kept, and running ones finish. Fix "
+            "it, then resume the study."
         )
         LOG.exception(message)
         with self._transaction() as (tx, _):
@@ -241,12 +242,17 @@ class Controller:
         now = tx.now()
         if 0 <= now - self._looked_at < min(1.0, rules.lease_s / 10):
             return
+        ahead = evaluations.set_back(tx.claimed_ahead(now + rules.lease_s), now)
+        tx.apply([RenewAttempts(worker, now + rules.lease_s) for worker in ahead])
+        if ahead or self._looked_at > now + evaluations.CLOCK_SLACK_S:
+            # Members that wait for a time decide again.
+            tx.apply([WakeMembers(None, now=float("inf"))])
         for attempt in tx.expired(EXPIRED_AT_ONCE):
             error = f"the lease of worker {attempt.worker} ran out: it did not renew it for {rules.lease_s:g} s"
             tx.apply(machine.lose(tx, rules, attempt.trial, attempt.token, error, counts=False))
         evaluation = tx.evaluation() if rules.suites else None
         if evaluation is not None:
-            evaluations.expire(evaluation, rules, rules.lease_s)
+            evaluations.expire(evaluation, rules, rules.suites, rules.lease_s)
         self._looked_at = now
 
     def fail(self, failure: Failure) -> None:

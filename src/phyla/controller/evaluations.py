@@ -16,16 +16,20 @@ from phyla.machine import (
     EvaluationAccepted,
     EvaluationFailed,
     Idle,
+    LimitNotBefore,
     Observed,
     ParentGone,
     RenewEvalAttempts,
     Rules,
 )
-from phyla.records import EvalAttempt, EvalEvent, RunRecord, RunState, Seen, SeenState, StudyState
+from phyla.records import Attempt, EvalAttempt, EvalEvent, RunRecord, RunState, Seen, SeenState, StudyState
 from phyla.store import EvalTransaction, Store
 
 EXPIRED_AT_ONCE = 100
 BUSY_RETRIES = 3
+CLOCK_SLACK_S = 1.0
+"""By how much a claim may be ahead of the time before the clock counts as set back."""
+
 BACKFILLED_AT_ONCE = 50
 
 
@@ -67,8 +71,23 @@ def claim(
         settle(tx, rules, [])
 
 
-def expire(tx: EvalTransaction, rules: Rules | None, lease_s: float) -> None:
-    """Take leases back that ran out."""
+def set_back(attempts: Iterable[Attempt | EvalAttempt], now: float) -> list[str]:
+    """Return the workers whose leases were given by a clock that was ahead, and not renewed since it was set back.
+
+    A worker that is alive renews them soon. Those of a dead one are to end when one that is given now would.
+    """
+    ahead = (row for row in attempts if now + CLOCK_SLACK_S < row.claimed_at < row.expires_at)
+    return sorted({row.worker for row in ahead})
+
+
+def expire(tx: EvalTransaction, rules: Rules | None, suites: Sequence[Suite], lease_s: float) -> None:
+    """Take leases back that ran out; shorten leases and waits that begin at a clock that was ahead."""
+    now = tx.now()
+    ahead = set_back(tx.claimed_ahead(now + lease_s), now)
+    tx.apply([RenewEvalAttempts(worker, now + lease_s) for worker in ahead])
+    if tx.next_not_before() is not None:
+        delay_s = max((suite.policy.start_delay_s for suite in suites), default=0.0)
+        tx.apply([LimitNotBefore(now + delay_s)])
     for attempt in tx.expired_evaluations(EXPIRED_AT_ONCE):
         error = f"the lease of worker {attempt.worker} ran out: it did not renew it for {lease_s:g} s"
         lose(tx, rules, [attempt], error, counts=False)
@@ -152,7 +171,7 @@ class RunController:
             return [], None
         now = tx.now()
         if not 0 <= now - self._looked_at < min(1.0, self.lease_s / 10):
-            expire(tx, self._rules, self.lease_s)
+            expire(tx, self._rules, self.suites, self.lease_s)
             self._looked_at = now
         claimed: list[ClaimedEvaluation] = []
         while len(claimed) < count:

@@ -8,13 +8,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
 from phyla.api import WorkClient
 from phyla.errors import StoreBusy, StoreError, StudyFailed
+from phyla.launchers import remains
 from phyla.launchers.spec import (
     BEATS,
     EXIT_CANNOT_START,
@@ -24,7 +25,7 @@ from phyla.launchers.spec import (
 )
 from phyla.records import WorkKind
 from phyla.settings import Clock, child_environment, system_clock, thread_environment
-from phyla.worker import worker_name
+from phyla.worker import Launch
 
 POLL_S = 0.02
 COLLECT_S = 1.0
@@ -45,6 +46,7 @@ class _Process:
     spec: WorkerSpec
     popen: "subprocess.Popen[str]"
     name: str
+    mark: str
     log: Path
     beats: int = -1
     trials: int = 0
@@ -63,6 +65,7 @@ class LocalLauncher:
     Args:
         client: speaks with the study.
         specs: one per worker.
+        launch: names the workers; they inherit its lock.
         environments: extra environment variables, one mapping per worker.
         logs: directory for what the workers print.
         renew_s: how often leases are renewed.
@@ -78,6 +81,7 @@ class LocalLauncher:
         client: WorkClient,
         specs: Sequence[WorkerSpec],
         *,
+        launch: Launch,
         environments: Sequence[Mapping[str, str]],
         logs: Path,
         renew_s: float,
@@ -89,6 +93,8 @@ class LocalLauncher:
         self._clock = clock
         self._client = client
         self._specs = specs
+        self._launch = launch
+        self._started = 0
         self._environments = environments
         self._logs = logs
         self._renew_s = renew_s
@@ -116,9 +122,11 @@ class LocalLauncher:
         previous = self._catch_interrupts()
         ended = threading.Event()
         renewer = threading.Thread(target=self._renew, args=(ended,), name="phyla-leases", daemon=True)
-        with tempfile.TemporaryDirectory(prefix="phyla-") as folder:
+        with contextlib.ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="phyla-"))
             try:
                 renewer.start()
+                stack.enter_context(self._end_what_remains())
                 for spec in self._specs:
                     self._start(replace(spec, beat_file=str(Path(folder) / f"{spec.index}.beat")))
                 self._watch()
@@ -156,6 +164,9 @@ class LocalLauncher:
             return
         Path(spec.beat_file).write_bytes(bytes(BEATS.size))
         log = self._logs / f"worker-{spec.index}.log"
+        self._started += 1
+        mark = f"{self._launch.id}:{self._started}:"
+        lock = self._launch.descriptor
         with log.open("a") as output:
             popen = subprocess.Popen(
                 [sys.executable, "-m", "phyla.launchers.process"],
@@ -165,23 +176,45 @@ class LocalLauncher:
                 env=child_environment(
                     {
                         "PYTHONUNBUFFERED": "1",
-                        "PHYLA_WORKER": "1",
+                        remains.VARIABLE: mark,
                         **thread_environment(len(self._specs)),
                         **self._environments[spec.index],
                     }
                 ),
                 start_new_session=True,
+                pass_fds=() if lock is None else (lock,),
                 text=True,
             )
         assert popen.stdin is not None
+        spec = replace(spec, name=self._launch.worker_name(spec.index, popen.pid))
         with contextlib.suppress(BrokenPipeError):
             # It died at once: its exit status and its log will tell.
             popen.stdin.write(spec.to_json() + "\n")
             popen.stdin.flush()
-        self._processes[spec.index] = _Process(spec, popen, worker_name(spec.index, popen.pid), log)
+        self._processes[spec.index] = _Process(spec, popen, spec.name, mark, log)
         if self._interrupted():
             # The interrupt came before this process could be told of it.
             popen.terminate()
+
+    @contextlib.contextmanager
+    def _end_what_remains(self) -> Iterator[None]:
+        """Have everything that workers started ended when this process is killed."""
+        if sys.platform != "linux":
+            yield
+            return
+        command = [sys.executable, "-I", "-S", remains.__file__, f"{self._launch.id}:"]
+        lock = self._launch.descriptor
+        with subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=() if lock is None else (lock,),
+        ) as helper:
+            # It goes on in the background.
+            helper.wait()
+            yield
 
     def _watch(self) -> None:
         collected_at = time.monotonic()
@@ -298,15 +331,14 @@ class LocalLauncher:
 
 
 def _close(process: _Process) -> None:
-    """Close the pipe, and end whatever the worker left running in its process group."""
+    """Close the pipe, and end whatever the worker left running."""
     if process.popen.stdin is not None:
         with contextlib.suppress(BrokenPipeError):
             # It died before it read everything.
             process.popen.stdin.close()
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.popen.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        return
+    remains.end_marked(process.mark)
 
 
 def _how(status: int) -> str:

@@ -75,22 +75,21 @@ def _make_evaluator(spec: WorkerSpec) -> Callable[[], None]:
     from phyla.launchers.runs import open_runs
     from phyla.settings import system_clock
     from phyla.store import open_store
-    from phyla.worker import Evaluator, Worker, worker_name
+    from phyla.worker import Evaluator, Worker
 
     store = open_store(spec.storage)
     opened = open_runs(store, spec.runs, gin_bindings=spec.gin_bindings)
-    name = worker_name(spec.index)
     evaluator = Evaluator(
         opened.client,
         opened.run_of,
         work_root=Path(spec.work_root),
-        name=name,
+        name=spec.name,
         clock=system_clock,
         timer=time.perf_counter,
     )
     worker = Worker(
         opened.client,
-        name=name,
+        name=spec.name,
         clock=system_clock,
         evaluator=evaluator,
         beat=_beats(Path(spec.beat_file)),
@@ -113,7 +112,6 @@ def _make_trainer(spec: WorkerSpec) -> Callable[[], None]:
         Trainer,
         Worker,
         WorkerContext,
-        worker_name,
     )
 
     train = None if spec.train is None else plugins.resolve(spec.train)
@@ -125,12 +123,11 @@ def _make_trainer(spec: WorkerSpec) -> Callable[[], None]:
     repository = open_checkpoints(store, study.name, Path(spec.checkpoints))
     repository.check_owner()
     work_root = Path(spec.work_root)
-    name = worker_name(spec.index)
     state = None
     if spec.setup is not None:
         directory = work_root / f"worker-{spec.index}"
         directory.mkdir(parents=True, exist_ok=True)
-        context = WorkerContext(name=name, index=spec.index, study=spec.study, working_dir=directory)
+        context = WorkerContext(name=spec.name, index=spec.index, study=spec.study, working_dir=directory)
         state = plugins.resolve(spec.setup)(context)
     client = LocalClient(store, study, rules, repository, collects=False)
     evaluator = None
@@ -145,7 +142,7 @@ def _make_trainer(spec: WorkerSpec) -> Callable[[], None]:
             client,
             lambda run: own,
             work_root=work_root,
-            name=name,
+            name=spec.name,
             clock=system_clock,
             timer=time.perf_counter,
             state=state,
@@ -163,7 +160,7 @@ def _make_trainer(spec: WorkerSpec) -> Callable[[], None]:
         )
     worker = Worker(
         client,
-        name=name,
+        name=spec.name,
         clock=system_clock,
         trainer=trainer,
         evaluator=evaluator,

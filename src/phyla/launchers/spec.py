@@ -39,6 +39,7 @@ class WorkerSpec:
         index: 0 .. workers - 1.
         beat_file: where the worker counts its progress, as `BEATS`.
         python_path: entries for `sys.path`.
+        name: of the worker; given when its process is started.
         outputs: directory of arrays and files that evaluations save.
         kinds: what to ask for: train, evaluate, or both.
         yields: whether `trial.report()` runs an eval task that waits.
@@ -54,6 +55,7 @@ class WorkerSpec:
     index: int
     beat_file: str
     python_path: tuple[str, ...]
+    name: str = ""
     runs: tuple[str, ...] = ()
     outputs: str = ""
     kinds: tuple[str, ...] = ("train",)

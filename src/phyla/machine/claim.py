@@ -324,7 +324,10 @@ def _ended(view: View) -> SetStudyState:
     why += lines[-1] if lines else "no message"
     if len(broken) < len(members):
         return SetStudyState(StudyState.COMPLETED, f"given up member{why}")
-    message = f"every member was given up, member{why}. Nothing is lost: mend the cause, then resume the study."
+    message = (
+        f"every member was given up, member{why}. Completed trials are kept; what the broken ones trained "
+        "is lost. Fix the cause, then resume the study."
+    )
     return SetStudyState(StudyState.FAILED, message)
 
 

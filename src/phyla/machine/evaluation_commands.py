@@ -114,6 +114,14 @@ class RenewEvalAttempts:
 
 @final
 @dataclass(frozen=True, slots=True)
+class LimitNotBefore:
+    """Let pending eval tasks that could only start later start at this time."""
+
+    latest: float
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class InsertResult:
     """Add a result to the ledger; one that is there under the same key stays as it is."""
 
@@ -149,6 +157,7 @@ EvalCommand: TypeAlias = (
     | InsertEvalAttempt
     | EndEvalAttempt
     | RenewEvalAttempts
+    | LimitNotBefore
     | InsertResult
     | InsertEvent
     | SetRunState

@@ -122,6 +122,13 @@ class EvalView(Protocol):
         """Return running attempts whose lease ran out before `now()`, longest first."""
         ...
 
+    def claimed_ahead(self, expires_after: float) -> Sequence[EvalAttempt]:
+        """Return running attempts that were claimed after `now()`, and whose lease lasts beyond a time.
+
+        There are some after the clock was set back.
+        """
+        ...
+
     def running_evaluations(self, worker: str | None = None) -> Sequence[EvalAttempt]:
         """Return the running attempts of one worker, or all of them."""
         ...

@@ -323,7 +323,8 @@ def _quarantine(view: View, rules: Rules, trial: TrialRecord, failures: int, err
         message = (
             f"{in_a_row} trials in a row failed, the last one (trial {trial.id} of member {trial.member}) with: "
             f"{error.strip().splitlines()[-1] if error.strip() else 'no message'}. "
-            "Nothing is lost: mend the cause, then resume the study."
+            "Completed trials are kept; what the failed ones trained is lost. Fix the cause, then resume the "
+            "study."
         )
         commands.append(SetStudyState(StudyState.FAILED, message))
     return commands

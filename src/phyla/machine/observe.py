@@ -129,7 +129,8 @@ def _group(
         trial=found.trial if fitness else None,
         member=found.member if fitness else None,
         created_at=now,
-        not_before=0.0 if fitness else found.written_at + suite.policy.start_delay_s,
+        # What was written while a clock was ahead was written by now.
+        not_before=0.0 if fitness else min(found.written_at, now) + suite.policy.start_delay_s,
     )
     if isinstance(decided, Skip):
         return replace(group, state=GroupState.SKIPPED, why=decided.why, ended_at=now), ()

@@ -172,8 +172,8 @@ def _unscored(
     if in_a_row >= fitness.max_partial and population.study().state is StudyState.RUNNING:
         message = (
             f"{in_a_row} groups of suite {group.suite!r} in a row ended partial, the last on trial {trial.id}: "
-            f"{group.why}. Without fitness the population cannot go on. Nothing is lost: mend the cause, then "
-            "resume the study."
+            f"{group.why}. Without fitness the population cannot go on. Completed trials are kept, and "
+            "running ones finish. Fix the cause, then resume the study."
         )
         commands.append(SetStudyState(StudyState.FAILED, message))
     return commands

@@ -111,7 +111,9 @@ def judge(
     if grids and found.tally is not None and found.tally != before:
         commands.append(SetTally(trial.id, trial.token, found.tally, tuple(found.marks)))
     if found.broken is not None and view.study().state is StudyState.RUNNING:
-        message = f"{found.broken}. Nothing is lost: mend it, then resume the study."
+        message = (
+            f"{found.broken}. Completed trials are kept, and running ones finish. Fix it, then resume the study."
+        )
         commands.append(SetStudyState(StudyState.FAILED, message))
     if found.reason is not None:
         commands += _stop(view, trial, found.reason)

@@ -61,6 +61,13 @@ class View(Population, Protocol):
         """Return running attempts whose lease ran out before `now()`, longest first."""
         ...
 
+    def claimed_ahead(self, expires_after: float) -> Sequence[Attempt]:
+        """Return running attempts that were claimed after `now()`, and whose lease lasts beyond a time.
+
+        There are some after the clock was set back.
+        """
+        ...
+
     def running(self, worker: str | None = None) -> Sequence[Attempt]:
         """Return the running attempts of one worker, or all of them."""
         ...

@@ -55,7 +55,7 @@ class Attempt:
         trial: id of the trial.
         token: fencing token; 1 for the trial's first attempt.
         study: id of the study.
-        worker: `host:slot:pid:start` of the process that works on it.
+        worker: `host:slot:pid:launch` of the process that works on it.
         state: running, or how it ended.
         claimed_at: seconds since the epoch.
         expires_at: when the lease runs out unless it is renewed.

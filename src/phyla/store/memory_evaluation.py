@@ -13,6 +13,7 @@ from phyla.machine.evaluation_commands import (
     InsertGroup,
     InsertResult,
     InsertSeen,
+    LimitNotBefore,
     RenewEvalAttempts,
     Reprioritise,
     SetRunState,
@@ -231,6 +232,11 @@ class MemoryEvaluation:
         late = [attempt for attempt in self.running_evaluations() if attempt.expires_at < self._now]
         return sorted(late, key=lambda a: (a.expires_at, a.task))[:limit]
 
+    def claimed_ahead(self, expires_after: float) -> Sequence[EvalAttempt]:
+        """Return running attempts that were claimed after `now()`, and whose lease lasts beyond a time."""
+        running = self.running_evaluations()
+        return [row for row in running if row.expires_at > expires_after and row.claimed_at > self._now]
+
     def events(self, *, after: int = 0) -> Sequence[EvalEvent]:
         """Return events by id."""
         return [e for key, e in sorted(self._l.events.items()) if key > after and e.run == self._id]
@@ -293,6 +299,9 @@ class MemoryEvaluation:
                 for attempt in self.running_evaluations(worker):
                     renewed = replace(attempt, expires_at=expires_at)
                     self._changes.set(tables.attempts, (attempt.task, attempt.token), renewed)
+            case LimitNotBefore(latest):
+                for task in [task for task in self._pending() if task.not_before > latest]:
+                    self._changes.set(tables.tasks, task.id, replace(task, not_before=latest))
             case InsertResult(r):
                 if _ledger_key(r) not in tables.results:
                     self._changes.set(tables.results, _ledger_key(r), r)

@@ -17,15 +17,27 @@ from phyla.errors import (
 )
 from phyla.machine import Claimed, Ended, Failure, NoWork, Outdated
 from phyla.records import StudyState, TrialRecord
+from phyla.study.liveness import take_back
 from phyla.study.opened import OpenedStudy
 from phyla.study.unreported import Unreported
-from phyla.worker import Trial, unusable_start
+from phyla.worker import Launch, Trial, unusable_start
 
 if TYPE_CHECKING:
     from phyla.study.study import Study
 
 
-def ask(study: "Study", opened: OpenedStudy, count: int) -> list[Trial]:
+def launched(study: "Study", opened: OpenedStudy) -> Launch:
+    """Return the launch under which this process asks, and take back what dead ones held.
+
+    Raises:
+        StoreError: the database failed.
+    """
+    launch = Launch(study.places.locks, opened.store.url, [study.name])
+    take_back(opened, launch)
+    return launch
+
+
+def ask(study: "Study", opened: OpenedStudy, worker: str, count: int) -> list[Trial]:
     """Claim so many trials at most.
 
     Raises:
@@ -39,7 +51,7 @@ def ask(study: "Study", opened: OpenedStudy, count: int) -> list[Trial]:
     trials: list[Trial] = []
     rest: NoWork | None = None
     while rest is None and len(trials) < count:
-        _, claimed, rest = opened.client.exchange((), opened.worker, count - len(trials))
+        _, claimed, rest = opened.client.exchange((), worker, count - len(trials))
         trials += _usable(study, opened, [work.trial for work in claimed if isinstance(work, Claimed)])
     if not trials and isinstance(rest, Outdated):
         raise StudyChanged(rest.why)
@@ -93,6 +105,7 @@ def metrics_of(
 
 def tell(
     opened: OpenedStudy,
+    worker: str,
     unreported: Unreported,
     trials: Sequence[Trial],
     metrics: Sequence[Mapping[str, Any]],
@@ -102,6 +115,7 @@ def tell(
 
     Args:
         opened: their study.
+        worker: name of this process as a worker.
         unreported: looks out for metrics that are not reported.
         trials: the trials.
         metrics: last metrics to report, one mapping per trial, or none.
@@ -126,7 +140,7 @@ def tell(
         for index, trial in enumerate(trials)
     ]
     try:
-        answers, _, _ = opened.client.exchange(completions, opened.worker, 0)
+        answers, _, _ = opened.client.exchange(completions, worker, 0)
     except StoreError:
         for trial, completion in zip(trials, completions, strict=True):
             trial.give_back(completion.reports)
@@ -135,7 +149,7 @@ def tell(
     with contextlib.suppress(StoreError):
         if finished(opened):
             # Who asks, and gets nothing, ends a study whose members are all done.
-            opened.client.exchange((), opened.worker, 1)
+            opened.client.exchange((), worker, 1)
     unreported.look(opened.store, opened.record.id, at_once=True)
     for answer in answers:
         if isinstance(answer, LeaseLost):

@@ -246,7 +246,7 @@ def _schema(found: str | None, head: str) -> Finding:
 
 def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool) -> Iterator[Finding]:
     from phyla.local_client import known_checkpoints, open_checkpoints, sort_out
-    from phyla.worker import is_alive_here
+    from phyla.worker import dead_launches, launch_of
 
     about = f"study {study.name}"
     repository = open_checkpoints(store, study.name, places.checkpoints(study.name))
@@ -262,13 +262,14 @@ def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool)
         rows = reader.live_checkpoints()
         damaged = reader.damaged_checkpoints()
         running = reader.running()
+        now = reader.now()
     strange = [*found.unknown, *found.forgotten]
     if strange:
         more = "" if len(strange) <= UNKNOWN_SHOWN else f" and {len(strange) - UNKNOWN_SHOWN} more"
         yield Finding(
             Verdict.WARN,
             about,
-            f"{len(strange)} directories in {places.checkpoints(study.name)} are none that this store knows: "
+            f"{len(strange)} directories in {places.checkpoints(study.name)} are not known to this store: "
             f"{', '.join(strange[:UNKNOWN_SHOWN])}{more}",
             "phyla leaves them alone; delete them yourself if nobody needs them",
         )
@@ -280,7 +281,7 @@ def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool)
             problems.append((row.name, str(error)))
         else:
             if digest != row.digest:
-                text = f"the manifest of checkpoint {row.name} has digest {digest}, the study recorded {row.digest}"
+                text = f"the manifest of checkpoint {row.name} has digest {digest}, the study {row.digest}"
                 problems.append((row.name, text))
     if problems:
         # A worker that collects or a study that is deleted at this moment is no problem.
@@ -311,11 +312,12 @@ def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool)
             f"found damaged when the study used them: {len(damaged)}: {texts}",
             "the study does not use them any more, and their files are kept; look at the disk's health",
         )
-    dead = sorted({attempt.worker for attempt in running if is_alive_here(attempt.worker) is False})
-    if dead:
+    dead = dead_launches(places.locks, {launch_of(attempt.worker) for attempt in running})
+    held = sorted({row.worker for row in running if row.expires_at < now or launch_of(row.worker) in dead})
+    if held:
         yield Finding(
             Verdict.WARN,
             f"{about} leases",
-            f"held by {', '.join(dead)}, which ended without giving them back",
+            f"held by {', '.join(held)}, which ended without giving them back, or do not renew them",
             "nothing to do: they are taken back when the study is run again, or when they run out",
         )

@@ -13,7 +13,6 @@ from phyla.records import RunKind, RunRecord, StudyRecord
 from phyla.store import Store, open_store
 from phyla.study.reconciling import reconcile
 from phyla.study.starts import check_usable
-from phyla.worker import worker_name
 
 if TYPE_CHECKING:
     from phyla.study.study import Study
@@ -29,7 +28,6 @@ class OpenedStudy:
         record: the study, as it was when it was opened.
         repository: its checkpoints.
         client: what workers of this process ask.
-        worker: name of this process as a worker.
         references: names of the functions that worker processes import; None where there are none to start.
         run: the run under which its checkpoints are evaluated; None without suites.
         works: whether its checkpoint directory was claimed, so that it may be worked on.
@@ -39,7 +37,6 @@ class OpenedStudy:
     record: StudyRecord
     repository: LocalCheckpoints
     client: LocalClient
-    worker: str
     references: tuple[str | None, str | None]
     run: RunRecord | None
     works: bool
@@ -104,7 +101,6 @@ def open_study(
         record=record,
         repository=repository,
         client=client,
-        worker=worker_name(),
         references=references,
         run=_run_record(study, store, record) if study.rules.suites else None,
         works=works,

@@ -63,6 +63,11 @@ class Places:
         """Return the directory of links to the best checkpoints of one watched run."""
         return self.home / "best" / run
 
+    @property
+    def locks(self) -> Path | None:
+        """Return the directory of the locks of launches; None where no other process can see the store."""
+        return None if self.storage == "memory://" else self.home / "locks"
+
     def logs(self, study: str) -> Path:
         """Return the directory of one study's worker logs."""
         return self.home / "logs" / study

@@ -12,6 +12,7 @@ from phyla.launchers import LocalLauncher, WorkerSpec
 from phyla.machine import Outdated
 from phyla.records import StudyState
 from phyla.study.interrupting import interrupts
+from phyla.study.liveness import others_at_work, take_back
 from phyla.study.opened import OpenedStudy
 from phyla.study.outputs import remove_leftovers
 from phyla.study.results import Results
@@ -19,12 +20,11 @@ from phyla.study.unreported import Unreported
 from phyla.worker import (
     EvaluatedRun,
     Evaluator,
+    Launch,
     StudySources,
     Trainer,
     Worker,
     WorkerContext,
-    is_alive_here,
-    worker_name,
 )
 
 if TYPE_CHECKING:
@@ -105,8 +105,34 @@ def run_study(
         KeyboardInterrupt: a person stopped it.
         StoreError: the database failed.
     """
+    with Launch(study.places.locks, opened.store.url, [study.name]) as launch:
+        return _run(
+            study,
+            opened,
+            launch,
+            unreported,
+            kinds=kinds,
+            environments=environments,
+            evaluators=evaluators,
+            on_progress=on_progress,
+            on_interrupt=on_interrupt,
+        )
+
+
+def _run(
+    study: "Study",
+    opened: OpenedStudy,
+    launch: Launch,
+    unreported: Unreported,
+    *,
+    kinds: frozenset[str],
+    environments: Sequence[Mapping[str, str]],
+    evaluators: int,
+    on_progress: Callable[[Results], None] | None,
+    on_interrupt: Callable[[], None],
+) -> Results:
     results = Results(opened.store, opened.record, study.places)
-    _resume(study, opened)
+    _resume(study, opened, launch)
 
     def tick() -> None:
         unreported.look(opened.store, opened.record.id)
@@ -115,21 +141,21 @@ def run_study(
 
     try:
         if environments:
-            launcher = _launcher(study, opened, environments, kinds, evaluators, tick, on_interrupt)
+            launcher = _launcher(study, opened, launch, environments, kinds, evaluators, tick, on_interrupt)
             finished = launcher.run()
         else:
-            finished = _run_here(study, opened, kinds, tick, on_interrupt)
+            finished = _run_here(study, opened, launch.worker_name(), kinds, tick, on_interrupt)
         unreported.look(opened.store, opened.record.id, at_once=True)
         opened.client.collect()
         opened.client.recover()
     except CheckpointsAbsent as error:
-        if results.state is StudyState.RUNNING and not _others_at_work(opened):
+        if results.state is StudyState.RUNNING and not others_at_work(opened, launch):
             opened.store.set_state(opened.record.id, StudyState.STOPPED, str(error))
         raise
     _clean_outputs(study, opened)
     record = results.study()
     if not finished:
-        if record.state is StudyState.RUNNING and not _others_at_work(opened):
+        if record.state is StudyState.RUNNING and not others_at_work(opened, launch):
             opened.store.set_state(record.id, StudyState.STOPPED, "interrupted; run it again to resume")
         raise KeyboardInterrupt
     if record.state is StudyState.FAILED:
@@ -137,19 +163,12 @@ def run_study(
     return results
 
 
-def _resume(study: "Study", opened: OpenedStudy) -> None:
+def _resume(study: "Study", opened: OpenedStudy, launch: Launch) -> None:
     opened.claim()
     record = opened.client.study()
     if record.state in (StudyState.STOPPED, StudyState.FAILED):
         opened.store.set_state(record.id, StudyState.RUNNING)
-    with opened.store.reader(record.id) as reader:
-        holders = {attempt.worker for attempt in reader.running()}
-    if opened.run is not None:
-        with opened.store.evaluations(opened.run) as evaluations:
-            holders |= {attempt.worker for attempt in evaluations.running_evaluations()}
-    for holder in holders:
-        if is_alive_here(holder) is False:
-            opened.client.lose_worker(holder, "its process was gone when the study was resumed", counts=False)
+    take_back(opened, launch)
     opened.client.recover()
     _clean_outputs(study, opened)
 
@@ -160,24 +179,18 @@ def _clean_outputs(study: "Study", opened: OpenedStudy) -> None:
             remove_leftovers(evaluations, study.places.outputs(study.name))
 
 
-def _others_at_work(opened: OpenedStudy) -> bool:
-    """Return whether workers of another run, here or elsewhere, hold work of the study."""
-    with opened.store.reader(opened.record.id) as reader:
-        return any(is_alive_here(attempt.worker) is not False for attempt in reader.running())
-
-
 # In this process
 
 
 def _run_here(
     study: "Study",
     opened: OpenedStudy,
+    name: str,
     kinds: frozenset[str],
     tick: Callable[[], None],
     on_interrupt: Callable[[], None],
 ) -> bool:
     """Work in this process; return whether nobody interrupted it."""
-    name = worker_name()
     worker = _worker(study, opened, kinds, name)
     with interrupts(worker.stop, on_interrupt) as interrupted:
         try:
@@ -243,6 +256,7 @@ def _worker(study: "Study", opened: OpenedStudy, kinds: frozenset[str], name: st
 def _launcher(
     study: "Study",
     opened: OpenedStudy,
+    launch: Launch,
     environments: Sequence[Mapping[str, str]],
     kinds: frozenset[str],
     evaluators: int,
@@ -273,6 +287,7 @@ def _launcher(
     return LocalLauncher(
         opened.client,
         specs,
+        launch=launch,
         environments=environments,
         logs=study.places.logs(study.name),
         renew_s=study.rules.lease_s / 3,

@@ -25,7 +25,7 @@ from phyla.study.unreported import Unreported
 if TYPE_CHECKING:
     from phyla.evaluation import Suite
     from phyla.study.opened import OpenedStudy
-    from phyla.worker import Trial, WorkerContext
+    from phyla.worker import Launch, Trial, WorkerContext
 
 NAME = re.compile(r"[\w][\w.-]{0,99}")
 
@@ -143,6 +143,7 @@ class Study:
         self._unreported = Unreported(name, self.rules)
         self._extend = extend
         self._opened: OpenedStudy | None = None
+        self._launch: Launch | None = None
 
     def replicate(self, index: int) -> "Study":
         """Return this study with another name, `NAME-r{index}`, and another seed; see `phyla.run_replicates`.
@@ -161,6 +162,7 @@ class Study:
         made.seed = replicate_seed(self.seed, index)
         made._unreported = Unreported(made.name, made.rules)
         made._opened = None
+        made._launch = None
         if not NAME.fullmatch(made.name):
             raise ConfigurationError(f"study name {made.name!r} of a replicate has more than 100 characters")
         return made
@@ -277,7 +279,8 @@ class Study:
         """
         from phyla.study import ask_tell
 
-        trials = ask_tell.ask(self, self._open((None, None)), count or 1)
+        opened = self._open((None, None))
+        trials = ask_tell.ask(self, opened, self._worker(opened), count or 1)
         if count is not None:
             return trials
         return trials[0] if trials else None
@@ -319,12 +322,20 @@ class Study:
         if error is not None:
             ask_tell.tell_failed(opened, many, error)
         else:
-            ask_tell.tell(opened, self._unreported, many, each, checkpoint)
+            ask_tell.tell(opened, self._worker(opened), self._unreported, many, each, checkpoint)
 
     def renew(self) -> None:
         """Renew the leases of the trials that this process asked for."""
         opened = self._open((None, None))
-        opened.client.renew(opened.worker)
+        opened.client.renew(self._worker(opened))
+
+    def _worker(self, opened: "OpenedStudy") -> str:
+        """Return the name under which this process asks."""
+        from phyla.study import ask_tell
+
+        if self._launch is None:
+            self._launch = ask_tell.launched(self, opened)
+        return self._launch.worker_name()
 
     @property
     def finished(self) -> bool:

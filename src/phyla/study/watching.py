@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from phyla.launchers.runs import OpenedRuns, RunConfig
     from phyla.store import Store
     from phyla.watcher import Follow, Following
+    from phyla.worker import Launch
 
 TELL_EVERY_S = 0.5
 SHARE = 20
@@ -93,6 +94,7 @@ def watch(
         KeyboardInterrupt: a person stopped it; watch again to resume.
         StoreError: the database failed.
     """
+    from phyla.study.liveness import take_back_run
     from phyla.watcher import Follow, Following
 
     places = Places.of(home, storage, checkpoints)
@@ -114,7 +116,9 @@ def watch(
             config = _config(target, chosen, places, format, options or {}, how, snapshot_dir, lease_s)
             _create(store, target, config, name_of)
         opened = _opened(store, targets, chosen, workers, gin_bindings)
-        _lose_the_dead(store, opened)
+        launch = stack.enter_context(_launch(places, store, [target.name for target in targets]))
+        for run in opened.runs.values():
+            take_back_run(store, run.record, run.controller.lose_worker, launch)
         changes = Changes(store, [run.record for run in opened.runs.values()])
         for run in opened.runs.values():
             run.controller.backfill()
@@ -129,13 +133,14 @@ def watch(
                 opened.client,
                 _specs(places, [target.name for target in targets], workers, gin_bindings),
                 places,
+                launch=launch,
                 lease_s=opened.lease_s,
                 gpus_per_worker=gpus_per_worker,
                 tick=tell,
                 on_interrupt=on_interrupt,
             )
         else:
-            finished = _in_process(opened, places, tell, on_interrupt)
+            finished = _in_process(opened, launch.worker_name(), places, tell, on_interrupt)
         follow.stop()
         if follow.error is not None:
             raise follow.error
@@ -217,6 +222,7 @@ def evaluate(
                 client,
                 specs,
                 places,
+                launch=stack.enter_context(_launch(places, store, wanted)),
                 lease_s=lease_s,
                 gpus_per_worker=gpus_per_worker,
                 tick=_Tell(Changes(store, runs), on_change, None),
@@ -249,6 +255,12 @@ def _open_store(places: Places) -> "Store":
     from phyla.store import open_store
 
     return open_store(places.storage)
+
+
+def _launch(places: Places, store: "Store", names: Sequence[str]) -> "Launch":
+    from phyla.worker import Launch
+
+    return Launch(places.locks, store.url, names)
 
 
 def _lock(places: Places, run: str) -> Any:
@@ -318,19 +330,6 @@ def _opened(
     # With worker processes the suites must be found by name, and are: better now than in each worker.
     here = {} if workers else dict.fromkeys(names, suites)
     return open_runs(store, names, suites=here, gin_bindings=gin)
-
-
-def _lose_the_dead(store: "Store", opened: "OpenedRuns") -> None:
-    """Take back at once what workers of this machine held that are dead."""
-    from phyla.worker import is_alive_here
-
-    for run in opened.runs.values():
-        with store.evaluations(run.record) as reader:
-            holders = {attempt.worker for attempt in reader.running_evaluations()}
-        for holder in holders:
-            if is_alive_here(holder) is False:
-                why = "its process was gone when the run was resumed"
-                run.controller.lose_worker(holder, why, counts=False)
 
 
 def _followers(store: "Store", opened: "OpenedRuns", targets: Sequence[Target], places: Places) -> list[Any]:
@@ -446,6 +445,7 @@ def _with_processes(
     specs: "Sequence[WorkerSpec]",
     places: Places,
     *,
+    launch: "Launch",
     lease_s: float,
     gpus_per_worker: float,
     tick: Callable[[], None],
@@ -456,6 +456,7 @@ def _with_processes(
     launcher = LocalLauncher(
         client,
         specs,
+        launch=launch,
         environments=gpu_environments(len(specs), gpus_per_worker),
         logs=places.logs(specs[0].study or specs[0].runs[0]),
         renew_s=lease_s / 3,
@@ -467,11 +468,14 @@ def _with_processes(
 
 
 def _in_process(
-    opened: "OpenedRuns", places: Places, tick: Callable[[], None], on_interrupt: Callable[[], None]
+    opened: "OpenedRuns",
+    name: str,
+    places: Places,
+    tick: Callable[[], None],
+    on_interrupt: Callable[[], None],
 ) -> bool:
-    from phyla.worker import Evaluator, Worker, worker_name
+    from phyla.worker import Evaluator, Worker
 
-    name = worker_name()
     first = next(iter(opened.runs.values()))
     evaluator: Evaluator = Evaluator(
         opened.client,

@@ -5,7 +5,7 @@ from phyla.worker.bindings import Bindings
 from phyla.worker.evaluated_run import EvaluatedRun
 from phyla.worker.evaluation import Evaluation, EvaluationCheckpoint, Shard
 from phyla.worker.evaluator import Evaluator
-from phyla.worker.identity import is_alive_here, worker_name
+from phyla.worker.launch import Launch, dead_launches, launch_of
 from phyla.worker.loop import Worker, WorkerContext
 from phyla.worker.sources import Sources, StudySources
 from phyla.worker.trainer import Trainer
@@ -17,6 +17,7 @@ __all__ = [
     "Evaluation",
     "EvaluationCheckpoint",
     "Evaluator",
+    "Launch",
     "Parent",
     "Shard",
     "Sources",
@@ -25,8 +26,8 @@ __all__ = [
     "Trial",
     "Worker",
     "WorkerContext",
-    "is_alive_here",
+    "dead_launches",
+    "launch_of",
     "task_results",
     "unusable_start",
-    "worker_name",
 ]

@@ -30,7 +30,7 @@ class WorkerContext:
     """What the study's `setup(worker)` gets, once per process.
 
     Attributes:
-        name: `host:slot:pid:start` of this process.
+        name: `host:slot:pid:launch` of this process.
         index: 0 .. workers - 1.
         study: name of the study.
         working_dir: a directory of this worker, for caches and logs.
@@ -48,7 +48,7 @@ class Worker:
 
     Args:
         client: where work comes from.
-        name: `host:slot:pid:start`.
+        name: `host:slot:pid:launch`.
         clock: tells the time.
         trainer: trains trials; None to train none.
         evaluator: runs eval tasks; None to run none.
@@ -227,6 +227,6 @@ class Worker:
                 # A lease lasts for several of these; the next one may succeed.
                 if self._trainer is not None:
                     self._trainer.flush()
-                if self._renew_s is not None and self._clock() - renewed_at >= self._renew_s:
+                if self._renew_s is not None and not 0 <= self._clock() - renewed_at < self._renew_s:
                     self._client.renew(self._name)
                     renewed_at = self._clock()

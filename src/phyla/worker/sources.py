@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Protocol, final
 
 from phyla.checkpoints import CheckpointRepository
-from phyla.errors import CheckpointError
 from phyla.records import Seen
 
 

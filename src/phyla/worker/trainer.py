@@ -229,7 +229,11 @@ class Trainer:
         finally:
             with contextlib.suppress(LeaseLost):
                 self._client.release(record.id, record.token)
-            self._client.end_study(StudyState.FAILED, f"{message} Nothing is lost: then run the study again.")
+            kept = (
+                "Completed trials and saved progress are kept; what trial "
+                f"{record.id} trained since is repeated."
+            )
+            self._client.end_study(StudyState.FAILED, f"{message} Then run the study again. {kept}")
 
     def _raised(self, trial: Trial, error: Exception | SystemExit) -> None:
         self._release_if_absent(trial.record)

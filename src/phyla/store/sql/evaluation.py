@@ -300,6 +300,11 @@ class SqlEvaluation:
         rows = self._all(self._sql.expired, k_now=self._now, k_limit=limit)
         return [eval_attempt_record(row) for row in rows]
 
+    def claimed_ahead(self, expires_after: float) -> Sequence[EvalAttempt]:
+        """Return running attempts that were claimed after `now()`, and whose lease lasts beyond a time."""
+        rows = self._all(self._sql.claimed_ahead, k_now=self._now, k_expires_after=expires_after)
+        return [eval_attempt_record(row) for row in rows]
+
     def events(self, *, after: int = 0) -> Sequence[EvalEvent]:
         """Return events by id."""
         return [event_record(row) for row in self._all(self._sql.events, k_after=after)]

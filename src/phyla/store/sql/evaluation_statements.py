@@ -44,6 +44,7 @@ HOW = sa.bindparam("k_how", type_=sa.Text)
 SHARDS = sa.bindparam("k_shards", type_=sa.Integer)
 WORKER = sa.bindparam("k_worker", type_=sa.Text)
 NOW = sa.bindparam("k_now", type_=sa.Double)
+EXPIRES_AFTER = sa.bindparam("k_expires_after", type_=sa.Double)
 LIMIT = sa.bindparam("k_limit", type_=sa.Integer)
 AFTER = sa.bindparam("k_after", type_=sa.BigInteger)
 
@@ -225,6 +226,9 @@ class EvalStatements:
         self.insert_task = self._compile(
             eval_tasks.insert().inline(), [column.name for column in t if column is not t.id]
         )
+        self.limit_not_before = self._compile(
+            eval_tasks.update().where(mine, PENDING, t.not_before > NOW), ["not_before"]
+        )
         evaluation = t.kind == sa.literal_column("'evaluate'")
         self.reprioritise_tasks = self._compile(
             eval_tasks.update().where(t.group_id == GROUP, PENDING, evaluation), ["priority"]
@@ -281,6 +285,8 @@ class EvalStatements:
             .offset(ZERO),
             " FOR UPDATE OF eval_tasks, eval_groups SKIP LOCKED",
         )
+        ahead = running.where(a.expires_at > EXPIRES_AFTER, a.claimed_at > NOW)
+        self.claimed_ahead = self._compile(ahead)
         self.insert_attempt = self._compile(
             eval_attempts.insert().inline(), [column.name for column in eval_attempts.columns]
         )

@@ -13,6 +13,7 @@ from phyla.machine.evaluation_commands import (
     InsertGroup,
     InsertResult,
     InsertSeen,
+    LimitNotBefore,
     RenewEvalAttempts,
     Reprioritise,
     SetRunState,
@@ -176,6 +177,10 @@ class EvalWriter:
         values = {"expires_at": command.expires_at, "k_run": self._id, "k_worker": command.worker}
         self._cursor.execute(self._sql.renew_attempts, values)
 
+    def _limit_not_before(self, command: LimitNotBefore) -> None:
+        values = {"not_before": command.latest, "k_run": self._id, "k_now": command.latest}
+        self._cursor.execute(self._sql.limit_not_before, values)
+
     def _insert_result(self, command: InsertResult) -> None:
         self._cursor.execute(self._sql.insert_result, result_values(command.result))
 
@@ -200,6 +205,7 @@ _WAYS: dict[type, Callable[[EvalWriter, Any], None]] = {
     InsertEvalAttempt: EvalWriter._insert_attempt,
     EndEvalAttempt: EvalWriter._end_attempt,
     RenewEvalAttempts: EvalWriter._renew_attempts,
+    LimitNotBefore: EvalWriter._limit_not_before,
     InsertResult: EvalWriter._insert_result,
     InsertEvent: EvalWriter._insert_event,
     SetRunState: EvalWriter._set_run_state,

@@ -57,6 +57,7 @@ YOUNGEST = sa.bindparam("k_youngest", type_=sa.BigInteger)
 STEP = sa.bindparam("k_step", type_=sa.BigInteger)
 OLDEST = sa.bindparam("k_oldest", type_=sa.BigInteger)
 NOW = sa.bindparam("k_now", type_=sa.Double)
+EXPIRES_AFTER = sa.bindparam("k_expires_after", type_=sa.Double)
 LIMIT = sa.bindparam("k_limit", type_=sa.Integer)
 OFFSET = sa.bindparam("k_offset", type_=sa.Integer)
 AFTER = sa.bindparam("k_after", type_=sa.BigInteger)
@@ -426,6 +427,8 @@ class Statements:
                 skip=True,
             )
         )
+        ahead = running.where(a.expires_at > EXPIRES_AFTER, a.claimed_at > NOW)
+        self.claimed_ahead = self._compile(ahead)
         self.insert_attempt = self._insert(attempts)
         self.end_attempt = self._compile(
             attempts.update().where(a.trial == TRIAL, a.token == TOKEN),

@@ -357,6 +357,11 @@ class SqlTransaction:
         rows = self._all(self._sql.expired, k_now=self._now, k_limit=limit)
         return [attempt_record(row) for row in rows]
 
+    def claimed_ahead(self, expires_after: float) -> Sequence[Attempt]:
+        """Return running attempts that were claimed after `now()`, and whose lease lasts beyond a time."""
+        rows = self._all(self._sql.claimed_ahead, k_now=self._now, k_expires_after=expires_after)
+        return [attempt_record(row) for row in rows]
+
     def reports(self, trial: int, token: int | None = None) -> Sequence[Report]:
         """Return what a trial reported, in order."""
         if token is None:

@@ -1,0 +1,164 @@
+"""Launches: one start of phyla that works, a supervisor with its workers or a process that works by itself."""
+
+import json
+import os
+import platform
+import re
+import secrets
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self, final
+
+from phyla.store.sql.file_systems import is_local
+
+try:
+    import fcntl
+except ImportError:  # Windows: what a launch that died held comes back when its leases run out.
+    fcntl = None  # type: ignore[assignment]  # a module that is missing here
+
+_ID = re.compile(r"[0-9a-f]{16}")
+
+
+@final
+class Launch:
+    """The id of a launch, and a kernel lock that is free only once all its processes are gone.
+
+    The lock is on a file `ID.lock`. Worker processes inherit its descriptor. The file says which work of which
+    store the launch is for. Without a file only leases tell whether the launch is alive. A launch that is not
+    closed ends with its process.
+
+    Args:
+        folder: where the lock file goes; None, or a folder on a file system that other machines may share, for no
+            lock.
+        storage: URL of the store.
+        names: the study, or the runs, that it works for.
+
+    Attributes:
+        id: part of the names of its workers.
+        descriptor: of the lock file; None without one.
+    """
+
+    def __init__(self, folder: Path | None, storage: str, names: Sequence[str]) -> None:
+        self.id = secrets.token_hex(8)
+        self.descriptor: int | None = None
+        self._folder = folder
+        self._storage = storage
+        self._names = tuple(names)
+        if folder is None or fcntl is None:
+            return
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if is_local(folder):
+                self.descriptor = self._locked(folder)
+        except OSError:
+            # Leases decide.
+            self.descriptor = None
+
+    def _locked(self, folder: Path) -> int:
+        # Nobody looks at the file before it is locked and complete.
+        draft = folder / f".{self.id}"
+        descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.write(descriptor, json.dumps({"storage": self._storage, "names": self._names}).encode())
+            draft.rename(folder / f"{self.id}.lock")
+        except BaseException:
+            os.close(descriptor)
+            draft.unlink(missing_ok=True)
+            raise
+        return descriptor
+
+    def worker_name(self, slot: int = 0, pid: int | None = None) -> str:
+        """Return the name `host:slot:pid:launch` of a worker, by default of this process."""
+        host = (platform.node() or "localhost").replace(":", "-")
+        return f"{host}:{slot}:{os.getpid() if pid is None else pid}:{self.id}"
+
+    def dead(self, ids: Collection[str]) -> frozenset[str]:
+        """Return which launches certainly have no process any more: those whose lock file is here, and free."""
+        return dead_launches(self._folder, ids)
+
+    def predecessors(self) -> frozenset[str]:
+        """Return the dead launches that worked for some of the same as this one."""
+        return frozenset(each for each in self._for_the_same() if self.dead([each]))
+
+    def has_company(self) -> bool:
+        """Return whether another launch that works for some of the same is alive here."""
+        return any(not self.dead([each]) for each in self._for_the_same())
+
+    def _for_the_same(self) -> list[str]:
+        return [] if self.descriptor is None or self._folder is None else self._listed(self._folder)
+
+    def _listed(self, folder: Path) -> list[str]:
+        found = []
+        for path in folder.glob("*.lock"):
+            try:
+                told = json.loads(path.read_text())
+            except (OSError, ValueError):
+                continue
+            same = told.get("storage") == self._storage and not set(self._names).isdisjoint(told.get("names", ()))
+            if same and path.stem != self.id:
+                found.append(path.stem)
+        return found
+
+    def forget(self, launch: str) -> None:
+        """Remove the lock file of a dead launch, once nothing is held in its name any more."""
+        if self._folder is not None:
+            _remove(self._folder / f"{launch}.lock")
+
+    def close(self) -> None:
+        """End the launch; none of its workers is alive, and nothing is held in its name."""
+        self.forget(self.id)
+        self._unlock()
+
+    def _unlock(self) -> None:
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+            self.descriptor = None
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it. After an error its work may still be held, so the next launch finds its file, unlocked."""
+        if kind is None:
+            self.close()
+        else:
+            self._unlock()
+
+
+def launch_of(worker: str) -> str:
+    """Return the id of the launch that a worker is of."""
+    return worker.rsplit(":", 1)[-1]
+
+
+def dead_launches(folder: Path | None, ids: Collection[str]) -> frozenset[str]:
+    """Return which launches certainly have no process any more: those whose lock file is in a folder, and free."""
+    if folder is None or fcntl is None or not ids or not folder.is_dir() or not is_local(folder):
+        return frozenset()
+    return frozenset(each for each in ids if _ID.fullmatch(each) and _is_free(folder / f"{each}.lock"))
+
+
+def _is_free(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        # Shared, so that two who look at the same time do not take each other for the owner.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        return
