@@ -166,7 +166,7 @@ class LocalLauncher:
         assert popen.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             # It died at once: its exit status and its log will tell.
-            popen.stdin.write(spec.to_json() + "\n")
+            popen.stdin.write(replace(spec, log=str(log)).to_json() + "\n")
             popen.stdin.flush()
         self._processes[spec.index] = _Process(spec, popen, worker_name(spec.index, popen.pid), log)
         if self._interrupted():

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias, final
 
 from phyla.records import (
+    Cause,
     Checkpoint,
     EvalEvent,
     EvalResult,
@@ -36,6 +37,7 @@ class Completion:
         checkpoint: what it left; None only for a measurement.
         checkpoint_index: place within that checkpoint.
         timings: seconds of the attempt by `Phase`, if they are known.
+        noticed: what the worker noticed about the training function; stored with the attempt.
     """
 
     trial: int
@@ -47,6 +49,7 @@ class Completion:
     checkpoint: Checkpoint | None = None
     checkpoint_index: int = 0
     timings: Mapping[str, float] | None = None
+    noticed: JsonObject | None = None
 
 
 @final
@@ -61,6 +64,7 @@ class Failure:
         retryable: False for errors that another attempt cannot cure.
         parent_gone: name of the parent checkpoint, when its bytes were missing.
         timings: seconds of the attempt by `Phase`, if they are known.
+        cause: what training raised, and where; None if something else went wrong.
     """
 
     trial: int
@@ -69,6 +73,7 @@ class Failure:
     retryable: bool = True
     parent_gone: str | None = None
     timings: Mapping[str, float] | None = None
+    cause: Cause | None = None
 
 
 @final

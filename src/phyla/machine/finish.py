@@ -27,6 +27,7 @@ from phyla.machine.view import View
 from phyla.population import FromSuite
 from phyla.records import (
     AttemptState,
+    Cause,
     Checkpoint,
     CheckpointState,
     JsonObject,
@@ -108,7 +109,7 @@ def complete(view: View, rules: Rules, done: Completion) -> tuple[Accepted | Sto
             token=done.token,
             state=AttemptState.COMPLETED,
             ended_at=now,
-            outcome={"fitness": json_number(found.fitness)},
+            outcome={"fitness": json_number(found.fitness), **({"noticed": done.noticed} if done.noticed else {})},
             timings=done.timings,
         ),
         UpdateMember(member),
@@ -245,6 +246,7 @@ def fail(view: View, rules: Rules, failure: Failure) -> list[Command]:
             state=AttemptState.FAILED,
             ended_at=view.now(),
             error=failure.error,
+            outcome=None if failure.cause is None else {"cause": failure.cause.to_json()},
             timings=failure.timings,
         )
     ]
@@ -255,14 +257,38 @@ def fail(view: View, rules: Rules, failure: Failure) -> list[Command]:
         commands += _lose(view, rules, failure.parent_gone, trial.member)
         return commands + _quarantine(view, rules, trial, trial.failures + 1, failure.error)
     after = after_failure(trial.failures, max_attempts=rules.max_attempts, retryable=failure.retryable)
+    stopped: list[Command] = []
+    if failure.cause is not None and _came_before(view, failure.cause):
+        message = (
+            f"no trial has completed, and training failed twice with the same error: {failure.cause.words()}. "
+            "Fix the error, then run the study again."
+        )
+        stopped = [SetStudyState(StudyState.FAILED, message)]
     if isinstance(after, Quarantine) or trial.token >= rules.max_claims:
-        return commands + _quarantine(view, rules, trial, after.failures, failure.error)
+        given_up = _quarantine(view, rules, trial, after.failures, failure.error)
+        return [*commands, *given_up, *stopped]
     return [
         *commands,
         UpdateTrial(
             replace(trial, state=TrialState.PENDING, failures=after.failures, error=failure.error, worker=None)
         ),
+        *stopped,
     ]
+
+
+def _came_before(view: View, cause: Cause) -> bool:
+    """Return whether nothing has ever completed, and training failed so before, since the study was resumed."""
+    study = view.study()
+    if study.state is not StudyState.RUNNING or view.last_completed(1):
+        return False
+    resumed = float("-inf") if study.resumed_at is None else study.resumed_at
+    current = [view.trial(member.current_trial) for member in view.members() if member.current_trial is not None]
+    failed = {trial.id for trial in (*current, *view.ended(None)) if trial.failures}
+    return any(
+        attempt.cause is not None and attempt.cause.same(cause) and (attempt.ended_at or resumed) > resumed
+        for trial in sorted(failed)
+        for attempt in view.attempts(trial)
+    )
 
 
 def _quarantine(view: View, rules: Rules, trial: TrialRecord, failures: int, error: str) -> list[Command]:
@@ -296,7 +322,7 @@ def _quarantine(view: View, rules: Rules, trial: TrialRecord, failures: int, err
         message = (
             f"{in_a_row} trials in a row failed, the last one (trial {trial.id} of member {trial.member}) with: "
             f"{error.strip().splitlines()[-1] if error.strip() else 'no message'}. "
-            "Nothing is lost: mend the cause, then resume the study."
+            "Fix the error, then run the study again."
         )
         commands.append(SetStudyState(StudyState.FAILED, message))
     return commands

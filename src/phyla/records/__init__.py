@@ -7,7 +7,7 @@ own clock. Hyperparameters are flat mappings with slashed names.
 
 from typing import TYPE_CHECKING
 
-from phyla.records.attempt import Attempt, AttemptState, Phase
+from phyla.records.attempt import Attempt, AttemptState, Cause, Phase
 from phyla.records.checkpoint import Checkpoint, CheckpointKind, CheckpointState
 from phyla.records.constrained import Constrained, Constraint
 from phyla.records.criteria import Criteria
@@ -50,6 +50,7 @@ __all__ = [
     "Aim",
     "Attempt",
     "AttemptState",
+    "Cause",
     "Checkpoint",
     "CheckpointKind",
     "CheckpointState",

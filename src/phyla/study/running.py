@@ -218,6 +218,7 @@ def _worker(study: "Study", opened: OpenedStudy, kinds: frozenset[str], name: st
             work_root=work_root,
             clock=settings.system_clock,
             state=state,
+            log=study.places.logs(study.name) / "worker-0.log",
         )
     return Worker(
         opened.client,

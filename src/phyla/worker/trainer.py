@@ -4,7 +4,6 @@ import contextlib
 import errno
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
@@ -22,8 +21,9 @@ from phyla.errors import (
     StoreError,
 )
 from phyla.machine import Completion, Failure
-from phyla.records import Report, StudyState, TrialRecord
+from phyla.records import Cause, Report, StudyState, TrialRecord
 from phyla.settings import Clock
+from phyla.worker.causes import cause_of, traceback_of, write_log
 from phyla.worker.stopwatch import Stopwatch
 from phyla.worker.trial import Trial
 
@@ -44,6 +44,7 @@ class Trainer:
         clock: tells the time.
         state: what `setup` returned.
         timer: measures durations, in seconds.
+        log: where full tracebacks go; None writes none.
 
     Attributes:
         watch: where the time of the thread that trains goes; what precedes a trial counts as its own.
@@ -60,6 +61,7 @@ class Trainer:
         clock: Clock,
         state: Any = None,
         timer: Callable[[], float] = time.perf_counter,
+        log: Path | None = None,
     ) -> None:
         self.watch = Stopwatch(timer)
         self._client = client
@@ -69,6 +71,7 @@ class Trainer:
         self._work_root = work_root
         self._clock = clock
         self._state = state
+        self._log = log
         self._cached: tuple[str | None, Any] = (None, None)
         self._beats = 0
         self._stopping = False
@@ -189,11 +192,12 @@ class Trainer:
         if not trial.has_fitness:
             raise NoFitness(trial.missing("training returned without reporting", "before it returns"))
         checkpoint = trial.commit()
-        if checkpoint is not None:
-            self._cached = (checkpoint.name, trial.cached_state)
         # Reports that are just being sent come first, since rules judge them in order.
         with self._sending:
-            return trial.completion(checkpoint)
+            completion = trial.completion(checkpoint)
+        if checkpoint is not None:
+            self._cached = (checkpoint.name, trial.cached_state)
+        return completion
 
     def _refused(self, trial: Trial, error: PhylaError) -> None:
         """Handle errors that another attempt would not cure."""
@@ -201,7 +205,8 @@ class Trainer:
             self._stop_study(trial, str(error))
         else:
             trial.discard()
-            self._fail(trial.record, f"{type(error).__name__}: {error}", trial.timings(), retryable=False)
+            text = f"{type(error).__name__}: {error}"
+            self._fail(trial.record, text, trial.timings(), retryable=False, cause=self._logged(trial, error))
 
     def _stop_study(self, trial: Trial, message: str) -> None:
         """Stop everything: the place where results go is broken, which is no trial's fault."""
@@ -216,9 +221,21 @@ class Trainer:
         if isinstance(error, OSError) and error.errno in _STORAGE_ERRNOS:
             self._stop_study(trial, f"training could not write: {error}. Free space or choose another home.")
             return
-        text = "".join(traceback.format_exception(error))[-ERROR_CHARACTERS:]
+        text = traceback_of(error)[-ERROR_CHARACTERS:]
+        cause = self._logged(trial, error)
         trial.discard()
-        self._fail(trial.record, text, trial.timings(), parent_gone=self._damaged(trial))
+        self._fail(trial.record, text, trial.timings(), parent_gone=self._damaged(trial), cause=cause)
+
+    def _logged(self, trial: Trial, error: BaseException) -> Cause:
+        """Write an error with its full traceback into the log; return what is stored of it."""
+        log = self._log
+        if log is not None:
+            try:
+                write_log(log, f"trial {trial.id}, attempt {trial.token} of member {trial.member} failed", error)
+            except OSError:
+                # The end of the traceback is stored in any case.
+                log = None
+        return cause_of(error, self._train, log)
 
     def _damaged(self, trial: Trial) -> str | None:
         """Return the name of the checkpoint it started from, if that lost files behind our back."""
@@ -239,6 +256,7 @@ class Trainer:
         *,
         retryable: bool = True,
         parent_gone: str | None = None,
+        cause: Cause | None = None,
     ) -> None:
         failure = Failure(
             trial=record.id,
@@ -247,6 +265,7 @@ class Trainer:
             retryable=retryable,
             parent_gone=parent_gone,
             timings=timings,
+            cause=cause,
         )
         try:
             self._client.fail(failure)
