@@ -183,6 +183,7 @@ def run_study(
         again: the command that resumes it.
     """
     from phyla.cli.watching import Watch
+    from phyla.cli.words import command, counted
     from phyla.records import StudyState
 
     with Watch(study.name) as watch:
@@ -198,9 +199,16 @@ def run_study(
         watch.progressed(results)
     for line in _closing(results, watch.seconds):
         print(line)
+    findings = results.findings()
+    if findings:
+        # They were shown as soon as they were found.
+        again_at = command("status", study.name, study.places)
+        print(f"{counted(len(findings), 'warning')}, see above or in: {again_at}")
     record = results.study()
     if record.state is not StudyState.COMPLETED:
         print(f"{study.name} is {record.state}: {record.message}. Let it go on with: {again}")
+        raise typer.Exit(EXIT_NOT_COMPLETED)
+    if any(finding.kind == "scores" for finding in findings):
         raise typer.Exit(EXIT_NOT_COMPLETED)
 
 

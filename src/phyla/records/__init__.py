@@ -7,7 +7,7 @@ own clock. Hyperparameters are flat mappings with slashed names.
 
 from typing import TYPE_CHECKING
 
-from phyla.records.attempt import Attempt, AttemptState, Cause, Phase
+from phyla.records.attempt import Attempt, AttemptState, Cause, Phase, said_by
 from phyla.records.checkpoint import Checkpoint, CheckpointKind, CheckpointState
 from phyla.records.constrained import Constrained, Constraint
 from phyla.records.criteria import Criteria
@@ -100,4 +100,5 @@ __all__ = [
     "read_number",
     "read_object",
     "replace",
+    "said_by",
 ]

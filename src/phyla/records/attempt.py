@@ -121,7 +121,21 @@ class Attempt:
         return None if found is None else Cause(**found)
 
     @property
+    def words(self) -> str:
+        """How it ended on one line, with the cause, or with the line of its error that says what happened."""
+        what = self.cause.words() if self.cause is not None else said_by(self.error)
+        return f"trial {self.trial}, attempt {self.token} {self.state}: {what}"
+
+    @property
     def noticed(self) -> JsonObject:
         """What its worker noticed about the training function; empty if nothing."""
         found: Any = (self.outcome or {}).get("noticed", {})
         return dict(found)
+
+
+def said_by(error: str | None) -> str:
+    """Return the line of an error that says what happened: of a traceback the last one, else the first."""
+    lines = [line for line in (error or "").strip().splitlines() if line.strip()]
+    if not lines:
+        return "-"
+    return lines[-1 if lines[0].startswith("Traceback") else 0].strip()

@@ -11,6 +11,7 @@ from phyla.errors import ConfigurationError, StudyChanged, StudyFailed
 from phyla.launchers import LocalLauncher, WorkerSpec
 from phyla.machine import Outdated
 from phyla.records import StudyState
+from phyla.study.findings import Findings, say_nothing_to_do
 from phyla.study.interrupting import interrupts
 from phyla.study.opened import OpenedStudy
 from phyla.study.outputs import remove_leftovers
@@ -106,9 +107,17 @@ def run_study(
     """
     results = Results(opened.store, opened.record, study.places)
     _resume(study, opened)
+    if results.state is StudyState.COMPLETED:
+        with opened.store.reader(opened.record.id) as reader:
+            say_nothing_to_do(reader)
+
+    # Whoever is told of progress shows what failed.
+    failed = {} if on_progress is not None else {"failures": results.failures(settings.system_clock())}
+    findings = Findings(results.findings, **failed)
 
     def tick() -> None:
         unreported.look(opened.store, opened.record.id)
+        findings.look()
         if on_progress is not None:
             on_progress(results)
 
@@ -118,6 +127,7 @@ def run_study(
     else:
         finished = _run_here(study, opened, kinds, tick, on_interrupt)
     unreported.look(opened.store, opened.record.id, at_once=True)
+    findings.look(at_once=True)
     opened.client.collect()
     opened.client.recover()
     _clean_outputs(study, opened)

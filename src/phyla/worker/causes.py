@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import phyla
+from phyla import errors
 from phyla.errors import TrialError
 from phyla.records import Cause
 
@@ -17,7 +17,7 @@ MESSAGE_CHARACTERS = 500
 OUTPUT_LINES = 10
 """Last lines of a command's output that an error shows; the log has all of it."""
 
-_PHYLA = str(Path(phyla.__file__).parent) + "/"
+_PHYLA = str(Path(errors.__file__).parent) + "/"
 _LIBRARY = tuple({sysconfig.get_paths()[name] + "/" for name in ("stdlib", "platstdlib")})
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 
@@ -51,14 +51,18 @@ def output_of(error: BaseException) -> str:
     if not isinstance(error, (subprocess.CalledProcessError, subprocess.TimeoutExpired)):
         return ""
     parts: list[Any] = [error.stdout, error.stderr]
-    return "".join(part.decode(errors="replace") if isinstance(part, bytes) else str(part) for part in parts if part)
+    return "".join(
+        part.decode(errors="replace") if isinstance(part, bytes) else str(part) for part in parts if part
+    )
 
 
 def write_log(log: Path, heading: str, error: BaseException) -> None:
     """Append the full traceback, and all output of a command that failed, to a worker's log."""
     output = output_of(error)
     # An error of ours says all in its message.
-    lines = (traceback.format_exception_only if isinstance(error, TrialError) else traceback.format_exception)(error)
+    lines = (traceback.format_exception_only if isinstance(error, TrialError) else traceback.format_exception)(
+        error
+    )
     text = "".join(lines) + (f"its output:\n{output.rstrip()}\n" if output else "")
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8", errors="backslashreplace") as file:
@@ -74,7 +78,8 @@ def _place(error: BaseException) -> tuple[str, int] | None:
     ]
     own = [place for place in frames if not _is_library(place[0])]
     # Training code may be an installed package itself.
-    return (own or frames or [None])[-1]
+    found = own or frames
+    return found[-1] if found else None
 
 
 def _is_library(file: str) -> bool:

@@ -355,15 +355,16 @@ class Trial:
         meant = " and ".join(repr(name) for name in dict.fromkeys(near) if name is not None)
         hint = f": did you mean {meant}?" if meant else "."
         reported = ", ".join(map(repr, self._last)) or "nothing"
-        return (
-            f"{what} {said}; trial {self.id} reported {reported}{hint} Call trial.report({{{example}}}) {when}"
-        )
+        return f"{what} {said}; trial {self.id} reported {reported}{hint} Call trial.report({{{example}}}) {when}"
 
     def noticed(self) -> JsonObject | None:
         """Return what a training function should have used and did not; None if it used everything."""
         untouched = not self._touched and (self._parent or self._progress) is not None
         unread = [name for name in self._record.params if name not in self._read]
-        found: JsonObject = {**({"untouched": True} if untouched else {}), **({"unread": unread} if unread else {})}
+        found: JsonObject = {
+            **({"untouched": True} if untouched else {}),
+            **({"unread": unread} if unread else {}),
+        }
         return found or None
 
     def take_reports(self) -> Sequence[Report]:
