@@ -7,6 +7,7 @@ own clock. Hyperparameters are flat mappings with slashed names.
 
 from typing import TYPE_CHECKING
 
+from phyla.arguments import suggest_arguments
 from phyla.records.attempt import Attempt, AttemptState, Cause, Phase, said_by
 from phyla.records.checkpoint import Checkpoint, CheckpointKind, CheckpointState
 from phyla.records.constrained import Constrained, Constraint
@@ -102,3 +103,5 @@ __all__ = [
     "replace",
     "said_by",
 ]
+
+suggest_arguments(Constrained, Maximize, Minimize, Pareto, StartFrom, WeightedSum)

@@ -1,9 +1,10 @@
 """Params: the values of one trial, readable flat and nested; and the names that make both possible."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, final
 
+from phyla.arguments import suggestion
 from phyla.errors import SpaceError
 
 SEGMENT = re.compile(r"\w[\w.\-]*")
@@ -25,26 +26,6 @@ def flatten(mapping: Mapping[Any, Any]) -> dict[str, Any]:
         if group in flat:
             raise SpaceError(f"{group!r} is both a parameter and the group of {name!r}; rename one")
     return flat
-
-
-def suggestion(name: object, names: Iterable[str]) -> str:
-    """What to do about an unknown name: the nearest known one, and all of them."""
-    known = list(names)
-    near = nearest(name, known)
-    hint = "" if near is None else f"did you mean {near!r}? "
-    return f"{hint}the names are {', '.join(map(repr, known)) or 'none'}"
-
-
-def nearest(name: object, names: Iterable[str]) -> str | None:
-    """The known name that was probably meant: one that is alike, or has the unknown one in it."""
-    import difflib
-
-    folded = {known.lower(): known for known in names}
-    wanted = str(name).lower()
-    near = difflib.get_close_matches(wanted, folded, n=1)
-    inside = [known for known in folded if wanted and (wanted in known or known in wanted)]
-    found = near or sorted(inside, key=lambda known: abs(len(known) - len(wanted)))
-    return folded[found[0]] if found else None
 
 
 def _leaves(mapping: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final, overload
 
 from phyla import plugins
+from phyla.arguments import suggest_arguments
 from phyla.errors import ConfigurationError
 from phyla.machine import Rules
 from phyla.population import StoppingRule, Strategy, check_space
@@ -359,3 +360,6 @@ class Study:
             NotImportable: worker processes could not find a function.
         """
         return stored_config(self, references)
+
+
+suggest_arguments(Study)

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, final
 
 from phyla.api import Client
+from phyla.arguments import nearest
 from phyla.checkpoints import CheckpointRepository
 from phyla.errors import ConfigurationError, LeaseLost, StateError
 from phyla.machine import Completion
 from phyla.records import Checkpoint, CheckpointKind, JsonObject, Phase, Report, TrialKind, TrialRecord
 from phyla.settings import Clock
 from phyla.space import Params
-from phyla.space.values import nearest
 from phyla.worker.stopwatch import Stopwatch
 
 VALUES_KEPT = 1000
