@@ -2,10 +2,11 @@
 
 import functools
 import inspect
+import reprlib
 from collections.abc import Iterable
 from typing import Any
 
-from phyla.errors import UnknownArgument
+from phyla.errors import WrongArgument
 
 
 def nearest(name: object, names: Iterable[str]) -> str | None:
@@ -29,7 +30,10 @@ def suggestion(name: object, names: Iterable[str]) -> str:
 
 
 def suggest_arguments(*kinds: type[Any]) -> None:
-    """Let constructors answer an unknown keyword argument with the one that was probably meant."""
+    """Let constructors answer an unknown keyword argument with the one that was probably meant.
+
+    They raise `WrongArgument` then, and where a value is of a type that they cannot take.
+    """
     for kind in kinds:
         setattr(kind, "__init__", _suggesting(kind))  # noqa: B010  # mypy refuses the assignment
 
@@ -41,7 +45,11 @@ def _suggesting(kind: type[Any]) -> Any:
     @functools.wraps(made)
     def init(self: Any, *args: Any, **settings: Any) -> None:
         for name in settings.keys() - set(names):
-            raise UnknownArgument(f"{kind.__name__}({name}=...): unknown argument; {suggestion(name, names)}")
-        made(self, *args, **settings)
+            raise WrongArgument(f"{kind.__name__}({name}=...): unknown argument; {suggestion(name, names)}")
+        try:
+            made(self, *args, **settings)
+        except (TypeError, ValueError, OverflowError) as error:
+            given = ", ".join([*map(reprlib.repr, args), *(f"{n}={reprlib.repr(v)}" for n, v in settings.items())])
+            raise WrongArgument(f"{kind.__name__}({given}): {error}") from error
 
     return init

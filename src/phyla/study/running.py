@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from phyla.study.study import Study
 
 
+MOST_WORKERS = 10_000
+"""Processes of one run on this machine."""
+
+
 def checked_kinds(study: "Study", workers: int, evaluators: int, kinds: Sequence[str]) -> frozenset[str]:
     """Return what workers do, once it is clear that such workers can run the study.
 
@@ -40,10 +44,11 @@ def checked_kinds(study: "Study", workers: int, evaluators: int, kinds: Sequence
     """
     if study.train is None:
         raise ConfigurationError("Study(train=...) is needed to run; without it use ask() and tell()")
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
-        raise ConfigurationError(f"workers={workers!r}: must be an integer of at least 0")
-    if isinstance(evaluators, bool) or not isinstance(evaluators, int) or evaluators < 0:
-        raise ConfigurationError(f"evaluators={evaluators!r}: must be an integer of at least 0")
+    for name, count in (("workers", workers), ("evaluators", evaluators)):
+        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MOST_WORKERS:
+            raise ConfigurationError(
+                f"{name}={count!r}: must be an integer of at least 0, at most {MOST_WORKERS:,}"
+            )
     wanted = frozenset(kinds)
     if not wanted or not wanted <= {"train", "evaluate"}:
         raise ConfigurationError(f"kinds={kinds!r}: choose 'train', 'evaluate', or both")
