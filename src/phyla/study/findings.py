@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("phyla")
 
-LOOKED_AT = 30
+LOOKED_AT = 20
 """Completed trials that one look reads at most of the first ones, and of the newest ones."""
 
 EVERY_S = 1.0
@@ -87,23 +87,27 @@ def _parameters(done: Sequence[tuple[TrialRecord, Attempt]]) -> Iterator[Finding
 
 
 def _same_bytes(reader: "Reader", trials: Sequence[TrialRecord]) -> Iterator[Finding]:
-    for trial in trials:
-        if (
-            trial.checkpoint is None
-            or trial.parent_checkpoint is None
-            or trial.checkpoint == trial.parent_checkpoint
-        ):
-            continue
-        mine, parents = reader.checkpoint(trial.checkpoint), reader.checkpoint(trial.parent_checkpoint)
-        if mine is None or parents is None or mine.digest != parents.digest:
-            continue
+    # Single ones may be equal, as where training has converged.
+    trained = [
+        trial
+        for trial in trials
+        if trial.checkpoint is not None and trial.parent_checkpoint not in (None, trial.checkpoint)
+    ]
+    if trained and all(_equals_parent(reader, trial) for trial in trained):
+        first = trained[0]
         yield Finding(
             kind="checkpoint",
-            text=f"the checkpoint of trial {trial.id} equals its parent's byte for byte, although steps "
-            f"{trial.start_step} to {trial.reached_step} were trained. Train the model that you save, and save it "
-            "into trial.checkpoint_dir after training",
+            text="every checkpoint equals its parent's byte for byte, although steps were trained (trial "
+            f"{first.id}: steps {first.start_step} to {first.reached_step}). Train the model that you save, and "
+            "save it after training",
         )
-        return
+
+
+def _equals_parent(reader: "Reader", trial: TrialRecord) -> bool:
+    mine, parents = reader.checkpoint(trial.checkpoint or ""), reader.checkpoint(trial.parent_checkpoint or "")
+    # One checkpoint of several models may well hold what it held before for one of them.
+    single = not trial.checkpoint_index and not trial.parent_index
+    return single and mine is not None and parents is not None and mine.digest == parents.digest
 
 
 def _code(reader: "Reader") -> Iterator[Finding]:
