@@ -263,9 +263,3 @@ def test_the_first_study_of_the_readme_warns_of_nothing(tmp_path: Path) -> None:
         status, told = run(tmp_path, *words)
         assert status == 0
         assert "warning" not in told
-
-
-def test_the_example_of_the_guide_warns_of_nothing(tmp_path: Path) -> None:
-    status, told = run(tmp_path, "run", ROOT / "examples" / "digits" / "digits.py", "--workers", "2")
-    assert status == 0
-    assert "warning" not in told
