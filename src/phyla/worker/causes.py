@@ -32,11 +32,16 @@ def cause_of(error: BaseException, train: Callable[..., object], log: Path | Non
     file, line = _place(error) or _beginning(train) or (None, None)
     return Cause(
         kind=kind,
-        error=f"{kind}: {first}" if first else kind,
-        file=file,
+        error=_printable(f"{kind}: {first}" if first else kind),
+        file=None if file is None else _printable(file),
         line=line,
         log=None if log is None else str(log),
     )
+
+
+def _printable(text: str) -> str:
+    """Return a text whose control characters, and half characters, are escaped."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def traceback_of(error: BaseException) -> str:

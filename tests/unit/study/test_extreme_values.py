@@ -16,7 +16,7 @@ from phyla.errors import ConfigurationError, UsageError
 EXTREME = (0, -1, 2**31, 2**62, 2**63, 10**12, 10**30, math.nan, math.inf, -math.inf, True, "4", None, 0.5)
 
 SPACE = {"lr": phyla.Float(0.1, 1.0)}
-LENGTHS = {"steps_per_trial": 1, "total_steps": 4}
+LENGTHS: dict[str, Any] = {"steps_per_trial": 1, "total_steps": 4}
 
 MAKERS: dict[Callable[..., Any], tuple[dict[str, Any], tuple[str, ...]]] = {
     phyla.PBT: (
