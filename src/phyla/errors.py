@@ -6,6 +6,7 @@ A message says what happened, with the values, and what to do about it.
     |- UsageError                   the caller can fix it by changing the input
     |  |- SpaceError                a search space, or values for one, that make no sense
     |  |- ConfigurationError        a study, strategy or option that makes no sense
+    |  |  `- WrongArgument          a constructor has no such argument, or cannot take it; also a TypeError
     |  |- StudyChanged              an existing study is opened with another configuration
     |  |- StudyNotFound             no study of that name in that store
     |  |- RunNotFound               no run of that name in that store
@@ -56,6 +57,10 @@ class SpaceError(UsageError):
 
 class ConfigurationError(UsageError):
     """A study, strategy or option that makes no sense."""
+
+
+class WrongArgument(ConfigurationError, TypeError):
+    """A constructor has no argument of that name, needs another one, or got a value of a wrong type."""
 
 
 class StudyChanged(UsageError):

@@ -18,6 +18,7 @@ from phyla.controller import Controller
 from phyla.errors import LeaseLost, StudyNotFound
 from phyla.machine import Accepted, Claimed, Failure, Stopped
 from phyla.records import (
+    Cause,
     CheckpointState,
     JsonObject,
     Mark,
@@ -311,6 +312,46 @@ def test_any_error_text_can_be_stored(subject: Subject, error: str) -> None:
         stored = reader.trial(trial.id).error
     assert stored is not None
     assert error.split()[0] in stored
+
+
+def test_the_same_error_twice_stops_a_study_in_which_nothing_ever_completed(subject: Subject) -> None:
+    controller = subject.controller(3)
+    claims: list[Claimed] = []
+
+    def failed(cause: Cause | None) -> StudyState:
+        """Let the next trial fail, another member's each time."""
+        subject.clock.now += 1
+        claims.extend(controller.claim("w", 3)[0])
+        trial = claims.pop(0).trial
+        failure = Failure(trial=trial.id, token=trial.token, error="e", cause=cause)
+        Controller(subject.again(), 1, controller.rules).fail(failure)
+        with subject.again().reader(1) as reader:
+            assert reader.attempts(trial.id)[-1].cause == cause
+            return reader.study().state
+
+    def cause(line: int, error: str, kind: str = "KeyError") -> Cause:
+        return Cause(kind=kind, error=error, file="/study \u2603.py", line=line, log="/log")
+
+    def resumed() -> None:
+        subject.clock.now += 1
+        subject.store.set_state(1, StudyState.RUNNING)
+
+    assert failed(cause(1, "KeyError: 1")) is StudyState.RUNNING
+    assert failed(cause(1, "OtherError: 1", "OtherError")) is StudyState.RUNNING, "another type"
+    assert failed(cause(2, "KeyError: 2")) is StudyState.RUNNING, "another line"
+    assert failed(None) is StudyState.RUNNING
+    assert failed(None) is StudyState.RUNNING, "nothing is known of the cause"
+    assert failed(cause(1, "KeyError: 3")) is StudyState.FAILED, "the same type and line, by another member"
+    found = subject.again().find_study("s")
+    assert found is not None
+    assert "KeyError: 3 (/study \u2603.py, line 1); the full traceback is in /log" in (found.message or "")
+    resumed()
+    assert failed(cause(1, "KeyError: 1")) is StudyState.RUNNING, "counted afresh"
+    assert failed(cause(9, "KeyError: 1")) is StudyState.FAILED, "the same message"
+    resumed()
+    claims.extend(controller.claim("w", 3)[0])
+    controller.complete([completion(claims.pop(0))])
+    assert [failed(cause(1, "KeyError: 1")) for _ in range(2)] == [StudyState.RUNNING] * 2, "something works"
 
 
 def test_broken_trials_are_counted_afresh_once_a_study_is_resumed(subject: Subject) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, final
 
 from phyla.cli.watching import write_at_once
-from phyla.cli.words import attempt_line, progress_line
+from phyla.cli.words import progress_line
 from phyla.records import Attempt, Member
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class LinesDisplay:
 
     def failed(self, attempt: Attempt) -> None:
         """Print what went wrong."""
-        print(attempt_line(attempt), flush=True)
+        print(attempt.words, flush=True)
 
     def interrupted(self, message: str) -> None:
         """Print what happens now."""

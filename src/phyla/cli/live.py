@@ -11,7 +11,7 @@ from rich.text import Text
 
 from phyla.cli.output import console
 from phyla.cli.status import members_table
-from phyla.cli.words import attempt_line, progress_line
+from phyla.cli.words import progress_line
 from phyla.records import Attempt, Member
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class LiveDisplay:
 
     def failed(self, attempt: Attempt) -> None:
         """Print what went wrong above the table."""
-        self._console.print(Text(attempt_line(attempt), style="red"), soft_wrap=True)
+        self._console.print(Text(attempt.words, style="red"), soft_wrap=True)
 
     def interrupted(self, message: str) -> None:
         """Show what happens now below the table; nothing is printed inside a signal handler."""

@@ -66,13 +66,17 @@ def run(
     )
     try:
         chosen = chosen_study(file, study, home, storage, checkpoints)
-        for one in _repeated(chosen, replicates):
+        scored = [
             run_study(one, workers, evaluators, kinds, gpus_per_worker, extend=extend, again=again)
+            for one in _repeated(chosen, replicates)
+        ]
         if replicates is not None:
             print(f"compare them with: {command('compare', chosen.name, chosen.places)}")
     except KeyboardInterrupt:
         print(f"Interrupted. Resume it with: {again}", file=sys.stderr)
         raise typer.Exit(EXIT_INTERRUPTED) from None
+    if not all(scored):
+        raise typer.Exit(EXIT_NOT_COMPLETED)
 
 
 def _arguments(
@@ -179,8 +183,8 @@ def run_study(
     *,
     extend: bool,
     again: str,
-) -> None:
-    """Run a study with a live view; say at the end what it found.
+) -> bool:
+    """Run a study with a live view; say at the end what it found, and return whether any score is finite.
 
     Args:
         study: the study.
@@ -210,15 +214,17 @@ def run_study(
     except KeyboardInterrupt:
         print(f"{interrupted(study.results())}. Resume it with: {again}", file=sys.stderr)
         raise typer.Exit(EXIT_INTERRUPTED) from None
-    for line in _closing(results, watch.seconds):
+    findings = results.findings()
+    for line in _closing(results, watch.seconds, len(findings)):
         print(line)
     record = results.study()
     if record.state is not StudyState.COMPLETED:
         print(f"{study.name} is {record.state}: {record.message}. Let it go on with: {again}")
         raise typer.Exit(EXIT_NOT_COMPLETED)
+    return all(finding.kind != "scores" for finding in findings)
 
 
-def _closing(results: "Results", seconds: float) -> list[str]:
+def _closing(results: "Results", seconds: float, warned: int) -> list[str]:
     from phyla.cli.best import best_lines
     from phyla.cli.words import command, counted, damage_lines, duration
 
@@ -231,10 +237,13 @@ def _closing(results: "Results", seconds: float) -> list[str]:
     count = len(results.front())
     again = command("best", results.name, results.places)
     front = [f"{counted(count, 'trial')} on the Pareto front: {again}"] if results.aim.tradeoffs and count else []
+    # They were shown as soon as they were found.
+    shown = f"{counted(warned, 'warning')}, see above or in: {command('status', results.name, results.places)}"
     return [
         f"{ended}, in {duration(seconds)}",
         *damage_lines(results.damaged()),
         *best_lines(results)[: 1 if brief else None],
         *front,
+        *([shown] if warned else []),
         f"make the report with: {command('report', results.name, results.places)}",
     ]

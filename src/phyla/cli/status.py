@@ -8,7 +8,7 @@ import typer
 from phyla.cli import options
 
 if TYPE_CHECKING:
-    from phyla.records import Attempt, Member, TrialRecord
+    from phyla.records import Attempt, Cause, Member, TrialRecord
     from phyla.study import Progress, Results
 
 FAILED_SHOWN = 10
@@ -84,6 +84,8 @@ def _one(results: "Results", *, as_json: bool) -> None:
 
     progress = results.progress()
     failed = _failed(results, progress)
+    causes = results.causes(failed)
+    findings = results.findings()
     lags = results.evaluations().lag() if results.has_suites else []
     spent = results.time_spent()
     if as_json:
@@ -92,6 +94,7 @@ def _one(results: "Results", *, as_json: bool) -> None:
                 **_summary(results, progress),
                 "time_s": {phase.value: seconds for phase, seconds in spent.seconds.items()},
                 **({"evaluation": [lag_row(lag) for lag in lags]} if lags else {}),
+                "warnings": [{"kind": finding.kind, "text": finding.text} for finding in findings],
                 "members": [_member(progress, member) for member in progress.members],
                 "attempts": [_attempt(results, progress, attempt) for attempt in progress.running],
                 "failed": [
@@ -101,6 +104,7 @@ def _one(results: "Results", *, as_json: bool) -> None:
                         "state": trial.state,
                         "failures": trial.failures,
                         "error": trial.error,
+                        "cause": causes[trial.id].to_json() if trial.id in causes else None,
                     }
                     for trial in failed
                 ],
@@ -110,6 +114,8 @@ def _one(results: "Results", *, as_json: bool) -> None:
     out = console()
     for line in _head(results, progress):
         out.print(line, markup=False, soft_wrap=True)
+    for finding in findings:
+        out.print(f"warning: {finding.text}", markup=False, soft_wrap=True)
     if spent.timed:
         out.print(f"time of workers: {spent.words()}", markup=False, soft_wrap=True)
     for lag in lags:
@@ -121,7 +127,10 @@ def _one(results: "Results", *, as_json: bool) -> None:
         out.print(_running_table(results, progress))
     if failed:
         out.print()
-        out.print(_failed_table(failed))
+        out.print(_failed_table(failed, causes))
+        for trial in failed[-FAILED_SHOWN:]:
+            if trial.id in causes:
+                out.print(f"trial {trial.id}: {causes[trial.id].words()}", markup=False, soft_wrap=True)
 
 
 def _head(results: "Results", progress: "Progress") -> list[str]:
@@ -250,14 +259,15 @@ def _ago(seconds: float) -> str:
     return duration(seconds)
 
 
-def _failed_table(failed: "list[TrialRecord]") -> Any:
+def _failed_table(failed: "list[TrialRecord]", causes: "dict[int, Cause]") -> Any:
     from phyla.cli.output import add_row, table
     from phyla.cli.words import first_line
 
     made = table("failed trial", "member", "failures", "state", "last error", right=("member", "failures"))
     made.columns[-1].no_wrap = False
     for trial in failed[-FAILED_SHOWN:]:
-        add_row(made, trial.id, trial.member, trial.failures, trial.state, first_line(trial.error))
+        error = causes[trial.id].error if trial.id in causes else first_line(trial.error)
+        add_row(made, trial.id, trial.member, trial.failures, trial.state, error)
     if len(failed) > FAILED_SHOWN:
         made.caption = f"the last {FAILED_SHOWN} of {len(failed)}; all: phyla trials STUDY --state failed"
     return made

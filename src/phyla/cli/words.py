@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from phyla.records import Attempt, Checkpoint, Scored, TrialRecord, TrialState
+from phyla.records import Checkpoint, Scored, TrialRecord, TrialState, said_by
 from phyla.study import Places, Progress, Results
 
 NOTHING = "-"
@@ -112,10 +112,7 @@ def damage_lines(damaged: Sequence[Checkpoint]) -> list[str]:
 
 def first_line(text: str | None) -> str:
     """Return the line of an error that says what happened: of a traceback the last one, else the first."""
-    lines = [line for line in (text or "").strip().splitlines() if line.strip()]
-    if not lines:
-        return NOTHING
-    return lines[-1 if lines[0].startswith("Traceback") else 0].strip()
+    return said_by(text)
 
 
 def progress_line(progress: Progress, left_s: float | None) -> str:
@@ -133,11 +130,6 @@ def progress_line(progress: Progress, left_s: float | None) -> str:
     if left_s is not None:
         parts.append(f"{duration(left_s)} left")
     return "  ".join(parts)
-
-
-def attempt_line(attempt: Attempt) -> str:
-    """Return what went wrong with an attempt on one line."""
-    return f"trial {attempt.trial}, attempt {attempt.token} {attempt.state}: {first_line(attempt.error)}"
 
 
 def masked(url: str) -> str:

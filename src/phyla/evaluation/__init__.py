@@ -1,5 +1,6 @@
 """Evaluation of checkpoints: suites and their policies, metrics that merge, aggregates, regressions. Pure."""
 
+from phyla.arguments import suggest_arguments
 from phyla.evaluation.aggregators import Aggregator, Mean, Normalised, Percentiles, WeightedMean, Worst, aggregate
 from phyla.evaluation.cells import Cause, Cell, CellFate, GroupValues, causes, cell, current_tasks, group_values
 from phyla.evaluation.confusion import Confusion
@@ -82,3 +83,14 @@ __all__ = [
     "point_row",
     "suite_named",
 ]
+
+suggest_arguments(
+    EvalTask,
+    Mean,
+    Normalised,
+    Percentiles,
+    Policy,
+    Suite,
+    WeightedMean,
+    Worst,
+)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, final
 
+from phyla.arguments import suggest_arguments
 from phyla.errors import ConfigurationError
 from phyla.integrations.optuna_space import anywhere, distribution, suggested, writer
 from phyla.population import NOTHING, Context, Decision, FitnessRule, FromSuite, Keeps, Last, Population, Wait
@@ -379,3 +380,6 @@ def _asked(study: "Study", space: Space) -> tuple["Trial", dict[str, Scalar], Ma
         if hold(conditions(parameter), params):
             params[name] = suggested(trial, name, parameter)
     return trial, params, study.get_trials(deepcopy=False)[trial.number].system_attrs
+
+
+suggest_arguments(Optuna)

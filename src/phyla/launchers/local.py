@@ -189,7 +189,7 @@ class LocalLauncher:
         spec = replace(spec, name=self._launch.worker_name(spec.index, popen.pid))
         with contextlib.suppress(BrokenPipeError):
             # It died at once: its exit status and its log will tell.
-            popen.stdin.write(spec.to_json() + "\n")
+            popen.stdin.write(replace(spec, log=str(log)).to_json() + "\n")
             popen.stdin.flush()
         self._processes[spec.index] = _Process(spec, popen, spec.name, mark, log)
         if self._interrupted():

@@ -157,6 +157,7 @@ def _make_trainer(spec: WorkerSpec) -> Callable[[], None]:
             work_root=work_root,
             clock=system_clock,
             state=state,
+            log=Path(spec.log) if spec.log else None,
         )
     worker = Worker(
         client,

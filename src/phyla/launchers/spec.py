@@ -44,6 +44,7 @@ class WorkerSpec:
         kinds: what to ask for: train, evaluate, or both.
         yields: whether `trial.report()` runs an eval task that waits.
         gin_bindings: gin bindings of this worker.
+        log: where full tracebacks go; empty for nowhere.
     """
 
     study: str
@@ -61,6 +62,7 @@ class WorkerSpec:
     kinds: tuple[str, ...] = ("train",)
     yields: bool = False
     gin_bindings: tuple[str, ...] = ()
+    log: str = ""
 
     def to_json(self) -> str:
         """Write it as one line of JSON."""

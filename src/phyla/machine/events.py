@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias, final
 
 from phyla.records import (
+    Cause,
     Checkpoint,
     EvalEvent,
     EvalResult,
@@ -36,6 +37,7 @@ class Completion:
         checkpoint: what it left; None only for a measurement.
         checkpoint_index: place within that checkpoint.
         timings: seconds of the attempt by `Phase`, if they are known.
+        noticed: what the worker noticed about the training function; stored with the attempt.
     """
 
     trial: int
@@ -47,6 +49,7 @@ class Completion:
     checkpoint: Checkpoint | None = None
     checkpoint_index: int = 0
     timings: Mapping[str, float] | None = None
+    noticed: JsonObject | None = None
 
 
 @final
@@ -62,6 +65,7 @@ class Failure:
         parent_gone: name of a checkpoint that the trial starts from and that cannot be used; no fault of training.
         damage: what is wrong with the files of that checkpoint; None if they are gone.
         timings: seconds of the attempt by `Phase`, if they are known.
+        cause: what training raised, and where; None if something else went wrong.
     """
 
     trial: int
@@ -71,6 +75,7 @@ class Failure:
     parent_gone: str | None = None
     damage: str | None = None
     timings: Mapping[str, float] | None = None
+    cause: Cause | None = None
 
 
 @final

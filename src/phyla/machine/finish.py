@@ -26,6 +26,7 @@ from phyla.machine.view import View
 from phyla.population import FromSuite
 from phyla.records import (
     AttemptState,
+    Cause,
     Checkpoint,
     JsonObject,
     Member,
@@ -111,7 +112,7 @@ def complete(view: View, rules: Rules, done: Completion) -> tuple[Accepted | Sto
             token=done.token,
             state=AttemptState.COMPLETED,
             ended_at=now,
-            outcome={"fitness": json_number(found.fitness)},
+            outcome={"fitness": json_number(found.fitness), **({"noticed": done.noticed} if done.noticed else {})},
             timings=done.timings,
         ),
         UpdateMember(member),
@@ -248,13 +249,22 @@ def fail(view: View, rules: Rules, failure: Failure) -> list[Command]:
         return _without_start(view, trial, failure, failure.parent_gone)
     commands: list[Command] = [_ended(view, failure, AttemptState.FAILED)]
     after = after_failure(trial.failures, max_attempts=rules.max_attempts, retryable=failure.retryable)
+    stopped: list[Command] = []
+    if failure.cause is not None and _came_before(view, failure.cause):
+        message = (
+            f"no trial has completed, and training failed twice with the same error: {failure.cause.words()}. "
+            "Fix the error, then run the study again."
+        )
+        stopped = [SetStudyState(StudyState.FAILED, message)]
     if isinstance(after, Quarantine) or trial.token >= rules.max_claims:
-        return commands + _quarantine(view, rules, trial, after.failures, failure.error)
+        given_up = _quarantine(view, rules, trial, after.failures, failure.error)
+        return [*commands, *given_up, *stopped]
     return [
         *commands,
         UpdateTrial(
             replace(trial, state=TrialState.PENDING, failures=after.failures, error=failure.error, worker=None)
         ),
+        *stopped,
     ]
 
 
@@ -265,6 +275,7 @@ def _ended(view: View, failure: Failure, state: AttemptState) -> EndAttempt:
         state=state,
         ended_at=view.now(),
         error=failure.error,
+        outcome=None if failure.cause is None else {"cause": failure.cause.to_json()},
         timings=failure.timings,
     )
 
@@ -290,6 +301,23 @@ def _without_start(view: View, trial: TrialRecord, failure: Failure, name: str) 
     )
     cancelled = replace(trial, state=TrialState.CANCELLED, error=failure.error, progress=None, ended_at=view.now())
     return [_ended(view, failure, AttemptState.CANCELLED), *lost, UpdateTrial(cancelled), UpdateMember(ready)]
+
+
+
+
+def _came_before(view: View, cause: Cause) -> bool:
+    """Return whether nothing has ever completed, and training failed so before, since the study was resumed."""
+    study = view.study()
+    if study.state is not StudyState.RUNNING or view.last_completed(1):
+        return False
+    resumed = float("-inf") if study.resumed_at is None else study.resumed_at
+    current = [view.trial(member.current_trial) for member in view.members() if member.current_trial is not None]
+    failed = {trial.id for trial in (*current, *view.ended(None)) if trial.failures}
+    return any(
+        attempt.cause is not None and attempt.cause.same(cause) and (attempt.ended_at or resumed) > resumed
+        for trial in sorted(failed)
+        for attempt in view.attempts(trial)
+    )
 
 
 def _quarantine(view: View, rules: Rules, trial: TrialRecord, failures: int, error: str) -> list[Command]:
@@ -323,8 +351,8 @@ def _quarantine(view: View, rules: Rules, trial: TrialRecord, failures: int, err
         message = (
             f"{in_a_row} trials in a row failed, the last one (trial {trial.id} of member {trial.member}) with: "
             f"{error.strip().splitlines()[-1] if error.strip() else 'no message'}. "
-            "Completed trials are kept; what the failed ones trained is lost. Fix the cause, then resume the "
-            "study."
+            "Completed trials are kept; what the failed ones trained is lost. Fix the error, then run the study "
+            "again."
         )
         commands.append(SetStudyState(StudyState.FAILED, message))
     return commands

@@ -7,11 +7,16 @@ from typing import final
 from phyla.errors import ConfigurationError
 from phyla.evaluation import Suite, suite_named
 from phyla.population import BestOfLast, FromSuite, StoppingRule, Strategy, check_rule, check_strategy
+from phyla.population.checks import MOST_SECONDS
 from phyla.records import Objective
 from phyla.space import Space
 
 RECENT = 10
 """Fitness values a member carries along; the t-test of Jaderberg et al. 2017 uses the last 10."""
+
+
+MOST = 2**31 - 1
+"""Of attempts, and of checkpoints that are kept."""
 
 
 @final
@@ -71,10 +76,16 @@ class Rules:
             "max_stops",
         ):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
-                raise ConfigurationError(f"{name}={value!r}: must be above 0")
-        if self.keep_every_steps is not None and self.keep_every_steps < 1:
-            raise ConfigurationError(f"keep_every_steps={self.keep_every_steps!r}: must be at least 1 step")
+            kinds, most = ((int, float), MOST_SECONDS) if name == "lease_s" else (int, MOST)
+            if isinstance(value, bool) or not isinstance(value, kinds) or not value > 0:
+                raise ConfigurationError(
+                    f"{name}={value!r}: must be above 0" + ("" if name == "lease_s" else ", and an integer")
+                )
+            if value > most:
+                raise ConfigurationError(f"{name}={value!r}: must be at most {most:,}")
+        every = self.keep_every_steps
+        if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
+            raise ConfigurationError(f"keep_every_steps={every!r}: must be an integer of at least 1 step")
         object.__setattr__(self, "suites", tuple(self.suites))
         object.__setattr__(self, "stopping", tuple(self.stopping))
         for rule in self.stopping:

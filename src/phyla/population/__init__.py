@@ -1,5 +1,6 @@
 """Decisions about a population: strategies, exploit, explore and stopping rules, fitness. Pure."""
 
+from phyla.arguments import suggest_arguments
 from phyla.population.asha import ASHA
 from phyla.population.backtrack import Backtrack
 from phyla.population.crossover import Crossover
@@ -90,3 +91,35 @@ __all__ = [
     "thinned",
     "trial_seed",
 ]
+
+suggest_arguments(
+    ASHA,
+    PB2,
+    PBT,
+    Backtrack,
+    BestOfLast,
+    BinaryTournament,
+    Crossover,
+    Divergence,
+    ExploitPipeline,
+    ExplorePipeline,
+    ExploreWith,
+    FixedSchedule,
+    FromSuite,
+    GridSearch,
+    InitiatorPBT,
+    Last,
+    MeanOfLast,
+    MedianStopping,
+    ParetoTournament,
+    ParetoTruncation,
+    Perturb,
+    RandomSearch,
+    Replay,
+    Resample,
+    SingleWorkerExplore,
+    StopWith,
+    TTest,
+    Truncation,
+    WinnerTakesAll,
+)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import final
 
 from phyla.errors import ConfigurationError
-from phyla.population.checks import check_integer
+from phyla.population.checks import check_boolean, check_integer
 from phyla.population.decision import Decision, Stop, Wait
 from phyla.population.fitness import FitnessRule, Last
 from phyla.population.from_suite import FromSuite
@@ -63,6 +63,7 @@ class ASHA:
     def __post_init__(self) -> None:
         for name, least in (("members", 1), ("total_steps", 1), ("min_steps", 1), ("reduction_factor", 2)):
             check_integer("ASHA", name, getattr(self, name), least)
+        check_boolean("ASHA", "synchronous", self.synchronous)
         if self.min_steps > self.total_steps:
             raise ConfigurationError(
                 f"ASHA(total_steps={self.total_steps}, min_steps={self.min_steps}): the first rung may not lie "

@@ -1,19 +1,36 @@
 """Checks of a strategy's settings."""
 
-import math
 from typing import Literal
 
 from phyla.errors import ConfigurationError
 
+MOST_MEMBERS = 1_000_000
+MOST_SECONDS = 1_000_000_000
+MOST_STEPS = 2**53
+"""Up to here every integer is a float as well, in JSON and in other languages."""
+
 
 def check_integer(strategy: str, name: str, value: object, least: int) -> None:
-    """Refuse what is no integer, or too small.
+    """Refuse what is no integer, too small, or larger than any study could use.
 
     Raises:
         ConfigurationError: names the strategy, the setting and the value.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ConfigurationError(f"{strategy}({name}={value!r}): must be an integer of at least {least}")
+    most = MOST_MEMBERS if name in ("population_size", "members") else MOST_STEPS
+    if value > most:
+        raise ConfigurationError(f"{strategy}({name}={value!r}): must be at most {most:,}")
+
+
+def check_boolean(strategy: str, name: str, value: object) -> None:
+    """Refuse what is neither True nor False.
+
+    Raises:
+        ConfigurationError: names the strategy, the setting and the value.
+    """
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"{strategy}({name}={value!r}): must be True or False")
 
 
 def check_seconds(strategy: str, name: str, value: object) -> None:
@@ -23,8 +40,10 @@ def check_seconds(strategy: str, name: str, value: object) -> None:
         ConfigurationError: names the strategy, the setting and the value.
     """
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not math.isfinite(float(str(value))) or float(str(value)) <= 0:
-        raise ConfigurationError(f"{strategy}({name}={value!r}): must be a number of seconds above 0")
+    if not number or not 0 < float(str(value)) <= MOST_SECONDS:
+        raise ConfigurationError(
+            f"{strategy}({name}={value!r}): must be a number of seconds above 0, and at most {MOST_SECONDS:,}"
+        )
 
 
 def check_steps(strategy: str, steps_per_trial: object, total_steps: object) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, final
 
 from phyla.errors import ConfigurationError
-from phyla.population.checks import check_integer, check_rule, check_seconds, check_steps
+from phyla.population.checks import check_boolean, check_integer, check_rule, check_seconds, check_steps
 from phyla.population.copying import Copy, check_copy, taken_over
 from phyla.population.decision import Decision, Measure, Start
 from phyla.population.equal_progress import EqualProgress
@@ -105,6 +105,7 @@ class PBT:
                     f"PBT(ready_interval={self.ready_interval!r}, ready_s={self.ready_s!r}): the interval is "
                     "in steps or in seconds, so leave one of them out"
                 )
+        check_boolean("PBT", "synchronous", self.synchronous)
         check_copy("PBT", self.copy)
         if self.exploit is not None:
             check_rule("PBT", "exploit", self.exploit, "choose")

@@ -1,6 +1,7 @@
 """Baselines without evolution: random search and grid search."""
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, final
@@ -8,7 +9,7 @@ from typing import TypeAlias, final
 import numpy as np
 
 from phyla.errors import ConfigurationError, SpaceError
-from phyla.population.checks import check_integer, check_steps
+from phyla.population.checks import MOST_MEMBERS, check_integer, check_steps
 from phyla.population.decision import Decision
 from phyla.population.fitness import FitnessRule, Last
 from phyla.population.from_suite import FromSuite
@@ -145,6 +146,11 @@ class GridSearch:
                     raise ConfigurationError(
                         f"GridSearch({name}={values!r}): give a list of at least one value, as in [0.1, 0.01]"
                     )
+        count = sum(math.prod(len(values) for values in grid.values()) for grid in grids)
+        if count > MOST_MEMBERS:
+            raise ConfigurationError(
+                f"GridSearch: the grid has {count:,} combinations, each a member; there can be {MOST_MEMBERS:,}"
+            )
         object.__setattr__(self, "grid", tuple({k: tuple(v) for k, v in grid.items()} for grid in grids))
 
     @property

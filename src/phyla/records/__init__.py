@@ -7,7 +7,8 @@ own clock. Hyperparameters are flat mappings with slashed names.
 
 from typing import TYPE_CHECKING
 
-from phyla.records.attempt import Attempt, AttemptState, Phase
+from phyla.arguments import suggest_arguments
+from phyla.records.attempt import Attempt, AttemptState, Cause, Phase, said_by
 from phyla.records.checkpoint import Checkpoint, CheckpointKind, CheckpointState
 from phyla.records.constrained import Constrained, Constraint
 from phyla.records.criteria import Criteria
@@ -50,6 +51,7 @@ __all__ = [
     "Aim",
     "Attempt",
     "AttemptState",
+    "Cause",
     "Checkpoint",
     "CheckpointKind",
     "CheckpointState",
@@ -99,4 +101,7 @@ __all__ = [
     "read_number",
     "read_object",
     "replace",
+    "said_by",
 ]
+
+suggest_arguments(Constrained, Maximize, Minimize, Pareto, StartFrom, WeightedSum)

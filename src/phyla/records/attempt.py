@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import final
+from typing import Any, final
 
 from phyla.records.drafts import drafted
 from phyla.records.json import JsonObject
@@ -46,6 +46,40 @@ class Phase(StrEnum):
 
 
 @final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """What training raised, and where.
+
+    Attributes:
+        kind: type of the exception.
+        error: type and message, on one line.
+        file: file of the user's code that raised or called what raised; None where there is none.
+        line: line in that file.
+        log: the worker's log, which holds the full traceback; None if there is none.
+    """
+
+    kind: str
+    error: str
+    file: str | None = None
+    line: int | None = None
+    log: str | None = None
+
+    def same(self, other: "Cause") -> bool:
+        """Return whether both are one error: the same type at the same line, or the same message."""
+        place = self.file is not None and (self.kind, self.file, self.line) == (other.kind, other.file, other.line)
+        return place or self.error == other.error
+
+    def words(self) -> str:
+        """Return what was raised, where, and which log has the traceback, on one line."""
+        place = "" if self.file is None else f" ({self.file}, line {self.line})"
+        return f"{self.error}{place}" + ("" if self.log is None else f"; the full traceback is in {self.log}")
+
+    def to_json(self) -> JsonObject:
+        """Return it as JSON."""
+        return {"kind": self.kind, "error": self.error, "file": self.file, "line": self.line, "log": self.log}
+
+
+@final
 @drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
@@ -60,7 +94,8 @@ class Attempt:
         claimed_at: seconds since the epoch.
         expires_at: when the lease runs out unless it is renewed.
         ended_at: when it ended.
-        outcome: the answer that its completion got, so that a repeated request gets it again.
+        outcome: of a completed one the answer that it got, so that a repeated request gets it again, and what its
+            worker noticed; of a failed one the cause.
         error: what went wrong.
         tally: what it reported of the objective so far; None unless stopping rules are in use.
         timings: seconds by `Phase`, as the worker measured them; None where it could not tell, as after a crash.
@@ -78,3 +113,29 @@ class Attempt:
     error: str | None = None
     tally: Tally | None = None
     timings: Mapping[str, float] | None = None
+
+    @property
+    def cause(self) -> Cause | None:
+        """What training raised, and where; None unless that is how it ended."""
+        found: Any = (self.outcome or {}).get("cause")
+        return None if found is None else Cause(**found)
+
+    @property
+    def words(self) -> str:
+        """How it ended on one line, with the cause, or with the line of its error that says what happened."""
+        what = self.cause.words() if self.cause is not None else said_by(self.error)
+        return f"trial {self.trial}, attempt {self.token} {self.state}: {what}"
+
+    @property
+    def noticed(self) -> JsonObject:
+        """What its worker noticed about the training function; empty if nothing."""
+        found: Any = (self.outcome or {}).get("noticed", {})
+        return dict(found)
+
+
+def said_by(error: str | None) -> str:
+    """Return the line of an error that says what happened: of a traceback the last one, else the first."""
+    lines = [line for line in (error or "").strip().splitlines() if line.strip()]
+    if not lines:
+        return "-"
+    return lines[-1 if lines[0].startswith("Traceback") else 0].strip()

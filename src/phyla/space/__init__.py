@@ -3,6 +3,7 @@
 Pure: randomness comes in as a generator, and nothing here reads a clock or a file.
 """
 
+from phyla.arguments import suggest_arguments
 from phyla.space.conditions import Parameter
 from phyla.space.constraints import Constraint
 from phyla.space.discrete import Choice, Ordinal
@@ -26,3 +27,10 @@ __all__ = [
     "Space",
     "check_extension",
 ]
+
+suggest_arguments(
+    Choice,
+    Float,
+    Int,
+    Ordinal,
+)

@@ -4,12 +4,12 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TypeAlias
 
+from phyla.arguments import suggestion
 from phyla.errors import SpaceError
 from phyla.space.discrete import Choice, Ordinal
 from phyla.space.integer import Int
 from phyla.space.real import Float
 from phyla.space.scalars import Scalar, as_when
-from phyla.space.values import suggestion
 
 Parameter: TypeAlias = Float | Int | Choice | Ordinal
 """Any of the four kinds of parameter."""

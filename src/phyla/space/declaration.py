@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from phyla.arguments import suggestion
 from phyla.errors import SpaceError
 from phyla.space.conditions import Parameter, Plan, hold, told
 from phyla.space.constraints import Constraint, violated
 from phyla.space.constraints import name as constraint_name
 from phyla.space.scalars import Scalar
-from phyla.space.values import flatten, suggestion
+from phyla.space.values import flatten
 
 
 def parameters(mapping: object, keywords: dict[str, Any]) -> dict[str, Parameter]:

@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypedDict, final
 
+from phyla.arguments import suggestion
 from phyla.errors import SpaceError
 from phyla.space import configuration, declaration
 from phyla.space.conditions import Parameter, conditions, hold, ordered, resolved, told
 from phyla.space.constraints import Constraint, exhausted, listed, violated
 from phyla.space.constraints import name as constraint_name
 from phyla.space.scalars import Scalar, as_real
-from phyla.space.values import flatten, suggestion
+from phyla.space.values import flatten
 
 if TYPE_CHECKING:
     import numpy as np

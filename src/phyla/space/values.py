@@ -1,9 +1,10 @@
 """Params: the values of one trial, readable flat and nested; and the names that make both possible."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, final
 
+from phyla.arguments import suggestion
 from phyla.errors import SpaceError
 
 SEGMENT = re.compile(r"\w[\w.\-]*")
@@ -25,16 +26,6 @@ def flatten(mapping: Mapping[Any, Any]) -> dict[str, Any]:
         if group in flat:
             raise SpaceError(f"{group!r} is both a parameter and the group of {name!r}; rename one")
     return flat
-
-
-def suggestion(name: object, names: Iterable[str]) -> str:
-    """What to do about an unknown name: the nearest known one, and all of them."""
-    import difflib
-
-    known = list(names)
-    near = difflib.get_close_matches(str(name), known, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"{hint}the names are {', '.join(map(repr, known)) or 'none'}"
 
 
 def _leaves(mapping: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]:
@@ -70,23 +61,43 @@ class Params(Mapping[str, Any]):
         SpaceError: an ill-formed or ambiguous name.
     """
 
-    __slots__ = ("_flat",)
+    __slots__ = ("_flat", "_prefix", "_read")
 
     _flat: dict[str, Any]
+    _read: set[str] | None
+    """Full names of what was read, shared with the groups; None where nobody wants to know."""
+    _prefix: str
 
     def __init__(self, values: Mapping[str, Any], /) -> None:
         self._flat = flatten(values)
+        self._read, self._prefix = None, ""
 
     @classmethod
-    def of_flat(cls, flat: Mapping[str, Any], /) -> "Params":
-        """Params of values whose names are known to be flat and well-formed; nothing is checked."""
+    def of_flat(cls, flat: Mapping[str, Any], /, *, read: set[str] | None = None, prefix: str = "") -> "Params":
+        """Params of values whose names are known to be flat and well-formed; nothing is checked.
+
+        Args:
+            flat: values by name.
+            read: gets the full name of every value that is read.
+            prefix: what stands before the names in a full name.
+        """
         params = cls.__new__(cls)
         params._flat = dict(flat)
+        params._read, params._prefix = read, prefix
         return params
 
     def flat(self) -> dict[str, Any]:
         """A new dict from full, slashed names to values, ready for JSON."""
+        self._read_all()
         return dict(self._flat)
+
+    def _read_all(self) -> None:
+        if self._read is not None:
+            self._read.update(self._prefix + name for name in self._flat)
+
+    def __reduce__(self) -> Any:
+        """Copies and pickles do not tell what is read; so all of it counts as read."""
+        return Params, (self.flat(),)
 
     def nested(self) -> dict[str, Any]:
         """A new dict with one dict per group."""
@@ -94,12 +105,14 @@ class Params(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name in self._flat:
+            if self._read is not None:
+                self._read.add(self._prefix + name)
             return self._flat[name]
         prefix = f"{name}/"
         group = {key.removeprefix(prefix): value for key, value in self._flat.items() if key.startswith(prefix)}
         if not group:
             raise KeyError(f"no parameter {name!r}; {suggestion(name, self._flat)}")
-        return Params.of_flat(group)
+        return Params.of_flat(group, read=self._read, prefix=self._prefix + prefix)
 
     def get(self, name: str, default: Any = None, /) -> Any:
         """The value or group of that name, or `default` if it is absent or inactive."""
@@ -114,6 +127,7 @@ class Params(Mapping[str, Any]):
         )
 
     def __iter__(self) -> Iterator[str]:
+        self._read_all()
         return iter(dict.fromkeys(name.partition("/")[0] for name in self._flat))
 
     def __len__(self) -> int:

@@ -1,10 +1,13 @@
 """A study as it is given, and as it is stored: what is written down, and what may differ."""
 
+import ast
 import hashlib
 import inspect
+import sys
+import textwrap
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from phyla import plugins
 from phyla.controller import Controller, check_extension, check_unchanged, differences, to_config
@@ -38,7 +41,8 @@ def stored_config(study: "Study", references: tuple[str | None, str | None]) -> 
         # What runs in this process only need not be found again by name.
         name_of=plugins.reference if named else plugins.reference_here,
     )
-    config = {**config, "train_source": None if study.train is None else source_digest(study.train)}
+    source = None if study.train is None else source_digest(study.train)
+    config = {**config, "train_source": source, "code": None if study.train is None else _code(study.train)}
     return config if study.replicate_of is None else {**config, "replicate": study.replicate_of.to_json()}
 
 
@@ -64,7 +68,14 @@ def reconcile(
         config = {**config, "replicate": known.to_json()}
     if study.train is None:
         # Who only asks and tells says nothing about the functions that others run.
-        config = {**config, **{name: record.config.get(name) for name in ("train", "setup", "train_source")}}
+        config = {
+            **config,
+            **{name: record.config.get(name) for name in ("train", "setup", "train_source", "code")},
+        }
+    began: Any = record.config.get("code")
+    code: Any = config.get("code")
+    if began and code:
+        config = {**config, "code": {**code, "began": began["began"]}}
     if changed:
         check_extension(changed, record.config, config)
         controller = Controller(store, record.id, study.rules, config)
@@ -85,6 +96,50 @@ def source_digest(function: Callable[..., object]) -> str | None:
     except (OSError, TypeError):
         return None
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _code(function: Callable[..., object]) -> JsonObject | None:
+    """Return what the training code is, to notice later that it changed; None where it is not known."""
+    digest = code_digest(function)
+    if digest is None:
+        return None
+    file = inspect.getsourcefile(inspect.unwrap(function)) or "?"
+    return {"name": getattr(function, "__name__", "train"), "file": file, "began": digest, "now": digest}
+
+
+def code_digest(function: Callable[..., object]) -> str | None:
+    """Return a digest of a function and of all that it uses of its own file; None where that is not known.
+
+    Comments, and what the function does not use, make no difference.
+    """
+    try:
+        own = ast.parse(textwrap.dedent(inspect.getsource(function)))
+        module = ast.parse(inspect.getsource(sys.modules[function.__module__]))
+    except (OSError, TypeError, KeyError, AttributeError, SyntaxError):
+        return source_digest(function)
+    named = {name: node for node in module.body for name in _defined(node)}
+    used: dict[str, ast.AST] = {"": own}
+    wanted = _names(own)
+    while wanted:
+        name = wanted.pop()
+        if name in named and name not in used:
+            used[name] = named[name]
+            wanted += _names(named[name])
+    parts = [ast.unparse(used[name]) for name in sorted(used)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _names(node: ast.AST) -> list[str]:
+    return [name.id for name in ast.walk(node) if isinstance(name, ast.Name)]
+
+
+def _defined(node: ast.stmt) -> list[str]:
+    """Return the names that a statement at the top level of a file gives a meaning to."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return [node.name]
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        return []
+    return [name.id for name in ast.walk(node) if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)]
 
 
 def _name(function: Callable[..., object] | None) -> str | None:

@@ -12,6 +12,7 @@ from phyla.population import describe
 from phyla.records import (
     Aim,
     Attempt,
+    Cause,
     Checkpoint,
     CheckpointState,
     Json,
@@ -22,6 +23,7 @@ from phyla.records import (
     TrialRecord,
 )
 from phyla.space import Params
+from phyla.study.findings import Finding, findings
 from phyla.study.opening import find_study, sqlite_file
 from phyla.study.places import Places, shown
 from phyla.study.progress import Failures, Progress, best_of, lease_s, look, silent_s
@@ -280,6 +282,20 @@ class Results:
                 return told.new(reader)
 
         return new
+
+    def causes(self, trials: Iterable[TrialRecord]) -> dict[int, Cause]:
+        """Return what training raised last in each of these trials, by id, where it raised anything."""
+        with self._reader() as reader:
+            raised = {
+                trial.id: [attempt.cause for attempt in reader.attempts(trial.id) if attempt.cause is not None]
+                for trial in trials
+            }
+        return {trial: causes[-1] for trial, causes in raised.items() if causes}
+
+    def findings(self) -> list[Finding]:
+        """Return what is probably wrong although nothing raised, such as weights that nobody loads."""
+        with self._reader() as reader:
+            return findings(reader)
 
     def lineage(self) -> "Lineage":
         """Return the tree of trials."""

@@ -11,6 +11,7 @@ from phyla.errors import CheckpointsAbsent, ConfigurationError, StudyChanged, St
 from phyla.launchers import LocalLauncher, WorkerSpec
 from phyla.machine import Outdated
 from phyla.records import StudyState
+from phyla.study.findings import Findings, say_nothing_to_do
 from phyla.study.interrupting import interrupts
 from phyla.study.liveness import others_at_work, take_back
 from phyla.study.opened import OpenedStudy
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     from phyla.study.study import Study
 
 
+MOST_WORKERS = 10_000
+"""Processes of one run on this machine."""
+
+
 def checked_kinds(study: "Study", workers: int, evaluators: int, kinds: Sequence[str]) -> frozenset[str]:
     """Return what workers do, once it is clear that such workers can run the study.
 
@@ -39,10 +44,11 @@ def checked_kinds(study: "Study", workers: int, evaluators: int, kinds: Sequence
     """
     if study.train is None:
         raise ConfigurationError("Study(train=...) is needed to run; without it use ask() and tell()")
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
-        raise ConfigurationError(f"workers={workers!r}: must be an integer of at least 0")
-    if isinstance(evaluators, bool) or not isinstance(evaluators, int) or evaluators < 0:
-        raise ConfigurationError(f"evaluators={evaluators!r}: must be an integer of at least 0")
+    for name, count in (("workers", workers), ("evaluators", evaluators)):
+        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MOST_WORKERS:
+            raise ConfigurationError(
+                f"{name}={count!r}: must be an integer of at least 0, at most {MOST_WORKERS:,}"
+            )
     wanted = frozenset(kinds)
     if not wanted or not wanted <= {"train", "evaluate"}:
         raise ConfigurationError(f"kinds={kinds!r}: choose 'train', 'evaluate', or both")
@@ -133,9 +139,17 @@ def _run(
 ) -> Results:
     results = Results(opened.store, opened.record, study.places)
     _resume(study, opened, launch)
+    if results.state is StudyState.COMPLETED:
+        with opened.store.reader(opened.record.id) as reader:
+            say_nothing_to_do(reader)
+
+    # Whoever is told of progress shows what failed.
+    failed = {} if on_progress is not None else {"failures": results.failures(settings.system_clock())}
+    findings = Findings(results.findings, **failed)
 
     def tick() -> None:
         unreported.look(opened.store, opened.record.id)
+        findings.look()
         if on_progress is not None:
             on_progress(results)
 
@@ -146,6 +160,7 @@ def _run(
         else:
             finished = _run_here(study, opened, launch.worker_name(), kinds, tick, on_interrupt)
         unreported.look(opened.store, opened.record.id, at_once=True)
+        findings.look(at_once=True)
         opened.client.collect()
         opened.client.recover()
     except CheckpointsAbsent as error:
@@ -238,6 +253,7 @@ def _worker(study: "Study", opened: OpenedStudy, kinds: frozenset[str], name: st
             work_root=work_root,
             clock=settings.system_clock,
             state=state,
+            log=study.places.logs(study.name) / "worker-0.log",
         )
     return Worker(
         opened.client,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final, overload
 
 from phyla import plugins
+from phyla.arguments import suggest_arguments
 from phyla.errors import ConfigurationError
 from phyla.machine import Rules
 from phyla.population import StoppingRule, Strategy, check_space
@@ -106,11 +107,11 @@ class Study:
             raise ConfigurationError(
                 f"study name {name!r}: use up to 100 letters, digits, '_', '-' and '.', as in 'digits-2'"
             )
-        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-            raise ConfigurationError(f"seed={seed!r}: must be an integer of at least 0")
+        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+            raise ConfigurationError(f"seed={seed!r}: must be an integer of at least 0 and below 2**63")
         if train is not None and not callable(train):
             raise ConfigurationError(f"train={train!r}: must be a function that takes a trial")
-        if stall_timeout_s is not None and stall_timeout_s <= 0:
+        if stall_timeout_s is not None and (isinstance(stall_timeout_s, bool) or not stall_timeout_s > 0):
             raise ConfigurationError(f"stall_timeout_s={stall_timeout_s!r}: must be above 0, or None")
         self.name = name
         self.seed = seed
@@ -376,3 +377,6 @@ class Study:
             NotImportable: worker processes could not find a function.
         """
         return stored_config(self, references)
+
+
+suggest_arguments(Study)

@@ -6,10 +6,10 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, final
 
+from phyla.arguments import suggestion
 from phyla.errors import StoreError
 from phyla.machine import Rules
 from phyla.records import TrialKind, TrialRecord, TrialState
-from phyla.space.values import suggestion
 from phyla.study.progress import AT_ONCE, NEWEST, newest_trial
 
 if TYPE_CHECKING:

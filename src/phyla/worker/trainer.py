@@ -4,7 +4,6 @@ import contextlib
 import errno
 import threading
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +21,9 @@ from phyla.errors import (
     StoreError,
 )
 from phyla.machine import Completion, Failure
-from phyla.records import Phase, Report, StudyState, TrialRecord
+from phyla.records import Cause, Phase, Report, StudyState, TrialRecord
 from phyla.settings import Clock
+from phyla.worker.causes import cause_of, traceback_of, write_log
 from phyla.worker.stopwatch import Stopwatch
 from phyla.worker.trial import Trial, unusable_start
 
@@ -44,6 +44,7 @@ class Trainer:
         clock: tells the time.
         state: what `setup` returned.
         timer: measures durations, in seconds.
+        log: where full tracebacks go; None writes none.
 
     Attributes:
         watch: where the time of the thread that trains goes; what precedes a trial counts as its own.
@@ -60,6 +61,7 @@ class Trainer:
         clock: Clock,
         state: Any = None,
         timer: Callable[[], float] = time.perf_counter,
+        log: Path | None = None,
     ) -> None:
         self.watch = Stopwatch(timer)
         self._client = client
@@ -69,6 +71,7 @@ class Trainer:
         self._work_root = work_root
         self._clock = clock
         self._state = state
+        self._log = log
         self._cached: tuple[str | None, Any] = (None, None)
         self._beats = 0
         self._stopping = False
@@ -198,11 +201,12 @@ class Trainer:
         if not trial.has_fitness:
             raise NoFitness(trial.missing("training returned without reporting", "before it returns"))
         checkpoint = trial.commit()
-        if checkpoint is not None:
-            self._cached = (checkpoint.name, trial.cached_state)
         # Reports that are just being sent come first, since rules judge them in order.
         with self._sending:
-            return trial.completion(checkpoint)
+            completion = trial.completion(checkpoint)
+        if checkpoint is not None:
+            self._cached = (checkpoint.name, trial.cached_state)
+        return completion
 
     def _refused(self, trial: Trial, error: PhylaError) -> None:
         """Handle errors that another attempt would not cure."""
@@ -210,6 +214,7 @@ class Trainer:
         if isinstance(error, CheckpointStorageFailed):
             self._stop_study(trial.record, str(error), trial)
             return
+        cause = self._logged(trial, error)
         trial.discard()
         self._fail(
             Failure(
@@ -218,6 +223,7 @@ class Trainer:
                 error=f"{type(error).__name__}: {error}",
                 retryable=False,
                 timings=trial.timings(),
+                cause=cause,
             )
         )
 
@@ -241,7 +247,8 @@ class Trainer:
             message = f"training could not write: {error}. Free space or choose another home."
             self._stop_study(trial.record, message, trial)
             return
-        text = "".join(traceback.format_exception(error))[-ERROR_CHARACTERS:]
+        text = traceback_of(error)[-ERROR_CHARACTERS:]
+        cause = self._logged(trial, error)
         trial.discard()
         # Training may have failed because files of the checkpoint vanished behind our back.
         unusable = None
@@ -249,8 +256,19 @@ class Trainer:
             unusable = unusable_start(trial.record, self._client, self._repository)
         if unusable is not None:
             text = f"{text.rstrip()}\n{unusable.error}"
-        failure = unusable or Failure(trial=trial.id, token=trial.token, error=text)
+        failure = unusable or Failure(trial=trial.id, token=trial.token, error=text, cause=cause)
         self._fail(replace(failure, error=text, timings=trial.timings()))
+
+    def _logged(self, trial: Trial, error: BaseException) -> Cause:
+        """Write an error with its full traceback into the log; return what is stored of it."""
+        log = self._log
+        if log is not None:
+            try:
+                write_log(log, f"trial {trial.id}, attempt {trial.token} of member {trial.member} failed", error)
+            except OSError:
+                # The end of the traceback is stored in any case.
+                log = None
+        return cause_of(error, self._train, log)
 
     def _fail(self, failure: Failure) -> None:
         with contextlib.suppress(LeaseLost):

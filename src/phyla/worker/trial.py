@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, final
 
 from phyla.api import Client
+from phyla.arguments import nearest
 from phyla.checkpoints import CheckpointRepository, attempt_name
 from phyla.errors import CheckpointCorrupt, CheckpointMissing, ConfigurationError, LeaseLost, StateError
 from phyla.machine import Completion, Failure
@@ -50,14 +51,10 @@ class Trial:
 
     Attributes:
         params: hyperparameters, readable flat (`params["opt/lr"]`) and nested (`params["opt"]["lr"]`).
-        parent: the checkpoint to start from; None to start fresh.
-        progress: what an earlier attempt of this trial saved with `save_progress()`; None if nothing.
         seed: for the training code, in [0, 2**31); the same in every attempt.
         start_step: age of the weights at the start.
         end_step: age to train to.
         worker: what the study's `setup(worker)` returned in this process; None without one.
-        cached_state: anything; kept from one trial to the next only if the next one continues the same
-            weights in the same process. None whenever weights come from elsewhere.
     """
 
     def __init__(
@@ -84,13 +81,15 @@ class Trial:
         self._clock = clock
         self._on_report = on_report
         self.worker = worker
-        self.cached_state = cached_state
-        self.params = Params.of_flat(dict(record.params))
+        self._cached_state = cached_state
+        self._read: set[str] = set()
+        self._touched = False
+        self.params = Params.of_flat(dict(record.params), read=self._read)
         self.seed = record.seed
         self.start_step = record.start_step
         self.end_step = record.end_step
-        self.parent = _parent(record.parent_checkpoint, record.start_step, record, repository)
-        self.progress = (
+        self._parent = _parent(record.parent_checkpoint, record.start_step, record, repository)
+        self._progress = (
             None
             if record.progress is None
             else _parent(record.progress, record.progress_step or 0, record, repository)
@@ -138,9 +137,34 @@ class Trial:
         return self._record.kind is TrialKind.MEASURE
 
     @property
+    def parent(self) -> Parent | None:
+        """The checkpoint to start from; None to start fresh."""
+        self._touched = True
+        return self._parent
+
+    @property
+    def progress(self) -> Parent | None:
+        """What an earlier attempt of this trial saved with `save_progress()`; None if nothing."""
+        self._touched = True
+        return self._progress
+
+    @property
     def source(self) -> Parent | None:
         """Where to load from: `progress` if there is any, else `parent`, else None for a fresh start."""
         return self.progress or self.parent
+
+    @property
+    def cached_state(self) -> Any:
+        """Anything; kept from one trial to the next only if that continues the same weights in the same process.
+
+        None whenever weights come from elsewhere.
+        """
+        self._touched |= self._cached_state is not None
+        return self._cached_state
+
+    @cached_state.setter
+    def cached_state(self, state: Any) -> None:
+        self._cached_state = state
 
     @property
     def reason(self) -> Mapping[str, Any]:
@@ -150,6 +174,9 @@ class Trial:
     @property
     def record(self) -> TrialRecord:
         """The trial as the store has it."""
+        # All that could be read is in there.
+        self._touched = True
+        self._read.update(self._record.params)
         return self._record
 
     # Where to write
@@ -179,7 +206,7 @@ class Trial:
 
         After a retry it goes on from the saved progress. It ends early when the trial should stop.
         """
-        self._at = self.progress.step if self.progress else self.start_step
+        self._at = self._progress.step if self._progress else self.start_step
         self._left = False
         self._watch.enter(Phase.TRAINING)
         try:
@@ -329,7 +356,21 @@ class Trial:
         single = len(self._values) == 1
         said = f"the objective {names[0]!r}" if single else f"{' and '.join(names)}, which the objective needs"
         example = ", ".join(f"{name!r}: value" for name in names)
-        return f"{what} {said}; call trial.report({{{example}}}) {when}"
+        near = [nearest(name, self._last) for name in names]
+        meant = " and ".join(repr(name) for name in dict.fromkeys(near) if name is not None)
+        hint = f": did you mean {meant}?" if meant else "."
+        reported = ", ".join(map(repr, self._last)) or "nothing"
+        return f"{what} {said}; trial {self.id} reported {reported}{hint} Call trial.report({{{example}}}) {when}"
+
+    def noticed(self) -> JsonObject | None:
+        """Return what a training function should have used and did not; None if it used everything."""
+        untouched = not self._touched and (self._parent or self._progress) is not None
+        unread = [name for name in self._record.params if name not in self._read]
+        found: JsonObject = {
+            **({"untouched": True} if untouched else {}),
+            **({"unread": unread} if unread else {}),
+        }
+        return found or None
 
     def take_reports(self) -> Sequence[Report]:
         """Return the reports that were not sent yet; they count as sent then."""
@@ -384,6 +425,7 @@ class Trial:
             checkpoint=checkpoint,
             checkpoint_index=index,
             timings=self.timings(),
+            noticed=None if self.measuring else self.noticed(),
         )
 
     def timings(self) -> dict[str, float]:
@@ -401,7 +443,7 @@ class Trial:
     def __repr__(self) -> str:
         return (
             f"Trial(id={self.id}, member={self.member}, generation={self.generation}, "
-            f"steps={self.start_step}..{self.end_step}, params={self.params.flat()})"
+            f"steps={self.start_step}..{self.end_step}, params={dict(self._record.params)})"
         )
 
 

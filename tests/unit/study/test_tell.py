@@ -56,7 +56,10 @@ def test_every_metric_that_the_objective_needs_has_to_be_told(tmp_path: Path) ->
     trial = made.ask()
     assert trial is not None
     (trial.checkpoint_dir / "weights").write_text("w")
-    with pytest.raises(NoFitness, match="never reported cost and size, which the objective needs; call"):
+    with pytest.raises(
+        NoFitness,
+        match=r"never reported cost and size, which the objective needs; trial 1 reported 'score'\. Call",
+    ):
         made.tell(trial, metrics={"score": 1.0})
     made.tell(trial, metrics={"cost": 3.0, "size": 1.0})
     assert made.results().best is None

@@ -1,0 +1,190 @@
+"""What is probably wrong with a study although nothing raised: found in what is stored, and said once."""
+
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, final
+
+from phyla.errors import StoreError
+from phyla.records import Attempt, StudyState, TrialKind, TrialRecord, TrialState
+
+if TYPE_CHECKING:
+    from phyla.store import Reader
+
+LOG = logging.getLogger("phyla")
+
+LOOKED_AT = 20
+"""Completed trials that one look reads at most of the first ones, and of the newest ones."""
+
+EVERY_S = 1.0
+SHARE = 20
+"""Looking takes at most this part of the time."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something that is probably wrong.
+
+    Attributes:
+        kind: `source`, `parameter`, `checkpoint`, `code` or `scores`.
+        text: what, and what to do about it.
+        about: what it is about, where there may be several of one kind.
+    """
+
+    kind: str
+    text: str
+    about: str = ""
+
+
+def findings(reader: "Reader") -> list[Finding]:
+    """Return what is probably wrong with a study.
+
+    Args:
+        reader: a look at the study.
+    """
+    first = [trial for trial in reader.trials(after=0, limit=LOOKED_AT) if trial.state is TrialState.COMPLETED]
+    seen = {trial.id: trial for trial in (*first, *reader.last_completed(LOOKED_AT))}
+    trials = [trial for _, trial in sorted(seen.items()) if trial.kind is TrialKind.TRAIN]
+    attempts = [reader.attempt(trial.id, trial.token) for trial in trials]
+    done = [(trial, attempt) for trial, attempt in zip(trials, attempts, strict=True) if attempt is not None]
+    return [
+        *_code(reader),
+        *_source(done),
+        *_parameters(done),
+        *_same_bytes(reader, trials),
+        *_scores(reader, trials),
+    ]
+
+
+def _source(done: Sequence[tuple[TrialRecord, Attempt]]) -> Iterator[Finding]:
+    given = [attempt for trial, attempt in done if trial.parent_checkpoint is not None]
+    if given and all(attempt.noticed.get("untouched") for attempt in given):
+        yield Finding(
+            kind="source",
+            text="train() did not load trial.source: every trial starts from scratch. Load the weights from "
+            "trial.source.path if trial.source is not None",
+        )
+
+
+def _parameters(done: Sequence[tuple[TrialRecord, Attempt]]) -> Iterator[Finding]:
+    unread: dict[str, bool] = {}
+    for trial, attempt in done:
+        noticed: Any = attempt.noticed.get("unread", ())
+        for name in trial.params:
+            unread[name] = unread.get(name, True) and name in noticed
+    for name in (name for name, never in unread.items() if never):
+        yield Finding(
+            kind="parameter",
+            text=f"train() never read the hyperparameter {name!r}: its values change nothing. Read "
+            f"trial.params[{name!r}], or leave it out of the space",
+            about=name,
+        )
+
+
+def _same_bytes(reader: "Reader", trials: Sequence[TrialRecord]) -> Iterator[Finding]:
+    # Single ones may be equal, as where training has converged.
+    trained = [
+        trial
+        for trial in trials
+        if trial.checkpoint is not None and trial.parent_checkpoint not in (None, trial.checkpoint)
+    ]
+    if trained and all(_equals_parent(reader, trial) for trial in trained):
+        first = trained[0]
+        yield Finding(
+            kind="checkpoint",
+            text="every checkpoint equals its parent's byte for byte, although steps were trained (trial "
+            f"{first.id}: steps {first.start_step} to {first.reached_step}). Train the model that you save, and "
+            "save it after training",
+        )
+
+
+def _equals_parent(reader: "Reader", trial: TrialRecord) -> bool:
+    mine, parents = reader.checkpoint(trial.checkpoint or ""), reader.checkpoint(trial.parent_checkpoint or "")
+    # One checkpoint of several models may well hold what it held before for one of them.
+    single = not trial.checkpoint_index and not trial.parent_index
+    return single and mine is not None and parents is not None and mine.digest == parents.digest
+
+
+def _code(reader: "Reader") -> Iterator[Finding]:
+    study = reader.study()
+    code: Any = study.config.get("code")
+    if code is not None and code["began"] != code["now"]:
+        began = date(study.created_at)
+        yield Finding(
+            kind="code",
+            text=f"{code['name']}() in {code['file']} changed since this study began on {began}; earlier trials "
+            "were trained by the old code. To train all of it by the new code, give the study another name",
+        )
+
+
+def _scores(reader: "Reader", trials: Sequence[TrialRecord]) -> Iterator[Finding]:
+    scores = [trial.fitness for trial in trials if trial.fitness is not None]
+    if not scores or any(map(math.isfinite, scores)) or reader.best_trials(1):
+        return
+    if reader.study().state is StudyState.COMPLETED:
+        counted = reader.counts().get("completed", 0)
+        kinds = " or ".join(dict.fromkeys(str(score) for score in scores))
+        yield Finding(
+            kind="scores",
+            text=f"no trial has a finite score: the scores of all {counted} completed trials are {kinds}. Nothing "
+            "could be selected. Look at what train() reports",
+        )
+
+
+@final
+class Findings:
+    """Says each finding once, through the logger `phyla`.
+
+    Args:
+        find: returns all findings.
+        failures: returns the attempts that failed since the last call, where nothing else shows them.
+    """
+
+    def __init__(self, find: Callable[[], list[Finding]], failures: Callable[[], list[Attempt]] = list) -> None:
+        self._find = find
+        self._failures = failures
+        self._said: set[tuple[str, str]] = set()
+        self._next = 0.0
+
+    def look(self, *, at_once: bool = False) -> None:
+        """Say what is new, if it is time.
+
+        Args:
+            at_once: look also if it is not time.
+        """
+        before = time.monotonic()
+        if before < self._next and not at_once:
+            return
+        # A warning is not worth ending a run for.
+        with contextlib.suppress(StoreError):
+            for attempt in self._failures():
+                LOG.warning("%s", attempt.words)
+            for finding in self._find():
+                if (finding.kind, finding.about) not in self._said:
+                    self._said.add((finding.kind, finding.about))
+                    LOG.warning("warning: %s", finding.text)
+        after = time.monotonic()
+        self._next = after + max(EVERY_S, SHARE * (after - before))
+
+
+def date(at: float) -> str:
+    """Return a time, in seconds since the epoch, as a local date with hours and minutes."""
+    return datetime.fromtimestamp(at, UTC).astimezone().strftime("%Y-%m-%d %H:%M")
+
+
+def say_nothing_to_do(reader: "Reader") -> None:
+    """Say that a study is complete already, since when, and how to go on."""
+    name, completed = reader.study().name, reader.counts().get("completed", 0)
+    ended = max((trial.ended_at or 0.0 for trial in reader.last_completed(1)), default=0.0)
+    since = f": its {completed} trials were completed on {date(ended)}" if completed else ""
+    LOG.warning(
+        "nothing to do: study %r is complete%s. To train longer, raise total_steps and run with extend=True (on "
+        "the command line: --extend); to start anew, give the study another name",
+        name,
+        since,
+    )

@@ -1,0 +1,96 @@
+"""What training raised: the line of the user's code, and the log that holds the full traceback."""
+
+import inspect
+import subprocess
+import sysconfig
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from phyla import errors
+from phyla.errors import TrialError
+from phyla.records import Cause
+
+MESSAGE_CHARACTERS = 500
+OUTPUT_LINES = 10
+"""Last lines of a command's output that an error shows; the log has all of it."""
+
+_PHYLA = str(Path(errors.__file__).parent) + "/"
+_LIBRARY = tuple({sysconfig.get_paths()[name] + "/" for name in ("stdlib", "platstdlib")})
+_PACKAGES = ("/site-packages/", "/dist-packages/")
+
+
+def cause_of(error: BaseException, train: Callable[..., object], log: Path | None) -> Cause:
+    """Return what was raised and where; for errors of phyla's own, where the training function begins."""
+    module = type(error).__module__
+    kind = type(error).__qualname__
+    if module not in ("builtins", "__main__") and not module.startswith("phyla."):
+        kind = f"{module}.{kind}"
+    first = next(iter(str(error).strip().splitlines()), "")[:MESSAGE_CHARACTERS]
+    file, line = _place(error) or _beginning(train) or (None, None)
+    return Cause(
+        kind=kind,
+        error=_printable(f"{kind}: {first}" if first else kind),
+        file=None if file is None else _printable(file),
+        line=line,
+        log=None if log is None else str(log),
+    )
+
+
+def _printable(text: str) -> str:
+    """Return a text whose control characters, and half characters, are escaped."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def traceback_of(error: BaseException) -> str:
+    """Return the traceback, with the last lines of the output of a command that failed."""
+    output = "\n".join(output_of(error).splitlines()[-OUTPUT_LINES:])
+    text = "".join(traceback.format_exception(error))
+    return f"{text}the last lines of its output:\n{output}\n" if output else text
+
+
+def output_of(error: BaseException) -> str:
+    """Return what a command printed that failed or took too long, if it was captured."""
+    if not isinstance(error, (subprocess.CalledProcessError, subprocess.TimeoutExpired)):
+        return ""
+    parts: list[Any] = [error.stdout, error.stderr]
+    return "".join(
+        part.decode(errors="replace") if isinstance(part, bytes) else str(part) for part in parts if part
+    )
+
+
+def write_log(log: Path, heading: str, error: BaseException) -> None:
+    """Append the full traceback, and all output of a command that failed, to a worker's log."""
+    output = output_of(error)
+    # An error of ours says all in its message.
+    lines = (traceback.format_exception_only if isinstance(error, TrialError) else traceback.format_exception)(
+        error
+    )
+    text = "".join(lines) + (f"its output:\n{output.rstrip()}\n" if output else "")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {heading}\n{text}")
+
+
+def _place(error: BaseException) -> tuple[str, int] | None:
+    """Return the last line of code that is neither of phyla, nor of a library."""
+    frames = [
+        (frame.filename, frame.lineno)
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.lineno is not None and not frame.filename.startswith((_PHYLA, "<frozen "))
+    ]
+    own = [place for place in frames if not _is_library(place[0])]
+    # Training code may be an installed package itself.
+    found = own or frames
+    return found[-1] if found else None
+
+
+def _is_library(file: str) -> bool:
+    return file.startswith(_LIBRARY) or any(part in file for part in _PACKAGES)
+
+
+def _beginning(train: Callable[..., object]) -> tuple[str, int] | None:
+    code: Any = getattr(inspect.unwrap(train), "__code__", None)
+    return None if code is None else (code.co_filename, code.co_firstlineno)
