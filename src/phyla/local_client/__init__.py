@@ -1,6 +1,6 @@
 """Clients that work in process: a controller on a store."""
 
 from phyla.local_client.run_client import RunClient
-from phyla.local_client.study_client import LocalClient
+from phyla.local_client.study_client import LocalClient, collect
 
-__all__ = ["LocalClient", "RunClient"]
+__all__ = ["LocalClient", "RunClient", "collect"]

@@ -8,7 +8,7 @@ from typing import final
 
 from phyla.api import Answer, CollectResult, Given, GroupResults
 from phyla.checkpoints import CheckpointRepository, import_checkpoint
-from phyla.controller import TRAIN_ONLY, Controller
+from phyla.controller import TRAIN_ONLY, Controller, mark_deleting
 from phyla.errors import CheckpointError, StudyNotFound
 from phyla.local_client.run_client import group_results
 from phyla.machine import (
@@ -20,6 +20,7 @@ from phyla.machine import (
     NoWork,
     Retention,
     Rules,
+    SetCheckpointState,
     Standing,
     Stopped,
 )
@@ -220,19 +221,9 @@ class LocalClient:
         return self._delete(self._controller.mark_deleting(self._controller.retention().collectable))
 
     def _delete(self, names: Sequence[str]) -> CollectResult:
-        freed = 0
-        deleted: list[str] = []
-        try:
-            freed = self._repository.delete(*names)
-            deleted = list(names)
-        except CheckpointError:
-            # One of them cannot be deleted now; the others can.
-            for name in names:
-                with contextlib.suppress(CheckpointError):
-                    freed += self._repository.delete(name)
-                    deleted.append(name)
-        self._controller.set_checkpoints(deleted, CheckpointState.DELETED)
-        return CollectResult(deleted=tuple(deleted), freed_bytes=freed)
+        found = _deleted(self._repository, names)
+        self._controller.set_checkpoints(found.deleted, CheckpointState.DELETED)
+        return found
 
     def recover(self) -> None:
         """Clean up after processes that died: half-done deletions, staging and unrecorded directories.
@@ -251,6 +242,43 @@ class LocalClient:
         self._repository.delete(*leftover)
         self._repository.finish_deletions()
         self._delete(deleting)
+
+
+def collect(
+    store: Store, study: int, repository: CheckpointRepository, candidates: Sequence[Checkpoint]
+) -> CollectResult:
+    """Delete checkpoints that are not kept; needs nothing of the study's rules.
+
+    Args:
+        store: where the study is remembered.
+        study: its id.
+        repository: where its checkpoints are.
+        candidates: what may go; those that a trial took meanwhile stay.
+
+    Raises:
+        StoreError: the database failed.
+    """
+    if not candidates:
+        return CollectResult(deleted=(), freed_bytes=0)
+    found = _deleted(repository, mark_deleting(store, study, candidates))
+    with store.transaction(study, exclusive=True) as tx:
+        tx.apply([SetCheckpointState(name, CheckpointState.DELETED) for name in found.deleted])
+    return found
+
+
+def _deleted(repository: CheckpointRepository, names: Sequence[str]) -> CollectResult:
+    freed = 0
+    deleted: list[str] = []
+    try:
+        freed = repository.delete(*names)
+        deleted = list(names)
+    except CheckpointError:
+        # One of them cannot be deleted now; the others can.
+        for name in names:
+            with contextlib.suppress(CheckpointError):
+                freed += repository.delete(name)
+                deleted.append(name)
+    return CollectResult(deleted=tuple(deleted), freed_bytes=freed)
 
 
 def _late(reader: Reader, names: Collection[str]) -> Iterator[Attempt]:

@@ -77,6 +77,7 @@ from phyla.machine.finish import complete, fail, lose, release, save_progress, s
 from phyla.machine.imports import Imported, awaits_imports, import_start, imported
 from phyla.machine.observe import backfill, drain, gone, observe
 from phyla.machine.resize import await_generation, join, reopen, reopen_study, retire, to_retire, youngest
+from phyla.machine.keeping import Keeping
 from phyla.machine.retention import ALL, Retention, bound, explain, retention
 from phyla.machine.rules import Rules
 from phyla.machine.stopping import report
@@ -113,6 +114,7 @@ __all__ = [
     "InsertResult",
     "InsertSeen",
     "InsertTrial",
+    "Keeping",
     "MarkDeleting",
     "NoWork",
     "Observed",

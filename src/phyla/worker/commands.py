@@ -12,7 +12,7 @@ from typing import Any
 
 from phyla.errors import ConfigurationError, EvaluationError
 from phyla.evaluation import Metric, Moments, decode
-from phyla.plugins import resolve_class
+from phyla.plugins import loaded_class
 from phyla.settings import child_environment
 from phyla.worker.evaluation import Evaluation
 
@@ -97,7 +97,7 @@ def _record(evaluation: Evaluation, name: str, value: Any) -> None:
     elif "values" in value:
         evaluation.record({name: value["values"]})
     elif "metric" in value:
-        metric: Metric = decode(value, resolve_class)
+        metric: Metric = decode(value, loaded_class)
         evaluation.record({name: metric})
     elif "mean" in value and "variance" in value:
         n = int(value["n"])
