@@ -24,10 +24,10 @@ so that a later run can tell whether it is the same study; nothing is pickled. A
 registered is written as a reference `module:name`, or `path/to/file.py:name` when it was defined in the file that
 was run.
 
-**A stored reference is never imported.** Whoever can write to the database must not be able to run code as those who
-read it. `decode` makes registered plug-ins and phyla's own settings. A reference to anything else goes to the
-`find` that the caller passes, and is refused without one. Pass `find=resolve`, which imports, only for what came from
-the user: their study file, or the process that started this one.
+**A stored reference is never imported.** Whoever can write to the database must not be able to run code as those
+who read it. `decode` makes registered plug-ins and phyla's own settings. A reference to anything else goes to the
+`find` that the caller passes, and is refused without one. Pass `find=resolve`, which imports, only for what came
+from the user: their study file, or the process that started this one.
 """
 
 import dataclasses
@@ -204,7 +204,8 @@ def loaded_class(name: str) -> type[Any]:
         if source in sys.modules
         else []
     )
-    for found in modules:
+    for module in modules:
+        found: object = module
         for part in qualname.split("."):
             found = vars(found).get(part) if isinstance(found, type | ModuleType) else None
         if isinstance(found, type):

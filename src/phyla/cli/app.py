@@ -26,6 +26,7 @@ from phyla.cli import (
     status,
     trials,
     watch,
+    worker,
 )
 from phyla.errors import PhylaError, UsageError
 
@@ -41,6 +42,7 @@ app = typer.Typer(
 )
 
 app.command()(run.run)
+app.command()(worker.worker)
 app.command()(simulate.simulate)
 app.command()(replay.replay)
 app.command(name="continue")(replay.continue_)

@@ -105,6 +105,16 @@ def chosen_study(file: Path, name: str | None, home: Path | None, storage: str |
     return chosen
 
 
+def source_study(file: Path, name: str) -> "Study":
+    """Return the study of a file whose functions to use: the one of that name, else the only one.
+
+    Raises:
+        UsageError: there is no such file or study.
+    """
+    found = _studies(file)
+    return _chosen(found, file, None if len(found) == 1 else name)
+
+
 def _studies(file: Path) -> "list[Study]":
     """Return the studies that a file defines at its top level."""
     from phyla.study import Study

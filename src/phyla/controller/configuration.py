@@ -164,7 +164,7 @@ def taken_over(rules: Rules, config: JsonObject) -> Rules:
 
 
 def known_to(rules: Rules) -> Find:
-    """Return what finds the functions and classes that rules have, by their stored names, and refuses all others."""
+    """Return what finds the functions and classes that rules have, by their stored names, and no others."""
     known: dict[str, Callable[..., Any]] = {}
 
     def name_of(target: Callable[..., Any]) -> str:

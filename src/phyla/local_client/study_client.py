@@ -51,6 +51,7 @@ class LocalClient:
         rules: what its decisions go by, until the configuration changes.
         repository: where its checkpoints are.
         collects: whether it collects checkpoints from time to time; False where somebody else does.
+        joins: whether others run the study, so that giving up here ends nothing there.
     """
 
     def __init__(
@@ -61,12 +62,14 @@ class LocalClient:
         repository: CheckpointRepository,
         *,
         collects: bool = True,
+        joins: bool = False,
     ) -> None:
         self._store = store
         self._study = study
         self._controller = Controller(store, study.id, rules, study.config)
         self._repository = repository
         self._collects = collects
+        self._joins = joins
         self._completed_since_collection = 0
 
     def study(self) -> StudyRecord:
@@ -169,7 +172,8 @@ class LocalClient:
 
     def give_up(self, message: str) -> None:
         """Say that this launcher ends because its workers do."""
-        self.end_study(StudyState.FAILED, message)
+        if not self._joins:
+            self.end_study(StudyState.FAILED, message)
 
     def start_from(self, entries: Sequence[StartFrom], clock: Clock) -> None:
         """Bring checkpoints in from elsewhere and let every member start from one, unless they have already.
