@@ -20,7 +20,7 @@ from phyla.launchers import WorkerSpec
 from phyla.launchers.process import _make
 from phyla.records import AttemptState, StudyState
 from phyla.study import maintain
-from watching import command, run, start, wait_for
+from watching import command, run, start, wait_for, write
 
 STUDY = """
 import time
@@ -415,8 +415,7 @@ suite = phyla.Suite("read", [read, phyla.EvalTask("program", command=["touch", "
 def watched(tmp_path: Path) -> Path:
     """A folder with a run that was watched, of which eval tasks are left to do."""
     (tmp_path / "suites.py").write_text(SUITES)
-    (tmp_path / "ckpt" / "step_1").mkdir(parents=True)
-    (tmp_path / "ckpt" / "step_1" / "DONE").touch()
+    write(tmp_path / "ckpt", 1)
     words = ("--suite", "suites.py", "--format", "marker", "--name", "job", "--done", "FINISHED", "--poll", "0.2")
     process = start(tmp_path, command("watch", "ckpt", *words, "--quiet", "0.5", "--workers", 0))
     home = tmp_path / ".phyla"
