@@ -342,7 +342,7 @@ def test_members_go_back_to_elites_that_a_suite_has_scored(synchronous: bool, re
         if work is not None:
             held[len(held)] = work
         looked = one.controller.retention()
-        assert len(looked.kept) <= bound(5, wanted)
+        assert len(looked.kept) <= bound(wanted.keeping)
         one.controller.mark_deleting(looked.collectable)
         if held and (work is None or len(held) > 2):
             one.do(held.pop(int(rng.choice(list(held)))))
