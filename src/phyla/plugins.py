@@ -20,9 +20,14 @@ A plug-in is a frozen dataclass named under one of these entry point groups:
 | `phyla.aggregators` | `phyla.evaluation.Aggregator`   | `mean`, `weighted-mean`, `worst`, and others  |
 
 Its fields are its settings: plain JSON values, functions, and other plug-ins. `encode` writes them as JSON,
-so that a worker or a later run can make the same strategy again; nothing is pickled. A dataclass or function
-that is not registered is written as a reference `module:name`, or `path/to/file.py:name` when it was defined
-in the file that was run.
+so that a later run can tell whether it is the same study; nothing is pickled. A dataclass or function that is not
+registered is written as a reference `module:name`, or `path/to/file.py:name` when it was defined in the file that
+was run.
+
+**A stored reference is never imported.** Whoever can write to the database must not be able to run code as those
+who read it. `decode` makes registered plug-ins and phyla's own settings. A reference to anything else goes to the
+`find` that the caller passes, and is refused without one. Pass `find=resolve`, which imports, only for what came
+from the user: their study file, or the process that started this one.
 """
 
 import dataclasses
@@ -35,7 +40,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from phyla.errors import ConfigurationError, NotImportable
 from phyla.records import Json
@@ -51,6 +56,9 @@ GROUPS = (
 )
 STUDY_MODULE = "__phyla_study__"
 """Name under which a worker runs the study file again; further files get it with a digest of their path."""
+
+OWN_SETTINGS = ("phyla.evaluation.", "phyla.population.", "phyla.records.")
+"""Packages of pure dataclasses that `decode` makes although they are not registered, such as `Suite`."""
 
 _READING = "__phyla_reading__"
 
@@ -105,13 +113,14 @@ def decode(value: Json, find: Callable[[str], Callable[..., Any]] | None = None)
 
     Args:
         value: what `encode` gave, perhaps through JSON.
-        find: finds functions and unregistered classes by name; by default `phyla.plugins.resolve`.
+        find: finds functions and unregistered classes by name; by default they are refused, since the value may
+            come from a database. Pass `phyla.plugins.resolve` for what the user gave.
 
     Raises:
         ConfigurationError: a plug-in is not installed here, or does not take these settings.
-        NotImportable: a function or class cannot be found by its name.
+        NotImportable: a function or class is refused, or cannot be found by its name.
     """
-    find = find or resolve
+    find = find or refuse
     if isinstance(value, Mapping):
         if "function" in value and len(value) == 1:
             return find(str(value["function"]))
@@ -137,20 +146,79 @@ def _class(name: str, find: Callable[[str], Callable[..., Any]]) -> Callable[...
         group = name.split("/")[0]
         known = ", ".join(sorted(key for key in registered() if key.startswith(group + "/"))) or "none"
         raise ConfigurationError(f"plug-in {name!r} is not installed here; there are: {known}")
-    return find(name)
+    return _own(name) or find(name)
 
 
-def resolve_class(name: str) -> type[Any]:
-    """Return the class that a reference names.
+def _own(name: str) -> type[Any] | None:
+    """Return phyla's own class of settings that a reference names, such as `Suite`; None for any other name."""
+    if not name.startswith(OWN_SETTINGS):
+        return None
+    module, _, qualname = name.partition(":")
+    found = vars(sys.modules[module]).get(qualname) if module in sys.modules else None
+    if isinstance(found, type) and found.__module__ == module and dataclasses.is_dataclass(found):
+        return found
+    return None
+
+
+def refuse(name: str) -> NoReturn:
+    """Refuse a reference that comes from a database.
 
     Raises:
-        NotImportable: there is no such module or name.
-        ConfigurationError: it is no class.
+        NotImportable: always; it names the reference.
     """
-    found = resolve(name)
-    if not isinstance(found, type):
-        raise ConfigurationError(f"{name} is no class but {found!r}")
-    return found
+    raise NotImportable(
+        f"the database names {name!r}, which is not a registered plug-in; phyla does not import what a database "
+        "names, so give the file that defines it"
+    )
+
+
+def absent(name: str) -> Callable[..., NoReturn]:
+    """Return a function that stands for a stored one where no function is called; calling it raises."""
+
+    def stands_in(*_: object, **__: object) -> NoReturn:
+        refuse(name)
+
+    return stands_in
+
+
+def portable(name: str) -> str:
+    """Return a reference without the directory of its file, so that two machines may keep the file elsewhere."""
+    source, colon, qualname = name.rpartition(":")
+    return f"{Path(source).name}:{qualname}" if colon and source.endswith(".py") else name
+
+
+def loaded_class(name: str) -> type[Any]:
+    """Return a class that this process has loaded already, by the reference that it is stored under.
+
+    Nothing is imported, and no attribute is computed: the name may come from a database.
+
+    Raises:
+        NotImportable: this process has no such class.
+    """
+    source, _, qualname = name.rpartition(":")
+    wanted = portable(name)
+    modules = (
+        [module for module in _study_modules() if portable(f"{module.__file__}:{qualname}") == wanted]
+        if source.endswith(".py")
+        else [sys.modules[source]]
+        if source in sys.modules
+        else []
+    )
+    for module in modules:
+        found: object = module
+        for part in qualname.split("."):
+            found = vars(found).get(part) if isinstance(found, type | ModuleType) else None
+        if isinstance(found, type):
+            return found
+    raise NotImportable(
+        f"the database names the class {name!r}, which this process has not loaded; import it at the top of the "
+        "study file or the suite file"
+    )
+
+
+def _study_modules() -> list[ModuleType]:
+    names = [name for name in sys.modules if name == "__main__" or name.startswith(STUDY_MODULE)]
+    return [sys.modules[name] for name in names if getattr(sys.modules[name], "__file__", None)]
 
 
 def reference(target: Callable[..., Any]) -> str:
@@ -195,7 +263,9 @@ def reference_here(target: Callable[..., Any]) -> str:
 
 
 def resolve(target: str) -> Callable[..., Any]:
-    """Find a function or class by the name that `reference` gave it.
+    """Import a function or class by the name that `reference` gave it.
+
+    Never call this with a name that comes from a database.
 
     Raises:
         NotImportable: the module, the file or the name does not exist, or importing it raised.

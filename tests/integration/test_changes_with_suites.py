@@ -48,19 +48,20 @@ def test_a_study_with_a_suite(tmp_path: Path, synchronous: bool) -> None:
     given.mkdir()
     (given / "value.json").write_text("100.0")
     options: Any = {"synchronous": synchronous, "start_from": [phyla.StartFrom(given, step=50)]}
-    results = study(tmp_path, 4, 3, **options).run()
+    made = study(tmp_path, 4, 3, **options)
+    results = made.run()
     assert results.counts() == {"completed": 12}
     assert all(row.fitness is not None for row in results.trials() if row.kind is TrialKind.TRAIN)
     assert results.best is not None
     assert results.best.fitness > 100.0
 
-    again = phyla.replay("scored", home=tmp_path)
+    again = phyla.replay(made)
     assert again.best is not None
     assert (again.best.fitness, again.best.checkpoint.digest) == (
         results.best.fitness,
         results.best.checkpoint.digest,
     )
-    on = phyla.continue_training("scored", 7, home=tmp_path)
+    on = phyla.continue_training(made, 7)
     assert on.best is not None
     assert on.best.checkpoint.step == results.best.checkpoint.step + 7
     assert on.best.fitness > results.best.fitness

@@ -93,7 +93,7 @@ def evaluated(suite: Suite, path: Path, work: Path, *, shards: int | None = None
             )
             task(evaluation)
             stored = {name: encode(metric, plugins.reference) for name, metric in evaluation.statistics.items()}
-            parts.append({name: decode(raw, plugins.resolve_class) for name, raw in stored.items()})
+            parts.append({name: decode(raw, plugins.loaded_class) for name, raw in stored.items()})
         metrics = merged(parts, expected=task.samples)
         results.append(
             TaskResult(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import phyla
+from phyla import plugins
 from phyla.cli import main
 from phyla.errors import ConfigurationError, StudyChanged, StudyNotFound
 from phyla.records import CheckpointState, TrialKind, TrialRecord
@@ -78,6 +79,14 @@ def home(folder: Path) -> Path:
 
 
 @pytest.fixture
+def found(folder: Path) -> phyla.Study:
+    """The study, as its file defines it."""
+    study = plugins.study_module(folder / "found.py").study
+    assert isinstance(study, phyla.Study)
+    return study
+
+
+@pytest.fixture
 def results(home: Path) -> phyla.Results:
     return phyla.load_study("found", home=home)
 
@@ -96,12 +105,12 @@ def final(results: phyla.Results) -> str:
     return digests(results)[member.head.checkpoint]
 
 
-def test_the_winner_is_trained_again_bit_for_bit(results: phyla.Results, home: Path) -> None:
+def test_the_winner_is_trained_again_bit_for_bit(results: phyla.Results, home: Path, found: phyla.Study) -> None:
     best = results.best
     assert best is not None
     path = results.lineage().ancestry(best.trial)
     assert len({row.member for row in path}) > 1, "the study has to have exploits for this test to say something"
-    again = phyla.replay("found", home=home)
+    again = phyla.replay(found, home=home)
     assert final(again) == best.checkpoint.digest
     rows = again.trials()
     assert [row.digest for row in again.checkpoints()] == [digests(results)[row.checkpoint or ""] for row in path]
@@ -115,11 +124,13 @@ def test_the_winner_is_trained_again_bit_for_bit(results: phyla.Results, home: P
     assert again.schedule(rows[-1].id)(7) == results.schedule()(7)
 
 
-def test_any_trial_is_trained_again_by_worker_processes(results: phyla.Results, home: Path) -> None:
+def test_any_trial_is_trained_again_by_worker_processes(
+    results: phyla.Results, home: Path, found: phyla.Study
+) -> None:
     early = next(
         row for row in results.trials() if row.reached_step is not None and row.reached_step < row.end_step
     )
-    again = phyla.replay("found", trial=early.id, name="early", workers=2, home=home)
+    again = phyla.replay(found, trial=early.id, name="early", workers=2, home=home)
     assert final(again) == digests(results)[early.checkpoint or ""]
 
 
@@ -131,11 +142,11 @@ def kept(results: phyla.Results) -> list[TrialRecord]:
     return [row for row in results.lineage().ancestry(best.trial)[:-1] if row.checkpoint in live]
 
 
-def test_a_suffix_starts_from_a_kept_ancestor(results: phyla.Results, home: Path) -> None:
+def test_a_suffix_starts_from_a_kept_ancestor(results: phyla.Results, home: Path, found: phyla.Study) -> None:
     ancestor = kept(results)[0]
     step = ancestor.reached_step
     assert step is not None
-    again = phyla.replay("found", from_step=step, name="suffix", home=home)
+    again = phyla.replay(found, from_step=step, name="suffix", home=home)
     assert results.best is not None
     assert final(again) == results.best.checkpoint.digest
     first, second = again.trials()[:2]
@@ -144,23 +155,25 @@ def test_a_suffix_starts_from_a_kept_ancestor(results: phyla.Results, home: Path
     assert (second.parent, second.start_step) == (first.id, step)
 
 
-def test_a_suffix_of_a_replay_and_a_replay_of_it(results: phyla.Results, home: Path) -> None:
+def test_a_suffix_of_a_replay_and_a_replay_of_it(results: phyla.Results, home: Path, found: phyla.Study) -> None:
     """A chain that began with an import begins with the same import again."""
     step = kept(results)[0].reached_step
-    phyla.replay("found", from_step=step, name="once", home=home)
-    again = phyla.replay("once", name="twice", home=home)
+    phyla.replay(found, from_step=step, name="once", home=home)
+    again = phyla.replay("once", name="twice", train=found.train, setup=found.setup, home=home)
     assert results.best is not None
     assert final(again) == results.best.checkpoint.digest
 
 
-def test_steps_that_are_not_kept_are_refused_with_those_that_are(results: phyla.Results, home: Path) -> None:
+def test_steps_that_are_not_kept_are_refused_with_those_that_are(
+    results: phyla.Results, home: Path, found: phyla.Study
+) -> None:
     steps = ", ".join(str(row.reached_step) for row in kept(results))
     with pytest.raises(ConfigurationError, match=f"no checkpoint at step 3 .*but at step {steps}"):
-        phyla.replay("found", from_step=3, home=home)
+        phyla.replay(found, from_step=3, home=home)
 
 
 def test_an_interrupted_replay_goes_on(results: phyla.Results, home: Path, folder: Path) -> None:
-    program = "import phyla; phyla.replay('found', name='killed', home='home')"
+    program = "import phyla, found; phyla.replay(found.study, name='killed')"
     for failpoint, code in (("trial.before_complete=exit:3", 17), ("", 0)):
         done = subprocess.run(
             [sys.executable, "-c", program],
@@ -174,10 +187,10 @@ def test_an_interrupted_replay_goes_on(results: phyla.Results, home: Path, folde
     assert final(phyla.load_study("killed", home=home)) == results.best.checkpoint.digest
 
 
-def test_the_best_is_trained_on(results: phyla.Results, home: Path) -> None:
+def test_the_best_is_trained_on(results: phyla.Results, home: Path, found: phyla.Study) -> None:
     best = results.best
     assert best is not None
-    on = phyla.continue_training("found", 12, home=home)
+    on = phyla.continue_training(found, 12, home=home)
     rows = [row for row in on.trials() if row.kind is TrialKind.TRAIN]
     start = best.checkpoint.step
     assert [(row.start_step, row.reached_step) for row in rows] == [
@@ -190,10 +203,12 @@ def test_the_best_is_trained_on(results: phyla.Results, home: Path) -> None:
     assert on.name == "found-continued"
 
 
-def test_training_on_sees_new_random_numbers_each_time(results: phyla.Results, home: Path) -> None:
-    on = phyla.continue_training("found", 12, name="on", home=home)
-    further = phyla.continue_training("on", 12, name="further", home=home)
-    elsewhere = phyla.continue_training("found", 12, trial=kept(results)[0].id, name="elsewhere", home=home)
+def test_training_on_sees_new_random_numbers_each_time(
+    results: phyla.Results, home: Path, found: phyla.Study
+) -> None:
+    on = phyla.continue_training(found, 12, name="on", home=home)
+    further = phyla.continue_training("on", 12, name="further", train=found.train, setup=found.setup, home=home)
+    elsewhere = phyla.continue_training(found, 12, trial=kept(results)[0].id, name="elsewhere", home=home)
     seeds = [
         row.seed
         for each in (results, on, further, elsewhere)
@@ -204,28 +219,30 @@ def test_training_on_sees_new_random_numbers_each_time(results: phyla.Results, h
     assert len({each.study().seed for each in (results, on, further, elsewhere)}) == 4
 
 
-def test_training_on_again_resumes(results: phyla.Results, home: Path) -> None:
-    first = phyla.continue_training("found", 12, name="same", home=home)
-    again = phyla.continue_training("found", 12, name="same", home=home)
+def test_training_on_again_resumes(results: phyla.Results, home: Path, found: phyla.Study) -> None:
+    first = phyla.continue_training(found, 12, name="same", home=home)
+    again = phyla.continue_training(found, 12, name="same", home=home)
     assert [row.seed for row in again.trials()] == [row.seed for row in first.trials()]
     assert final(again) == final(first)
-    other = phyla.continue_training("found", 12, name="same-again", home=home)
+    other = phyla.continue_training(found, 12, name="same-again", home=home)
     assert final(other) == final(first)
 
 
 @pytest.mark.parametrize("steps", [0, -1, True, 1.5])
-def test_steps_to_train_on_that_make_no_sense(home: Path, steps: Any) -> None:
+def test_steps_to_train_on_that_make_no_sense(home: Path, steps: Any, found: phyla.Study) -> None:
     with pytest.raises(ConfigurationError, match="steps="):
-        phyla.continue_training("found", steps, home=home)
+        phyla.continue_training(found, steps, home=home)
 
 
-def test_names_that_are_taken_and_trials_that_are_not_there(results: phyla.Results, home: Path) -> None:
-    phyla.replay("found", trial=1, name="taken", home=home)
-    assert phyla.replay("found", trial=1, name="taken", home=home).counts() == {"completed": 1}
+def test_names_that_are_taken_and_trials_that_are_not_there(
+    results: phyla.Results, home: Path, found: phyla.Study
+) -> None:
+    phyla.replay(found, trial=1, name="taken", home=home)
+    assert phyla.replay(found, trial=1, name="taken", home=home).counts() == {"completed": 1}
     with pytest.raises(StudyChanged, match=r"'taken' already.*another name"):
-        phyla.replay("found", trial=2, name="taken", home=home)
+        phyla.replay(found, trial=2, name="taken", home=home)
     with pytest.raises(StudyNotFound, match="no training trial 9999"):
-        phyla.replay("found", trial=9999, home=home)
+        phyla.replay(found, trial=9999, home=home)
     with pytest.raises(StudyNotFound, match="no study 'other'"):
         phyla.replay("other", home=home)
 
@@ -241,8 +258,10 @@ def test_a_study_that_was_asked_and_told_needs_the_function(tmp_path: Path) -> N
     assert trial is not None
     loop(trial)
     study.tell(trial)
-    with pytest.raises(ConfigurationError, match=r"nobody knows the training function.*train=function"):
+    with pytest.raises(ConfigurationError, match=r"without its training function.*train=function"):
         phyla.replay("told", home=tmp_path)
+    with pytest.raises(ConfigurationError, match=r"without its training function.*train=function"):
+        phyla.replay(study)
     again = phyla.replay("told", train=loop, home=tmp_path)
     assert [final(again)] == [*digests(study.results()).values()]
 
@@ -251,7 +270,7 @@ def test_a_changed_training_function_is_told(tmp_path: Path) -> None:
     (tmp_path / "found.py").write_text(STUDY_FILE)
     subprocess.run([sys.executable, "found.py"], cwd=tmp_path, env=environment(), check=True, timeout=120)
     (tmp_path / "found.py").write_text(STUDY_FILE.replace("1 - weights", "2 - weights"))
-    done = command(tmp_path, "replay", "found", "--home", "home", "--workers", 0)
+    done = command(tmp_path, "replay", "found", "--file", "found.py", "--home", "home", "--workers", 0)
     assert done.returncode == 0, done.stderr
     assert "is not what it was when study 'found' last ran" in done.stderr
     assert "the checkpoint is not that of trial" in done.stdout
@@ -273,37 +292,42 @@ def command(folder: Path, *words: object) -> "subprocess.CompletedProcess[str]":
 
 
 def test_the_commands(folder: Path, results: phyla.Results) -> None:
-    done = command(folder, "replay", "found", "--home", "home", "--name", "by-command")
+    done = command(folder, "replay", "found", "--file", "found.py", "--home", "home", "--name", "by-command")
     assert done.returncode == 0, done.stderr
     assert results.best is not None
     assert f"the checkpoint is that of trial {results.best.trial} of found, bit for bit" in done.stdout
-    on = command(folder, "continue", "by-command", 7, "--home", "home")
+    on = command(folder, "continue", "by-command", 7, "--file", "found.py", "--home", "home")
     assert on.returncode == 0, on.stderr
     assert "2 trials completed" in on.stdout
     found = phyla.load_study("by-command-continued", home=folder / "home")
     assert found.members()[0].spent_steps == 7
 
 
-def test_a_study_file_that_moved_is_told_with_the_way_out(tmp_path: Path) -> None:
+def test_without_the_study_file_nothing_is_imported_and_the_way_out_is_told(tmp_path: Path) -> None:
     (tmp_path / "found.py").write_text(STUDY_FILE)
     subprocess.run([sys.executable, "found.py"], cwd=tmp_path, env=environment(), check=True, timeout=120)
-    (tmp_path / "found.py").rename(tmp_path / "moved.py")
     for words in (("replay", "found"), ("continue", "found", 5)):
         done = command(tmp_path, *words, "--home", "home", "--workers", 0)
         assert done.returncode == 2
         assert "Traceback" not in done.stderr
-        assert f"there is no study file {tmp_path / 'found.py'}" in done.stderr
-        assert "phyla.replay('found', train=function)" in done.stderr
-        assert "phyla.continue_training('found', steps, train=function)" in done.stderr
+        assert f"the store calls it {tmp_path / 'found.py'}:train" in done.stderr
+        assert "phyla replay found --file FILE.py" in done.stderr
+        assert "phyla.replay(study)" in done.stderr
+    # Where the file is, or what it is called, does not matter.
+    (tmp_path / "found.py").rename(tmp_path / "moved.py")
     code = "import moved, phyla; phyla.replay('found', train=moved.train, setup=moved.setup, home='home')"
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment(), check=True, timeout=120)
     assert phyla.load_study("found-replay", home=tmp_path / "home").state == "completed"
+    done = command(tmp_path, "replay", "found", "--file", "moved.py", "--home", "home", "--name", "again")
+    assert done.returncode == 0, done.stderr
+    assert "bit for bit" in done.stdout
 
 
 @pytest.fixture
 def phyla_fails(folder: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
     def run(*words: object) -> str:
-        sys.argv = ["phyla", *map(str, words), "--home", str(folder / "home")]
+        given = [folder / "found.py" if word == "FILE" else word for word in words]
+        sys.argv = ["phyla", *map(str, given), "--home", str(folder / "home")]
         with pytest.raises(SystemExit) as ended:
             main()
         assert ended.value.code == 2
@@ -322,8 +346,8 @@ def phyla_fails(folder: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[An
         (("replay", "nobody"), "there is no study 'nobody'"),
         (("replay", "found", "--trial", 9999), "no training trial 9999"),
         (("replay", "found", "--from", 3), "keeps no checkpoint at step 3"),
-        (("replay", "found", "--name", "found"), "another name"),
-        (("replay", "found", "--name", "a/b"), "study name 'a/b'"),
+        (("replay", "found", "--file", "FILE", "--name", "found"), "another name"),
+        (("replay", "found", "--file", "FILE", "--name", "a/b"), "study name 'a/b'"),
         (("continue", "nobody", 5), "there is no study 'nobody'"),
         (("continue", "found", 0), "STEPS"),
         (("continue", "found", 5, "--trial", 9999), "no training trial 9999"),
@@ -333,8 +357,8 @@ def test_wrong_inputs_get_one_sentence(phyla_fails: Any, words: tuple[object, ..
     assert match in phyla_fails(*words)
 
 
-def test_schedules_of_both_agree(results: phyla.Results, home: Path) -> None:
-    again = phyla.replay("found", name="agree", home=home)
+def test_schedules_of_both_agree(results: phyla.Results, home: Path, found: phyla.Study) -> None:
+    again = phyla.replay(found, name="agree", home=home)
     ours, theirs = again.schedule(again.trials()[-1].id), results.schedule()
     assert [ours(step) for step in range(40)] == [theirs(step) for step in range(40)]
     assert json.dumps(ours(0)) == json.dumps(theirs(0))

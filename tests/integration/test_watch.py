@@ -66,7 +66,9 @@ def test_workers_that_come_later_take_their_share_and_end_with_the_run(tmp_path:
         write(tmp_path / "ckpt", step)
     watcher = start(tmp_path, watch_words(tmp_path, "--once", workers=1), EVAL_S="1.0")
     wait_for(lambda: has_run(tmp_path) and Look(tmp_path).running, "running eval task")
-    late = start(tmp_path, command("evaluate", "job", "--workers", 1), EVAL_S="1.0")
+    late = start(
+        tmp_path, command("evaluate", "job", "--suite", "suites.py:heldout", "--workers", 1), EVAL_S="1.0"
+    )
     for process in (watcher, late):
         output, _ = process.communicate(timeout=120)
         assert process.returncode == 0, output
@@ -285,28 +287,32 @@ def test_a_changed_suite_is_filled_in(tmp_path: Path) -> None:
     assert len([task for task in look.tasks if task.task == "accuracy"]) == 4, "these were not computed again"
 
 
-def test_workers_start_anew_when_suites_change_under_them(tmp_path: Path) -> None:
-    steps = [0, 10]
-    for step in steps:
+def test_workers_end_when_suites_change_under_them(tmp_path: Path) -> None:
+    for step in (0, 10):
         write(tmp_path / "ckpt", step)
     words = watch_words(tmp_path, workers=0)
     process = start(tmp_path, words)
     wait_for(lambda: has_run(tmp_path) and Look(tmp_path).states()["complete"] == 2, "groups complete")
-    late = start(tmp_path, command("evaluate", "job", "--workers", 1))
+    late = start(tmp_path, command("evaluate", "job", "--suite", "suites.py:heldout", "--workers", 1))
     wait_for(lambda: pids(late), "worker")
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     suites = tmp_path / "suites.py"
     suites.write_text(suites.read_text().replace('["out"])', '["out"], version="2")').replace("- 1.0", "- 2.0"))
-    process = start(tmp_path, words)
-    wait_for(lambda: len(Look(tmp_path).tasks) > 8, "eval tasks of the new version")
-    write(tmp_path / "ckpt", 20)
+    steps = [20, 30, 40]
+    for step in steps:
+        write(tmp_path / "ckpt", step)
+    # While it is busy with what did not change, the other worker gets what did.
+    process = start(tmp_path, words, EVAL_S="2.0")
+    output, _ = late.communicate(timeout=120)
+    assert late.returncode == 2, output
+    assert "start it again with the changed suite file" in output
+    assert "Traceback" not in output
     (tmp_path / "ckpt" / "FINISHED").write_text("")
-    for one in (process, late):
-        output, _ = one.communicate(timeout=120)
-        assert one.returncode == 0, output
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
     look = Look(tmp_path)
-    assert look.values() == {"step_0": -1.0, "step_10": 9.0, "step_20": 19.0}
+    assert look.values() == {"step_0": -1.0, "step_10": 9.0, **{f"step_{step}": step - 1.0 for step in steps}}
     assert not [task for task in look.tasks if task.failures]
 
 

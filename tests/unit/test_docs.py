@@ -200,7 +200,7 @@ def test_the_bound_of_kept_checkpoints_is_the_one_of_the_guide(synchronous: bool
     space, objective = phyla.Space(x=phyla.Float(0, 1)), phyla.Minimize("x")
     rules = Rules(space=space, objective=objective, strategy=strategy, keep_best=best)
     assert "3 * population_size + keep_best             (+ population_size if synchronous" in GUIDE
-    assert bound(size, rules) == 3 * size + best + (size if synchronous else 0)
+    assert bound(rules.keeping) == 3 * size + best + (size if synchronous else 0)
 
 
 def test_every_trial_attribute_is_in_the_guide() -> None:

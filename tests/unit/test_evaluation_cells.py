@@ -96,7 +96,7 @@ def test_a_checkpoint_without_a_group(state: SeenState, fate: CellFate) -> None:
 
 
 def test_results_that_are_not_there_are_a_failure() -> None:
-    made = cell(seen(), group(state=GroupState.COMPLETE), SUITE, "t", [shard(C)], [], plugins.resolve_class)
+    made = cell(seen(), group(state=GroupState.COMPLETE), SUITE, "t", [shard(C)], [], plugins.loaded_class)
     assert (made.fate, made.why) == (CellFate.FAILED, "its results are not in the ledger")
 
 

@@ -265,7 +265,7 @@ class Ratio:
 def test_an_objective_of_somebody_elses_is_as_good_as_ours() -> None:
     rules = _rules(Constrained(Ratio("a", "b"), ["b < 10"]), RandomSearch(1, 1))  # type: ignore[arg-type]
     config = json.loads(json.dumps(to_config(rules, 0)))
-    assert plugins.decode(config["objective"]).objective == Ratio("a", "b")
+    assert plugins.decode(config["objective"], plugins.resolve).objective == Ratio("a", "b")
     assert Aim.from_config(config).name == "a/b"
     assert rules.objective.judge({"a": 1.0, "b": 4.0}) == Judgement(fitness=0.25, order=0.25)
 

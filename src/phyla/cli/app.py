@@ -5,6 +5,7 @@ Command modules import what they need inside their functions, so that `phyla --h
 
 import sys
 import traceback
+import warnings
 from typing import Annotated, NoReturn
 
 import typer
@@ -26,7 +27,10 @@ from phyla.cli import (
     status,
     trials,
     watch,
+    worker,
 )
+from phyla.cli.output import show as print
+from phyla.cli.output import visible
 from phyla.errors import PhylaError, UsageError
 
 EXIT_FAILED = 1
@@ -41,6 +45,7 @@ app = typer.Typer(
 )
 
 app.command()(run.run)
+app.command()(worker.worker)
 app.command()(simulate.simulate)
 app.command()(replay.replay)
 app.command(name="continue")(replay.continue_)
@@ -81,13 +86,15 @@ def _options(
 
 def run_app() -> NoReturn:
     """Run the command line and exit; errors of ours become one paragraph, others show where they came from."""
+    formatted = warnings.formatwarning
+    warnings.formatwarning = lambda *told, **more: visible(formatted(*told, **more))
     try:
         app()
     except PhylaError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED)
     except Exception:  # noqa: BLE001  # the last resort: nothing is hidden, and the way to report it is shown
-        traceback.print_exc()
+        print(traceback.format_exc(), file=sys.stderr)
         print(
             "\nerror: this is a bug in phyla, or in a plug-in. Please report it with the text above and the "
             "output of `phyla doctor`.",

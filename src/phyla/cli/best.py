@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from phyla.cli import options
+from phyla.cli.output import show as print
 
 if TYPE_CHECKING:
     from phyla.study import Best, Evaluations, Results

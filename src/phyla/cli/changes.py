@@ -5,6 +5,7 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Protocol, final
 
+from phyla.cli.output import show as print
 from phyla.cli.watching import write_at_once
 from phyla.cli.words import counted, duration, first_line, number
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from phyla.cli import options
+from phyla.cli.output import show as print
 
 if TYPE_CHECKING:
     from phyla.report import StudyComparison

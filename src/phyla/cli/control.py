@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from phyla.cli import options
+from phyla.cli.output import show as print
 
 
 def stop(study: options.StudyName, home: options.Home = None, storage: options.Storage = None) -> None:

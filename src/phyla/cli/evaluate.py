@@ -1,4 +1,4 @@
-"""`phyla evaluate`: more workers for runs that are watched, or for a study's own suites."""
+"""`phyla evaluate`: more workers for runs that are watched."""
 
 import sys
 from typing import Annotated
@@ -6,12 +6,21 @@ from typing import Annotated
 import typer
 
 from phyla.cli import options
+from phyla.cli.output import show as print
 
 EXIT_INTERRUPTED = 130
 
 
 def evaluate(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Names of runs; or of one study.")],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Names of runs.")],
+    suite: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SUITES",
+            help="What the runs are watched with: file.py, file.py:name, module:name or file.toml; several times.",
+            show_default=False,
+        ),
+    ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Worker processes.")] = 2,
     home: options.Home = None,
     storage: options.Storage = None,
@@ -25,7 +34,10 @@ def evaluate(
     alert: Annotated[bool, typer.Option("--alert", help="Print regressions as they are found.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
-    """Add workers to runs until those end. Ctrl-C stops them; their eval tasks go back to the queue."""
+    """Add workers to watched runs until those end. Ctrl-C stops them; their eval tasks go back to the queue.
+
+    Functions and commands come from the suite files given here, never from the store.
+    """
     from phyla.cli.changes import change_display, finish
     from phyla.study.watching import evaluate as add_workers
 
@@ -33,6 +45,7 @@ def evaluate(
     try:
         watched = add_workers(
             runs,
+            suite or (),
             workers,
             home=home,
             storage=storage,

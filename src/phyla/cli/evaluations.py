@@ -249,7 +249,7 @@ def _cell(cell: "Cell | None") -> str:
     if estimate is not None:
         return f"{PARTIAL if cell.partial else ''}{value(estimate.value, estimate.stderr)}"
     if cell.fate.has_value:
-        return "saved" if cell.files else "done"
+        return "unread" if cell.unread else "saved" if cell.files else "done"
     part = f" {cell.shards_done}/{cell.shards}" if cell.shards_done else ""
     return f"{MARKS[cell.fate]}{part}"
 

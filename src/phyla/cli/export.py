@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -90,7 +91,7 @@ def export(
     else:
         text = _csv(_rows(results, what, trial))
     if output is None:
-        print(text, end="")
+        _write(text)
     else:
         write_file(output, lambda path: path.write_text(text), force=force)
 
@@ -111,7 +112,7 @@ def _evaluations(
     try:
         if output is None:
             for piece in _texts(points, written):
-                print(piece, end="")
+                _write(piece)
         elif written is Format.TENSORBOARD:
             if suite is not None:
                 raise UsageError(
@@ -220,3 +221,10 @@ def _csv(rows: Rows) -> str:
 
 def _cell(value: Any) -> Any:
     return json.dumps(value) if isinstance(value, (Mapping, list, tuple)) else value
+
+
+def _write(text: str) -> None:
+    """Write data as it is into a pipe or a file; on a terminal with control characters made visible."""
+    from phyla.cli.output import visible
+
+    print(visible(text) if sys.stdout.isatty() else text, end="")

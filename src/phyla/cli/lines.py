@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, final
 
+from phyla.cli.output import show as print
 from phyla.cli.watching import write_at_once
 from phyla.cli.words import progress_line
 from phyla.records import Attempt, Member

@@ -1,17 +1,28 @@
-"""Where output goes: tables for a person, strict JSON for a program, files written at once."""
+"""Where output goes: tables for a person, strict JSON for a program, files written at once.
 
+What a person sees goes through `show` (which commands import as `print`) or `console`. Both make control
+characters visible: errors, names and paths come from a database or from training code, and must not command the
+terminal.
+"""
+
+import builtins
 import json
+import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from phyla import settings
 from phyla.errors import UsageError
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
     from rich.table import Table
+
+_COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x80-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Characters that command a terminal, turn text around, or cannot be written: all but newline and tab."""
 
 UNCUT = 1_000_000
 """Columns of what goes into a file or a pipe, where nothing needs to be cut to a window."""
@@ -19,14 +30,35 @@ WIDE = 160
 """Columns up to which tables stand side by side there."""
 
 
+def visible(text: str) -> str:
+    """Return text with control characters written out, as Python's `ascii` does; newlines and tabs stay."""
+    return _COMMANDS.sub(lambda found: ascii(found.group())[1:-1], text)
+
+
+def show(*values: object, end: str = "\n", file: IO[str] | None = None, flush: bool = False) -> None:
+    """Print values with control characters made visible; commands use it in place of `print`."""
+    builtins.print(*(visible(str(value)) for value in values), end=end, file=file, flush=flush)
+
+
 def console(*, stderr: bool = False) -> "Console":
     """Return a console that colours nothing by itself; without a terminal it cuts only to `COLUMNS`."""
     from rich.console import Console
+    from rich.segment import Segment
 
-    made = Console(highlight=False, stderr=stderr)
+    class Visible(Console):
+        """Makes control characters in texts visible; markup and emoji codes in them mean nothing."""
+
+        def render(
+            self, renderable: "RenderableType", options: "ConsoleOptions | None" = None
+        ) -> "Iterable[Segment]":
+            for segment in super().render(renderable, options):
+                yield segment if segment.control else Segment(visible(segment.text), segment.style)
+
+    made = Visible(highlight=False, markup=False, emoji=False, stderr=stderr)
     if made.is_terminal:
         return made
-    return Console(highlight=False, stderr=stderr, width=settings.columns() or UNCUT)
+    width = settings.columns() or UNCUT
+    return Visible(highlight=False, markup=False, emoji=False, stderr=stderr, width=width)
 
 
 def page_width(out: "Console") -> int:
@@ -62,7 +94,8 @@ def add_row(made: "Table", *cells: object, style: str = "") -> None:
     from rich.text import Text
 
     made.add_row(
-        *(Text(" ".join(str(cell).split()), no_wrap=True, overflow="ellipsis") for cell in cells), style=style
+        *(Text(visible(" ".join(str(cell).split())), no_wrap=True, overflow="ellipsis") for cell in cells),
+        style=style,
     )
 
 

@@ -8,17 +8,23 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from phyla.cli import options
+from phyla.cli.output import show as print
 
 if TYPE_CHECKING:
     from phyla.study import Prepared
 
 Trial: TypeAlias = Annotated[int | None, typer.Option(help="The trial.", show_default="the best")]
 Workers: TypeAlias = Annotated[int, typer.Option(min=0, help="Worker processes; 0 trains in this process.")]
+File: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE.py", help="The study file, which has the training function.", show_default=False),
+]
 Gpus: TypeAlias = Annotated[float, typer.Option(min=0, help="GPUs that each worker sees.")]
 
 
 def replay(
     study: options.StudyName,
+    file: File = None,
     trial: Trial = None,
     from_step: Annotated[
         int | None,
@@ -38,11 +44,12 @@ def replay(
     checkpoints: options.Checkpoints = None,
 ) -> None:
     """Train the best trial's whole path again, as one chain of trials in a new study."""
+    from phyla.cli.run import source_study
     from phyla.study import Places, prepare_replay
 
-    prepared = prepare_replay(
-        study, Places.of(home, storage, checkpoints), trial=trial, from_step=from_step, name=name
-    )
+    places = Places.of(home, storage, checkpoints)
+    source = None if file is None else source_study(file, study)
+    prepared = prepare_replay(study, places, source, trial=trial, from_step=from_step, name=name)
     _run(prepared, workers, gpus_per_worker)
     _compare(prepared)
 
@@ -50,6 +57,7 @@ def replay(
 def continue_(
     study: options.StudyName,
     steps: Annotated[int, typer.Argument(min=1, metavar="STEPS", help="How many steps to train.")],
+    file: File = None,
     trial: Trial = None,
     name: Annotated[
         str | None, typer.Option(help="Name of the new study.", show_default="STUDY-continued")
@@ -61,10 +69,13 @@ def continue_(
     checkpoints: options.Checkpoints = None,
 ) -> None:
     """Train the best checkpoint on with its last hyperparameters, in a new study."""
+    from phyla.cli.run import source_study
     from phyla.study import Places, prepare_continuation
 
     places = Places.of(home, storage, checkpoints)
-    _run(prepare_continuation(study, places, steps, trial=trial, name=name), workers, gpus_per_worker)
+    source = None if file is None else source_study(file, study)
+    prepared = prepare_continuation(study, places, steps, source, trial=trial, name=name)
+    _run(prepared, workers, gpus_per_worker)
 
 
 def _run(prepared: "Prepared", workers: int, gpus_per_worker: float) -> None:

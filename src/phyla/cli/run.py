@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from phyla.cli import options
+from phyla.cli.output import show as print
 
 if TYPE_CHECKING:
     from phyla.study import Results, Study
@@ -114,6 +115,16 @@ def chosen_study(
     chosen = _chosen(_studies(file), file, name)
     _place(chosen, home, storage, checkpoints)
     return chosen
+
+
+def source_study(file: Path, name: str) -> "Study":
+    """Return the study of a file whose functions to use: the one of that name, else the only one.
+
+    Raises:
+        UsageError: there is no such file or study.
+    """
+    found = _studies(file)
+    return _chosen(found, file, None if len(found) == 1 else name)
 
 
 def _studies(file: Path) -> "list[Study]":

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from phyla.cli import options
+from phyla.cli.output import show as print
 
 if TYPE_CHECKING:
     from phyla.study.planning import Planned

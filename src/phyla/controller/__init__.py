@@ -5,10 +5,14 @@ from phyla.controller.configuration import (
     check_unchanged,
     differences,
     from_config,
+    keeping_of,
+    known_to,
+    resized,
+    suite_differences,
     suites_from,
     to_config,
 )
-from phyla.controller.controller import TRAIN_ONLY, Controller
+from phyla.controller.controller import TRAIN_ONLY, Controller, mark_deleting
 from phyla.controller.evaluations import RunController
 
 __all__ = [
@@ -19,6 +23,11 @@ __all__ = [
     "check_unchanged",
     "differences",
     "from_config",
+    "keeping_of",
+    "known_to",
+    "mark_deleting",
+    "resized",
+    "suite_differences",
     "suites_from",
     "to_config",
 ]

@@ -2,15 +2,18 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from phyla import plugins
 from phyla.errors import ConfigurationError, SchemaMismatch, StudyChanged
 from phyla.evaluation import Suite
-from phyla.machine import Rules
-from phyla.records import Aim, Json, JsonObject, StartFrom, StudyRecord
+from phyla.machine import Keeping, Rules
+from phyla.records import Aim, Json, JsonObject, StartFrom, StudyRecord, read_object
 from phyla.space import Parameter, Space
 from phyla.space import check_extension as check_space_extension
+
+Find: TypeAlias = Callable[[str], Callable[..., Any]]
+"""Finds functions and classes that are not registered, by their stored names."""
 
 SCHEMA = 1
 OPERATING = ("lease_s", "max_attempts", "max_claims", "max_broken", "keep_best", "keep_front", "keep_every_steps")
@@ -70,16 +73,63 @@ def to_config(
         "train": train,
         "setup": setup,
         "changes": [],
+        **_described(rules),
     }
 
 
-def from_config(config: JsonObject) -> Rules:
+def _described(rules: Rules) -> JsonObject:
+    """Return what commands that only look, collect or count need, so that they make none of the rules."""
+    strategy: Any = rules.strategy
+    return {
+        "keeping": rules.keeping.to_json(),
+        "plan": {
+            "member_steps": strategy.member_steps,
+            "steps_per_trial": getattr(strategy, "steps_per_trial", 0),
+        },
+    }
+
+
+def keeping_of(config: JsonObject) -> Keeping:
+    """Read from a configuration what decides which checkpoints are kept; makes no strategy.
+
+    Raises:
+        ConfigurationError: an older phyla wrote the configuration, or somebody else did.
+    """
+    raw = config.get("keeping")
+    try:
+        return Keeping.from_json(read_object(raw))
+    except (TypeError, ValueError):
+        raise ConfigurationError(
+            "the store does not say which checkpoints the study keeps, since an older phyla wrote it, or another "
+            "program; run its study file once, or give it its settings again with: phyla change FILE.py"
+        ) from None
+
+
+def resized(config: JsonObject, population_size: int) -> tuple[JsonObject, Rules]:
+    """Return a configuration with another number of members, and its rules, whose functions cannot be called.
+
+    Raises:
+        ConfigurationError: a plug-in is missing, or the strategy cannot have so many members.
+        NotImportable: the strategy or the objective is of a class that is not registered.
+    """
+    strategy: Any = config["strategy"]
+    changed = {**config, "strategy": {**strategy, "population_size": population_size}}
+    rules = from_config(changed, plugins.absent)
+    return {**changed, **_described(rules)}, rules
+
+
+def from_config(config: JsonObject, find: Find = plugins.refuse) -> Rules:
     """Make a study's rules from its configuration.
+
+    Args:
+        config: the configuration.
+        find: finds functions and classes that are not registered. By default they are refused; pass
+            `plugins.resolve` only for a configuration that the user gave, never for one from a database.
 
     Raises:
         SchemaMismatch: the configuration was written by a newer version of phyla.
         ConfigurationError: a plug-in is missing.
-        NotImportable: a function or class cannot be found by its name.
+        NotImportable: a function or class is refused, or cannot be found by its name.
     """
     schema = config.get("schema")
     if schema != SCHEMA:
@@ -89,42 +139,46 @@ def from_config(config: JsonObject) -> Rules:
         )
     options: Any = config["options"]
     return Rules(
-        objective=plugins.decode(config["objective"]),
-        suites=suites_from(config),
+        objective=plugins.decode(config["objective"], find),
+        suites=suites_from(config, find),
         **options,
-        **_changeable(config, plugins.resolve),
+        **_changeable(config, find),
     )
 
 
 def taken_over(rules: Rules, config: JsonObject) -> Rules:
     """Return rules with what may change while a study runs as a configuration has it.
 
-    Functions and classes that the rules have already are not looked for again. What only operates stays as it is,
-    and so do the suites.
+    Functions and classes are taken from the rules, never imported: the configuration comes from the database. What
+    only operates stays as it is, and so do the suites.
 
     Raises:
         ConfigurationError: a plug-in is missing, or these settings need something else of training.
-        NotImportable: a function or class cannot be found by its name.
-        Exception: whatever a file raises in which one is looked for.
+        NotImportable: the rules do not have a function or class that the configuration names.
     """
-    known: dict[str, Callable[..., Any]] = {}
-
-    def name_of(target: Callable[..., Any]) -> str:
-        name = plugins.reference_here(target)
-        known[name] = target
-        return name
-
-    rules.space.config(name_of)
-    for plugin in (rules.strategy, *rules.stopping):
-        plugins.encode(plugin, name_of)
-    changed = replace(rules, **_changeable(config, lambda name: known.get(name) or plugins.resolve(name)))
+    changed = replace(rules, **_changeable(config, known_to(rules)))
     if changed.reported_metrics != rules.reported_metrics:
         wanted = ", ".join(changed.reported_metrics) or "none"
         raise ConfigurationError(f"training has to report other metrics than when it began: {wanted}")
     return changed
 
 
-def _changeable(config: JsonObject, find: Callable[[str], Callable[..., Any]]) -> dict[str, Any]:
+def known_to(rules: Rules) -> Find:
+    """Return what finds the functions and classes that rules have, by their stored names, and no others."""
+    known: dict[str, Callable[..., Any]] = {}
+
+    def name_of(target: Callable[..., Any]) -> str:
+        name = plugins.reference_here(target)
+        known[plugins.portable(name)] = target
+        return name
+
+    rules.space.config(name_of)
+    for plugin in (rules.objective, rules.strategy, *rules.stopping, *rules.suites):
+        plugins.encode(plugin, name_of)
+    return lambda name: known.get(plugins.portable(name)) or plugins.refuse(name)
+
+
+def _changeable(config: JsonObject, find: Find) -> dict[str, Any]:
     space: Any = config["space"]
     stopping: Any = config.get("stopping") or {"rules": []}
     return {
@@ -135,25 +189,47 @@ def _changeable(config: JsonObject, find: Callable[[str], Callable[..., Any]]) -
     }
 
 
-def suites_from(config: JsonObject) -> tuple[Suite, ...]:
+def suites_from(config: JsonObject, find: Find = plugins.refuse) -> tuple[Suite, ...]:
     """Make the suites of a study, or of a run, from its configuration.
+
+    Args:
+        config: the configuration.
+        find: as for `from_config`.
 
     Raises:
         ConfigurationError: a plug-in is missing.
-        NotImportable: a function cannot be found by its name.
+        NotImportable: a function is refused, or cannot be found by its name.
     """
     encoded: Any = config.get("suites", [])
-    return tuple(plugins.decode(suite) for suite in encoded)
+    return tuple(plugins.decode(suite, find) for suite in encoded)
 
 
 def differences(old: JsonObject, new: JsonObject) -> dict[str, tuple[Json, Json]]:
-    """Return what decides differently: dotted name to (stored, given)."""
-    before, after = dict(_flat(_deciding(old))), dict(_flat(_deciding(new)))
+    """Return what decides differently: dotted name to (stored, given).
+
+    A function of a file is the same wherever the file is.
+    """
+    return _compared(_deciding(old), _deciding(new))
+
+
+def suite_differences(old: JsonObject, new: JsonObject) -> dict[str, tuple[Json, Json]]:
+    """Return how the suites of two configurations differ: dotted name to (stored, given)."""
+    return _compared({"suites": old.get("suites", [])}, {"suites": new.get("suites", [])})
+
+
+def _compared(old: JsonObject, new: JsonObject) -> dict[str, tuple[Json, Json]]:
+    before, after = dict(_flat(old)), dict(_flat(new))
     return {
         name: (before.get(name), after.get(name))
         for name in [*before, *(name for name in after if name not in before)]
-        if before.get(name) != after.get(name)
+        if _portable(before.get(name)) != _portable(after.get(name))
     }
+
+
+def _portable(value: Json) -> Json:
+    if isinstance(value, list):
+        return [_portable(item) for item in value]
+    return plugins.portable(value) if isinstance(value, str) else value
 
 
 def check_unchanged(study: StudyRecord, before: JsonObject) -> None:
@@ -200,7 +276,7 @@ def check_extension(changed: Mapping[str, tuple[Json, Json]], old: JsonObject, n
 
 def _parameters(config: JsonObject) -> Mapping[str, Parameter]:
     space: Any = config["space"]
-    return Space.from_config({"parameters": space["parameters"]}, plugins.resolve).parameters
+    return Space.from_config({"parameters": space["parameters"]}, plugins.refuse).parameters
 
 
 def _deciding(config: JsonObject) -> JsonObject:

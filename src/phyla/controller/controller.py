@@ -469,7 +469,7 @@ class Controller:
             StoreError: the database failed.
         """
         with self._following(lambda current: self._store.reader(self._study)) as (reader, current):
-            found = machine.retention(reader, current.rules)
+            found = machine.retention(reader, current.rules.keeping)
         if current.outdated is None:
             return found
         kept = [(row, "the study has settings that this process does not know") for row in found.collectable]
@@ -481,12 +481,7 @@ class Controller:
         Raises:
             StoreError: the database failed.
         """
-        if not candidates:
-            return []
-        with self._store.transaction(self._study, exclusive=True) as tx:
-            marked = tx.apply([MarkDeleting(row.name, row.taken) for row in candidates])
-        failpoint("gc.after_mark")
-        return marked
+        return mark_deleting(self._store, self._study, candidates)
 
     def set_checkpoints(self, names: Sequence[str], state: CheckpointState) -> None:
         """Set the state of checkpoints whose bytes were deleted or found missing.
@@ -520,3 +515,17 @@ class Controller:
                     return
             # Rules are made outside: to look for functions may take long, and keeps others waiting.
             self._current = current.follow(stored)
+
+
+def mark_deleting(store: Store, study: int, candidates: Sequence[Checkpoint]) -> list[str]:
+    """Mark checkpoints of a study for deletion, except those a trial took since they were looked at.
+
+    Raises:
+        StoreError: the database failed.
+    """
+    if not candidates:
+        return []
+    with store.transaction(study, exclusive=True) as tx:
+        marked = tx.apply([MarkDeleting(row.name, row.taken) for row in candidates])
+    failpoint("gc.after_mark")
+    return marked

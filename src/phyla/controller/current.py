@@ -47,7 +47,7 @@ class Current:
             return Current(made=self.made, config=self.config, seen=stored)
         try:
             made = taken_over(self.made, stored)
-        except Exception as error:  # noqa: BLE001  # a file in which a function is looked for may raise anything
+        except Exception as error:  # noqa: BLE001  # a stored configuration may be anything
             why = (
                 f"the settings of the study were changed ({', '.join(changed)}), and this process cannot take "
                 f"them over: {type(error).__name__}: {error}. It has handed in its work and takes no more; start "

@@ -74,6 +74,7 @@ class Cell:
         worker: who worked on it last.
         evaluated_at: when its last shard was done, in seconds since the epoch.
         files: saved arrays and files: name to one path per shard, below the outputs of all runs.
+        unread: what is stored of metrics whose class this process has not loaded, by name, one entry per shard.
     """
 
     seen: Seen
@@ -94,6 +95,7 @@ class Cell:
     worker: str | None = None
     evaluated_at: float | None = None
     files: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    unread: Mapping[str, Sequence[Json]] = field(default_factory=dict, repr=False)
 
     @property
     def partial(self) -> bool:
@@ -240,6 +242,11 @@ def cell(
             except EvaluationError as error:
                 fate, why = CellFate.FAILED, str(error)
     values = numbers(metrics)
+    unread: dict[str, list[Json]] = {}
+    for result in results if fate.has_value and type_of is not None else ():
+        for saved, raw in result.statistics.items():
+            if saved not in metrics:
+                unread.setdefault(saved, []).append(raw)
     metric = suite.metric if suite.metric in values else next(iter(values), None)
     files: dict[str, list[str]] = {}
     for result in results if fate.has_value else ():
@@ -264,6 +271,7 @@ def cell(
         worker=results[-1].worker if results else next((one.worker for one in tasks if one.worker), None),
         evaluated_at=max(result.created_at for result in results) if whole else None,
         files=files,
+        unread=unread,
     )
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final, overload
@@ -24,7 +25,9 @@ class EvalTask:
     Args:
         name: unique in its suite; letters, digits, `_`, `-` and `.`.
         evaluate: `evaluate(evaluation)`; or None when `command` is given.
-        command: a command template in any language, as one string for the shell; see the guide for its fields.
+        command: a command in any language, as a list of arguments with fields such as `{checkpoint}`, or one
+            string that is split into them once, as a shell would. No shell runs it: a field is always one argument
+            or part of one, whatever is in it. See the guide for the fields, and for how to use a shell.
         config: what the function reads as `evaluation.config`; JSON.
         gin: gin bindings, applied after those of the run and of the worker.
         tags: such as `in` and `out` of distribution; aggregates are also made per tag.
@@ -42,7 +45,7 @@ class EvalTask:
 
     name: str
     evaluate: Callable[[Any], object] | None = None
-    command: str | None = None
+    command: Sequence[str] | str | None = None
     config: JsonObject = field(default_factory=dict)
     gin: Sequence[str] = ()
     tags: Sequence[str] = ()
@@ -66,6 +69,8 @@ class EvalTask:
             raise ConfigurationError(f"EvalTask({self.name!r}): give either evaluate= or command=")
         if self.evaluate is not None and not callable(self.evaluate):
             raise ConfigurationError(f"EvalTask({self.name!r}, evaluate={self.evaluate!r}): must be a function")
+        if self.command is not None:
+            object.__setattr__(self, "command", arguments(self.name, self.command))
         for name, least in (("shards", 1), ("max_attempts", 1), ("samples", 0), ("timeout_s", 0), ("weight", 0)):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or value < least):
@@ -103,6 +108,36 @@ class EvalTask:
             "seed": self.seed,
         }
         return hashlib.sha256(json.dumps(how, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def arguments(task: str, command: object) -> tuple[str, ...]:
+    """Return the arguments of a command; no shell sees them.
+
+    Raises:
+        ConfigurationError: it is empty, no text, or needs a shell.
+    """
+    where = f"EvalTask({task!r}, command={command!r})"
+    if not isinstance(command, str):
+        if not isinstance(command, Sequence) or not command or not all(isinstance(each, str) for each in command):
+            raise ConfigurationError(f"{where}: give a list of texts, such as ['./evaluate.sh', '{{checkpoint}}']")
+        return tuple(command)
+    lexer = shlex.shlex(command, posix=False, punctuation_chars=True)
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    try:
+        quoted, split = list(lexer), tuple(shlex.split(command))
+    except ValueError as error:
+        raise ConfigurationError(f"{where}: {error}") from error
+    if not split:
+        raise ConfigurationError(f"{where}: it is empty")
+    for word in quoted:
+        if set(word) <= set(";<>|&()") or (not word.startswith("'") and ("$" in word or "`" in word)):
+            raise ConfigurationError(
+                f"{where}: {word} needs a shell, and none runs commands, so that what a checkpoint is called can "
+                "never be run. To use one, name it, and pass it the fields as arguments: command="
+                """["sh", "-c", 'evaluate "$1" > "$2"', "sh", "{checkpoint}", "{results}"]"""
+            )
+    return split
 
 
 @overload

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any, final
 
 from phyla.api import WorkClient
-from phyla.errors import StoreBusy, StoreError, StudyFailed
+from phyla.errors import StoreBusy, StoreError, StudyChanged, StudyFailed
 from phyla.launchers import remains
 from phyla.launchers.spec import (
     BEATS,
     EXIT_CANNOT_START,
     EXIT_CHECKPOINTS_ABSENT,
+    EXIT_OUTDATED,
     EXIT_STORE_FAILED,
     WorkerSpec,
 )
@@ -103,7 +104,7 @@ class LocalLauncher:
         self._on_interrupt = on_interrupt
         self._processes: dict[int, _Process] = {}
         self._replaced: set[int] = set()
-        self._cannot_start: StudyFailed | None = None
+        self._cannot_go_on: StudyFailed | StudyChanged | None = None
         self._crashes = 0
         self._uncollected = 0
         self._interrupts = 0
@@ -116,6 +117,7 @@ class LocalLauncher:
         Raises:
             StudyFailed: workers cannot start, or die again and again.
             CheckpointsAbsent: the directory of the checkpoints is gone.
+            StudyChanged: settings or suites were changed, and workers cannot take them over.
             StoreError: the database failed.
         """
         self._logs.mkdir(parents=True, exist_ok=True)
@@ -228,8 +230,8 @@ class LocalLauncher:
                     self._client.collect()
             self._on_tick()
             time.sleep(POLL_S)
-        if self._cannot_start is not None:
-            raise self._cannot_start
+        if self._cannot_go_on is not None:
+            raise self._cannot_go_on
 
     def _renew(self, ended: threading.Event) -> None:
         """Renew leases in a thread of its own: deleting large checkpoints may take longer than a lease."""
@@ -249,17 +251,22 @@ class LocalLauncher:
         how = f"worker process {process.popen.pid} {_how(status)}"
         if status == 0 and not self._client.lose_worker(process.name, f"{how} within the trial", counts=True):
             if not self._interrupted() and self._client.is_active():
-                # Somebody asked this worker alone to stop, or it cannot go on with what has changed.
+                # Somebody asked this worker alone to stop.
                 self._replaced.add(process.spec.index)
                 self._start_again(process, f"{how} while the study was running")
             return
         tail = process.log.read_text(errors="replace")[-LOG_TAIL:].strip()
+        if status == EXIT_OUTDATED:
+            # Another process would know no more; the others hand in their work, too.
+            self._client.lose_worker(process.name, f"{how} within the trial", counts=False)
+            self._cannot_go_on = StudyChanged(f"worker {process.spec.index} ended: {tail.splitlines()[-1]}")
+            return
         if status == EXIT_CANNOT_START:
             error = StudyFailed(f"worker {process.spec.index} cannot start (its log is {process.log}):\n{tail}")
             if process.spec.index not in self._replaced:
                 raise error
             # The others that run may finish what they are at.
-            self._cannot_start = error
+            self._cannot_go_on = error
             return
         if self._interrupts:
             self._client.lose_worker(process.name, "its worker was ended by a person", counts=False)

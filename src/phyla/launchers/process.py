@@ -9,6 +9,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from phyla.launchers.spec import (
     BEATS,
     EXIT_CANNOT_START,
     EXIT_CHECKPOINTS_ABSENT,
+    EXIT_OUTDATED,
     EXIT_STORE_FAILED,
     WorkerSpec,
 )
@@ -25,13 +27,21 @@ from phyla.records import WorkKind
 
 if TYPE_CHECKING:
     from phyla.store import Store
-    from phyla.worker import Worker
+    from phyla.worker import Evaluator, Worker
 
 _PR_SET_PDEATHSIG = 1
 
+SUITES_CHANGED = (
+    "the suites of the run were changed while this worker evaluated. It has returned its eval task and takes no "
+    "more; start it again with the changed suite file"
+)
+
 
 def main() -> None:
-    """Read a spec, work until the study ends, exit with 0; with another status if that cannot be."""
+    """Read a spec, work until the study ends, exit with 0; with another status if that cannot be.
+
+    What is imported is named by the spec, which comes from the supervisor, never by the database.
+    """
     spec = WorkerSpec.from_json(sys.stdin.readline())
     _die_with_parent()
     try:
@@ -43,13 +53,16 @@ def main() -> None:
             traceback.print_exc()
         sys.exit(EXIT_CHECKPOINTS_ABSENT if isinstance(error, CheckpointsAbsent) else EXIT_CANNOT_START)
     try:
-        worker()
+        outdated = worker()
     except StoreError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(EXIT_STORE_FAILED)
     except CheckpointsAbsent as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(EXIT_CHECKPOINTS_ABSENT)
+    if outdated is not None:
+        print(outdated, file=sys.stderr)  # noqa: T201
+        sys.exit(EXIT_OUTDATED)
 
 
 def _die_with_parent() -> None:
@@ -65,20 +78,26 @@ def _die_with_parent() -> None:
     threading.Thread(target=watch, name="phyla-parent", daemon=True).start()
 
 
-def _make(spec: WorkerSpec) -> Callable[[], None]:
+def _make(spec: WorkerSpec) -> Callable[[], str | None]:
     sys.path[:] = [*spec.python_path, *(entry for entry in sys.path if entry not in spec.python_path)]
     return _make_evaluator(spec) if spec.runs else _make_trainer(spec)
 
 
-def _make_evaluator(spec: WorkerSpec) -> Callable[[], None]:
+def _make_evaluator(spec: WorkerSpec) -> Callable[[], str | None]:
     """Make a worker of runs that are watched: it only evaluates."""
-    from phyla.launchers.runs import open_runs
+    from phyla import plugins
+    from phyla.controller import suites_from
+    from phyla.launchers.runs import changed_suites, open_runs
     from phyla.settings import system_clock
     from phyla.store import open_store
     from phyla.worker import Evaluator, Worker
 
+    suites = {run: suites_from({"suites": given}, plugins.resolve) for run, given in spec.suites.items()}
     store = open_store(spec.storage)
-    opened = open_runs(store, spec.runs, gin_bindings=spec.gin_bindings)
+    opened = open_runs(store, spec.runs, suites, gin_bindings=spec.gin_bindings)
+    why = changed_suites(opened, spec.suites)
+    if why is not None:
+        return lambda: why
     evaluator = Evaluator(
         opened.client,
         opened.run_of,
@@ -94,10 +113,10 @@ def _make_evaluator(spec: WorkerSpec) -> Callable[[], None]:
         evaluator=evaluator,
         beat=_beats(Path(spec.beat_file)),
     )
-    return _work(worker, store)
+    return _work(worker, store, evaluator)
 
 
-def _make_trainer(spec: WorkerSpec) -> Callable[[], None]:
+def _make_trainer(spec: WorkerSpec) -> Callable[[], str | None]:
     """Make a worker of a study: it trains, evaluates, or does both."""
     from phyla import plugins
     from phyla.controller import from_config
@@ -119,7 +138,7 @@ def _make_trainer(spec: WorkerSpec) -> Callable[[], None]:
     study = store.find_study(spec.study)
     if study is None:
         raise PhylaError(f"study {spec.study!r} is gone from {store.url}")
-    rules = from_config(study.config)
+    rules = from_config(spec.config, plugins.resolve)
     repository = open_checkpoints(store, study.name, Path(spec.checkpoints))
     repository.check_owner()
     work_root = Path(spec.work_root)
@@ -129,7 +148,8 @@ def _make_trainer(spec: WorkerSpec) -> Callable[[], None]:
         directory.mkdir(parents=True, exist_ok=True)
         context = WorkerContext(name=spec.name, index=spec.index, study=spec.study, working_dir=directory)
         state = plugins.resolve(spec.setup)(context)
-    client = LocalClient(store, study, rules, repository, collects=False)
+    # Where the stored configuration is another one, the controller takes it over as far as it can.
+    client = LocalClient(store, replace(study, config=spec.config), rules, repository, collects=False)
     evaluator = None
     if rules.suites and WorkKind.EVALUATE in spec.kinds:
         own = EvaluatedRun(
@@ -171,16 +191,16 @@ def _make_trainer(spec: WorkerSpec) -> Callable[[], None]:
     return _work(worker, store)
 
 
-def _work(worker: "Worker", store: "Store") -> Callable[[], None]:
+def _work(worker: "Worker", store: "Store", evaluator: "Evaluator | None" = None) -> Callable[[], str | None]:
     signal.signal(signal.SIGTERM, lambda number, frame: worker.stop())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
-    def work() -> None:
+    def work() -> str | None:
         ended = worker.run()
         store.close()
         if isinstance(ended, Outdated):
-            # The supervisor starts another process, which reads everything anew.
-            print(ended.why, file=sys.stderr)  # noqa: T201
+            return ended.why
+        return SUITES_CHANGED if evaluator is not None and evaluator.outdated else None
 
     return work
 

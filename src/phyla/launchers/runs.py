@@ -7,11 +7,11 @@ from typing import Any, final
 
 from phyla import plugins
 from phyla.checkpoints import LocalCheckpoints
-from phyla.controller import RunController, suites_from
+from phyla.controller import RunController, suite_differences
 from phyla.errors import ConfigurationError, RunNotFound, SchemaMismatch
 from phyla.evaluation import Suite
 from phyla.local_client import RunClient, known_checkpoints, open_checkpoints
-from phyla.records import JsonObject, RunKind, RunRecord
+from phyla.records import Json, JsonObject, RunKind, RunRecord
 from phyla.store import Store
 from phyla.watcher import CheckpointFormat, DirectorySources, Following, get_format
 from phyla.worker import Bindings, EvaluatedRun, Sources, StudySources
@@ -84,13 +84,15 @@ class RunConfig:
         }
 
     @staticmethod
-    def from_json(raw: JsonObject) -> "RunConfig":
-        """Read what `to_json` wrote.
+    def from_json(raw: JsonObject, suites: Sequence[Suite]) -> "RunConfig":
+        """Read what `to_json` wrote, except for the suites, which hold functions and commands.
+
+        Args:
+            raw: what is stored.
+            suites: the suites, from the file that the user gave.
 
         Raises:
             SchemaMismatch: a newer version of phyla wrote it.
-            ConfigurationError: a plug-in is missing.
-            NotImportable: a function cannot be found by its name.
         """
         if raw.get("schema") != SCHEMA:
             raise SchemaMismatch(
@@ -100,7 +102,7 @@ class RunConfig:
         config: Any = raw
         options = dict(config["format"])
         return RunConfig(
-            suites=suites_from(raw),
+            suites=tuple(suites),
             lease_s=config["lease_s"],
             outputs=config["outputs"],
             snapshots=config["snapshots"],
@@ -156,8 +158,8 @@ class OpenedRuns:
 def open_runs(
     store: Store,
     names: Sequence[str],
+    suites: Mapping[str, Sequence[Suite]],
     *,
-    suites: Mapping[str, Sequence[Suite]] | None = None,
     gin_bindings: Sequence[str] = (),
 ) -> OpenedRuns:
     """Open runs by name.
@@ -165,16 +167,15 @@ def open_runs(
     Args:
         store: where they are remembered.
         names: their names.
-        suites: by name of the run, where this process has them already and need not find them by name.
+        suites: by name of the run; from files that the user gave, never from the store.
         gin_bindings: gin bindings of this worker.
 
     Raises:
         RunNotFound: there is no run of one of the names.
-        NotImportable: a function of a suite cannot be found here.
         CheckpointsAbsent: the checkpoints of a study are not where the run looks for them.
         StoreError: the database failed.
     """
-    opened = [_open(store, name, suites or {}, tuple(gin_bindings)) for name in names]
+    opened = [_open(store, name, tuple(suites[name]), tuple(gin_bindings)) for name in names]
     client = RunClient(store, [(run.record, run.controller) for run in opened])
     return OpenedRuns(client=client, runs={run.record.id: run for run in opened})
 
@@ -188,7 +189,26 @@ def _checkpoints(store: Store, run: RunRecord, root: Path) -> LocalCheckpoints:
     return repository
 
 
-def _open(store: Store, name: str, suites: Mapping[str, Sequence[Suite]], gin: tuple[str, ...]) -> OpenedRun:
+def changed_suites(opened: OpenedRuns, given: Mapping[str, Sequence[Json]]) -> str | None:
+    """Return how the stored suites of runs differ from given ones, in words; None if they are the same.
+
+    Args:
+        opened: the runs.
+        given: suites as JSON, by name of the run.
+    """
+    for run in opened.runs.values():
+        name = run.record.name
+        differing = suite_differences(run.record.config, {"suites": list(given[name])})
+        if differing:
+            listing = "; ".join(f"{key}: it has {old!r}, given {new!r}" for key, (old, new) in differing.items())
+            return (
+                f"the suites of run {name!r} are not those of the suite file ({listing}); give the file that the "
+                "run is watched with, or watch it again with this one"
+            )
+    return None
+
+
+def _open(store: Store, name: str, suites: tuple[Suite, ...], gin: tuple[str, ...]) -> OpenedRun:
     record = store.find_run(name)
     if record is None:
         known = ", ".join(repr(run.name) for run in store.runs()) or "none"
@@ -197,12 +217,7 @@ def _open(store: Store, name: str, suites: Mapping[str, Sequence[Suite]], gin: t
         raise ConfigurationError(
             f"run {name!r} is that of a study, whose own workers evaluate it; run the study with evaluators"
         )
-    raw = record.config
-    if name in suites:
-        # They need not be importable: nobody else looks for them.
-        raw = {**raw, "suites": []}
-    config = RunConfig.from_json(raw)
-    known_suites = tuple(suites.get(name, config.suites))
+    config = RunConfig.from_json(record.config, suites)
     sources: Sources
     if record.kind is RunKind.DIRECTORY:
         sources = DirectorySources(Path(record.location))
@@ -216,9 +231,9 @@ def _open(store: Store, name: str, suites: Mapping[str, Sequence[Suite]], gin: t
     return OpenedRun(
         record=record,
         config=config,
-        controller=RunController(store, record, known_suites, lease_s=config.lease_s),
+        controller=RunController(store, record, suites, lease_s=config.lease_s),
         evaluated=EvaluatedRun(
-            suites=known_suites,
+            suites=suites,
             sources=sources,
             outputs=Path(config.outputs),
             bindings=Bindings(root=Path(config.gin_root), worker=gin),

@@ -2,8 +2,11 @@
 
 import json
 import struct
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import final
+
+from phyla.records import Json, JsonObject
 
 BEATS = struct.Struct("<qqd")
 """What a worker writes where its supervisor can see it: signs of progress, work it handed in, and the time in
@@ -22,11 +25,17 @@ EXIT_STORE_FAILED = 114
 EXIT_CHECKPOINTS_ABSENT = 115
 """Exit status of a worker that does not find the directory of the checkpoints: its trial is in the queue again."""
 
+EXIT_OUTDATED = 116
+"""Exit status of a worker that handed in its work because settings or suites changed that it cannot take over."""
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec:
     """One worker process of one study, or of runs that are watched.
+
+    A worker imports what this names, and nothing that the database names. So all of it comes from the files that
+    the user gave to the supervisor.
 
     Attributes:
         study: name of the study; empty where `runs` are given.
@@ -45,6 +54,8 @@ class WorkerSpec:
         yields: whether `trial.report()` runs an eval task that waits.
         gin_bindings: gin bindings of this worker.
         log: where full tracebacks go; empty for nowhere.
+        config: the study's configuration, as its study file has it; empty where `runs` are given.
+        suites: the suites of each run, as its suite file has them.
     """
 
     study: str
@@ -63,14 +74,16 @@ class WorkerSpec:
     yields: bool = False
     gin_bindings: tuple[str, ...] = ()
     log: str = ""
+    config: JsonObject = field(default_factory=dict)
+    suites: Mapping[str, Sequence[Json]] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Write it as one line of JSON."""
-        return json.dumps(asdict(self))
+        return json.dumps({each.name: getattr(self, each.name) for each in fields(self)})
 
     @staticmethod
     def from_json(text: str) -> "WorkerSpec":
         """Read what `to_json` wrote."""
-        fields = json.loads(text)
-        tuples = {name: tuple(fields[name]) for name in ("python_path", "runs", "kinds", "gin_bindings")}
-        return WorkerSpec(**{**fields, **tuples})
+        raw = json.loads(text)
+        tuples = {name: tuple(raw[name]) for name in ("python_path", "runs", "kinds", "gin_bindings")}
+        return WorkerSpec(**{**raw, **tuples})

@@ -2,12 +2,13 @@
 
 from phyla.local_client.run_client import RunClient
 from phyla.local_client.sorting import claim_checkpoints, known_checkpoints, open_checkpoints, sort_out
-from phyla.local_client.study_client import LocalClient
+from phyla.local_client.study_client import LocalClient, collect
 
 __all__ = [
     "LocalClient",
     "RunClient",
     "claim_checkpoints",
+    "collect",
     "known_checkpoints",
     "open_checkpoints",
     "sort_out",

@@ -8,7 +8,7 @@ from typing import final
 
 from phyla.api import Answer, CollectResult, Given, GroupResults
 from phyla.checkpoints import CheckpointRepository, import_checkpoint, import_name
-from phyla.controller import TRAIN_ONLY, Controller
+from phyla.controller import TRAIN_ONLY, Controller, mark_deleting
 from phyla.errors import CheckpointError, StudyNotFound
 from phyla.local_client.run_client import group_results
 from phyla.local_client.sorting import sort_out
@@ -21,6 +21,7 @@ from phyla.machine import (
     NoWork,
     Retention,
     Rules,
+    SetCheckpointState,
     Standing,
     Stopped,
 )
@@ -51,6 +52,7 @@ class LocalClient:
         rules: what its decisions go by, until the configuration changes.
         repository: where its checkpoints are.
         collects: whether it collects checkpoints from time to time; False where somebody else does.
+        joins: whether others run the study, so that giving up here ends nothing there.
     """
 
     def __init__(
@@ -61,12 +63,14 @@ class LocalClient:
         repository: CheckpointRepository,
         *,
         collects: bool = True,
+        joins: bool = False,
     ) -> None:
         self._store = store
         self._study = study
         self._controller = Controller(store, study.id, rules, study.config)
         self._repository = repository
         self._collects = collects
+        self._joins = joins
         self._completed_since_collection = 0
 
     def study(self) -> StudyRecord:
@@ -178,7 +182,8 @@ class LocalClient:
 
     def give_up(self, message: str) -> None:
         """Say that this launcher ends because its workers do."""
-        self.end_study(StudyState.FAILED, message)
+        if not self._joins:
+            self.end_study(StudyState.FAILED, message)
 
     def start_from(self, entries: Sequence[StartFrom], clock: Clock) -> None:
         """Bring checkpoints in from elsewhere and let every member start from one, unless they have already.
@@ -237,19 +242,9 @@ class LocalClient:
         return self._delete(self._controller.mark_deleting(collectable))
 
     def _delete(self, names: Sequence[str]) -> CollectResult:
-        freed = 0
-        deleted: list[str] = []
-        try:
-            freed = self._repository.delete(*names)
-            deleted = list(names)
-        except CheckpointError:
-            # One of them cannot be deleted now; the others can.
-            for name in names:
-                with contextlib.suppress(CheckpointError):
-                    freed += self._repository.delete(name)
-                    deleted.append(name)
-        self._controller.set_checkpoints(deleted, CheckpointState.DELETED)
-        return CollectResult(deleted=tuple(deleted), freed_bytes=freed)
+        found = _deleted(self._repository, names)
+        self._controller.set_checkpoints(found.deleted, CheckpointState.DELETED)
+        return found
 
     def recover(self) -> None:
         """Clean up after processes that died, and take back lost checkpoints that are there again.
@@ -284,3 +279,40 @@ class LocalClient:
                     if self._repository.check(row.name).digest == row.digest:
                         back.append(row.name)
         self._controller.set_checkpoints(back, CheckpointState.LIVE)
+
+
+def collect(
+    store: Store, study: int, repository: CheckpointRepository, candidates: Sequence[Checkpoint]
+) -> CollectResult:
+    """Delete checkpoints that are not kept; needs nothing of the study's rules.
+
+    Args:
+        store: where the study is remembered.
+        study: its id.
+        repository: where its checkpoints are.
+        candidates: what may go; those that a trial took meanwhile stay.
+
+    Raises:
+        StoreError: the database failed.
+    """
+    if not candidates:
+        return CollectResult(deleted=(), freed_bytes=0)
+    found = _deleted(repository, mark_deleting(store, study, candidates))
+    with store.transaction(study, exclusive=True) as tx:
+        tx.apply([SetCheckpointState(name, CheckpointState.DELETED) for name in found.deleted])
+    return found
+
+
+def _deleted(repository: CheckpointRepository, names: Sequence[str]) -> CollectResult:
+    freed = 0
+    deleted: list[str] = []
+    try:
+        freed = repository.delete(*names)
+        deleted = list(names)
+    except CheckpointError:
+        # One of them cannot be deleted now; the others can.
+        for name in names:
+            with contextlib.suppress(CheckpointError):
+                freed += repository.delete(name)
+                deleted.append(name)
+    return CollectResult(deleted=tuple(deleted), freed_bytes=freed)

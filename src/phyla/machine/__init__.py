@@ -76,6 +76,7 @@ from phyla.machine.events import (
 )
 from phyla.machine.finish import complete, fail, lose, release, save_progress, settle
 from phyla.machine.imports import Imported, awaits_imports, import_start, imported
+from phyla.machine.keeping import Keeping
 from phyla.machine.observe import backfill, drain, gone, observe
 from phyla.machine.resize import await_generation, join, reopen, reopen_study, retire, to_retire, youngest
 from phyla.machine.retention import ALL, Retention, bound, explain, retention
@@ -114,6 +115,7 @@ __all__ = [
     "InsertResult",
     "InsertSeen",
     "InsertTrial",
+    "Keeping",
     "LimitNotBefore",
     "MarkDeleting",
     "NoWork",

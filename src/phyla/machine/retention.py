@@ -6,7 +6,7 @@ from typing import final
 
 import numpy as np
 
-from phyla.machine.rules import Rules
+from phyla.machine.keeping import Keeping
 from phyla.machine.view import View
 from phyla.population import front_of, thinned
 from phyla.records import Checkpoint, TrialRecord
@@ -31,14 +31,14 @@ class Retention:
     bound: int
 
 
-def retention(view: View, rules: Rules) -> Retention:
+def retention(view: View, keeping: Keeping) -> Retention:
     """Apply the formula to a study's live checkpoints."""
     held = view.held_checkpoints()
-    best = {trial.checkpoint for trial in _best(view, rules)}
+    best = {trial.checkpoint for trial in _best(view, keeping)}
     in_use = "in use: newest of its member, published, elite, parent of running work, or being evaluated"
-    is_best = "on the Pareto front" if rules.objective.tradeoffs else f"one of the best {rules.keep_best}"
-    every = rules.keep_every_steps
-    since = _kept_since(view, rules)
+    is_best = "on the Pareto front" if keeping.tradeoffs else f"one of the best {keeping.keep_best}"
+    every = keeping.keep_every_steps
+    since = _kept_since(view, keeping)
     kept: list[tuple[Checkpoint, str]] = []
     collectable: list[Checkpoint] = []
     for checkpoint in view.live_checkpoints():
@@ -52,16 +52,14 @@ def retention(view: View, rules: Rules) -> Retention:
             kept.append((checkpoint, f"milestone: step {checkpoint.step} is a multiple of {every}"))
         else:
             collectable.append(checkpoint)
-    return Retention(
-        kept=tuple(kept), collectable=tuple(collectable), bound=bound(rules.strategy.population_size, rules)
-    )
+    return Retention(kept=tuple(kept), collectable=tuple(collectable), bound=bound(keeping))
 
 
-def _best(view: View, rules: Rules) -> list[TrialRecord]:
+def _best(view: View, keeping: Keeping) -> list[TrialRecord]:
     """Return the best trials, or the front: no trial on it was ever collected, so those that are live suffice."""
-    if not rules.objective.tradeoffs:
-        return list(view.best_trials(rules.keep_best))
-    return kept_front(view.best_trials(ALL), rules.keep_front)
+    if not keeping.tradeoffs:
+        return list(view.best_trials(keeping.keep_best))
+    return kept_front(view.best_trials(ALL), keeping.keep_front)
 
 
 def kept_front(trials: Sequence[TrialRecord], limit: int) -> list[TrialRecord]:
@@ -73,48 +71,45 @@ def kept_front(trials: Sequence[TrialRecord], limit: int) -> list[TrialRecord]:
     return [front[place] for place in thinned(vectors, limit)]
 
 
-def _kept_since(view: View, rules: Rules) -> int | None:
+def _kept_since(view: View, keeping: Keeping) -> int | None:
     """Return the first generation whose trials the strategy may still choose; None if it chooses no such trial."""
-    generations = rules.strategy.keeps.generations
-    lowest = view.lowest_generation() if generations else None
-    return None if lowest is None else max(0, lowest - generations)
+    lowest = view.lowest_generation() if keeping.generations else None
+    return None if lowest is None else max(0, lowest - keeping.generations)
 
 
-def bound(population_size: int, rules: Rules) -> int:
+def bound(keeping: Keeping) -> int:
     """Return how many checkpoints of a study can be in use or best at most.
 
     Newest of each member; what it published, where that lags; the parent and the progress of each running
     trial; the best ones, or as much as is kept of the Pareto front; those that wait for the suite that gives
     fitness, and the best of each suite. Milestones of other suites, and what they are at, come on top.
     """
-    fitness = rules.suite_fitness
-    published = population_size if rules.strategy.synchronous or fitness is not None else 0
-    unscored = (fitness.max_lag + 1) * population_size if fitness is not None else 0
-    keeps = rules.strategy.keeps
-    elites = population_size if keeps.elites else 0
+    size = keeping.population_size
+    published = size if keeping.synchronous or keeping.suite is not None else 0
+    unscored = (keeping.max_lag + 1) * size if keeping.suite is not None else 0
+    elites = size if keeping.elites else 0
     # Progress saved in a generation counts as a trial of it, and the head is counted already.
-    chosen = 2 * population_size * (keeps.generations + keeps.lead - 1) if keeps.generations else 0
-    best = rules.keep_front if rules.objective.tradeoffs else rules.keep_best
-    return 3 * population_size + published + unscored + chosen + elites + best + len(rules.suites)
+    chosen = 2 * size * (keeping.generations + keeping.lead - 1) if keeping.generations else 0
+    best = keeping.keep_front if keeping.tradeoffs else keeping.keep_best
+    return 3 * size + published + unscored + chosen + elites + best + keeping.suites
 
 
-def explain(population_size: int, rules: Rules) -> str:
+def explain(keeping: Keeping) -> str:
     """Return the formula and its value in words."""
-    fitness = rules.suite_fitness
-    published = " + what each published" if rules.strategy.synchronous or fitness is not None else ""
-    if fitness is not None:
-        published += f" + up to {fitness.max_lag + 1} of each that wait for suite {fitness.suite!r}"
-    if rules.strategy.keeps.generations:
-        published += f" + the last {rules.strategy.keeps.generations} generations"
-    if rules.strategy.keeps.elites:
+    published = " + what each published" if keeping.synchronous or keeping.suite is not None else ""
+    if keeping.suite is not None:
+        published += f" + up to {keeping.max_lag + 1} of each that wait for suite {keeping.suite!r}"
+    if keeping.generations:
+        published += f" + the last {keeping.generations} generations"
+    if keeping.elites:
         published += " + the best that each published"
-    if rules.suites:
+    if keeping.suites:
         published += " + the best of each suite"
-    front = f"the Pareto front, at most {rules.keep_front} of it"
-    best = front if rules.objective.tradeoffs else f"best {rules.keep_best}"
-    milestones = f" + every {rules.keep_every_steps} steps" if rules.keep_every_steps else ""
-    most = f"{bound(population_size, rules)}{', milestones not counted' if milestones else ''}"
+    front = f"the Pareto front, at most {keeping.keep_front} of it"
+    best = front if keeping.tradeoffs else f"best {keeping.keep_best}"
+    milestones = f" + every {keeping.keep_every_steps} steps" if keeping.keep_every_steps else ""
+    most = f"{bound(keeping)}{', milestones not counted' if milestones else ''}"
     return (
         f"kept = newest of each member{published} + parent and progress of each running trial + {best}"
-        f"{milestones}; at most {most}, for a population of {population_size}"
+        f"{milestones}; at most {most}, for a population of {keeping.population_size}"
     )

@@ -6,6 +6,7 @@ from typing import final
 
 from phyla.errors import ConfigurationError
 from phyla.evaluation import Suite, suite_named
+from phyla.machine.keeping import Keeping
 from phyla.population import BestOfLast, FromSuite, StoppingRule, Strategy, check_rule, check_strategy
 from phyla.population.checks import MOST_SECONDS
 from phyla.records import Objective
@@ -101,6 +102,25 @@ class Rules:
         self._check_objective()
         reported = () if self.suite_fitness is not None else tuple(goal.metric for goal in self.objective.goals)
         object.__setattr__(self, "reported_metrics", reported)
+
+    @property
+    def keeping(self) -> Keeping:
+        """What decides which checkpoints are kept."""
+        fitness, keeps = self.suite_fitness, self.strategy.keeps
+        return Keeping(
+            population_size=self.strategy.population_size,
+            synchronous=self.strategy.synchronous,
+            generations=keeps.generations,
+            elites=keeps.elites,
+            lead=keeps.lead,
+            keep_best=self.keep_best,
+            keep_front=self.keep_front,
+            keep_every_steps=self.keep_every_steps,
+            tradeoffs=bool(self.objective.tradeoffs),
+            suites=len(self.suites),
+            suite=None if fitness is None else fitness.suite,
+            max_lag=0 if fitness is None else fitness.max_lag,
+        )
 
     @property
     def aggregates(self) -> Mapping[str, str]:

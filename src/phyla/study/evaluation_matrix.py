@@ -113,4 +113,4 @@ def _cell(
         return cell(seen, group, suite, name, shards)
     first = shards[0]
     results = reader.results(seen.identity, first.identity, group.replicate, first.shards)
-    return cell(seen, group, suite, name, shards, results, plugins.resolve_class)
+    return cell(seen, group, suite, name, shards, results, plugins.loaded_class)

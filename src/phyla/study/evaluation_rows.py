@@ -26,6 +26,7 @@ def cell_row(one: Cell) -> dict[str, Any]:
         "stderr": None if estimate is None else estimate.stderr,
         "n": one.n,
         "values": {name: _estimate(found) for name, found in one.values.items()},
+        **({"unread": one.unread} if one.unread else {}),
         "shards": one.shards,
         "shards_done": one.shards_done,
         "duration_s": one.duration_s,
@@ -43,6 +44,7 @@ def _estimate(found: Estimate) -> dict[str, float | None]:
 def flat(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row with a column per value instead of an object of them."""
     values = row.pop("values")
+    row.pop("unread", None)
     return {
         **row,
         **{f"values.{name}": found["value"] for name, found in values.items()},

@@ -1,36 +1,59 @@
-"""How many trials a member is still expected to complete."""
+"""How many trials a member is still expected to complete, from what is stored of a strategy."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self, final
 
-from phyla.population import FixedSchedule, Replay, SingleWorkerExplore
-from phyla.records import Member, MemberState
+from phyla.records import JsonObject, Member, MemberState
 
 
-def trials_left(strategy: Any, member: Member) -> int | None:
-    """Return how many more trials a member is expected to complete; None if that cannot be known.
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How much a strategy trains, as plain data: to look at a study, its strategy is not made.
 
-    It is known of a strategy that has `member_steps` and `steps_per_trial` (an integer, or None for one trial of
-    all steps), and of ours whose trials differ in length. Trials that end early make it more.
-
-    Args:
-        strategy: the study's.
-        member: one of its members.
+    Attributes:
+        member_steps: steps that each member is to spend in all; None if that is not known.
+        steps_per_trial: length of a trial; None for one trial of all steps, 0 if that is not known.
+        strategy: the strategy as it is stored.
     """
-    if member.retired or member.state is MemberState.DONE:
-        return 0
-    if strategy.member_steps is None:
-        return None
-    spent, until = member.spent_steps, int(strategy.member_steps)
-    if isinstance(strategy, Replay):
-        return len(strategy.trials) - member.generation
-    if isinstance(strategy, SingleWorkerExplore):
-        return _of_cycles(strategy, spent, until, member.generation % 4)
-    length = getattr(strategy, "steps_per_trial", 0)
-    if isinstance(strategy, FixedSchedule):
-        return _between([spent, *(step for step, _ in strategy.schedule if step > spent), until], length)
-    return None if length == 0 else _between([spent, until], length)
+
+    member_steps: int | None
+    steps_per_trial: int | None
+    strategy: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, config: JsonObject) -> Self:
+        """Read it from a study's configuration; what an older phyla did not store is not known."""
+        raw: Any = config.get("plan") or {}
+        strategy: Any = config["strategy"]
+        return cls(
+            member_steps=raw.get("member_steps"), steps_per_trial=raw.get("steps_per_trial", 0), strategy=strategy
+        )
+
+    def trials_left(self, member: Member) -> int | None:
+        """Return how many more trials a member is expected to complete; None if that cannot be known.
+
+        It is known of a strategy that has `member_steps` and `steps_per_trial`, and of ours whose trials differ in
+        length. Trials that end early make it more.
+        """
+        if member.retired or member.state is MemberState.DONE:
+            return 0
+        if self.member_steps is None:
+            return None
+        spent, until = member.spent_steps, self.member_steps
+        kind = self.strategy["plugin"]
+        if kind == "phyla.strategies/replay":
+            return len(self.strategy["trials"]) - member.generation
+        if kind == "phyla.strategies/single-worker-explore":
+            lengths = [self.strategy["explore_steps"]] * 3 + [self.strategy["exploit_steps"]]
+            return _of_cycles(lengths, spent, until, member.generation % 4)
+        length = self.steps_per_trial
+        if kind == "phyla.strategies/fixed-schedule":
+            switches = [step for step, _ in self.strategy["schedule"] if step > spent]
+            return _between([spent, *switches, until], length)
+        return None if length == 0 else _between([spent, until], length)
 
 
 def _between(ends: Sequence[int], length: int | None) -> int:
@@ -39,8 +62,7 @@ def _between(ends: Sequence[int], length: int | None) -> int:
     return sum(1 if length is None else -(-span // length) for span in spans)
 
 
-def _of_cycles(strategy: SingleWorkerExplore, spent: int, until: int, phase: int) -> int:
-    lengths = [strategy.explore_steps] * 3 + [strategy.exploit_steps]
+def _of_cycles(lengths: Sequence[int], spent: int, until: int, phase: int) -> int:
     whole = max(0, until - spent) // sum(lengths)
     left = max(0, until - spent) - whole * sum(lengths)
     trials = 4 * whole

@@ -5,15 +5,14 @@ from typing import TYPE_CHECKING, Any, Literal, final
 
 from phyla import machine
 from phyla.api import CollectResult
-from phyla.controller import Controller, from_config
-from phyla.errors import CheckpointsAbsent, ConfigurationError, StateError
+from phyla.controller import Controller, keeping_of, resized
+from phyla.errors import CheckpointsAbsent, ConfigurationError, NotImportable, StateError
 from phyla.machine import Retention
 from phyla.records import StudyRecord, StudyState
 from phyla.study.opening import find_study
 from phyla.study.places import Places
 
 if TYPE_CHECKING:
-    from phyla.local_client import LocalClient
     from phyla.store import Store
 
 
@@ -44,30 +43,32 @@ class Maintenance:
         """Return which checkpoints are kept and why, and which may go; changes nothing.
 
         Raises:
-            NotImportable: a function of the study's space or strategy cannot be found here.
+            ConfigurationError: the store does not say what the study keeps.
         """
-        return self._client().retention()
+        with self._store.reader(self._study.id) as reader:
+            return machine.retention(reader, keeping_of(reader.study().config))
 
     def explain_retention(self) -> str:
         """Return the formula of what is kept, and its bound, in words.
 
         Raises:
-            NotImportable: a function of the study's space or strategy cannot be found here.
+            ConfigurationError: the store does not say what the study keeps.
         """
-        rules = from_config(self._study.config)
-        return machine.explain(rules.strategy.population_size, rules)
+        return machine.explain(keeping_of(self._study.config))
 
     def collect(self) -> CollectResult:
         """Delete the checkpoints that nobody needs any more.
 
         Raises:
-            NotImportable: a function of the study's space or strategy cannot be found here.
+            ConfigurationError: the store does not say what the study keeps.
             CheckpointsAbsent: the directory of the checkpoints is not there, or is not the study's.
         """
-        client = self._client()
-        if client.retention().kept:
+        from phyla.local_client import collect
+
+        found = self.retention()
+        if found.kept or found.collectable:
             self._repository.check_owner()
-        return client.collect()
+        return collect(self._store, self._study.id, self._repository, found.collectable)
 
     def adopt(self) -> str:
         """Make the checkpoint directory this study's, after its store was copied or restored; deletes nothing.
@@ -157,7 +158,8 @@ class Maintenance:
             ConfigurationError: the number makes no sense, or the strategy has a fixed number of members.
             StateError: the study is completed.
             StudyChanged: somebody else changed it at the same time.
-            NotImportable: a function of the study's space or strategy cannot be found here.
+            NotImportable: the strategy or the objective is of a class that is not registered; change its
+                study file, and give the study the settings with `phyla change FILE`.
         """
         with self._store.reader(self._study.id) as reader:
             study = reader.study()
@@ -177,8 +179,13 @@ class Maintenance:
         before = int(strategy["population_size"])
         if before == population_size:
             return before
-        config = {**study.config, "strategy": {**strategy, "population_size": population_size}}
-        controller = Controller(self._store, study.id, from_config(config), config)
+        try:
+            config, rules = resized(study.config, population_size)
+        except NotImportable as error:
+            raise NotImportable(
+                f"{error}: write population_size={population_size} into it, then run: phyla change FILE.py"
+            ) from error
+        controller = Controller(self._store, study.id, rules, config)
         changes = {"strategy.population_size": (before, population_size)}
         controller.change(config, changes, before=study.config, fresh=newcomers == "fresh")
         return before
@@ -186,11 +193,6 @@ class Maintenance:
     def _state(self) -> StudyState:
         with self._store.reader(self._study.id) as reader:
             return reader.study().state
-
-    def _client(self) -> "LocalClient":
-        from phyla.local_client import LocalClient
-
-        return LocalClient(self._store, self._study, from_config(self._study.config), self._repository)
 
 
 def maintain(

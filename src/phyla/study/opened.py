@@ -1,16 +1,17 @@
 """A study that is open in its store: made there, or found and compared with what is stored."""
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, final
 
 from phyla import settings
 from phyla.checkpoints import LocalCheckpoints
-from phyla.controller import RunController
-from phyla.errors import ConfigurationError
+from phyla.controller import RunController, differences, suite_differences
+from phyla.errors import ConfigurationError, StateError, StudyChanged
 from phyla.local_client import LocalClient, claim_checkpoints, open_checkpoints
-from phyla.records import RunKind, RunRecord, StudyRecord
+from phyla.records import RunKind, RunRecord, StudyRecord, StudyState
 from phyla.store import Store, open_store
+from phyla.study.opening import find_study
 from phyla.study.reconciling import reconcile
 from phyla.study.starts import check_usable
 
@@ -50,8 +51,8 @@ class OpenedStudy:
         unknown = claim_checkpoints(self.store, self.record, self.repository)
         if unknown:
             warnings.warn(
-                f"{len(unknown)} directories among the checkpoints of study {self.record.name!r} are none that "
-                f"this store knows, and are left alone; phyla doctor {self.record.name} lists them",
+                f"{len(unknown)} directories among the checkpoints of study {self.record.name!r} are not known "
+                f"to this store, and are left alone; phyla doctor {self.record.name} lists them",
                 stacklevel=2,
             )
 
@@ -104,6 +105,49 @@ def open_study(
         references=references,
         run=_run_record(study, store, record) if study.rules.suites else None,
         works=works,
+    )
+
+
+def join_study(study: "Study", references: tuple[str | None, str | None]) -> OpenedStudy:
+    """Open a study that exists to add workers to it; creates and changes nothing.
+
+    Args:
+        study: the study, from its file.
+        references: names of the functions that worker processes import; None where there are none to start.
+
+    Raises:
+        StudyNotFound: there is no such study.
+        StudyChanged: it has another configuration than the file; names what differs.
+        StateError: it is stopped, or has failed.
+        StoreError: the database failed.
+    """
+    given = study.config(references)
+    store, record = find_study(study.name, study.places)
+    changed = {**differences(record.config, given), **suite_differences(record.config, given)}
+    if changed:
+        store.close()
+        listing = "\n".join(f"  {name}: it has {old!r}, given {new!r}" for name, (old, new) in changed.items())
+        raise StudyChanged(
+            f"study {study.name!r} in {store.url} is not the one that the study file defines:\n{listing}\n"
+            "A worker changes nothing: use the file that the study is run with, or give the study these settings "
+            "with: phyla change FILE.py"
+        )
+    if record.state in (StudyState.STOPPED, StudyState.FAILED):
+        store.close()
+        raise StateError(
+            f"study {study.name!r} is {record.state}: {record.message}. Let it go on first with: "
+            f"phyla resume {study.name}"
+        )
+    repository = open_checkpoints(store, study.name, study.places.checkpoints(study.name))
+    client = LocalClient(store, replace(record, config=given), study.rules, repository, joins=True)
+    return OpenedStudy(
+        store=store,
+        record=record,
+        repository=repository,
+        client=client,
+        references=references,
+        run=store.find_run(study.name) if study.rules.suites else None,
+        works=True,
     )
 
 

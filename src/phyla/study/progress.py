@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
-from phyla import plugins
-from phyla.errors import PhylaError
 from phyla.machine import ALL
 from phyla.population import front_of
 from phyla.records import (
@@ -19,7 +17,7 @@ from phyla.records import (
     StudyState,
     TrialRecord,
 )
-from phyla.study.expecting import trials_left
+from phyla.study.expecting import Plan
 
 if TYPE_CHECKING:
     from phyla.store import Reader
@@ -130,7 +128,7 @@ def look(
             trials[member.index] = reader.trial(trial)
     study = reader.study()
     counts = reader.counts()
-    strategy = _strategy(config)
+    plan = Plan.of(config)
     now, running = reader.now(), tuple(reader.running())
     last_activity = _last_activity(reader, study, members)
     leases = [attempt.expires_at for attempt in running]
@@ -145,8 +143,8 @@ def look(
         best=front[0] if front else None,
         front=tuple(front),
         aim=aim,
-        member_steps=None if strategy is None else strategy.member_steps,
-        planned_trials=_planned_trials(study, strategy, members, counts.get("completed", 0)),
+        member_steps=plan.member_steps,
+        planned_trials=_planned_trials(study, plan, members, counts.get("completed", 0)),
         last_activity=last_activity,
         damaged=tuple(reader.damaged_checkpoints()),
         silent_s=silent if study.state is StudyState.RUNNING else None,
@@ -177,22 +175,12 @@ def best_of(reader: "Reader", aim: Aim) -> list[TrialRecord]:
     return front_of(reader.best_trials(ALL)) if aim.tradeoffs else list(reader.best_trials(1))
 
 
-def _strategy(config: JsonObject) -> Any:
-    """Return the strategy of a configuration; None where its code is not to be had."""
-    try:
-        return plugins.decode(config["strategy"])
-    except PhylaError:
-        return None
-
-
-def _planned_trials(study: StudyRecord, strategy: Any, members: Sequence[Member], completed: int) -> int | None:
+def _planned_trials(study: StudyRecord, plan: Plan, members: Sequence[Member], completed: int) -> int | None:
     if study.state is StudyState.COMPLETED:
         return completed
-    if strategy is None:
-        return None
     # Those before a change of their length were as long as they were.
     done = sum(member.generation - member.joined_generation for member in members)
-    left = [trials_left(strategy, member) for member in members]
+    left = [plan.trials_left(member) for member in members]
     return None if None in left else done + sum(each for each in left if each is not None)
 
 

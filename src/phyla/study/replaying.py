@@ -1,6 +1,6 @@
 """Train what a study found again, or train it on."""
 
-import sys
+import shlex
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from phyla import plugins
-from phyla.controller import from_config
+from phyla.controller import from_config, known_to
 from phyla.errors import ConfigurationError, NotImportable, StudyChanged, StudyNotFound
 from phyla.lineage import Lineage
 from phyla.machine import Rules
@@ -58,7 +58,7 @@ class Prepared:
 
 
 def replay(
-    study: str,
+    study: str | Study,
     *,
     trial: int | None = None,
     from_step: int | None = None,
@@ -79,14 +79,14 @@ def replay(
     Source: Li et al. 2019, arXiv 1902.01894, section 3 (training replay).
 
     Args:
-        study: name of the study.
+        study: the study, whose functions are used; or its name, and then `train` is needed.
         trial: id of the trial; by default the best one.
         from_step: only train from this step on, from the ancestor's checkpoint at that step.
         name: name of the new study; by default that of the old one with `-replay`.
         workers: worker processes; 0 trains in this process.
-        train: the training function; by default the one that the study was run with.
+        train: the training function; by default that of the study. What the store names is never imported.
         setup: the same for `setup`.
-        home: directory where the study lives; by default `.phyla` or the environment's.
+        home: directory where the study lives; by default where the study says, else `.phyla` or the environment's.
         storage: URL of its store, if that is not in the home.
         checkpoints: directory of all studies' checkpoints, if that is not in the home.
 
@@ -95,22 +95,22 @@ def replay(
 
     Raises:
         StudyNotFound: there is no such study, or no trial that could be trained again.
-        ConfigurationError: the checkpoint to start from is gone, or nobody knows the training function.
-        NotImportable: the training function cannot be found by its name.
+        ConfigurationError: the checkpoint to start from is gone, or there is no training function.
+        NotImportable: the stored settings name a function that the study does not have.
         StudyChanged: a study of that name exists and is another replay.
         StudyFailed: the new study stopped itself; the message says what to do.
     """
-    places = Places.of(home, storage, checkpoints)
+    old, places, source = _given(study, home, storage, checkpoints)
     return _run(
         lambda: prepare_replay(
-            study, places, trial=trial, from_step=from_step, name=name, train=train, setup=setup
+            old, places, source, trial=trial, from_step=from_step, name=name, train=train, setup=setup
         ),
         workers,
     )
 
 
 def continue_training(
-    study: str,
+    study: str | Study,
     steps: int,
     *,
     trial: int | None = None,
@@ -128,14 +128,14 @@ def continue_training(
     (`continuation_seed`), so training sees other random numbers than the old one did.
 
     Args:
-        study: name of the study.
+        study: the study, whose functions are used; or its name, and then `train` is needed.
         steps: how many steps to train.
         trial: id of the trial to go on from; by default the best one.
         name: name of the new study; by default that of the old one with `-continued`.
         workers: worker processes; 0 trains in this process.
-        train: the training function; by default the one that the study was run with.
+        train: the training function; by default that of the study. What the store names is never imported.
         setup: the same for `setup`.
-        home: directory where the study lives; by default `.phyla` or the environment's.
+        home: directory where the study lives; by default where the study says, else `.phyla` or the environment's.
         storage: URL of its store, if that is not in the home.
         checkpoints: directory of all studies' checkpoints, if that is not in the home.
 
@@ -144,16 +144,29 @@ def continue_training(
 
     Raises:
         StudyNotFound: there is no such study, or no trial to go on from.
-        ConfigurationError: `steps` is below 1, the checkpoint is gone, or nobody knows the training function.
-        NotImportable: the training function cannot be found by its name.
+        ConfigurationError: `steps` is below 1, the checkpoint is gone, or there is no training function.
+        NotImportable: the stored settings name a function that the study does not have.
         StudyChanged: a study of that name exists and goes on from elsewhere.
         StudyFailed: the new study stopped itself; the message says what to do.
     """
-    places = Places.of(home, storage, checkpoints)
+    old, places, source = _given(study, home, storage, checkpoints)
     return _run(
-        lambda: prepare_continuation(study, places, steps, trial=trial, name=name, train=train, setup=setup),
+        lambda: prepare_continuation(old, places, steps, source, trial=trial, name=name, train=train, setup=setup),
         workers,
     )
+
+
+def _given(
+    study: str | Study,
+    home: str | Path | None,
+    storage: str | None,
+    checkpoints: str | Path | None,
+) -> tuple[str, Places, Study | None]:
+    """Return the name of a study, where it is, and the study itself if that was given."""
+    if isinstance(study, str):
+        return study, Places.of(home, storage, checkpoints), None
+    elsewhere = any(place is not None for place in (home, storage, checkpoints))
+    return study.name, Places.of(home, storage, checkpoints) if elsewhere else study.places, study
 
 
 def _run(prepare: Callable[[], Prepared], workers: int) -> Results:
@@ -168,6 +181,7 @@ def _run(prepare: Callable[[], Prepared], workers: int) -> Results:
 def prepare_replay(
     study: str,
     places: Places,
+    source: Study | None = None,
     *,
     trial: int | None = None,
     from_step: int | None = None,
@@ -175,8 +189,19 @@ def prepare_replay(
     train: "Callable[[Trial], object] | None" = None,
     setup: "Callable[[WorkerContext], object] | None" = None,
 ) -> Prepared:
-    """Make the study of `replay`; see there. Nothing is stored before it runs."""
-    old = _Old.find(study, places)
+    """Make the study of `replay`; see there. Nothing is stored before it runs.
+
+    Args:
+        study: name of the study.
+        places: where it is.
+        source: the study whose functions are used; None to use only `train` and `setup`.
+        trial: as for `replay`.
+        from_step: as for `replay`.
+        name: as for `replay`.
+        train: as for `replay`.
+        setup: as for `replay`.
+    """
+    old = _Old.find(study, places, source)
     path = old.ancestry(trial)
     start: tuple[StartFrom, ...] = ()
     if from_step is not None:
@@ -193,16 +218,17 @@ def prepare_continuation(
     study: str,
     places: Places,
     steps: int,
+    source: Study | None = None,
     *,
     trial: int | None = None,
     name: str | None = None,
     train: "Callable[[Trial], object] | None" = None,
     setup: "Callable[[WorkerContext], object] | None" = None,
 ) -> Prepared:
-    """Make the study of `continue_training`; see there. Nothing is stored before it runs."""
+    """Make the study of `continue_training`; see there, and `prepare_replay`. Nothing is stored before it runs."""
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise ConfigurationError(f"steps={steps!r}: must be an integer of at least 1")
-    old = _Old.find(study, places)
+    old = _Old.find(study, places, source)
     last = old.ancestry(trial)[-1]
     row = old.live(last)
     if row is None:
@@ -236,25 +262,34 @@ def continuation_seed(seed: int, trial: int) -> int:
     return int(sequence.generate_state(1, np.uint64)[0]) >> 11
 
 
+def _how_to_give(name: str) -> str:
+    return (
+        f"name the study file with --file FILE.py, as in: phyla replay {shlex.quote(name)} --file FILE.py "
+        "(in Python: phyla.replay(study), with the Study, or train=function)"
+    )
+
+
 @final
 class _Old:
     """The study that something is taken from."""
 
-    def __init__(self, record: StudyRecord, results: Results, rules: Rules) -> None:
+    def __init__(self, record: StudyRecord, results: Results, rules: Rules, source: Study | None) -> None:
         self.record = record
+        self.source = source
         self.results = results
         self.rules = rules
         self._lineage = Lineage(results.trials())
         self._rows = {row.name: row for row in results.checkpoints()}
 
     @staticmethod
-    def find(name: str, places: Places) -> "_Old":
-        here = str(Path.cwd())
-        if here not in sys.path and "" not in sys.path:
-            # Functions were named as they could be imported where the study was run.
-            sys.path.insert(0, here)
+    def find(name: str, places: Places, source: Study | None) -> "_Old":
         store, record = find_study(name, places)
-        return _Old(record, Results(store, record, places), from_config(record.config))
+        find = plugins.refuse if source is None else known_to(source.rules)
+        try:
+            rules = from_config(record.config, find)
+        except NotImportable as error:
+            raise NotImportable(f"study {name!r}: {error}: {_how_to_give(name)}") from error
+        return _Old(record, Results(store, record, places), rules, source)
 
     @property
     def name(self) -> str:
@@ -337,15 +372,14 @@ class _Old:
     ) -> Prepared:
         config = self.record.config
         notes: list[str] = []
+        if train is None and self.source is not None:
+            train, setup = self.source.train, setup or self.source.setup
         if train is None:
-            if not config.get("train"):
-                raise ConfigurationError(
-                    f"nobody knows the training function of study {self.name!r}: it was asked and told, or "
-                    "defined where it cannot be found again; call phyla.replay(..., train=function) or "
-                    "phyla.continue_training(..., train=function)"
-                )
-            train = self._found("train")
-            setup = setup or (self._found("setup") if config.get("setup") else None)
+            named = f" (the store calls it {config['train']})" if config.get("train") else ""
+            raise ConfigurationError(
+                f"study {self.name!r} cannot be trained again without its training function{named}, and phyla "
+                f"does not import what a database names: {_how_to_give(self.name)}"
+            )
         before, now = config.get("train_source"), source_digest(train)
         if before and now and before != now:
             notes.append(
@@ -374,21 +408,6 @@ class _Old:
         return Prepared(
             study=study, of=self.name, trial=last.id, digest=digest, fitness=last.fitness, notes=tuple(notes)
         )
-
-    def _found(self, which: str) -> Callable[..., object]:
-        """Return a function of the study by the name that it had.
-
-        Raises:
-            NotImportable: it is not there any more.
-        """
-        try:
-            return plugins.resolve(str(self.record.config[which]))
-        except NotImportable as error:
-            raise NotImportable(
-                f"{which} of study {self.name!r} is not where it was: {error}. Put it back there; or name it in "
-                f"Python, from where it is now: phyla.replay({self.name!r}, train=function) or "
-                f"phyla.continue_training({self.name!r}, steps, train=function), with setup= if the study had one"
-            ) from error
 
     def _check_new(self, study: Study) -> None:
         """Refuse a name that another study has; the same again is resumed."""

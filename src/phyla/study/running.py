@@ -178,6 +178,47 @@ def _run(
     return results
 
 
+def add_workers(
+    study: "Study",
+    opened: OpenedStudy,
+    unreported: Unreported,
+    *,
+    kinds: frozenset[str],
+    environments: Sequence[Mapping[str, str]],
+    on_progress: Callable[[Results], None] | None,
+    on_interrupt: Callable[[], None],
+) -> Results:
+    """Train a study that others run, until it ends; changes nothing but by the work that is done.
+
+    Args: as for `run_study`.
+
+    Raises:
+        StudyChanged: it was given a configuration that these workers cannot take over.
+        StudyFailed: the workers cannot start, or die again and again.
+        CheckpointsAbsent: the directory of its checkpoints is not there, or something else is in its place.
+        KeyboardInterrupt: a person stopped these workers; the study goes on.
+        StoreError: the database failed.
+    """
+    results = Results(opened.store, opened.record, study.places)
+
+    def tick() -> None:
+        unreported.look(opened.store, opened.record.id)
+        if on_progress is not None:
+            on_progress(results)
+
+    if not opened.client.is_active():
+        return results
+    opened.claim()
+    with Launch(study.places.locks, opened.store.url, [study.name]) as launch:
+        if environments:
+            finished = _launcher(study, opened, launch, environments, kinds, 0, tick, on_interrupt).run()
+        else:
+            finished = _run_here(study, opened, launch.worker_name(), kinds, tick, on_interrupt)
+    if not finished:
+        raise KeyboardInterrupt
+    return results
+
+
 def _resume(study: "Study", opened: OpenedStudy, launch: Launch) -> None:
     opened.claim()
     record = opened.client.study()
@@ -283,6 +324,7 @@ def _launcher(
     train, setup = opened.references
     assert train is not None
     first_evaluator = len(environments) - evaluators
+    config = study.config(opened.references)
     specs = [
         WorkerSpec(
             study=study.name,
@@ -297,6 +339,7 @@ def _launcher(
             outputs=str(study.places.outputs(study.name)),
             kinds=tuple(sorted(kinds)) if index < first_evaluator else ("evaluate",),
             yields=study.yield_at_report,
+            config=config,
         )
         for index in range(len(environments))
     ]

@@ -175,7 +175,7 @@ def simulate(
         workers=workers,
         evaluators=evaluators,
         runs=tuple(done),
-        bound=bound(rules.strategy.population_size, rules),
+        bound=bound(rules.keeping),
         notes=tuple(_notes(rules, done, trial_s)),
     )
 

@@ -227,6 +227,58 @@ class Study:
             on_interrupt=on_interrupt,
         )
 
+    def work(
+        self,
+        workers: int = 1,
+        *,
+        kinds: Sequence[str] = ("train", "evaluate"),
+        gpus_per_worker: float = 0,
+        on_progress: Callable[[Results], None] | None = None,
+        on_interrupt: Callable[[], None] = lambda: None,
+    ) -> Results:
+        """Add workers to this study, which somebody else runs, until it ends; creates and changes nothing.
+
+        They may be on any machine that sees the store and the checkpoints, and may be stopped at any time. They
+        take functions and commands from this object, never from the store.
+
+        Args:
+            workers: worker processes to start; 0 works in this process.
+            kinds: as for `run`.
+            gpus_per_worker: as for `run`.
+            on_progress: as for `run`.
+            on_interrupt: as for `run`.
+
+        Returns:
+            The results.
+
+        Raises:
+            StudyNotFound: there is no such study.
+            StudyChanged: the study has another configuration than this object, or was given one meanwhile that
+                these workers cannot take over.
+            StateError: the study is stopped, or has failed.
+            NotImportable: worker processes could not find a function; the message shows the way out.
+            StudyFailed: the workers cannot start, or die again and again.
+            KeyboardInterrupt: a person stopped these workers; the study goes on.
+            StoreError: the database failed.
+        """
+        from phyla.launchers import gpu_environments
+        from phyla.study.opened import join_study
+        from phyla.study.running import add_workers, checked_kinds, function_names
+
+        if plugins.reading_study_file():
+            raise plugins.StudyFileRead
+        wanted = checked_kinds(self, workers, 0, kinds)
+        opened = join_study(self, function_names(self) if workers else (None, None))
+        return add_workers(
+            self,
+            opened,
+            self._unreported,
+            kinds=wanted,
+            environments=gpu_environments(workers, gpus_per_worker),
+            on_progress=on_progress,
+            on_interrupt=on_interrupt,
+        )
+
     def change(self) -> list[ConfigChange]:
         """Give the study that exists under this name these settings, and train nothing.
 

@@ -1,25 +1,25 @@
 """Watch a training job that only writes checkpoints, or somebody else's study; evaluate with more workers."""
 
 import contextlib
+import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from phyla import plugins, settings
+from phyla.controller import suites_from
 from phyla.errors import (
     ConfigurationError,
     NotImportable,
     RunChanged,
     RunNotFound,
     StoreBusy,
-    StudyNotFound,
 )
-from phyla.evaluation import Suite
-from phyla.records import JsonObject, RunKind, RunRecord, RunState
+from phyla.evaluation import Suite, outlines
+from phyla.records import Json, JsonObject, RunKind, RunRecord, RunState
 from phyla.study.changes import Change, Changes, Watched, account
 from phyla.study.interrupting import interrupts
 from phyla.study.opening import sqlite_file
@@ -94,6 +94,7 @@ def watch(
         KeyboardInterrupt: a person stopped it; watch again to resume.
         StoreError: the database failed.
     """
+    from phyla.launchers.runs import open_runs
     from phyla.study.liveness import take_back_run
     from phyla.watcher import Follow, Following
 
@@ -115,7 +116,8 @@ def watch(
         for target in targets:
             config = _config(target, chosen, places, format, options or {}, how, snapshot_dir, lease_s)
             _create(store, target, config, name_of)
-        opened = _opened(store, targets, chosen, workers, gin_bindings)
+        given = dict.fromkeys([target.name for target in targets], chosen)
+        opened = open_runs(store, list(given), given, gin_bindings=gin_bindings)
         launch = stack.enter_context(_launch(places, store, [target.name for target in targets]))
         for run in opened.runs.values():
             take_back_run(store, run.record, run.controller.lose_worker, launch)
@@ -131,7 +133,7 @@ def watch(
         if workers:
             finished = _with_processes(
                 opened.client,
-                _specs(places, [target.name for target in targets], workers, gin_bindings),
+                _specs(places, given, workers, gin_bindings),
                 places,
                 launch=launch,
                 lease_s=opened.lease_s,
@@ -153,6 +155,7 @@ def watch(
 
 def evaluate(
     names: str | Sequence[str],
+    suites: "Suite | str | Sequence[Suite | str]" = (),
     workers: int = 1,
     *,
     home: str | Path | None = None,
@@ -163,12 +166,15 @@ def evaluate(
     on_change: Callable[[Change], None] = lambda change: None,
     on_interrupt: Callable[[], None] = lambda: None,
 ) -> Watched:
-    """Add workers to runs that are watched, or to a study's own evaluation, until those end.
+    """Add workers to runs that are watched, until those end.
 
-    They may be on any machine that sees the store and the files, and may be stopped at any time.
+    They may be on any machine that sees the store and the files, and may be stopped at any time. They run the
+    suites that are given here, never functions or commands that the store names; suites that differ from those of
+    a run are refused. The workers of a study are started with `Study.work`.
 
     Args:
-        names: of the runs, or of one study that has suites.
+        names: of the runs.
+        suites: what the runs are watched with: suites, or texts as `load_suites` takes them.
         workers: worker processes to start; at least 1.
         home: directory where they live; by default `.phyla` or the environment's.
         storage: URL of the store, if that is not in the home.
@@ -183,11 +189,14 @@ def evaluate(
 
     Raises:
         RunNotFound: there is no such run.
+        ConfigurationError: a run is that of a study, or has a suite that was not given.
+        RunChanged: a suite differs from that of the run.
+        StudyChanged: the suites of a run were changed meanwhile.
         StudyFailed: worker processes cannot start, or die again and again.
         KeyboardInterrupt: a person stopped it.
         StoreError: the database failed.
     """
-    from phyla.launchers.runs import open_runs
+    from phyla.launchers.runs import changed_suites, open_runs
 
     places = Places.of(home, storage, checkpoints)
     _check_workers(workers, places)
@@ -205,27 +214,21 @@ def evaluate(
     with ExitStack() as stack:
         store = _open_store(places)
         stack.callback(store.close)
-        own = store.find_run(wanted[0])
-        client: WorkClient
-        if own is not None and own.kind is RunKind.STUDY and not own.config:
-            if len(wanted) > 1:
-                raise ConfigurationError(f"{own.name!r} is a study; add workers to one study at a time")
-            client, specs, lease_s, runs = _study_workers(store, own, places, workers, gin_bindings)
-        else:
-            opened = open_runs(store, wanted, gin_bindings=gin_bindings)
-            client, lease_s = opened.client, opened.lease_s
-            specs = _specs(places, wanted, workers, gin_bindings)
-            runs = [run.record for run in opened.runs.values()]
+        given = {name: _suites_of(store, name, suites) for name in wanted}
+        opened = open_runs(store, wanted, given, gin_bindings=gin_bindings)
+        why = changed_suites(opened, _encoded(given))
+        if why is not None:
+            raise RunChanged(why)
         finished = True
-        if client.is_active():
+        if opened.client.is_active():
             finished = _with_processes(
-                client,
-                specs,
+                opened.client,
+                _specs(places, given, workers, gin_bindings),
                 places,
                 launch=stack.enter_context(_launch(places, store, wanted)),
-                lease_s=lease_s,
+                lease_s=opened.lease_s,
                 gpus_per_worker=gpus_per_worker,
-                tick=_Tell(Changes(store, runs), on_change, None),
+                tick=_Tell(Changes(store, [run.record for run in opened.runs.values()]), on_change, None),
                 on_interrupt=on_interrupt,
             )
         if not finished:
@@ -234,6 +237,55 @@ def evaluate(
 
 
 # Opening
+
+
+def _suites_of(store: "Store", name: str, given: "Suite | str | Sequence[Suite | str]") -> tuple[Suite, ...]:
+    """Return the given suites that a run has; without any, those of its stored ones that name no code."""
+    run = store.find_run(name)
+    if run is None:
+        known = ", ".join(repr(each.name) for each in store.runs()) or "none"
+        raise RunNotFound(f"there is no run {name!r} in {store.url}; there are: {known}")
+    if not run.config:
+        raise ConfigurationError(
+            f"run {name!r} is that of a study; add workers that evaluate it with: "
+            f"phyla worker FILE.py --study {shlex.quote(name)} --kinds evaluate (in Python: study.work())"
+        )
+    if not given:
+        return _stored_suites(run)
+    stored = [suite.name for suite in outlines(run.config)]
+    chosen = {suite.name: suite for suite in chosen_suites(given)}
+    missing = [each for each in stored if each not in chosen]
+    if missing:
+        raise ConfigurationError(
+            f"run {name!r} has the suites {', '.join(stored)}, and {', '.join(missing)} was not given; add "
+            "--suite FILE for it (in Python: suites=)"
+        )
+    return tuple(chosen[each] for each in stored)
+
+
+def _stored_suites(run: RunRecord) -> tuple[Suite, ...]:
+    """Return a run's suites from what is stored of them, which names registered plug-ins only.
+
+    Raises:
+        ConfigurationError: they name functions or commands.
+    """
+    try:
+        suites = suites_from(run.config)
+    except NotImportable as error:
+        raise ConfigurationError(f"run {run.name!r}: {error}: --suite FILE.py (in Python: suites=)") from error
+    for suite in suites:
+        for task in suite.tasks:
+            if task.command is not None:
+                raise ConfigurationError(
+                    f"run {run.name!r}: eval task {task.name!r} of suite {suite.name!r} is the command "
+                    f"{task.command!r}; phyla runs no command that only the database names, so give the file that "
+                    "defines it: --suite FILE.py (in Python: suites=)"
+                )
+    return suites
+
+
+def _encoded(suites: Mapping[str, Sequence[Suite]]) -> dict[str, list[Json]]:
+    return {name: [plugins.encode(suite) for suite in many] for name, many in suites.items()}
 
 
 def _check_workers(workers: int, places: Places) -> None:
@@ -321,15 +373,6 @@ def _create(
         store.set_run_config(record.id, raw)
 
 
-def _opened(
-    store: "Store", targets: Sequence[Target], suites: tuple[Suite, ...], workers: int, gin: Sequence[str]
-) -> "OpenedRuns":
-    from phyla.launchers.runs import open_runs
-
-    names = [target.name for target in targets]
-    # With worker processes the suites must be found by name, and are: better now than in each worker.
-    here = {} if workers else dict.fromkeys(names, suites)
-    return open_runs(store, names, suites=here, gin_bindings=gin)
 
 
 def _followers(store: "Store", opened: "OpenedRuns", targets: Sequence[Target], places: Places) -> list[Any]:
@@ -390,13 +433,16 @@ class _Tell:
         self._next = after + max(TELL_EVERY_S, SHARE * (after - before))
 
 
-def _specs(places: Places, runs: Sequence[str], workers: int, gin: Sequence[str]) -> "list[WorkerSpec]":
+def _specs(
+    places: Places, suites: Mapping[str, Sequence[Suite]], workers: int, gin: Sequence[str]
+) -> "list[WorkerSpec]":
     from phyla.launchers import WorkerSpec
 
+    runs, encoded = tuple(suites), _encoded(suites)
     return [
         WorkerSpec(
             study="",
-            runs=tuple(runs),
+            runs=runs,
             storage=places.storage,
             checkpoints="",
             work_root=str(places.work(runs[0])),
@@ -407,37 +453,10 @@ def _specs(places: Places, runs: Sequence[str], workers: int, gin: Sequence[str]
             python_path=tuple(entry or str(Path.cwd()) for entry in sys.path),
             kinds=("evaluate",),
             gin_bindings=tuple(gin),
+            suites=encoded,
         )
         for index in range(workers)
     ]
-
-
-def _study_workers(
-    store: "Store", run: RunRecord, places: Places, workers: int, gin: Sequence[str]
-) -> "tuple[WorkClient, list[WorkerSpec], float, list[RunRecord]]":
-    """Return what it takes to evaluate for a study of ours."""
-    from phyla.controller import from_config
-    from phyla.local_client import LocalClient, open_checkpoints
-
-    study = store.find_study(run.name)
-    if study is None:
-        raise StudyNotFound(f"there is no study {run.name!r} in {store.url}")
-    rules = from_config(study.config)
-    repository = open_checkpoints(store, study.name, places.checkpoints(study.name))
-    repository.check_owner()
-    client = LocalClient(store, study, rules, repository, collects=False)
-    specs = [
-        replace(
-            spec,
-            study=study.name,
-            runs=(),
-            checkpoints=str(places.checkpoints(study.name)),
-            setup=None if study.config.get("setup") is None else str(study.config["setup"]),
-            outputs=str(places.outputs(study.name)),
-        )
-        for spec in _specs(places, [study.name], workers, gin)
-    ]
-    return client, specs, rules.lease_s, [run]
 
 
 def _with_processes(

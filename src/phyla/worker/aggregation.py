@@ -121,7 +121,7 @@ def task_results(suite: Suite, found: GroupResults, outputs: Path) -> list[TaskR
         if not entries or len(entries) < shards.get(task.identity, 1):
             continue
         statistics = [
-            {name: decode(raw, plugins.resolve_class) for name, raw in entry.statistics.items()}
+            {name: decode(raw, plugins.loaded_class) for name, raw in entry.statistics.items()}
             for entry in entries
         ]
         done.append(

@@ -6,28 +6,29 @@ import os
 import shlex
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from phyla.errors import ConfigurationError, EvaluationError
 from phyla.evaluation import Metric, Moments, decode
-from phyla.plugins import resolve_class
+from phyla.plugins import loaded_class
 from phyla.settings import child_environment
 from phyla.worker.evaluation import Evaluation
 
 LOG_TAIL = 2000
 
 
-def run_command(template: str, evaluation: Evaluation, *, timeout_s: float | None) -> None:
-    """Run a command template and record what it wrote.
+def run_command(template: Sequence[str], evaluation: Evaluation, *, timeout_s: float | None) -> None:
+    """Run a command and record what it wrote.
 
-    Its fields are `{checkpoint}`, `{step}`, `{name}`, `{shard}`, `{shards}`, `{seed}`, `{config}` (a JSON file)
-    and `{results}`, each quoted for the shell. It writes its metrics as one JSON object to `{results}`: a number,
-    `{"mean": .., "n": ..}`, `{"values": [..]}`, or a stored metric of phyla's.
+    Fields in its arguments are `{checkpoint}`, `{step}`, `{name}`, `{shard}`, `{shards}`, `{seed}`, `{config}` (a
+    JSON file) and `{results}`. They are filled in argument by argument, and no shell sees them. It writes its
+    metrics as one JSON object to `{results}`: a number, `{"mean": .., "n": ..}`, `{"values": [..]}`, or a stored
+    metric of phyla's.
 
     Raises:
-        ConfigurationError: the template has another field.
+        ConfigurationError: an argument has another field, or there is no such program.
         EvaluationError: it failed, took too long, or left no results.
     """
     folder = evaluation.working_dir
@@ -44,15 +45,19 @@ def run_command(template: str, evaluation: Evaluation, *, timeout_s: float | Non
         "results": results,
     }
     try:
-        command = template.format(**{key: shlex.quote(str(value)) for key, value in fields.items()})
+        arguments = [each.format(**{key: str(value) for key, value in fields.items()}) for each in template]
     except (KeyError, IndexError, ValueError) as error:
         known = ", ".join(f"{{{key}}}" for key in fields)
         raise ConfigurationError(
-            f"command of eval task {evaluation.task!r}: {error!r} in {template!r}; its fields are {known}, and "
-            "other braces are written twice"
+            f"command of eval task {evaluation.task!r}: {error!r} in {list(template)!r}; its fields are {known}, "
+            "and other braces are written twice"
         ) from error
-    with log.open("wb") as output:
-        status = _run(command, output, timeout_s)
+    command = shlex.join(arguments)
+    try:
+        with log.open("wb") as output:
+            status = _run(arguments, output, timeout_s)
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"command of eval task {evaluation.task!r}: {error}: {command}") from error
     tail = log.read_text(errors="replace")[-LOG_TAIL:].strip()
     if status is None:
         raise EvaluationError(f"the command took more than timeout_s={timeout_s:g}: {command}\n{tail}")
@@ -70,11 +75,10 @@ def run_command(template: str, evaluation: Evaluation, *, timeout_s: float | Non
         _record(evaluation, name, value)
 
 
-def _run(command: str, output: Any, timeout_s: float | None) -> int | None:
+def _run(arguments: Sequence[str], output: Any, timeout_s: float | None) -> int | None:
     """Return the exit status; None after the time-out, when its whole process group is ended."""
     process = subprocess.Popen(
-        command,
-        shell=True,  # a template for the shell, as documented
+        arguments,
         stdout=output,
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,
@@ -97,7 +101,7 @@ def _record(evaluation: Evaluation, name: str, value: Any) -> None:
     elif "values" in value:
         evaluation.record({name: value["values"]})
     elif "metric" in value:
-        metric: Metric = decode(value, resolve_class)
+        metric: Metric = decode(value, loaded_class)
         evaluation.record({name: metric})
     elif "mean" in value and "variance" in value:
         n = int(value["n"])

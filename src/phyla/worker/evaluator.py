@@ -19,6 +19,7 @@ from phyla.errors import (
     CheckpointStorageFailed,
     ConfigurationError,
     EvaluationError,
+    NotImportable,
     PhylaError,
     StoreError,
 )
@@ -94,6 +95,9 @@ class Evaluator:
         run = self._run_of(work.task.run)
         try:
             suite, task = _known(run, work)
+            if task is None and run.changed():
+                # An aggregate of the suite as it was would miss what the suite has now.
+                raise _Unknown(f"suite {suite.name!r} was changed")
             if task is None:
                 return aggregate_group(self._client, work, run, suite, self._clock)
             return self._evaluate(work, run, suite, task)
@@ -111,7 +115,7 @@ class Evaluator:
                 self.outdated = True
                 return None
             return _failed(work, str(error), retryable=False)
-        except ConfigurationError as error:
+        except (ConfigurationError, NotImportable) as error:
             return _failed(work, f"{type(error).__name__}: {error}", retryable=False)
         except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever evaluation code raises belongs to the eval task
             # What was loaded may be the cause.

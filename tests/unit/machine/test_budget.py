@@ -300,7 +300,7 @@ def test_serial_runs_repeat_also_with_a_controller_that_dies_between_any_two_cal
 def test_every_strategy_is_stored_as_json_under_its_registered_name(name: str) -> None:
     stored = json.loads(json.dumps(plugins.encode(STRATEGIES[name])))
     assert stored["plugin"].startswith("phyla.strategies/")
-    assert plugins.decode(stored) == STRATEGIES[name]
+    assert plugins.decode(stored, plugins.resolve) == STRATEGIES[name]
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

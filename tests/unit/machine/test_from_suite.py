@@ -255,12 +255,12 @@ def test_checkpoints_that_wait_for_their_evaluation_are_kept() -> None:
         assert isinstance(work, Claimed)
         one.do(work)
     with one.store.reader(one.study.id) as reader:
-        looked = retention(reader, wanted)
+        looked = retention(reader, wanted.keeping)
     assert not looked.collectable
     while isinstance(work := one.claim(WorkKind.EVALUATE), ClaimedEvaluation):
         one.do(work)
     with one.store.reader(one.study.id) as reader:
-        looked = retention(reader, wanted)
+        looked = retention(reader, wanted.keeping)
     assert [row.name for row in looked.collectable] == ["1.1", "2.1"]
 
 
@@ -279,7 +279,7 @@ def test_the_number_of_checkpoints_stays_within_its_bound() -> None:
                 if work is not None:
                     held[worker] = work
         looked = one.controller.retention()
-        assert len(looked.kept) <= bound(4, wanted)
+        assert len(looked.kept) <= bound(wanted.keeping)
         one.controller.mark_deleting(looked.collectable)
         one.do(held.pop(int(rng.choice(list(held)))))
 
@@ -342,7 +342,7 @@ def test_members_go_back_to_elites_that_a_suite_has_scored(synchronous: bool, re
         if work is not None:
             held[len(held)] = work
         looked = one.controller.retention()
-        assert len(looked.kept) <= bound(5, wanted)
+        assert len(looked.kept) <= bound(wanted.keeping)
         one.controller.mark_deleting(looked.collectable)
         if held and (work is None or len(held) > 2):
             one.do(held.pop(int(rng.choice(list(held)))))

@@ -226,7 +226,7 @@ def test_settings_that_make_no_sense_are_refused(make: Any, message: str) -> Non
     ],
 )
 def test_rules_are_stored_and_made_again(rule: Any) -> None:
-    assert plugins.decode(plugins.encode(rule)) == rule
+    assert plugins.decode(plugins.encode(rule), plugins.resolve) == rule
 
 
 def test_reasons_in_words() -> None:

@@ -79,7 +79,7 @@ def test_suites_of_a_module(file: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_suites_survive_being_stored(file: Path) -> None:
     for suite in load_suites(str(file)):
         raw = json.loads(json.dumps(plugins.encode(suite)))
-        again = plugins.decode(raw)
+        again = plugins.decode(raw, plugins.resolve)
         assert again == suite
         assert [task.identity for task in again.tasks] == [task.identity for task in suite.tasks]
 
@@ -91,7 +91,7 @@ def test_suites_of_two_files_are_found_again_each_in_its_own(file: Path) -> None
     raw = json.loads(json.dumps([plugins.encode(suite) for suite in both]))
     sources = [task["evaluate"]["function"] for suite in raw for task in suite["tasks"]]
     assert sources == [f"{file}:accuracy", f"{other}:accuracy"]
-    assert plugins.decode(raw) == both
+    assert plugins.decode(raw, plugins.resolve) == both
 
 
 def test_suites_of_a_toml_file(file: Path) -> None:
@@ -109,7 +109,7 @@ tasks = [
     "suites.py:accuracy",
     { name = "small", evaluate = "suites.py:loss", config = { n = 5 }, gin = ["a.b = 2"], tags = ["out"] },
     { name = "again", evaluate = "suites.py:accuracy", shards = 4 },
-    { name = "sh", command = "evaluate {checkpoint} > {results}", timeout_s = 60 },
+    { name = "sh", command = "evaluate {checkpoint} {results}", timeout_s = 60 },
 ]
 
 [[suite]]
@@ -130,7 +130,7 @@ tasks = ["suites.py:loss"]
     assert heldout.policy == phyla.Policy(latest=True, every=2)
     assert heldout.objective == phyla.Minimize("loss_mean")
     assert bare.tasks[0].name == "loss"
-    assert plugins.decode(json.loads(json.dumps(plugins.encode(heldout)))) == heldout
+    assert plugins.decode(json.loads(json.dumps(plugins.encode(heldout))), plugins.resolve) == heldout
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from evaluation_simulation import WatchedRun
-from phyla.errors import CheckpointGone
+from phyla.errors import CheckpointGone, ConfigurationError
 from phyla.evaluation import Confusion, Estimate, EvalTask, Mean, Moments, Suite, TaskResult, decode
 from phyla.local_client import RunClient
 from phyla.machine import ClaimedEvaluation, Evaluated, EvaluationFailed
@@ -259,7 +259,7 @@ def test_a_command_in_any_language(tmp_path: Path) -> None:
         "           'both': {'mean': 4.0, 'variance': 2.0, 'n': 5}}, open(results, 'w'))\n"
     )
     fields = "{checkpoint} {config} {shard} {shards} {seed} {results}"
-    command = f"{sys.executable} {program} {fields}; echo {{{{}}}}"
+    command = f"{sys.executable} {program} {fields}"
     task = EvalTask("a", command=command, config={"add": 10}, seed=3)
     bench = Bench(tmp_path, suite(task))
     bench.checkpoint(100, 5)
@@ -274,14 +274,15 @@ def test_a_command_in_any_language(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "error"),
     [
-        ("echo out of memory >&2; exit 3", "exit status 3"),
+        (["sh", "-c", "echo out of memory >&2; exit 3"], "exit status 3"),
         ("true", "wrote no results"),
-        ("echo '[' > {results}", "no JSON"),
-        ("echo '[1]' > {results}", "no JSON object"),
+        (["sh", "-c", "echo '[' > \"$1\"", "sh", "{results}"], "no JSON"),
+        (["sh", "-c", "echo '[1]' > \"$1\"", "sh", "{results}"], "no JSON object"),
         ("echo {checkpiont}", "its fields are {checkpoint}"),
+        ("./nowhere.sh {checkpoint}", "No such file or directory: './nowhere.sh'"),
     ],
 )
-def test_a_command_that_fails_says_how(tmp_path: Path, command: str, error: str) -> None:
+def test_a_command_that_fails_says_how(tmp_path: Path, command: str | list[str], error: str) -> None:
     bench = Bench(tmp_path, suite(EvalTask("a", command=command, max_attempts=1)))
     bench.checkpoint(100)
     (outcome,) = bench.work()
@@ -289,8 +290,58 @@ def test_a_command_that_fails_says_how(tmp_path: Path, command: str, error: str)
     assert error in outcome.error
 
 
+NASTY = """a'; touch pwned; '$(touch pwned)`touch pwned` "; touch pwned; " #"""
+
+
+@pytest.mark.parametrize("field", ["{checkpoint}", "'{checkpoint}'", '"{checkpoint}"', "--path={checkpoint}"])
+def test_the_name_of_a_checkpoint_is_never_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    program = tmp_path / "evaluate.py"
+    program.write_text(
+        "import json, pathlib, sys\n"
+        "path = pathlib.Path(sys.argv[1].removeprefix('--path='))\n"
+        "json.dump({'x': json.loads(path.read_text())}, open(sys.argv[2], 'w'))\n"
+    )
+    task = EvalTask("a", command=f"{sys.executable} {program} {field} {{results}}")
+    (tmp_path / NASTY).mkdir()
+    bench = Bench(tmp_path / NASTY, suite(task))
+    bench.checkpoint(100, 5)
+    bench.work()
+    assert bench.value("x_mean") == 5
+    assert not list(tmp_path.rglob("pwned*"))
+
+
+@pytest.mark.parametrize(
+    ("command", "needs"),
+    [
+        ("evaluate {checkpoint} > {results}", ">"),
+        ("evaluate {checkpoint} | tee {results}", "|"),
+        ("cd x; evaluate", ";"),
+        ("evaluate $HOME", "$HOME"),
+        ("evaluate `pwd`", "`pwd`"),
+    ],
+)
+def test_a_command_that_needs_a_shell_says_how_to_ask_for_one(command: str, needs: str) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        EvalTask("a", command=command)
+    assert f"{needs} needs a shell" in str(error.value)
+    assert '["sh", "-c",' in str(error.value)
+
+
+def test_what_is_quoted_needs_no_shell() -> None:
+    task = EvalTask("a", command="evaluate 'a | b' 'costs $5'")
+    assert task.command == ("evaluate", "a | b", "costs $5")
+    assert EvalTask("a", command=["evaluate", "$1"]).command == ("evaluate", "$1")
+    for wrong in ("", [], ["a", 1], 5):
+        with pytest.raises(ConfigurationError, match="command="):
+            EvalTask("a", command=wrong)  # type: ignore[arg-type]
+
+
 def test_a_command_that_takes_too_long_is_ended_with_its_children(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, suite(EvalTask("a", command="sleep 1000 & sleep 1000", timeout_s=0.2, max_attempts=1)))
+    both = ["sh", "-c", "sleep 1000 & sleep 1000"]
+    bench = Bench(tmp_path, suite(EvalTask("a", command=both, timeout_s=0.2, max_attempts=1)))
     bench.checkpoint(100)
     (outcome,) = bench.work()
     assert isinstance(outcome, EvaluationFailed)

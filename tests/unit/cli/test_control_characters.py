@@ -1,0 +1,118 @@
+"""What comes from training code or the database cannot command the terminal."""
+
+import os
+import pty
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import phyla
+from command_line import Phyla
+from phyla.cli.output import add_row, console, table, visible
+from phyla.settings import child_environment
+
+TITLE = "\x1b]0;pwned\x07\x1b[2J\x9b31m"
+SHOWN = r"\x1b]0;pwned\x07\x1b[2J\x9b31m"
+STUDY = """
+import phyla
+
+def train(trial):
+    raise ValueError("broken [bold]{title}[/bold] :smile:")
+
+study = phyla.Study("s", {{"lr": phyla.Float(0.1, 1.0)}}, phyla.Maximize("score"),
+    phyla.RandomSearch(members=1, total_steps=1), train, max_attempts=1, max_broken=1)
+"""
+
+
+@pytest.fixture
+def failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a study whose training raises what would take over the terminal."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "study.py").write_text(STUDY.format(title=TITLE.encode("unicode_escape").decode()))
+    return tmp_path
+
+
+def commands_of(text: str) -> set[str]:
+    return {letter for letter in text if letter in "\x07\x1b\x9b\x08\r"}
+
+
+def test_errors_of_training_are_written_out(failed: Path, cli: Phyla) -> None:
+    told = cli("run", "study.py", "--workers", 0, code=1)
+    assert SHOWN in told
+    assert not commands_of(told)
+    for words in (("status", "s"), ("trials", "s"), ("lineage", "s"), ("doctor",), ("status",)):
+        text = cli(*words)
+        assert not commands_of(text), words
+        if words in (("status", "s"), ("trials", "s")):
+            assert f"broken [bold]{SHOWN}[/bold] :smile:" in text
+    assert TITLE not in cli("status", "s", "--json")
+    assert r"\u001b]0;pwned" in cli("status", "s", "--json"), "JSON is as it was"
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_live_display_and_the_tail_of_a_log_command_nothing(failed: Path, workers: int) -> None:
+    main, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "phyla.cli", "run", "study.py", "--workers", str(workers)],
+        stdout=terminal,
+        stderr=terminal,
+        env=child_environment({"TERM": "xterm", "COLUMNS": "300"}),
+    )
+    os.close(terminal)
+    shown = b""
+    try:
+        while part := os.read(main, 65536):
+            shown += part
+    except OSError:
+        pass  # at the end
+    os.close(main)
+    assert process.wait(60) == 1
+    assert b"pwned" in shown
+    assert b"\x1b]0;" not in shown
+    assert b"\x1b[2J" not in shown
+    assert "\x9b".encode() not in shown
+
+
+def test_names_in_the_database_are_written_out_in_tables_and_in_the_report(failed: Path, cli: Phyla) -> None:
+    cli("run", "study.py", "--workers", 0, code=1)
+    with closing(sqlite3.connect(failed / ".phyla" / "phyla.db")) as connection, connection:
+        connection.execute("UPDATE trials SET worker = ?, error = ?", (TITLE, f"<script>alert(1)</script>{TITLE}"))
+        connection.execute("UPDATE attempts SET worker = ?", (TITLE,))
+        connection.execute("UPDATE studies SET message = ?", (f"<script>alert(1)</script>{TITLE}",))
+    for words in (("status", "s"), ("trials", "s"), ("lineage", "s"), ("doctor",)):
+        assert not commands_of(cli(*words)), words
+    cli("report", "s", "--output", "report.html")
+    page = (failed / "report.html").read_text()
+    assert "<script>alert(1)" not in page
+
+
+def test_markup_means_nothing_in_headings_and_cells(capsys: pytest.CaptureFixture[str]) -> None:
+    made = table("[red]metric[/red]", f"name{TITLE}")
+    add_row(made, "[bold]1[/bold]", f"a{TITLE}b")
+    console().print(made)
+    console().print(f"[bold]{TITLE}[/bold] :smile:")
+    text = capsys.readouterr().out
+    assert not commands_of(text)
+    assert "[red]metric[/red]" in text
+    assert "[bold]1[/bold]" in text
+    assert text.count(r"\x1b]0;pwned") == 3
+    assert "[/bold] :smile:" in text
+
+
+def test_what_is_harmless_stays() -> None:
+    text = "größer 模型 ±0.1 ✓\n\tnext"
+    assert visible(text) == text
+    assert visible("a\x00\x1b\x85\u202e\udcff") == r"a\x00\x1b\x85\u202e\udcff"
+
+
+def test_every_command_prints_through_the_one_place() -> None:
+    """A command that used the `print` of Python would write control characters as they are."""
+    folder = Path(phyla.__file__).parent / "cli"
+    for file in folder.glob("*.py"):
+        text = file.read_text()
+        if " print(" in text and file.name not in ("output.py", "export.py"):
+            assert "from phyla.cli.output import show as print" in text, file.name
