@@ -234,15 +234,20 @@ def test_a_run_is_followed_by_one_watcher_only(tmp_path: Path) -> None:
 
 
 def test_wrong_uses_are_told_in_one_paragraph(tmp_path: Path) -> None:
-    (tmp_path / "ckpt").mkdir()
     (tmp_path / "other").mkdir()
     words = watch_words(tmp_path, "--once")
     run(tmp_path, words)
     moved = [str(tmp_path / "other") if word == str(tmp_path / "ckpt") else word for word in words]
     wrong = {
         "is that of": moved,
-        "neither a directory nor a study": command("watch", "nothing", "--suite", "suites.py"),
-        "there is no directory": command("watch", "./nothing", "--suite", "suites.py", "--once"),
+        f"neither a directory {tmp_path}/nothing nor a study 'nothing'": command("watch", "nothing", "--suite", "suites.py"),
+        f"there is no directory {tmp_path}/nothing/deep ({tmp_path} is there)": command(
+            "watch", "./nothing/deep", "--suite", "suites.py"
+        ),
+        f"there is no directory {tmp_path}/nothing (": command(
+            "watch", "./nothing", "--suite", "suites.py", "--plan"
+        ),
+        "suites.py is a file": command("watch", "./suites.py", "--suite", "suites.py"),
         "no suite 'x'": command("watch", "ckpt", "--suite", "suites.py:x"),
         "there is no file": command("watch", "ckpt", "--suite", "nothing.py"),
         "no checkpoint format": command("watch", "ckpt", "--suite", "suites.py", "--format", "nothing"),

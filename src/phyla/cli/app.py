@@ -9,6 +9,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from phyla import settings
 from phyla.cli import (
     best,
     compare,
@@ -81,6 +82,7 @@ def _options(
 
 def run_app() -> NoReturn:
     """Run the command line and exit; errors of ours become one paragraph, others show where they came from."""
+    settings.escape_output()
     try:
         app()
     except PhylaError as error:

@@ -191,13 +191,14 @@ def _tables(
 ) -> Iterable[Any]:
     """Return the matrix of a suite, in as many tables side by side as it needs."""
     from phyla.cli.output import add_row, table
+    from phyla.records import shown
 
     tasks = list(dict.fromkeys(cell.task for cell in cells))
     by_place = {(cell.seen.id, cell.task): cell for cell in cells}
     seen = sorted({cell.seen.id: cell.seen for cell in cells}.values(), key=lambda one: -one.number)
     texts = {name: [_cell(by_place.get((one.id, name))) for one in seen] for name in tasks}
     objective = suite.objective
-    first = 10 + max((len(one.name) for one in seen), default=0)
+    first = 10 + max((len(shown(one.name)) for one in seen), default=0)
     room = width - min(first, width // 2) - (0 if objective is None else max(20, len(objective)) + 3)
     while tasks:
         shown: list[str] = []
@@ -220,7 +221,7 @@ def _tables(
             add_row(
                 made,
                 f"{step}@{one.branch}" if one.branch else step,
-                f"{one.name}[{one.index}]" if one.index else one.name,
+                f"{shown(one.name)}[{one.index}]" if one.index else shown(one.name),
                 *("" if values is None else _aggregate(values, name) for name in aggregate),
                 *(texts[name][row] for name in shown),
                 style="bold" if values is not None and values.best else "",

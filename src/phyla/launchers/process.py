@@ -16,6 +16,7 @@ from phyla.errors import PhylaError, StoreError
 from phyla.launchers.spec import BEATS, EXIT_CANNOT_START, EXIT_STORE_FAILED, WorkerSpec
 from phyla.machine import Outdated
 from phyla.records import WorkKind
+from phyla.settings import escape_output
 
 if TYPE_CHECKING:
     from phyla.store import Store
@@ -26,6 +27,7 @@ _PR_SET_PDEATHSIG = 1
 
 def main() -> None:
     """Read a spec, work until the study ends, exit with 0; with another status if that cannot be."""
+    escape_output()
     spec = WorkerSpec.from_json(sys.stdin.readline())
     _die_with_parent()
     try:

@@ -10,6 +10,7 @@ from phyla.machine.judge import judged_values, mean_with, worth
 from phyla.machine.rules import RECENT, Rules
 from phyla.machine.view import View
 from phyla.records import Group, GroupState, Member, Scored, StudyState, TrialRecord, json_number, replace
+from phyla.space.values import suggestion
 
 
 def score(view: EvalView, rules: Rules | None, group: Group) -> list[Command]:
@@ -162,10 +163,10 @@ def _unscored(
     if group.replicate > 0 and elite is not None and elite.trial == trial.id:
         commands.append(SetElite(member.index, None))
     if group.state is GroupState.COMPLETE and missing:
-        known = ", ".join(sorted(group.values)) or "nothing"
+        known = suggestion(missing[0], sorted(group.values))
         message = (
             f"suite {group.suite!r} gives no aggregate {' and no aggregate '.join(map(repr, missing))}, which "
-            f"{'the objective' if fitness.metric is None else 'FromSuite'} names; it gives {known}"
+            f"{'the objective' if fitness.metric is None else 'FromSuite'} names; {known}"
         )
         return [*commands, SetStudyState(StudyState.FAILED, message)]
     in_a_row = view.partial_in_a_row(group.suite) + 1

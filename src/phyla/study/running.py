@@ -15,6 +15,7 @@ from phyla.study.interrupting import interrupts
 from phyla.study.opened import OpenedStudy
 from phyla.study.outputs import remove_leftovers
 from phyla.study.results import Results
+from phyla.study.unaggregated import Unaggregated
 from phyla.study.unreported import Unreported
 from phyla.worker import (
     EvaluatedRun,
@@ -105,10 +106,12 @@ def run_study(
         StoreError: the database failed.
     """
     results = Results(opened.store, opened.record, study.places)
+    unaggregated = Unaggregated(study.name, opened.run, tuple(suite.name for suite in study.rules.suites))
     _resume(study, opened)
 
     def tick() -> None:
         unreported.look(opened.store, opened.record.id)
+        unaggregated.look(opened.store)
         if on_progress is not None:
             on_progress(results)
 
@@ -118,6 +121,7 @@ def run_study(
     else:
         finished = _run_here(study, opened, kinds, tick, on_interrupt)
     unreported.look(opened.store, opened.record.id, at_once=True)
+    unaggregated.look(opened.store, at_once=True)
     opened.client.collect()
     opened.client.recover()
     _clean_outputs(study, opened)

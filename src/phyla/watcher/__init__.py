@@ -7,7 +7,7 @@ decides nothing about evaluations.
 
 from phyla.watcher.directory import Directory
 from phyla.watcher.follow import Follow
-from phyla.watcher.formats import FORMATS, get_format
+from phyla.watcher.formats import FORMATS, get_format, step_rule
 from phyla.watcher.found import CheckpointFormat, Found
 from phyla.watcher.identity import Identity, identity
 from phyla.watcher.lock import Lock
@@ -38,6 +38,7 @@ __all__ = [
     "get_format",
     "identity",
     "snapshot_name",
+    "step_rule",
     "take",
     "unchanged",
 ]

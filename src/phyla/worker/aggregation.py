@@ -14,6 +14,7 @@ from phyla.evaluation import Comparison, Estimate, Suite, TaskResult, aggregate,
 from phyla.machine import ClaimedEvaluation, Evaluated
 from phyla.records import EvalEvent, EvalResult, Group, JsonObject, json_number
 from phyla.settings import Clock
+from phyla.space.values import suggestion
 from phyla.worker.evaluated_run import EvaluatedRun, source_with_bindings
 
 
@@ -168,10 +169,10 @@ def _is_better(suite: Suite, values: Mapping[str, Estimate], former: Group | Non
     assert suite.objective is not None
     mine = values.get(suite.objective.metric)
     if mine is None:
-        known = ", ".join(sorted(values)) or "none"
+        name = suite.objective.metric
         raise ConfigurationError(
-            f"suite {suite.name!r} has no aggregate {suite.objective.metric!r}, which its objective names; it "
-            f"gives {known}"
+            f"suite {suite.name!r} has no aggregate {name!r}, which its objective names; "
+            f"{suggestion(name, sorted(values))}"
         )
     order = suite.objective.order(mine.value)
     if former is None:

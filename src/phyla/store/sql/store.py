@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import final
 
 from phyla.errors import StoreError, StudyNotFound
-from phyla.records import JsonObject, MemberState, RunKind, RunRecord, RunState, StudyRecord, StudyState
+from phyla.records import JsonObject, MemberState, RunKind, RunRecord, RunState, StudyRecord, StudyState, storable
 from phyla.store.sql.backend import Backend, Cursor, Session, StudyLock
 from phyla.store.sql.codec import encode
 from phyla.store.sql.evaluation import SqlEvaluation
@@ -118,7 +118,7 @@ class SqlStore:
                     "name": name,
                     "kind": kind.value,
                     "study": study,
-                    "location": location,
+                    "location": storable(location),
                     "state": RunState.FOLLOWING.value,
                     "config": encode(config),
                     "created_at": self._backend.now(cursor),
