@@ -240,7 +240,9 @@ def test_wrong_uses_are_told_in_one_paragraph(tmp_path: Path) -> None:
     moved = [str(tmp_path / "other") if word == str(tmp_path / "ckpt") else word for word in words]
     wrong = {
         "is that of": moved,
-        f"neither a directory {tmp_path}/nothing nor a study 'nothing'": command("watch", "nothing", "--suite", "suites.py"),
+        f"neither a directory {tmp_path}/nothing nor a study 'nothing'": command(
+            "watch", "nothing", "--suite", "suites.py"
+        ),
         f"there is no directory {tmp_path}/nothing/deep ({tmp_path} is there)": command(
             "watch", "./nothing/deep", "--suite", "suites.py"
         ),

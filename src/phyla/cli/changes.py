@@ -69,7 +69,12 @@ class _Steps:
 
     def line(self, change: "Change") -> str:
         seen = change.seen
-        if self._rule is None or seen is None or seen.trial is not None or change.kind not in ("seen", "quarantined"):
+        if (
+            self._rule is None
+            or seen is None
+            or seen.trial is not None
+            or change.kind not in ("seen", "quarantined")
+        ):
             return ""
         rule = self._rule(seen.name)
         if (change.run, rule) in self._told:

@@ -1,5 +1,7 @@
 """`phyla doctor`: is everything as it should be?"""
 
+from typing import Annotated
+
 import typer
 
 from phyla.cli import options
@@ -9,12 +11,16 @@ _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 def doctor(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="Only this study or watched run.", show_default="everything"),
+    ] = None,
     home: options.Home = None,
     storage: options.Storage = None,
     checkpoints: options.Checkpoints = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Check the installation, the home, the store and every study's checkpoints; changes nothing."""
+    """Check the installation, the home, the store, and all studies and watched runs; changes nothing."""
     from rich.text import Text
 
     from phyla.cli.output import console, print_json
@@ -25,7 +31,7 @@ def doctor(
     failed = False
     findings = []
     out = console()
-    for finding in examine(places):
+    for finding in examine(places, name):
         failed = failed or finding.verdict is Verdict.FAIL
         findings.append(finding)
         if not as_json:

@@ -230,8 +230,8 @@ def check_aggregate(suite: Suite, name: str, where: str) -> None:
     if not suite.aggregates:
         if not name.endswith("_mean"):
             raise ConfigurationError(
-                f"{where} names {name!r}, which suite {suite.name!r} never gives: without aggregates= it gives the "
-                f"mean of each metric over its eval tasks, as 'METRIC_mean'. Did you mean {f'{name}_mean'!r}?"
+                f"{where} names {name!r}, which suite {suite.name!r} never gives: without aggregates= it gives "
+                f"the mean of each metric over its eval tasks, as 'METRIC_mean'. Did you mean {f'{name}_mean'!r}?"
             )
     elif known is not None and name not in known:
         raise ConfigurationError(

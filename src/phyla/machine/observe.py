@@ -78,7 +78,9 @@ def observe(
     if old is not None and old.state is SeenState.READY and not old.snapshot:
         commands += gone(view, old, f"{shown(found.name)} was overwritten")
     if found.error is not None:
-        message = f"{shown(found.name)} cannot be evaluated: {found.error}; it is looked at again when that changes"
+        message = (
+            f"{shown(found.name)} cannot be evaluated: {found.error}; it is looked at again when that changes"
+        )
         return [*commands, InsertSeen(seen), _event(view, "quarantined", message)]
     if newest is not None and seen.branch > newest.branch:
         message = f"training was rewound from step {newest.step} to {seen.step}: branch {seen.branch} begins"

@@ -1,8 +1,8 @@
-"""Names of files as text that every database holds and every terminal shows.
+r"""Names of files as text that every database holds and every terminal shows.
 
 A file system allows any bytes in a name but `/` and NUL. Python reads bytes that are not UTF-8 as lone surrogates,
 which no database and no encoder accepts. Both functions write them, and each backslash, as an escape that
-`restored` undoes: the byte 0xff becomes `\\xff`.
+`restored` undoes: the byte 0xff becomes `\xff`.
 """
 
 import re

@@ -56,6 +56,10 @@ class Places:
         """Return the directory of links to the best checkpoints of one watched run."""
         return self.home / "best" / run
 
+    def watch_lock(self, run: str) -> Path:
+        """Return the file that the process that watches a run holds a lock on."""
+        return self.home / "watch" / f"{run}.lock"
+
     def logs(self, study: str) -> Path:
         """Return the directory of one study's worker logs."""
         return self.home / "logs" / study

@@ -60,9 +60,10 @@ def targets_of(store: "Store", paths: str | Path | Sequence[str | Path], name: s
             found.append(Target(name=name or f"{study.name}-watch", study=study))
         elif isinstance(path, str) and "/" not in path and not Path(path).is_dir():
             known = ", ".join(repr(one.name) for one in store.studies()) or "none"
+            where = shown(str(Path(path).absolute()))
             raise StudyNotFound(
-                f"there is neither a directory {shown(str(Path(path).absolute()))} nor a study {path!r} (studies in "
-                f"{store.url}: {known}); check the path, or create the directory that training will write to"
+                f"there is neither a directory {where} nor a study {path!r} (studies in {store.url}: {known}); "
+                "check the path, or create the directory that training will write to"
             )
         else:
             directory = Path(path).expanduser().absolute()
@@ -102,8 +103,8 @@ def check_directories(targets: Sequence[Target]) -> None:
             raise ConfigurationError(f"{where} is a file; name the directory that holds the checkpoints")
         existing = next(parent for parent in directory.parents if parent.is_dir())
         raise ConfigurationError(
-            f"there is no directory {where} ({shown(str(existing))} is there): training has not made it yet, or the "
-            f"path is wrong. Check the path, or create it with: mkdir -p {shlex.quote(str(directory))}"
+            f"there is no directory {where} ({shown(str(existing))} is there): training has not made it yet, or "
+            f"the path is wrong. Check the path, or create it with: mkdir -p {shlex.quote(str(directory))}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Warns where a suite of a study turns out to give no value, as when its objective names a metric of no eval task."""
+"""Warns where a suite of a study gives no value, as when its objective names a metric of no eval task."""
 
 import contextlib
 import time

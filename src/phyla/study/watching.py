@@ -256,7 +256,7 @@ def _open_store(places: Places) -> "Store":
 def _lock(places: Places, run: str) -> Any:
     from phyla.watcher import Lock
 
-    return Lock(places.home / "watch" / f"{run}.lock", run)
+    return Lock(places.watch_lock(run), run)
 
 
 def _config(

@@ -91,9 +91,9 @@ def look_again(root: Path, found: Found) -> Listing:
 def changed(root: Path, found: Found, listed: Listing) -> CheckpointChanged:
     """Return the error for files that are not what was found."""
     return CheckpointChanged(
-        f"checkpoint {shown(found.name)} in {root} was written to after it was found: it had {found.size_bytes} bytes, "
-        f"last changed at {found.modified_at:.3f}, now {listed.size_bytes} at {listed.modified_ns / 1e9:.3f}; "
-        "scan again, and take what is found then"
+        f"checkpoint {shown(found.name)} in {root} was written to after it was found: it had {found.size_bytes} "
+        f"bytes, last changed at {found.modified_at:.3f}, now {listed.size_bytes} at "
+        f"{listed.modified_ns / 1e9:.3f}; scan again, and take what is found then"
     )
 
 

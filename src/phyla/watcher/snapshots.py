@@ -177,7 +177,8 @@ def _fill(root: Path, found: Found, listed: Listing, staged: Path, mode: Mode) -
                     "snapshots that are being taken"
                 ) from error
             raise CheckpointGone(
-                f"checkpoint {shown(found.name)} in {root} was deleted while it was taken: {shown(file.relative)} is gone"
+                f"checkpoint {shown(found.name)} in {root} was deleted while it was taken: "
+                f"{shown(file.relative)} is gone"
             ) from error
         except OSError as error:
             if mode == "link" and error.errno in _NO_LINKS:

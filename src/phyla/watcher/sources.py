@@ -50,10 +50,12 @@ class DirectorySources:
             if unchanged(given, found_of(seen)):
                 return
             if not given.exists():
-                raise CheckpointGone(f"the snapshot of checkpoint {shown(seen.name)} was deleted during evaluation")
+                raise CheckpointGone(
+                    f"the snapshot of checkpoint {shown(seen.name)} was deleted during evaluation"
+                )
             raise CheckpointChanged(
-                f"checkpoint {shown(seen.name)} was changed during evaluation: its files were overwritten in place, and "
-                "a snapshot of links changes with them; use snapshots of copies for such a writer"
+                f"checkpoint {shown(seen.name)} was changed during evaluation: its files were overwritten in "
+                "place, and a snapshot of links changes with them; use snapshots of copies for such a writer"
             )
         self._check_original(seen, "during evaluation")
 

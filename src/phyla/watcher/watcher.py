@@ -158,7 +158,7 @@ class Watcher:
         self._perhaps_end(found, now, done=done)
 
     def awaited(self) -> str | None:
-        """Say what the directory lacks, after the first look; None if a checkpoint was seen, or it is not followed on."""
+        """Say what the directory lacks, after a look; None if a checkpoint was seen, or nothing is waited for."""
         if self._newest or self._following.once or self.ended:
             return None
         where = shown(str(self._root))

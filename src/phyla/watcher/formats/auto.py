@@ -52,7 +52,7 @@ class Auto:
     """
 
     name: ClassVar[str] = "auto"
-    awaits: ClassVar[str] = "directories and files that PyTorch, safetensors, the Trainer of transformers or Orbax write"
+    awaits: ClassVar[str] = "what PyTorch, safetensors, the Trainer of transformers or Orbax write"
     quiet_s: float = QUIET_S
     step: StepFrom = field(default_factory=StepFrom)
 
