@@ -29,7 +29,8 @@ _NEVER = (
         r"(?<![0-9a-z])(?=[0-9a-f]*(?:[0-9][a-f]+[0-9]|[a-f][0-9]+[a-f]))[0-9a-f]{7,}(?![0-9a-z])", re.IGNORECASE
     ),
     re.compile(
-        r"[0-9]+(?:\.[0-9]+)+(?:e[-+]?[0-9]+)?|(?<![0-9a-z])[0-9]*\.?[0-9]+e[-+]?[0-9]+(?![0-9a-z])", re.IGNORECASE
+        r"[0-9]+(?:\.[0-9]+)+(?:e[-+]?[0-9]+)?|[0-9]+e[-+][0-9]+|(?<![0-9a-z])[0-9]+e[0-9]+(?![0-9a-z])",
+        re.IGNORECASE,
     ),
 )
 """What has digits and is no step: UUIDs, dates with a time, dates, hashes, decimals."""
