@@ -185,7 +185,8 @@ def test_best_of_a_suite(phyla_at: Phyla, found: Evaluations) -> None:
     assert (told["value"], told["checkpoint"]["name"]) == (best.value, "step_3000")
     text = phyla_at("best", "watched", "--suite", "heldout")
     assert text.startswith(
-        f"best heldout/accuracy_mean  {best.value:.4g}\ncheckpoint  /nowhere/step_3000 (gone)\n"
+        f"best heldout/accuracy_mean  {best.value:.4g}\n"
+        "checkpoint  /nowhere/step_3000 (gone: this path does not exist any more)\n"
     )
     study = json.loads(phyla_at("best", "suited", "--suite", "s", "--json"))
     assert (Path(study["checkpoint"]["path"]) / "lr").exists()
