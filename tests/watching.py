@@ -80,7 +80,8 @@ def command(*words: object) -> list[str]:
 
 
 def watch_words(folder: Path, *more: object, suite: str = "suites.py:heldout", workers: int = 0) -> list[str]:
-    """Return the command line that watches `folder/ckpt`; needs `folder/suites.py`."""
+    """Return the command line that watches `folder/ckpt`; makes both that and `folder/suites.py`."""
+    (folder / "ckpt").mkdir(exist_ok=True)
     (folder / "suites.py").write_text(SUITES)
     fast = ("--format", "marker", "--quiet", "0.5", "--poll", "0.2", "--done", "FINISHED")
     return command("watch", folder / "ckpt", "--suite", suite, "--name", "job", "--workers", workers, *fast, *more)

@@ -13,7 +13,9 @@ Attributes:
         inherits it, and is ended with them.
 """
 
+import io
 import os
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -68,6 +70,13 @@ def verify_bytes() -> int:
 def failpoint() -> str | None:
     """Return the failpoint that the environment arms, if any."""
     return os.environ.get("PHYLA_FAILPOINT") or None
+
+
+def escape_output() -> None:
+    """Let this process print names that are no text, as a file system may hold, with escapes."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")

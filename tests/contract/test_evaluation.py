@@ -475,3 +475,51 @@ def test_a_file_of_the_future_waits_no_longer_than_its_delay(subject: Subject) -
     evaluator.observe(found("c0", written_at=subject.clock.now + DAY_S))
     subject.clock.now += 5.0
     assert evaluator.claim() is not None
+
+
+ODD_NAMES = (
+    "step_2\udcff",
+    "\udc80\udcfe",
+    "line\nfeed",
+    "\x1b[31mred\x07",
+    "-rf",
+    "--",
+    "a\\xff",
+    "back\\slash\\\\",
+    "e" * 255,
+    "\udcff" * 255,
+    "\U0001f468\u200d\U0001f52c step_5",
+    "\u05d0\u202e3",
+    "\u2028 %s {} $(x) `x` 'x' \"x\"",
+    "nul\0",
+)
+
+
+def test_any_name_of_a_file_comes_back_as_it_was(subject: Subject) -> None:
+    location = "/data\udcff/\\x"
+    run = subject.store.create_run("r", RunKind.DIRECTORY, {"gin": location}, location=location)
+    evaluator = Evaluator(subject.store, run, suites())
+    evaluator.observe(
+        *(
+            found(name, identity=f"id {number}", path=f"{location}/{name}", paths=(name,))
+            for number, name in enumerate(ODD_NAMES)
+        )
+    )
+    again = subject.again()
+    stored = again.find_run("r")
+    assert stored is not None
+    assert (stored.location, stored.config) == (location, {"gin": location})
+    with again.evaluations(stored) as reader:
+        rows = reader.all_seen()
+        assert [(row.name, row.path, row.paths) for row in rows] == [
+            (name, f"{location}/{name}", (name,)) for name in ODD_NAMES
+        ]
+        for row in rows:
+            newest = reader.find_seen(row.name)
+            assert newest is not None
+            assert newest.id == row.id
+    evaluator.observe(found(ODD_NAMES[0], identity="another", error="torn \udcff"))
+    with again.evaluations(stored) as reader:
+        newest = reader.find_seen(ODD_NAMES[0])
+    assert newest is not None
+    assert newest.state is SeenState.QUARANTINED

@@ -14,7 +14,10 @@ from pathlib import Path
 import psutil
 
 from phyla.cli.changes import STOPPING
+from phyla.controller import RunController
+from phyla.machine import Observed
 from phyla.records import GroupState, RunState, SeenState
+from phyla.store import open_store
 from watching import (
     Look,
     check_whole,
@@ -236,15 +239,22 @@ def test_a_run_is_followed_by_one_watcher_only(tmp_path: Path) -> None:
 
 
 def test_wrong_uses_are_told_in_one_paragraph(tmp_path: Path) -> None:
-    (tmp_path / "ckpt").mkdir()
     (tmp_path / "other").mkdir()
     words = watch_words(tmp_path, "--once")
     run(tmp_path, words)
     moved = [str(tmp_path / "other") if word == str(tmp_path / "ckpt") else word for word in words]
     wrong = {
         "is that of": moved,
-        "neither a directory nor a study": command("watch", "nothing", "--suite", "suites.py"),
-        "there is no directory": command("watch", "./nothing", "--suite", "suites.py", "--once"),
+        f"neither a directory {tmp_path}/nothing nor a study 'nothing'": command(
+            "watch", "nothing", "--suite", "suites.py"
+        ),
+        f"there is no directory {tmp_path}/nothing/deep ({tmp_path} is there)": command(
+            "watch", "./nothing/deep", "--suite", "suites.py"
+        ),
+        f"there is no directory {tmp_path}/nothing (": command(
+            "watch", "./nothing", "--suite", "suites.py", "--plan"
+        ),
+        "suites.py is a file": command("watch", "./suites.py", "--suite", "suites.py"),
         "no suite 'x'": command("watch", "ckpt", "--suite", "suites.py:x"),
         "there is no file": command("watch", "ckpt", "--suite", "nothing.py"),
         "no checkpoint format": command("watch", "ckpt", "--suite", "suites.py", "--format", "nothing"),
@@ -362,3 +372,208 @@ def test_live_lines_on_a_terminal(tmp_path: Path) -> None:
     assert process.wait(60) == 0
     assert b"1 checkpoint seen" in shown
     assert b"complete" in shown
+
+
+def odd_names() -> list[bytes]:
+    """Names that a file system can hold, of one step each."""
+    return [
+        b"step_2\xff",
+        b"step_3\n",
+        b"-step_4",
+        "step_5\U0001f600".encode(),
+        "step_6\u05d0\u202e".encode(),
+        b"step_7\x1b[31m",
+        b"e" * 249 + b"step_8",
+        b"step_9\\xff",
+        b"step_11 'x' \"$(y)\"",
+    ]
+
+
+def write_odd(root: Path, name: bytes, text: str) -> None:
+    folder = os.path.join(os.fsencode(root), name)  # noqa: PTH118 -- bytes
+    os.mkdir(folder)  # noqa: PTH102
+    for file, content in ((b"weights.json", text), (b"DONE", "")):
+        with open(os.path.join(folder, file), "w") as opened:  # noqa: PTH118
+            opened.write(content)
+
+
+def phyla(folder: Path, *words: object) -> bytes:
+    """Return what a command prints, to a pipe whose encoding cannot write most names."""
+    done = subprocess.run(
+        command(*words),
+        cwd=folder,
+        env={**environment(), "PYTHONIOENCODING": "ascii:strict", "COLUMNS": "400"},
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"\x1b" not in done.stdout
+    return done.stdout
+
+
+def test_any_name_is_evaluated_and_what_cannot_be_used_is_quarantined(tmp_path: Path) -> None:
+    words = watch_words(tmp_path, "--snapshots", "copy", workers=1)
+    process = start(tmp_path, words)
+    assert process.stdout is not None
+    # It says what it waits for, and then goes on while names come that nobody expects.
+    assert f"{tmp_path / 'ckpt'} is empty; waiting for any file or directory" in process.stdout.readline()
+    for name in odd_names():
+        write_odd(tmp_path / "ckpt", name, '{"value": 1.0}')
+    write_odd(tmp_path / "ckpt", b"step_100\xfe", "torn")
+    wait_for(lambda: Look(tmp_path).states()["complete"] == len(odd_names()), "evaluations")
+    write(tmp_path / "ckpt", 20)
+    (tmp_path / "ckpt" / "FINISHED").write_text("")
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 1, output
+    assert "Traceback" not in output.replace("Traceback (most recent call last):\\n", "")
+    assert r"step_2\xff (step 2) heldout complete" in output
+    assert r"step_3\x0a (step 3) heldout complete" in output
+    assert "the number after 'step' in the name; another rule: --step" in output
+    look = Look(tmp_path)
+    assert {os.fsencode(seen.name) for seen in look.seen.values()} == {
+        *odd_names(),
+        b"step_100\xfe",
+        b"step_20",
+    }
+    assert look.states() == {"complete": len(odd_names()) + 1, "partial": 1}
+    for told in (
+        ("status",),
+        ("status", "job"),
+        ("best", "job"),
+        ("doctor", "job"),
+        ("evaluations", "job"),
+        ("evaluations", "job", "--json"),
+        ("report", "job"),
+        ("export", "job", "--what", "evaluations", "--format", "csv", "-o", "points.csv"),
+        ("export", "job", "--format", "parquet", "-o", "points.parquet"),
+        ("export", "job", "--format", "tensorboard", "-o", "logs"),
+    ):
+        phyla(tmp_path, *told)
+    assert rb"step_2\xff" in phyla(tmp_path, "evaluations", "job")
+    assert r"step_2\\xff" in (tmp_path / "job.html").read_text(encoding="utf-8")
+    rows = json.loads(phyla(tmp_path, "evaluations", "job", "--json"))["cells"]
+    assert {os.fsencode(row["checkpoint"]) for row in rows} >= set(odd_names())
+
+
+def test_names_that_no_event_can_tell_wake_the_watcher_all_the_same(tmp_path: Path) -> None:
+    words = [*watch_words(tmp_path), "--poll", "600"]
+    process = start(tmp_path, words)
+    assert process.stdout is not None
+    process.stdout.readline()
+    for name in (b"step_1\xff", b"step_2\xff"):
+        write_odd(tmp_path / "ckpt", name, '{"value": 1.0}')
+        before = name
+        wait_for(
+            lambda name=before: any(os.fsencode(seen.name) == name for seen in Look(tmp_path).seen.values()),
+            "checkpoint seen",
+        )
+    (tmp_path / "ckpt" / "FINISHED").write_text("")
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert "Traceback" not in output
+
+
+def test_a_watched_run_stands_in_status_best_and_doctor(tmp_path: Path) -> None:
+    words = watch_words(tmp_path, workers=1)
+    write(tmp_path / "ckpt", 10)
+    process = start(tmp_path, words)
+    wait_for(lambda: has_run(tmp_path) and Look(tmp_path).states()["complete"] == 1, "evaluation")
+    listed = phyla(tmp_path, "status").decode().replace("|", " ").split("\n")
+    assert listed[0].split()[:3] == ["watched", "run", "state"]
+    assert listed[2].split()[:5] == ["job", "following", str(tmp_path / "ckpt"), "1", "10"]
+    assert "heldout/accuracy_mean 9.5 at step 10" in listed[2]
+    (told,) = json.loads(phyla(tmp_path, "status", "--json"))
+    assert (told["run"], told["checkpoints"], told["newest"]["step"]) == ("job", 1, 10)
+    assert told["newest"]["step_from"] == "the number after 'step' in the name"
+    assert told["suites"][0]["counts"] == {"complete": 1}
+    assert f"process {process.pid} on" in told["watcher"]
+    detail = phyla(tmp_path, "status", "job").decode()
+    assert f"job: following; {tmp_path / 'ckpt'}" in detail
+    assert f"watched by process {process.pid} on" in detail
+    assert "1 checkpoint seen; the newest is step_10 at step 10, the number after 'step' in the name" in detail
+    assert "evaluation of heldout: up to date at step 10" in detail
+    process.kill()
+    process.communicate()
+    assert "following, not watched here" in phyla(tmp_path, "status").decode()
+
+    best = phyla(tmp_path, "best", "job").decode().splitlines()
+    assert best[0] == "best heldout/accuracy_mean  9.5"
+    path = Path(best[1].removeprefix("checkpoint  "))
+    assert path.is_dir()
+    assert best[2] == "            step 10"
+    assert "watched run job directory" in phyla(tmp_path, "doctor", "job").decode()
+    shutil.rmtree(path)
+    shutil.rmtree(tmp_path / "ckpt")
+    (gone,) = json.loads(phyla(tmp_path, "best", "job", "--json"))
+    assert (gone["value"], gone["checkpoint"]["gone"]) == (9.5, True)
+    assert "(gone: this path does not exist any more)" in phyla(tmp_path, "best", "job").decode()
+    ill = run(tmp_path, command("doctor", "job"), expect=1)
+    assert f"watched run job directory: {tmp_path / 'ckpt'} does not exist" in ill
+    assert "1 of 1 checkpoints that are best or wait for evaluation are not there" in ill
+    assert "versions" not in ill
+    for words in (("status", "odd"), ("best", "odd"), ("doctor", "odd")):
+        assert "watched runs: 'job'" in run(tmp_path, command(*words), expect=2)
+
+
+def test_quarantined_ones_and_orphaned_claims_are_told_with_their_reasons(tmp_path: Path) -> None:
+    words = watch_words(tmp_path, "--lease", "1", workers=1)
+    write(tmp_path / "ckpt", 10)
+    process = start(tmp_path, words, EVAL_S="600")
+    wait_for(lambda: has_run(tmp_path) and Look(tmp_path).running, "running eval task")
+    for pid in [*pids(process), process.pid]:
+        kill(pid)
+    process.communicate()
+    store = open_store(f"sqlite:///{tmp_path / '.phyla' / 'phyla.db'}")
+    record = store.find_run("job")
+    assert record is not None
+    RunController(store, record, (), lease_s=1).observe(
+        [Observed(name="step_7\udcff", step=7, identity="x", written_at=0.0, error="the file ends early")]
+    )
+    store.close()
+    wait_for(lambda: "and ran out" in phyla(tmp_path, "doctor").decode(), "lease that ran out")
+    ill = phyla(tmp_path, "doctor").decode()
+    assert "watched run job leases: held by " in ill
+    assert r"watched run job quarantine: 1 cannot be evaluated: step_7\xff: the file ends early" in ill
+    detail = phyla(tmp_path, "status", "job").decode()
+    assert [line.replace("|", " ").split() for line in detail.splitlines() if "ends early" in line] == [
+        [r"step_7\xff", "7", "the", "file", "ends", "early"]
+    ]
+    (told,) = json.loads(phyla(tmp_path, "status", "--json"))
+    assert told["quarantined"][0]["why"] == "the file ends early"
+
+
+def test_an_objective_that_no_eval_task_records_is_said_at_once(tmp_path: Path) -> None:
+    for step in (0, 10, 20):
+        write(tmp_path / "ckpt", step)
+    words = watch_words(tmp_path, suite="suites.py:wrong", workers=1)
+    suites = (tmp_path / "suites.py").read_text()
+
+    def name(objective: str) -> None:
+        wrong = f'wrong = phyla.Suite("wrong", [accuracy, shifted], objective=phyla.Maximize("{objective}"))\n'
+        (tmp_path / "suites.py").write_text(suites + wrong)
+
+    # What can be known beforehand is an error before anything is evaluated.
+    name("accuracy")
+    refused = run(tmp_path, words, expect=2)
+    assert "the objective of suite 'wrong' names 'accuracy', which suite 'wrong' never gives" in refused
+    assert "Did you mean 'accuracy_mean'?" in refused
+    assert not has_run(tmp_path)
+    # What only results tell is said with the first one.
+    name("acuracy_mean")
+    process = start(tmp_path, words, EVAL_S="0.5")
+    assert process.stdout is not None
+    said = next(line for line in process.stdout if "partial" in line)
+    assert "no aggregate 'acuracy_mean', which its objective names; did you mean 'accuracy_mean'?" in said
+    assert Look(tmp_path).states("wrong")["queued"] > 0
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    # Once it is corrected, the same command aggregates what is known, and computes nothing twice.
+    before = {task.id for task in Look(tmp_path).tasks if task.state == "completed"}
+    name("accuracy_mean")
+    (tmp_path / "ckpt" / "FINISHED").write_text("")
+    run(tmp_path, words)
+    look = Look(tmp_path)
+    assert look.states("wrong") == {"complete": 3}
+    assert look.values("wrong") == {f"step_{step}": step - 0.5 for step in (0, 10, 20)}
+    assert before <= {task.id for task in look.tasks if task.state == "completed"}

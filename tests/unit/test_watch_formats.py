@@ -172,20 +172,42 @@ def test_bad_lasts_until_something_changes(tmp_path: Path) -> None:
     assert scan(LATER + 1000)["a.pt"].ready
 
 
-def test_a_file_that_may_not_be_read_is_never_called_bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_may_not_be_read_is_bad_until_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch_zip(tmp_path / "a.pt", {"0": b"1"})
+    scan = scans(get_format("torch", quiet_s=QUIET_S), tmp_path)
     with monkeypatch.context() as patched:
 
         def refuse(self: Path, *_: object) -> None:
             raise PermissionError(13, "Permission denied", str(self))
 
         patched.setattr(Path, "open", refuse)
-        scan = scans(get_format("torch", quiet_s=QUIET_S), tmp_path)
-        scan(START)
+        assert not scan(START)["a.pt"].bad
         found = scan(LATER)["a.pt"]
-    assert (found.ready, found.bad) == (False, False)
-    assert "Permission denied" in found.why
-    assert scan(LATER)["a.pt"].ready
+        assert (found.ready, found.bad) == (False, True)
+        assert "Permission denied" in found.why
+    # Nothing about the file has changed.
+    assert scan(LATER + 1)["a.pt"].ready
+
+
+def test_a_directory_that_may_not_be_listed_is_told_if_its_name_is_that_of_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("step_10", "lost+found"):
+        (tmp_path / name).mkdir()
+    real = os.scandir
+
+    def refuse(path: str | Path) -> object:
+        if str(path) != str(tmp_path):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    scan = scans(get_format("auto", quiet_s=QUIET_S), tmp_path)
+    scan(START)
+    found = scan(LATER)
+    assert list(found) == ["step_10"]
+    assert found["step_10"].bad
+    assert "Permission denied" in found["step_10"].why
 
 
 def test_a_file_that_vanishes_while_it_is_looked_at_is_not_bad(
@@ -265,20 +287,62 @@ def test_a_scan_of_a_thousand_known_checkpoints_reads_none_of_them(
 
 
 @pytest.mark.parametrize(
-    ("name", "step"),
+    ("name", "step", "rule"),
     [
-        ("model_10.pt", 10),
-        ("epoch=3-step=500.ckpt", 500),
-        ("iter_0000020", 20),
-        ("run7/checkpoint-30", 30),
-        ("weights.h5", None),
-        ("final.pt", None),
-        ("12", 12),
-        ("9" * 30 + ".pt", None),
+        ("model_10.pt", 10, "last"),
+        ("epoch=3-step=500.ckpt", 500, "'step'"),
+        ("epoch=3-step=1200.ckpt", 1200, "'step'"),
+        ("iter_0000020", 20, "'iter'"),
+        ("iter_0005000", 5000, "'iter'"),
+        ("run7/checkpoint-30", 30, "'checkpoint'"),
+        ("checkpoint-500", 500, "'checkpoint'"),
+        ("model_step_100_loss0.15.pt", 100, "'step'"),
+        ("model_step_100_loss_1.2e-3.pt", 100, "'step'"),
+        ("global_step1000", 1000, "'global_step'"),
+        ("epoch_9_global_step_3", 3, "'global_step'"),
+        ("STEP_7", 7, "'STEP'"),
+        ("timesteps_1000_seed3", 1000, "'steps'"),
+        ("iteration.12", 12, "'iteration'"),
+        ("ckpt-7.index", 7, "'ckpt'"),
+        ("model.ckpt-1000.data-00000-of-00001", 1000, "'ckpt'"),
+        ("epoch_12_acc0.934.pth", 12, "'epoch'"),
+        ("best-epoch=07-val_loss=0.32.ckpt", 7, "'epoch'"),
+        ("checkpoint_epoch_12.pt", 12, "'epoch'"),
+        ("2024-05-01_step_30", 30, "'step'"),
+        ("20240501_123456_step_30.pt", 30, "'step'"),
+        ("2024-05-01_500", 500, "last"),
+        ("step_2\udcff", 2, "'step'"),
+        ("model\nstep_5\n.pt", 5, "'step'"),
+        ("ckpt-5-9e8d7c6.pt", 5, "'ckpt'"),
+        ("model_30_550e8400-e29b-41d4-a716-446655440000.pt", 30, "last"),
+        ("e1000000", 1000000, "last"),
+        ("e100000", 100000, "last"),
+        ("gpt2-100", 100, "last"),
+        ("12", 12, "last"),
+        ("weights.h5", None, "unknown"),
+        ("final.pt", None, "unknown"),
+        ("9" * 30 + ".pt", None, "unknown"),
+        ("model_val=0.93.pt", None, "unknown"),
+        ("loss0.15", None, "unknown"),
+        ("lr1e-5", None, "unknown"),
+        ("model-3f2a9c1e.pt", None, "unknown"),
+        ("checkpoint_20240501_123456", None, "unknown"),
+        ("2024-05-01_12-30-00.pt", None, "unknown"),
+        ("step\u0663", None, "unknown"),
     ],
 )
-def test_the_step_is_the_last_integer_of_the_name(name: str, step: int | None) -> None:
+def test_the_step_is_the_number_after_a_telling_word_or_else_the_last(
+    name: str, step: int | None, rule: str
+) -> None:
     assert StepFrom().of_name(name) == step
+    assert rule in StepFrom().rule(name)
+
+
+@given(st.integers(0, 10**12), st.floats(0, 1), st.integers(0, 99), st.text(max_size=20))
+def test_nothing_around_it_hides_a_step(step: int, loss: float, epoch: int, more: str) -> None:
+    assert StepFrom().of_name(f"2024-05-01-epoch={epoch}-step={step}-loss={loss:.4f}.ckpt") == step
+    found = StepFrom().of_name(more.replace("/", ""))
+    assert found is None or found >= 0
 
 
 def test_a_regular_expression_tells_the_step() -> None:
@@ -297,14 +361,15 @@ def test_the_step_can_come_from_content(tmp_path: Path) -> None:
     (tmp_path / "best").mkdir()
     (tmp_path / "best/w.bin").write_bytes(b"1")
     scan = scans(get_format("quiet", quiet_s=0.0, step="json:meta/state.json#progress.step"), tmp_path)
-    waiting = scan()["best"]
-    assert (waiting.step, waiting.ready, waiting.bad) == (None, False, False)
-    assert "state.json" in waiting.why
+    without = scan()["best"]
+    assert (without.step, without.ready, without.bad) == (None, False, True)
+    assert "meta/state.json, which holds the step, is missing" in without.why
     (tmp_path / "best/meta").mkdir()
     (tmp_path / "best/meta/state.json").write_text('{"progress": {"step": 40.0}}')
     assert (scan()["best"].step, scan()["best"].ready) == (40, True)
-    (tmp_path / "best/meta/state.json").write_text('{"progress": {"step": "x"}}')
-    assert not scan()["best"].ready
+    for odd in ('"x"', "-1", "1" + "0" * 30, "1.5"):
+        (tmp_path / "best/meta/state.json").write_text(f'{{"progress": {{"step": {odd}}}}}')
+        assert scan()["best"].bad
 
 
 # --- torch

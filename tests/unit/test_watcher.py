@@ -1,8 +1,10 @@
 """Following a directory, with a clock that tests move and a store in memory."""
 
+import fcntl
 import json
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from phyla.errors import CheckpointChanged, CheckpointGone, RunFollowed
 from phyla.machine import Evaluated, EvaluationFailed
 from phyla.records import EvalResult, GroupState, RunKind, RunState, Seen, SeenState
 from phyla.store import MemoryStore
-from phyla.watcher import DirectorySources, Following, Lock, Mode, Watcher, get_format
+from phyla.watcher import DirectorySources, Following, Lock, Mode, Watcher, get_format, holder
 from phyla.watcher import take as take_snapshot
 
 NOW = 2_000_000_000.0
@@ -409,3 +411,98 @@ def test_a_second_lock_names_who_has_the_first(tmp_path: Path) -> None:
     with Lock(path, "job"), pytest.raises(RunFollowed, match=f"process {os.getpid()} on"):
         Lock(path, "job")
     Lock(path, "job").close()
+
+
+def test_what_the_store_refuses_of_one_checkpoint_puts_only_that_one_aside(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (1, 2, 3):
+        world.write(step, age_s=step)
+    real = world.controller.observe
+
+    def observe(found: Any) -> None:
+        if any(one.name == "step_2" and one.error is None for one in found):
+            raise ValueError("not this one")
+        real(found)
+
+    monkeypatch.setattr(world.controller, "observe", observe)
+    world.look()
+    assert {seen.name: seen.state for seen in world.seen()} == {
+        "step_1": SeenState.READY,
+        "step_2": SeenState.QUARANTINED,
+        "step_3": SeenState.READY,
+    }
+    (aside,) = [seen for seen in world.seen() if seen.state is SeenState.QUARANTINED]
+    assert "not this one" in (aside.error or "")
+    monkeypatch.undo()
+    world.look()
+    assert [seen.name for seen in world.seen() if seen.name == "step_2"] == ["step_2"]
+    world.look(60)
+    assert [seen.state for seen in world.seen() if seen.name == "step_2"][-1] is SeenState.READY
+
+
+def test_what_the_store_refuses_altogether_is_told_once_and_stops_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.write(1)
+    world.write(2)
+    real = world.controller.observe
+
+    def observe(found: Any) -> None:
+        if any(one.name == "step_2" for one in found):
+            raise UnicodeEncodeError("utf-8", "step_2\udcff", 6, 7, "surrogates not allowed")
+        real(found)
+
+    monkeypatch.setattr(world.controller, "observe", observe)
+    for _ in range(3):
+        world.look()
+    world.write(3)
+    world.look()
+    assert sorted(seen.name for seen in world.seen()) == ["step_1", "step_3"]
+    (event,) = [message for kind, message in world.events() if kind == "quarantined"]
+    assert event.startswith("step_2 cannot be evaluated: it could not be noted: UnicodeEncodeError")
+
+
+def test_an_empty_directory_says_what_is_awaited_until_something_was_seen(world: World) -> None:
+    world.look()
+    awaited = world.watcher.awaited()
+    assert awaited is not None
+    assert awaited.startswith(f"{world.root} is empty; waiting for any file or directory")
+    assert "with DONE in it" in awaited
+    assert "a file FINISHED" in awaited
+    world.write(1, done=False)
+    world.look()
+    assert "step_1: there is no marker" in (world.watcher.awaited() or "")
+    world.write(1)
+    world.look()
+    assert world.watcher.awaited() is None
+
+
+def test_a_directory_of_other_things_says_which_format_found_none(world: World) -> None:
+    world.watcher = Watcher(
+        world.controller,
+        world.root,
+        get_format("torch"),
+        run=world.run,
+        snapshots=world.snapshots,
+        best=world.best,
+        clock=lambda: world.now,
+    )
+    (world.root / "notes.md").write_text("x")
+    world.look()
+    awaited = world.watcher.awaited() or ""
+    assert "is a checkpoint of format torch, not even notes.md; waiting for files *.pt" in awaited
+
+
+def test_a_watcher_that_starts_while_somebody_asks_who_watches_gets_its_lock(tmp_path: Path) -> None:
+    path = tmp_path / "run.lock"
+    assert holder(path) is None
+    with Lock(path, "run"):
+        assert f"process {os.getpid()} on" in (holder(path) or "")
+    assert holder(path) is None
+    asking = os.open(path, os.O_RDONLY)
+    fcntl.flock(asking, fcntl.LOCK_SH)
+    release = threading.Timer(0.06, os.close, [asking])
+    release.start()
+    Lock(path, "run").close()
+    release.join()

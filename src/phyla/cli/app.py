@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from phyla import settings
 from phyla.cli import (
     best,
     compare,
@@ -88,6 +89,7 @@ def run_app() -> NoReturn:
     """Run the command line and exit; errors of ours become one paragraph, others show where they came from."""
     formatted = warnings.formatwarning
     warnings.formatwarning = lambda *told, **more: visible(formatted(*told, **more))
+    settings.escape_output()
     try:
         app()
     except PhylaError as error:

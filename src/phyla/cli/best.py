@@ -1,4 +1,4 @@
-"""`phyla best`: the best trial of a study."""
+"""`phyla best`: the best trial of a study, or the best checkpoints of a watched run."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,14 +8,16 @@ from phyla.cli import options
 from phyla.cli.output import show as print
 
 if TYPE_CHECKING:
-    from phyla.study import Best, Evaluations, Results
+    from phyla.study import Best, BestEvaluation, Evaluations, Results
 
 
 def best(
-    study: options.StudyName,
+    study: options.RunName,
     suite: Annotated[
         str | None,
-        typer.Option(help="The best checkpoint of this suite, also of a watched run.", show_default="none"),
+        typer.Option(
+            help="The best checkpoint of this suite.", show_default="of a watched run each that has an objective"
+        ),
     ] = None,
     home: options.Home = None,
     storage: options.Storage = None,
@@ -25,14 +27,19 @@ def best(
     """Show the best trial: fitness, checkpoint, hyperparameters and how they changed on the way.
 
     With a Pareto objective: the front, one row per trial, and the schedule of the best in the first goal. With
-    --suite: the best checkpoint by that suite's objective.
+    --suite, or of a watched run: the best checkpoint by that suite's objective.
     """
     from phyla.cli.output import print_json
     from phyla.errors import StudyNotFound
-    from phyla.study import load_evaluations, load_study
+    from phyla.study import Places, find_watched, load_evaluations, load_study
 
     if suite is not None:
-        _of_suite(load_evaluations(study, home=home, storage=storage, checkpoints=checkpoints), suite, as_json)
+        found_suite = load_evaluations(study, home=home, storage=storage, checkpoints=checkpoints)
+        _of_suites(found_suite, [suite], as_json=as_json)
+        return
+    run = find_watched(study, Places.of(home, storage, checkpoints))
+    if run is not None:
+        _of_suites(run, None, as_json=as_json)
         return
     results = load_study(study, home=home, storage=storage, checkpoints=checkpoints)
     found = results.best
@@ -109,47 +116,68 @@ def _print_front(results: "Results") -> None:
     print()
 
 
-def _of_suite(evaluations: "Evaluations", suite: str, as_json: bool) -> None:
+def _of_suites(evaluations: "Evaluations", suites: "list[str] | None", *, as_json: bool) -> None:
+    """Show the best checkpoint of one suite, or of each that has an objective."""
     from phyla.cli.output import print_json
-    from phyla.cli.words import value
     from phyla.errors import StudyNotFound
+
+    names = suites or [one.name for one in evaluations.suites if one.objective is not None]
+    found = {name: evaluations.best(name) for name in names}
+    if as_json:
+        rows = [None if one is None else _checkpoint_row(evaluations.name, one) for one in found.values()]
+        if suites:
+            print_json(rows[0])
+        else:
+            print_json([row for row in rows if row is not None])
+        return
+    if not names:
+        raise StudyNotFound(
+            f"no suite of {evaluations.name!r} has an objective, so none of its checkpoints is the best; give one "
+            'such as objective=phyla.Maximize("accuracy_mean")'
+        )
+    if not any(found.values()):
+        what = f"suite {names[0]!r} is" if len(names) == 1 else f"suites {', '.join(map(repr, names))} are"
+        raise StudyNotFound(f"{what} complete on no checkpoint of {evaluations.name!r} yet")
+    blocks = [
+        [f"best {name}  no checkpoint is complete yet"] if one is None else _checkpoint_lines(one)
+        for name, one in found.items()
+    ]
+    print("\n\n".join("\n".join(lines) for lines in blocks))
+
+
+def _checkpoint_row(run: str, found: "BestEvaluation") -> dict[str, Any]:
+    return {
+        "run": run,
+        "suite": found.suite,
+        "metric": found.metric,
+        "value": found.value,
+        "stderr": found.stderr,
+        "values": {name: {"value": one.value, "stderr": one.stderr} for name, one in found.values.items()},
+        "trial": found.trial,
+        "checkpoint": {
+            "name": found.checkpoint,
+            "path": str(found.path),
+            "index": found.index,
+            "step": found.step,
+            "branch": found.branch,
+            "gone": found.gone,
+        },
+    }
+
+
+def _checkpoint_lines(found: "BestEvaluation") -> list[str]:
+    from phyla.cli.words import value
     from phyla.study.places import shown
 
-    found = evaluations.best(suite)
-    if as_json:
-        print_json(
-            None
-            if found is None
-            else {
-                "run": evaluations.name,
-                "suite": suite,
-                "metric": found.metric,
-                "value": found.value,
-                "stderr": found.stderr,
-                "values": {name: {"value": one.value, "stderr": one.stderr} for name, one in found.values.items()},
-                "trial": found.trial,
-                "checkpoint": {
-                    "name": found.checkpoint,
-                    "path": str(found.path),
-                    "index": found.index,
-                    "step": found.step,
-                    "branch": found.branch,
-                    "gone": found.gone,
-                },
-            }
-        )
-        return
-    if found is None:
-        raise StudyNotFound(f"suite {suite!r} is complete on no checkpoint of {evaluations.name!r} yet")
     index = f", index {found.index}" if found.index else ""
     branch = f", branch {found.branch}" if found.branch else ""
     trial = "" if found.trial is None else f", trial {found.trial}"
-    print(f"best {suite}/{found.metric}  {value(found.value, found.stderr)}")
-    print(f"checkpoint  {shown(found.path)}{index}")
-    print(f"            step {found.step if found.step >= 0 else 'unknown'}{branch}{trial}")
-    for name, one in found.values.items():
-        if name != found.metric:
-            print(f"{name}  {value(one.value, one.stderr)}")
+    return [
+        f"best {found.suite}/{found.metric}  {value(found.value, found.stderr)}",
+        f"checkpoint  {shown(found.path)}{index}",
+        f"            step {found.step if found.step >= 0 else 'unknown'}{branch}{trial}",
+        *(f"{name}  {value(one.value, one.stderr)}" for name, one in found.values.items() if name != found.metric),
+    ]
 
 
 def best_lines(results: "Results") -> list[str]:

@@ -3,11 +3,13 @@
 import json
 import sys
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 from phyla.cli.output import show as print
 from phyla.cli.watching import write_at_once
 from phyla.cli.words import counted, duration, first_line, number
+from phyla.records import shown
 
 if TYPE_CHECKING:
     from phyla.records import Goal, Group
@@ -35,32 +37,66 @@ class ChangeDisplay(Protocol):
         ...
 
 
-def change_display(objectives: "dict[str, Goal | None]", *, as_json: bool, alert: bool) -> ChangeDisplay:
+def change_display(
+    objectives: "dict[str, Goal | None]",
+    *,
+    as_json: bool,
+    alert: bool,
+    step_rule: Callable[[str], str] | None = None,
+) -> ChangeDisplay:
     """Return what fits where the output goes.
 
     Args:
         objectives: of each suite, whose value is shown first.
         as_json: one JSON object per line.
         alert: also show regressions.
+        step_rule: says where the step of a checkpoint comes from, by its name; None where no name tells it.
     """
     if as_json:
-        return _Json(alert=alert)
+        return _Json(step_rule)
+    steps = _Steps(step_rule)
     if sys.stdout.isatty():
-        return _Terminal(objectives, alert=alert)
-    return _Lines(objectives, alert=alert)
+        return _Terminal(objectives, steps, alert=alert)
+    return _Lines(objectives, steps, alert=alert)
+
+
+@final
+class _Steps:
+    """Says once of each rule that it tells steps."""
+
+    def __init__(self, rule: Callable[[str], str] | None) -> None:
+        self._rule = rule
+        self._told: set[tuple[str, str]] = set()
+
+    def line(self, change: "Change") -> str:
+        seen = change.seen
+        if (
+            self._rule is None
+            or seen is None
+            or seen.trial is not None
+            or change.kind not in ("seen", "quarantined")
+        ):
+            return ""
+        rule = self._rule(seen.name)
+        if (change.run, rule) in self._told:
+            return ""
+        self._told.add((change.run, rule))
+        step = f"is {rule}" if seen.step < 0 else f"is {seen.step}, {rule}"
+        return f"{change.run}: the step of {shown(seen.name)} {step}; another rule: --step"
 
 
 @final
 class _Lines:
-    def __init__(self, objectives: "dict[str, Goal | None]", *, alert: bool) -> None:
+    def __init__(self, objectives: "dict[str, Goal | None]", steps: _Steps, *, alert: bool) -> None:
         self._objectives = objectives
+        self._steps = steps
         self._alert = alert
         self._interrupts = 0
 
     def show(self, change: "Change") -> None:
-        line = change_line(change, self._objectives, alert=self._alert)
-        if line:
-            print(line, flush=True)
+        for line in (change_line(change, self._objectives, alert=self._alert), self._steps.line(change)):
+            if line:
+                print(line, flush=True)
 
     def interrupted(self) -> None:
         self._interrupts += 1
@@ -72,12 +108,13 @@ class _Lines:
 
 @final
 class _Terminal:
-    def __init__(self, objectives: "dict[str, Goal | None]", *, alert: bool) -> None:
+    def __init__(self, objectives: "dict[str, Goal | None]", steps: _Steps, *, alert: bool) -> None:
         from rich.live import Live
 
         from phyla.cli.output import console
 
         self._objectives = objectives
+        self._steps = steps
         self._alert = alert
         self._interrupts = 0
         self._counts: Counter[str] = Counter()
@@ -97,6 +134,9 @@ class _Terminal:
         if line:
             regressed = change.event is not None and change.event.kind == "regression"
             self._console.print(Text(line, style="bold red" if regressed else STYLES.get(change.kind, "")))
+        told = self._steps.line(change)
+        if told:
+            self._console.print(Text(told))
 
     def _footer(self) -> Any:
         from rich.text import Text
@@ -117,11 +157,14 @@ class _Terminal:
 
 @final
 class _Json:
-    def __init__(self, *, alert: bool) -> None:
-        self._alert = alert
+    def __init__(self, step_rule: Callable[[str], str] | None) -> None:
+        self._step_rule = step_rule
 
     def show(self, change: "Change") -> None:
-        print(json.dumps(change_json(change), allow_nan=False), flush=True)
+        told = change_json(change)
+        if change.kind == "seen" and self._step_rule is not None and change.seen and change.seen.trial is None:
+            told["step_from"] = self._step_rule(change.seen.name)
+        print(json.dumps(told, allow_nan=False), flush=True)
 
     def interrupted(self) -> None:
         return
@@ -137,7 +180,7 @@ def change_line(change: "Change", objectives: "dict[str, Goal | None]", *, alert
     if event is not None:
         return "" if event.kind == "regression" and not alert else f"{start} {event.message}"
     assert seen is not None
-    name = f"{seen.name}" + (f" (step {seen.step})" if seen.step >= 0 else "")
+    name = shown(seen.name) + (f" (step {seen.step})" if seen.step >= 0 else "")
     if change.kind == "seen":
         return f"{start} {name} seen"
     if change.kind == "quarantined":
@@ -218,7 +261,7 @@ def finish(watched: "Watched", *, as_json: bool) -> int:
         add_row(
             made,
             missing.run,
-            missing.seen.name,
+            shown(missing.seen.name),
             missing.seen.step if missing.seen.step >= 0 else "-",
             missing.suite or "-",
             missing.state,

@@ -12,15 +12,15 @@ _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 def doctor(
-    study: Annotated[
+    name: Annotated[
         str | None,
-        typer.Argument(metavar="STUDY", help="Check only this study's checkpoints.", show_default="all studies"),
+        typer.Argument(metavar="NAME", help="Only this study or watched run.", show_default="everything"),
     ] = None,
     adopt: Annotated[
         bool,
         typer.Option(
             "--adopt",
-            help="Make the checkpoint directory STUDY's, after its store was copied or restored; deletes nothing.",
+            help="Give the checkpoint directory to study NAME after its store was copied; deletes nothing.",
         ),
     ] = False,
     home: options.Home = None,
@@ -29,7 +29,7 @@ def doctor(
     digests: Annotated[bool, typer.Option("--digests", help="Read every byte of every checkpoint.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Check the installation, the home, the store and every study's checkpoints; only --adopt changes anything."""
+    """Check the installation, the home, the store, studies and watched runs; only --adopt changes anything."""
     from rich.text import Text
 
     from phyla.cli.output import console, print_json
@@ -37,17 +37,16 @@ def doctor(
     from phyla.study import Places, maintain
     from phyla.study.checkup import Verdict, examine
 
-    if adopt and study is None:
-        raise UsageError("--adopt: name the study, as in phyla doctor STUDY --adopt")
     places = Places.of(home, storage, checkpoints)
-    if study is not None:
-        maintenance = maintain(study, home=home, storage=storage, checkpoints=checkpoints)
-        if adopt:
-            print(maintenance.adopt(), file=sys.stderr if as_json else sys.stdout)
+    if adopt:
+        if name is None:
+            raise UsageError("--adopt: name the study, as in phyla doctor STUDY --adopt")
+        maintenance = maintain(name, home=home, storage=storage, checkpoints=checkpoints)
+        print(maintenance.adopt(), file=sys.stderr if as_json else sys.stdout)
     failed = False
     findings = []
     out = console()
-    for finding in examine(places, study, digests=digests):
+    for finding in examine(places, name, digests=digests):
         failed = failed or finding.verdict is Verdict.FAIL
         findings.append(finding)
         if not as_json:

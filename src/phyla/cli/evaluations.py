@@ -182,8 +182,8 @@ def _print(
     if cut:
         out.print("more checkpoints with --last N", markup=False)
     _legend(out, cells)
-    _whys(out, cells)
-    _events(out, found)
+    whys(out, cells)
+    events(out, found)
 
 
 def _tables(
@@ -191,27 +191,28 @@ def _tables(
 ) -> Iterable[Any]:
     """Return the matrix of a suite, in as many tables side by side as it needs."""
     from phyla.cli.output import add_row, table
+    from phyla.records import shown
 
     tasks = list(dict.fromkeys(cell.task for cell in cells))
     by_place = {(cell.seen.id, cell.task): cell for cell in cells}
     seen = sorted({cell.seen.id: cell.seen for cell in cells}.values(), key=lambda one: -one.number)
     texts = {name: [_cell(by_place.get((one.id, name))) for one in seen] for name in tasks}
     objective = suite.objective
-    first = 10 + max((len(one.name) for one in seen), default=0)
+    first = 10 + max((len(shown(one.name)) for one in seen), default=0)
     room = width - min(first, width // 2) - (0 if objective is None else max(20, len(objective)) + 3)
     while tasks:
-        shown: list[str] = []
+        fitting: list[str] = []
         used = 0
-        while tasks and (not shown or used + _width(tasks[0], texts[tasks[0]]) <= room):
+        while tasks and (not fitting or used + _width(tasks[0], texts[tasks[0]]) <= room):
             used += _width(tasks[0], texts[tasks[0]])
-            shown.append(tasks.pop(0))
+            fitting.append(tasks.pop(0))
         aggregate = [] if objective is None else [objective]
         made = table(
             "step",
             f"{suite.name}: checkpoint",
             *aggregate,
-            *shown,
-            right=("step", *aggregate, *shown),
+            *fitting,
+            right=("step", *aggregate, *fitting),
             elastic=(f"{suite.name}: checkpoint",),
         )
         for row, one in enumerate(seen):
@@ -220,9 +221,9 @@ def _tables(
             add_row(
                 made,
                 f"{step}@{one.branch}" if one.branch else step,
-                f"{one.name}[{one.index}]" if one.index else one.name,
+                f"{shown(one.name)}[{one.index}]" if one.index else shown(one.name),
                 *("" if values is None else _aggregate(values, name) for name in aggregate),
-                *(texts[name][row] for name in shown),
+                *(texts[name][row] for name in fitting),
                 style="bold" if values is not None and values.best else "",
             )
         yield made
@@ -266,7 +267,8 @@ def _legend(out: Any, cells: "Sequence[Cell]") -> None:
         out.print("; ".join(parts), markup=False, soft_wrap=True)
 
 
-def _whys(out: Any, cells: "Sequence[Cell]") -> None:
+def whys(out: Any, cells: "Sequence[Cell]") -> None:
+    """Print why values are missing, the most frequent reasons first."""
     from phyla.evaluation import causes
 
     found = causes(cell for cell in cells if cell.replicate == 0)
@@ -279,7 +281,8 @@ def _whys(out: Any, cells: "Sequence[Cell]") -> None:
         out.print(f"and {len(found) - WHYS} more: --json", markup=False)
 
 
-def _events(out: Any, found: "Evaluations") -> None:
+def events(out: Any, found: "Evaluations") -> None:
+    """Print the last things that a person should know of a run."""
     events = [event for event in found.events() if event.kind not in ("gone", "quarantined")]
     counts = Counter(event.kind for event in events)
     for event in events[-EVENTS:]:

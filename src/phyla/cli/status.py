@@ -1,4 +1,4 @@
-"""`phyla status`: all studies, or how one of them stands."""
+"""`phyla status`: all studies and watched runs, or how one of them stands."""
 
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +10,7 @@ from phyla.cli.output import show as print
 
 if TYPE_CHECKING:
     from phyla.records import Attempt, Cause, Member, TrialRecord
-    from phyla.study import Progress, Results
+    from phyla.study import Progress, Results, Standing
 
 FAILED_SHOWN = 10
 CHANGES_SHOWN = 5
@@ -18,32 +18,48 @@ CHANGES_SHOWN = 5
 
 def status(
     study: Annotated[
-        str | None, typer.Argument(metavar="STUDY", help="Name of the study.", show_default="all studies")
+        str | None,
+        typer.Argument(metavar="NAME", help="Name of the study, or of the watched run.", show_default="all"),
     ] = None,
     home: options.Home = None,
     storage: options.Storage = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show all studies; or one: its members, its running attempts and what failed."""
-    from phyla.study import list_studies, load_study
+    """Show all studies and watched runs; or one: its members or checkpoints, what is running and what failed."""
+    from phyla.cli import watched
+    from phyla.study import Places, find_watched, list_studies, list_watched, load_study, standing
 
+    places = Places.of(home, storage)
     if study is None:
-        _all(list_studies(home=home, storage=storage), home, storage, as_json=as_json)
+        runs = [standing(run, places) for run in list_watched(home=home, storage=storage)]
+        _all(list_studies(home=home, storage=storage), runs, home, storage, as_json=as_json)
+        return
+    run = find_watched(study, places)
+    if run is not None:
+        watched.show(run, standing(run, places), places, as_json=as_json)
     else:
         _one(load_study(study, home=home, storage=storage), as_json=as_json)
 
 
-def _all(studies: "list[Results]", home: options.Home, storage: options.Storage, *, as_json: bool) -> None:
+def _all(
+    studies: "list[Results]",
+    runs: "list[Standing]",
+    home: options.Home,
+    storage: options.Storage,
+    *,
+    as_json: bool,
+) -> None:
+    from phyla.cli import watched
     from phyla.cli.output import add_row, console, print_json, table
     from phyla.cli.words import NOTHING, duration, masked, number
     from phyla.study import Places
 
     looks = [(results, results.progress(lambda members: ())) for results in studies]
     if as_json:
-        print_json([_summary(results, progress) for results, progress in looks])
+        print_json([*(_summary(results, progress) for results, progress in looks), *map(watched.summary, runs)])
         return
-    if not looks:
-        print(f"no studies yet in {masked(Places.of(home, storage).storage)}")
+    if not looks and not runs:
+        print(f"no studies and no watched runs yet in {masked(Places.of(home, storage).storage)}")
         return
     made = table(
         "study",
@@ -65,7 +81,12 @@ def _all(studies: "list[Results]", home: options.Home, storage: options.Storage,
             results.metric,
             f"{duration(progress.now - progress.last_activity)} ago",
         )
-    console().print(made)
+    if looks:
+        console().print(made)
+    if looks and runs:
+        print()
+    if runs:
+        console().print(watched.runs_table(runs))
 
 
 def _standing(progress: "Progress") -> str:

@@ -1,6 +1,7 @@
 """`phyla watch`: evaluate every checkpoint that a training job writes."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,7 +34,7 @@ def watch(
         str | None,
         typer.Option(
             help="Where steps come from: a regular expression with a group `step`, or json:FILE#KEY.",
-            show_default="the last number in the name",
+            show_default="the number after step, iter, checkpoint or epoch in the name, else the last one",
         ),
     ] = None,
     quiet: Annotated[
@@ -93,7 +94,7 @@ def watch(
     from phyla.study.planning import plan as planned
     from phyla.study.suites import chosen_suites
     from phyla.study.watching import watch as follow
-    from phyla.watcher import Following
+    from phyla.watcher import Following, get_format, step_rule
 
     given = {"step": step, "quiet_s": quiet, "marker": marker, "templates": template}
     common: dict[str, Any] = {
@@ -116,7 +117,8 @@ def watch(
         _print_plan(planned(paths, suites, workers, **common), workers, as_json=as_json)
         return
     objectives = {each.name: each.objective for each in suites}
-    display = change_display(objectives, as_json=as_json, alert=alert)
+    kind = get_format(format, **common["options"])
+    display = change_display(objectives, as_json=as_json, alert=alert, step_rule=partial(step_rule, kind))
     try:
         watched = follow(
             paths,

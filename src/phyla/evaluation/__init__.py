@@ -19,7 +19,7 @@ from phyla.evaluation.regression import Comparison, compare
 from phyla.evaluation.result import Estimate, TaskResult, flat_values
 from phyla.evaluation.shards import merged
 from phyla.evaluation.stored import BUILT_IN, decode, encode
-from phyla.evaluation.suite import EvalTask, Suite, eval_task, suite_named
+from phyla.evaluation.suite import EvalTask, Suite, check_aggregate, eval_task, suite_named
 from phyla.evaluation.totals import Sum
 from phyla.significance import holm
 
@@ -65,6 +65,7 @@ __all__ = [
     "causes",
     "cell",
     "cell_points",
+    "check_aggregate",
     "compare",
     "current_tasks",
     "decode",

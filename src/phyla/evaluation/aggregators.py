@@ -198,6 +198,25 @@ def aggregate(aggregators: Sequence[Aggregator], results: Sequence[TaskResult]) 
     return numbers
 
 
+def given_names(aggregators: Sequence[Aggregator]) -> list[str] | None:
+    """Return the names of the numbers that aggregators give; None where that cannot be known beforehand."""
+    names: list[str] = []
+    for one in aggregators:
+        if isinstance(one, Mean):
+            names.append(_name(one, "mean"))
+        elif isinstance(one, WeightedMean):
+            names.append(_name(one, "weighted"))
+        elif isinstance(one, Worst):
+            names.append(_name(one, one.of))
+        elif isinstance(one, Percentiles):
+            names += [_name(one, f"p{percent:.12g}") for percent in one.percentiles]
+        elif isinstance(one, Normalised):
+            names.append(_name(one, "normalised"))
+        else:
+            return None
+    return names
+
+
 class _OfTasks(Protocol):
     @property
     def metric(self) -> str: ...

@@ -12,6 +12,7 @@ from phyla.evaluation.cells import Cell, GroupValues
 from phyla.evaluation.histogram import Histogram
 from phyla.evaluation.outline import PERCENTILE
 from phyla.evaluation.result import Estimate
+from phyla.records import shown
 
 PERCENTILES: Final = (10, 50, 90)
 """Percentiles over eval tasks, for metrics that several of them have."""
@@ -109,7 +110,7 @@ def point_row(point: Point) -> dict[str, Any]:
         "member": point.member,
         "index": point.index,
         "number": point.number,
-        "checkpoint": point.checkpoint,
+        "checkpoint": shown(point.checkpoint),
         "suite": point.suite,
         "task": point.task,
         "name": point.name,

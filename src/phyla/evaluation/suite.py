@@ -8,7 +8,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final, overload
 
+from phyla.arguments import suggestion
 from phyla.errors import ConfigurationError
+from phyla.evaluation.aggregators import given_names
 from phyla.evaluation.policy import Policy
 from phyla.records import Goal, JsonObject, Maximize, Minimize
 
@@ -246,6 +248,30 @@ def compared_metric(aggregate: str, tags: Collection[str]) -> str:
     for suffix in ("_mean", "_weighted", "_min", "_max", "_normalised"):
         name = name.removesuffix(suffix)
     return name
+
+
+def check_aggregate(suite: Suite, name: str, where: str) -> None:
+    """Make sure that a suite can give an aggregate, as far as that can be known before its first result.
+
+    Args:
+        suite: the suite.
+        name: the aggregate.
+        where: what names it, for the message.
+
+    Raises:
+        ConfigurationError: it never gives one of that name; the message names what it gives.
+    """
+    known = given_names(suite.aggregates)
+    if not suite.aggregates:
+        if not name.endswith("_mean"):
+            raise ConfigurationError(
+                f"{where} names {name!r}, which suite {suite.name!r} never gives: without aggregates= it gives "
+                f"the mean of each metric over its eval tasks, as 'METRIC_mean'. Did you mean {f'{name}_mean'!r}?"
+            )
+    elif known is not None and name not in known:
+        raise ConfigurationError(
+            f"{where} names {name!r}, which suite {suite.name!r} never gives; {suggestion(name, known)}"
+        )
 
 
 def suite_named(suites: Sequence[Suite], name: str) -> Suite:

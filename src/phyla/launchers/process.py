@@ -24,6 +24,7 @@ from phyla.launchers.spec import (
 )
 from phyla.machine import Outdated
 from phyla.records import WorkKind
+from phyla.settings import escape_output
 
 if TYPE_CHECKING:
     from phyla.store import Store
@@ -42,6 +43,7 @@ def main() -> None:
 
     What is imported is named by the spec, which comes from the supervisor, never by the database.
     """
+    escape_output()
     spec = WorkerSpec.from_json(sys.stdin.readline())
     _die_with_parent()
     try:

@@ -30,6 +30,7 @@ from phyla.records import (
     SeenState,
     TrialState,
     replace,
+    shown,
 )
 
 AGGREGATE_PRIORITY = 0
@@ -75,9 +76,11 @@ def observe(
     )
     commands: list[EvalCommand] = []
     if old is not None and old.state is SeenState.READY and not old.snapshot:
-        commands += gone(view, old, f"{found.name} was overwritten")
+        commands += gone(view, old, f"{shown(found.name)} was overwritten")
     if found.error is not None:
-        message = f"{found.name} cannot be evaluated: {found.error}; it is looked at again when it changes"
+        message = (
+            f"{shown(found.name)} cannot be evaluated: {found.error}; it is looked at again when that changes"
+        )
         return [*commands, InsertSeen(seen), _event(view, "quarantined", message)]
     if newest is not None and seen.branch > newest.branch:
         message = f"training was rewound from step {newest.step} to {seen.step}: branch {seen.branch} begins"
@@ -278,8 +281,14 @@ def _added(view: EvalView, suite: Suite, seen: Seen, group: Group) -> list[EvalC
     obsolete = [
         row for row in rows if row.identity not in wanted and row.state in (TrialState.PENDING, TrialState.FAILED)
     ]
+    # The suite may have other aggregates or another objective by now.
+    unaggregated = [
+        row
+        for row in view.group_tasks(group.id)
+        if row.kind is EvalTaskKind.AGGREGATE and row.state is TrialState.FAILED
+    ]
     wanted_again = [row for row in rows if row.identity in wanted and row.state is TrialState.CANCELLED]
-    if not (missing or obsolete or wanted_again):
+    if not (missing or obsolete or wanted_again or unaggregated):
         return []
     locked = view.locked_group(group.id)
     if locked is None:
@@ -288,6 +297,10 @@ def _added(view: EvalView, suite: Suite, seen: Seen, group: Group) -> list[EvalC
     why = "its suite has another version of it since, or none"
     changed: list[EvalCommand] = [
         UpdateEvalTask(replace(row, state=TrialState.CANCELLED, error=why, ended_at=now)) for row in obsolete
+    ]
+    changed += [
+        UpdateEvalTask(replace(row, state=TrialState.CANCELLED, error="aggregated again", ended_at=now))
+        for row in unaggregated
     ]
     changed += [
         UpdateEvalTask(replace(row, state=TrialState.PENDING, error=None, ended_at=None)) for row in wanted_again

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from phyla.arguments import suggestion
 from phyla.machine.commands import Command, RaiseElites, SetElite, SetStudyState, UpdateMember, UpdateTrial
 from phyla.machine.evaluation_view import EvalView
 from phyla.machine.judge import judged_values, mean_with, worth
@@ -162,10 +163,10 @@ def _unscored(
     if group.replicate > 0 and elite is not None and elite.trial == trial.id:
         commands.append(SetElite(member.index, None))
     if group.state is GroupState.COMPLETE and missing:
-        known = ", ".join(sorted(group.values)) or "nothing"
+        known = suggestion(missing[0], sorted(group.values))
         message = (
             f"suite {group.suite!r} gives no aggregate {' and no aggregate '.join(map(repr, missing))}, which "
-            f"{'the objective' if fitness.metric is None else 'FromSuite'} names; it gives {known}"
+            f"{'the objective' if fitness.metric is None else 'FromSuite'} names; {known}"
         )
         return [*commands, SetStudyState(StudyState.FAILED, message)]
     in_a_row = view.partial_in_a_row(group.suite) + 1

@@ -31,6 +31,7 @@ from phyla.records.evaluation import (
 )
 from phyla.records.json import Json, JsonObject, json_number, read_list, read_number, read_object
 from phyla.records.member import Member, MemberState, Scored
+from phyla.records.names import restored, shown, storable
 from phyla.records.objective import WORST, Aim, Goal, Judgement, Maximize, Minimize, Objective, direction
 from phyla.records.pareto import Pareto
 from phyla.records.report import Report
@@ -101,7 +102,10 @@ __all__ = [
     "read_number",
     "read_object",
     "replace",
+    "restored",
     "said_by",
+    "shown",
+    "storable",
 ]
 
 suggest_arguments(Constrained, Maximize, Minimize, Pareto, StartFrom, WeightedSum)

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import final
 
 from phyla.evaluation import Cell, GroupValues, Lag, SuiteOutline
-from phyla.records import EvalEvent, Group, RunRecord, Seen
+from phyla.records import EvalEvent, Group, RunRecord, Seen, shown
 from phyla.report.words import number, plain, short
 
 
@@ -108,4 +108,4 @@ def checkpoint_words(seen: Seen) -> str:
     """Return a checkpoint in words, as Plotly's HTML."""
     index = f"[{seen.index}]" if seen.index else ""
     branch = f", branch {seen.branch}" if seen.branch else ""
-    return f"{plain(short(seen.name + index, 60))}, {step_of(seen)}{branch}"
+    return f"{plain(short(shown(seen.name) + index, 60))}, {step_of(seen)}{branch}"

@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 
 from phyla.evaluation import CellFate, GroupValues, causes
-from phyla.records import RunKind
+from phyla.records import RunKind, shown
 from phyla.report.aggregates import aggregates_figure
 from phyla.report.evaluation import EvaluationData, measured, step_of
 from phyla.report.lag import lag_figure, lag_words
@@ -80,7 +80,7 @@ def evaluation_header(data: EvaluationData, title: str) -> str:
     behind = "".join(f'<p class="path">{escape(line)}</p>' for line in lag_words(data))
     message = f'<p class="message">{escape(run.message)}</p>' if run.message else ""
     state = escape(data.state or run.state.value)
-    where = f" of <code>{escape(run.location)}</code>" if run.kind is RunKind.DIRECTORY else ""
+    where = f" of <code>{escape(shown(run.location))}</code>" if run.kind is RunKind.DIRECTORY else ""
     return f"""<header>
 <p class="kind">evaluation of checkpoints{where}</p>
 <h1>{escape(title)} <span class="state {state}">{state}</span></h1>
@@ -98,7 +98,7 @@ def _best(data: EvaluationData, one: GroupValues) -> str:
     return (
         f'<p class="score">{escape(measured(found.value, found.stderr))}</p>'
         f"<p>best {escape(f'{one.group.suite}/{objective}')}, at {escape(step_of(one.seen))}</p>"
-        f'<p class="path">checkpoint <code>{escape(path)}</code></p>'
+        f'<p class="path">checkpoint <code>{escape(shown(path))}</code></p>'
     )
 
 

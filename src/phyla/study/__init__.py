@@ -27,6 +27,7 @@ from phyla.study.results import (
 from phyla.study.simulating import Simulated, simulate
 from phyla.study.study import Study
 from phyla.study.suites import load_suites
+from phyla.study.watched import Standing, SuiteStanding, find_watched, list_watched, standing
 from phyla.study.watching import evaluate, watch
 
 __all__ = [
@@ -45,12 +46,16 @@ __all__ = [
     "Replicate",
     "Results",
     "Simulated",
+    "Standing",
     "Study",
+    "SuiteStanding",
     "Watched",
     "compare",
     "continue_training",
     "evaluate",
+    "find_watched",
     "list_studies",
+    "list_watched",
     "load_evaluations",
     "load_schedule",
     "load_study",
@@ -64,5 +69,6 @@ __all__ = [
     "replicates",
     "run_replicates",
     "simulate",
+    "standing",
     "watch",
 ]

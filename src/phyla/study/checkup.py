@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from phyla.errors import CheckpointError, CheckpointsAbsent, PhylaError
-from phyla.records import CheckpointState, StudyRecord
+from phyla.records import CheckpointState, RunRecord, RunState, StudyRecord, shown
+from phyla.study.evaluations import Evaluations
 from phyla.study.opening import sqlite_file
 from phyla.study.places import Places
+from phyla.study.watched import find_watched, is_watched, standing
 
 if TYPE_CHECKING:
     from phyla.store import Store
@@ -62,18 +64,26 @@ class Finding:
     advice: str = ""
 
 
-def examine(places: Places, study: str | None = None, *, digests: bool = False) -> Iterator[Finding]:
+def examine(places: Places, name: str | None = None, *, digests: bool = False) -> Iterator[Finding]:
     """Check everything, one finding after the other.
 
     Args:
-        places: where studies are.
-        study: name of the only study to check; None checks all.
+        places: where studies live.
+        name: of a study or a watched run, if only that is to be checked, and the store it is in.
         digests: also read every byte of every checkpoint.
+
+    Raises:
+        RunNotFound: there is neither of that name.
     """
-    yield from _installation()
-    yield from _home(places)
-    yield from _gpus()
-    yield from _store(places, study, digests=digests)
+    if name is None:
+        yield from _installation()
+        yield from _home(places)
+        yield from _gpus()
+    else:
+        found = find_watched(name, places)
+        if found is not None:
+            found.close()
+    yield from _store(places, name, digests=digests)
 
 
 def _installation() -> Iterator[Finding]:
@@ -172,7 +182,7 @@ def _gpus() -> Iterator[Finding]:
     yield Finding(Verdict.OK, "GPUs", ", ".join(gpus) if gpus else "none visible")
 
 
-def _store(places: Places, only: str | None, *, digests: bool) -> Iterator[Finding]:
+def _store(places: Places, name: str | None, *, digests: bool) -> Iterator[Finding]:
     from phyla.store import open_store, schema_revisions
 
     if places.storage == "memory://":
@@ -196,20 +206,80 @@ def _store(places: Places, only: str | None, *, digests: bool) -> Iterator[Findi
             return
         store = open_store(places.storage)
         studies = store.studies()
+        runs = [run for run in store.runs() if is_watched(run)]
     except PhylaError as error:
         yield Finding(Verdict.FAIL, "store", str(error))
         return
     yield Finding(
         Verdict.OK,
         "store",
-        f"{store.url}, schema {found}, {len(studies)} {'study' if len(studies) == 1 else 'studies'}",
+        f"{store.url}, schema {found}, {len(studies)} {'study' if len(studies) == 1 else 'studies'}"
+        + (f", {len(runs)} watched run{'' if len(runs) == 1 else 's'}" if runs else ""),
     )
     try:
         for study in studies:
-            if only in (None, study.name):
+            if name in (None, study.name):
                 yield from _study(store, study, places, digests=digests)
+        for run in runs:
+            if name in (None, run.name):
+                yield from _run(store, run, places)
     finally:
         store.close()
+
+
+def _run(store: "Store", run: RunRecord, places: Places) -> Iterator[Finding]:
+    about = f"watched run {run.name}"
+    how = standing(Evaluations(store, run, places), places)
+    with store.evaluations(run) as reader:
+        now = reader.now()
+        running = reader.running_evaluations()
+        held = [reader.seen(number) for number in sorted(reader.held_paths())]
+    where = shown(run.location)
+    if run.study is None and not Path(run.location).is_dir():
+        ended = run.state is RunState.ENDED
+        yield Finding(
+            Verdict.WARN if ended else Verdict.FAIL,
+            f"{about} directory",
+            f"{where} does not exist",
+            "checkpoints without a snapshot are gone" if ended else "mount its file system, or check the path",
+        )
+    elif run.study is None:
+        yield Finding(Verdict.OK, f"{about} directory", where)
+    lost = [seen for seen in held if seen.path and not Path(seen.path).exists()]
+    if lost:
+        texts = "; ".join(shown(seen.path) for seen in lost[:PROBLEMS_SHOWN])
+        yield Finding(
+            Verdict.FAIL,
+            about,
+            f"{len(lost)} of {len(held)} checkpoints that are best or wait for evaluation are not there: {texts}",
+            "put them back; what waits for evaluation ends as gone, results are kept",
+        )
+    else:
+        yield Finding(
+            Verdict.OK,
+            about,
+            f"{how.state}, {how.checkpoints} checkpoint{'' if how.checkpoints == 1 else 's'} seen; "
+            f"{len(held)} best or waiting for evaluation, none missing",
+        )
+    orphaned = sorted({attempt.worker for attempt in running if attempt.expires_at < now})
+    if orphaned:
+        yield Finding(
+            Verdict.WARN,
+            f"{about} leases",
+            f"held by {', '.join(orphaned)}, and ran out",
+            "nothing to do: the next worker takes them back",
+        )
+    if how.quarantined:
+        texts = "; ".join(
+            f"{shown(seen.name)}: {(seen.error or 'no reason').strip().splitlines()[-1]}"
+            for seen in how.quarantined[-PROBLEMS_SHOWN:]
+        )
+        yield Finding(
+            Verdict.WARN,
+            f"{about} quarantine",
+            f"{len(how.quarantined)} cannot be evaluated: {texts}",
+            f"each is looked at again when that changes; all of them: phyla status {run.name}",
+        )
 
 
 def _sqlite(file: Path) -> Finding:

@@ -91,6 +91,10 @@ class Evaluations:
         self._places = places
         self._matrix = Matrix(store, run)
 
+    def close(self) -> None:
+        """Close the store."""
+        self._store.close()
+
     @property
     def name(self) -> str:
         """Name of the run; a study's is called like the study."""

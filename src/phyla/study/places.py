@@ -68,6 +68,10 @@ class Places:
         """Return the directory of the locks of launches; None where no other process can see the store."""
         return None if self.storage == "memory://" else self.home / "locks"
 
+    def watch_lock(self, run: str) -> Path:
+        """Return the file that the process that watches a run holds a lock on."""
+        return self.home / "watch" / f"{run}.lock"
+
     def logs(self, study: str) -> Path:
         """Return the directory of one study's worker logs."""
         return self.home / "logs" / study

@@ -11,7 +11,7 @@ from phyla.records import GroupState, RunRecord, Seen, SeenState
 from phyla.study.opening import sqlite_file
 from phyla.study.places import Places
 from phyla.study.suites import chosen_suites
-from phyla.study.targets import Target, targets_of
+from phyla.study.targets import Target, check_directories, targets_of
 
 if TYPE_CHECKING:
     from phyla.store import EvalReader, Store
@@ -90,7 +90,9 @@ def plan(
     store: Store = open_store(places.storage) if exists else MemoryStore(settings.system_clock)
     try:
         found: list[Planned] = []
-        for target in targets_of(store, paths, name):
+        targets = targets_of(store, paths, name)
+        check_directories(targets)
+        for target in targets:
             run = store.find_run(target.name)
             cells = _Cells(chosen)
             if run is None:

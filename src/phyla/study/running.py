@@ -17,6 +17,7 @@ from phyla.study.liveness import others_at_work, take_back
 from phyla.study.opened import OpenedStudy
 from phyla.study.outputs import remove_leftovers
 from phyla.study.results import Results
+from phyla.study.unaggregated import Unaggregated
 from phyla.study.unreported import Unreported
 from phyla.worker import (
     EvaluatedRun,
@@ -146,9 +147,11 @@ def _run(
     # Whoever is told of progress shows what failed.
     failed = {} if on_progress is not None else {"failures": results.failures(settings.system_clock())}
     findings = Findings(results.findings, **failed)
+    unaggregated = Unaggregated(study.name, opened.run, tuple(suite.name for suite in study.rules.suites))
 
     def tick() -> None:
         unreported.look(opened.store, opened.record.id)
+        unaggregated.look(opened.store)
         findings.look()
         if on_progress is not None:
             on_progress(results)
@@ -160,6 +163,7 @@ def _run(
         else:
             finished = _run_here(study, opened, launch.worker_name(), kinds, tick, on_interrupt)
         unreported.look(opened.store, opened.record.id, at_once=True)
+        unaggregated.look(opened.store, at_once=True)
         findings.look(at_once=True)
         opened.client.collect()
         opened.client.recover()

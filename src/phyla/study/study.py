@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, final, overload
 from phyla import plugins
 from phyla.arguments import suggest_arguments
 from phyla.errors import ConfigurationError
+from phyla.evaluation import check_aggregate, suite_named
 from phyla.machine import Rules
 from phyla.population import StoppingRule, Strategy, check_space
 from phyla.records import JsonObject, Objective, StartFrom
@@ -21,6 +22,7 @@ from phyla.study.reconciling import reconcile, stored_config
 from phyla.study.replicates import Replicate, replicate_seed
 from phyla.study.results import ConfigChange, Results
 from phyla.study.starts import checked_starts
+from phyla.study.suites import check_objective
 from phyla.study.unreported import Unreported
 
 if TYPE_CHECKING:
@@ -133,6 +135,7 @@ class Study:
             stopping=tuple(stopping) if isinstance(stopping, Sequence) else (stopping,),
             max_stops=max_stops,
         )
+        _check_aggregates(self.rules)
         for plugin in (self.rules.strategy, *self.rules.stopping):
             check_space(plugin, self.rules.space)
         self.yield_at_report = yield_at_report
@@ -429,6 +432,21 @@ class Study:
             NotImportable: worker processes could not find a function.
         """
         return stored_config(self, references)
+
+
+def _check_aggregates(rules: Rules) -> None:
+    """Make sure that suites can give what objectives name.
+
+    Raises:
+        ConfigurationError: one never does.
+    """
+    for suite in rules.suites:
+        check_objective(suite)
+    if rules.suite_fitness is not None:
+        suite = suite_named(rules.suites, rules.suite_fitness.suite)
+        where = "the objective" if rules.suite_fitness.metric is None else "FromSuite"
+        for name in rules.aggregates.values():
+            check_aggregate(suite, name, where)
 
 
 suggest_arguments(Study)

@@ -11,7 +11,7 @@ from typing import Any
 
 from phyla import plugins
 from phyla.errors import ConfigurationError, UsageError
-from phyla.evaluation import EvalTask, Policy, Suite
+from phyla.evaluation import EvalTask, Policy, Suite, check_aggregate
 from phyla.records import Goal, Maximize, Minimize
 from phyla.study.files import read_file
 
@@ -63,7 +63,8 @@ def chosen_suites(given: Suite | str | Sequence[Suite | str]) -> tuple[Suite, ..
     """Return suites, and those that texts name.
 
     Raises:
-        UsageError: a text names none, there is none at all, or two have the same name.
+        UsageError: a text names none, there is none at all, two have the same name, or one never gives what its
+            objective names.
     """
     many = [given] if isinstance(given, (Suite, str)) else list(given)
     found: list[Suite] = []
@@ -75,7 +76,19 @@ def chosen_suites(given: Suite | str | Sequence[Suite | str]) -> tuple[Suite, ..
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ConfigurationError(f"several suites are called {', '.join(twice)}; give each a name of its own")
+    for suite in found:
+        check_objective(suite)
     return tuple(found)
+
+
+def check_objective(suite: Suite) -> None:
+    """Make sure that a suite can give what its objective names.
+
+    Raises:
+        ConfigurationError: it never does.
+    """
+    if suite.objective is not None:
+        check_aggregate(suite, suite.objective.metric, f"the objective of suite {suite.name!r}")
 
 
 def _suites_in(module: ModuleType) -> tuple[Suite, ...]:

@@ -1,13 +1,14 @@
 """What there is to watch, and under which name."""
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from phyla.errors import ConfigurationError, StudyNotFound
-from phyla.records import StudyRecord
+from phyla.records import StudyRecord, shown
 
 if TYPE_CHECKING:
     from phyla.store import Store
@@ -36,7 +37,7 @@ class Target:
 
 
 def targets_of(store: "Store", paths: str | Path | Sequence[str | Path], name: str | None) -> list[Target]:
-    """Return what to watch: each a directory that exists or may come, or one study of the store.
+    """Return what to watch: each a directory, or one study of the store.
 
     Raises:
         ConfigurationError: the names of runs make no sense.
@@ -59,9 +60,10 @@ def targets_of(store: "Store", paths: str | Path | Sequence[str | Path], name: s
             found.append(Target(name=name or f"{study.name}-watch", study=study))
         elif isinstance(path, str) and "/" not in path and not Path(path).is_dir():
             known = ", ".join(repr(one.name) for one in store.studies()) or "none"
+            where = shown(str(Path(path).absolute()))
             raise StudyNotFound(
-                f"there is neither a directory nor a study {path!r} (studies in {store.url}: {known}); write "
-                f"./{path} to wait for a directory that is not there yet"
+                f"there is neither a directory {where} nor a study {path!r} (studies in {store.url}: {known}); "
+                "check the path, or create the directory that training will write to"
             )
         else:
             directory = Path(path).expanduser().absolute()
@@ -84,6 +86,26 @@ def targets_of(store: "Store", paths: str | Path | Sequence[str | Path], name: s
         if names.count(each) > 1:
             raise ConfigurationError(f"{each!r} is given twice")
     return found
+
+
+def check_directories(targets: Sequence[Target]) -> None:
+    """Make sure that the directories to watch exist.
+
+    Raises:
+        ConfigurationError: one does not; the message names the nearest directory that does.
+    """
+    for target in targets:
+        directory = target.directory
+        if directory is None or directory.is_dir():
+            continue
+        where = shown(str(directory))
+        if directory.exists():
+            raise ConfigurationError(f"{where} is a file; name the directory that holds the checkpoints")
+        existing = next(parent for parent in directory.parents if parent.is_dir())
+        raise ConfigurationError(
+            f"there is no directory {where} ({shown(str(existing))} is there): training has not made it yet, or "
+            f"the path is wrong. Check the path, or create it with: mkdir -p {shlex.quote(str(directory))}"
+        )
 
 
 def _run_name(directory: Path) -> str:

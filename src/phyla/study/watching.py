@@ -19,14 +19,14 @@ from phyla.errors import (
     StoreBusy,
 )
 from phyla.evaluation import Suite, outlines
-from phyla.records import Json, JsonObject, RunKind, RunRecord, RunState
+from phyla.records import EvalEvent, Json, JsonObject, RunKind, RunRecord, RunState
 from phyla.study.changes import Change, Changes, Watched, account
 from phyla.study.interrupting import interrupts
 from phyla.study.opening import sqlite_file
 from phyla.study.outputs import remove_leftovers
 from phyla.study.places import Places
 from phyla.study.suites import chosen_suites
-from phyla.study.targets import Target, targets_of
+from phyla.study.targets import Target, check_directories, targets_of
 
 if TYPE_CHECKING:
     from phyla.api import WorkClient
@@ -96,7 +96,7 @@ def watch(
     """
     from phyla.launchers.runs import open_runs
     from phyla.study.liveness import take_back_run
-    from phyla.watcher import Follow, Following
+    from phyla.watcher import Follow, Following, Watcher
 
     places = Places.of(home, storage, checkpoints)
     _check_workers(workers, places)
@@ -106,10 +106,7 @@ def watch(
         store = _open_store(places)
         stack.callback(store.close)
         targets = targets_of(store, paths, name)
-        if how.once:
-            for target in targets:
-                if target.directory is not None and not target.directory.is_dir():
-                    raise ConfigurationError(f"there is no directory {target.directory}")
+        check_directories(targets)
         for target in targets:
             stack.enter_context(_lock(places, target.name))
         name_of = plugins.reference if workers else plugins.reference_here
@@ -126,9 +123,14 @@ def watch(
             run.controller.backfill()
             with store.evaluations(run.record) as reader:
                 remove_leftovers(reader, Path(run.config.outputs))
-        follow = Follow(_followers(store, opened, targets, places), poll_s=poll_s)
+        followers = _followers(store, opened, targets, places)
+        follow = Follow(followers, poll_s=poll_s)
         stack.callback(follow.stop)
         follow.start()
+        for run, (follower, _) in zip(opened.runs.values(), followers, strict=True):
+            awaited = follower.awaited() if isinstance(follower, Watcher) else None
+            if awaited is not None:
+                on_change(_awaiting(run.record, awaited))
         tell = _Tell(changes, on_change, follow)
         if workers:
             finished = _with_processes(
@@ -318,7 +320,7 @@ def _launch(places: Places, store: "Store", names: Sequence[str]) -> "Launch":
 def _lock(places: Places, run: str) -> Any:
     from phyla.watcher import Lock
 
-    return Lock(places.home / "watch" / f"{run}.lock", run)
+    return Lock(places.watch_lock(run), run)
 
 
 def _config(
@@ -431,6 +433,11 @@ class _Tell:
                 self._on_change(change)
         after = time.monotonic()
         self._next = after + max(TELL_EVERY_S, SHARE * (after - before))
+
+
+def _awaiting(run: RunRecord, what: str) -> Change:
+    event = EvalEvent(run=run.id, kind="awaiting", message=what, created_at=settings.system_clock())
+    return Change(run=run.name, kind="event", event=event)
 
 
 def _specs(

@@ -7,10 +7,10 @@ decides nothing about evaluations.
 
 from phyla.watcher.directory import Directory
 from phyla.watcher.follow import Follow
-from phyla.watcher.formats import FORMATS, get_format
+from phyla.watcher.formats import FORMATS, get_format, step_rule
 from phyla.watcher.found import CheckpointFormat, Found
 from phyla.watcher.identity import Identity, identity
-from phyla.watcher.lock import Lock
+from phyla.watcher.lock import Lock, holder
 from phyla.watcher.sink import Follower, Sink
 from phyla.watcher.snapshots import Mode, clean, snapshot_name, take, unchanged
 from phyla.watcher.sources import DirectorySources
@@ -36,8 +36,10 @@ __all__ = [
     "Watcher",
     "clean",
     "get_format",
+    "holder",
     "identity",
     "snapshot_name",
+    "step_rule",
     "take",
     "unchanged",
 ]

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, final
 
+from phyla.watcher.step import StepFrom
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,13 +19,14 @@ class Found:
         paths: files and directories that belong to it, relative to the root.
         ready: its writer has finished, as far as its format can tell.
         why: what it waits for, what is wrong with it, or what made it ready.
-        bad: it is damaged, or its writer died: not to be evaluated until its fingerprint changes.
+        bad: it is damaged or unreadable, or its writer died: not to be evaluated until that changes.
         fingerprint: changes whenever a file is added, removed, replaced, resized or written to.
         size_bytes: sum of its files.
         modified_at: newest change of its files by the file system's clock, in seconds since the epoch.
         first_seen: `now` of the scan that saw it first.
         unchanged_since: `now` of the scan that saw this fingerprint first; `modified_at` for what was
             already old when it was first seen.
+        unreadable: the system refused to show it; that may end without any change of its fingerprint.
     """
 
     name: str
@@ -37,6 +40,7 @@ class Found:
     modified_at: float
     first_seen: float
     unchanged_since: float
+    unreadable: bool = False
 
 
 class CheckpointFormat(Protocol):
@@ -50,6 +54,16 @@ class CheckpointFormat(Protocol):
     @property
     def quiet_s(self) -> float:
         """Seconds without a change after which time decides."""
+        ...
+
+    @property
+    def step(self) -> StepFrom:
+        """Where steps come from."""
+        ...
+
+    @property
+    def awaits(self) -> str:
+        """What it takes for a checkpoint, in words."""
         ...
 
     def scan(self, root: Path, *, now: float, previous: Mapping[str, Found]) -> list[Found]:

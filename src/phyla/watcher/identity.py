@@ -9,6 +9,7 @@ from typing import Literal, final
 from phyla.checkpoints.digests import digests
 from phyla.checkpoints.tree import Entry
 from phyla.errors import CheckpointChanged, CheckpointGone
+from phyla.records import shown
 from phyla.watcher.found import Found
 from phyla.watcher.listing import File, Listing, listing
 
@@ -53,7 +54,7 @@ def identity(root: Path, found: Found, *, content: bool = False) -> Identity:
     try:
         found_digests = _digest(root, listed.files)
     except FileNotFoundError as error:
-        raise CheckpointGone(f"checkpoint {found.name} was deleted while it was read: {error}") from error
+        raise CheckpointGone(f"checkpoint {shown(found.name)} was deleted while it was read: {error}") from error
     look_again(root, found)
     if found.paths == tuple(file.relative for file in listed.files[:1]) and len(listed.files) == 1:
         return Identity(kind="content", value=found_digests[0], weak=False)
@@ -76,12 +77,12 @@ def look_again(root: Path, found: Found) -> Listing:
         listed = listing(root, found.paths)
     except FileNotFoundError as error:
         raise CheckpointGone(
-            f"checkpoint {found.name} in {root} was deleted after it was found: {error}"
+            f"checkpoint {shown(found.name)} in {root} was deleted after it was found: {error}"
         ) from error
     if listed.fingerprint != found.fingerprint:
         if not listed.files:
             raise CheckpointGone(
-                f"checkpoint {found.name} in {root} was deleted after it was found: it is empty now"
+                f"checkpoint {shown(found.name)} in {root} was deleted after it was found: it is empty now"
             )
         raise changed(root, found, listed)
     return listed
@@ -90,9 +91,9 @@ def look_again(root: Path, found: Found) -> Listing:
 def changed(root: Path, found: Found, listed: Listing) -> CheckpointChanged:
     """Return the error for files that are not what was found."""
     return CheckpointChanged(
-        f"checkpoint {found.name} in {root} was written to after it was found: it had {found.size_bytes} bytes, "
-        f"last changed at {found.modified_at:.3f}, now {listed.size_bytes} at {listed.modified_ns / 1e9:.3f}; "
-        "scan again, and take what is found then"
+        f"checkpoint {shown(found.name)} in {root} was written to after it was found: it had {found.size_bytes} "
+        f"bytes, last changed at {found.modified_at:.3f}, now {listed.size_bytes} at "
+        f"{listed.modified_ns / 1e9:.3f}; scan again, and take what is found then"
     )
 
 

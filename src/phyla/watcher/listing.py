@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, final
 
 from phyla.errors import CheckpointStorageFailed
+from phyla.records import shown
 
 TEMPORARY_ENDINGS = (".tmp", ".temp", ".part", ".partial", ".incomplete", ".crdownload", ".lock", ".swp", "~")
 TEMPORARY_STARTS = (".", "tmp-", "tmp_")
@@ -165,7 +166,7 @@ def _file(relative: str, status: os.stat_result) -> File:
 
 
 def _problem(path: str, error: OSError) -> str:
-    return f"{path} cannot be looked at: {error.strerror or error}"
+    return f"{shown(path)} cannot be looked at: {error.strerror or error}"
 
 
 @final
@@ -235,6 +236,11 @@ class Root:
             return _look(os.fspath(self.path), path)
         except FileNotFoundError:
             return None
+
+    def is_closed(self, folder: str) -> bool:
+        """Return whether the system refuses to list one of its directories, and nothing in it is known."""
+        found = self.listing((folder,))
+        return found is not None and bool(found.problems) and not found.files
 
     def inside(self, folder: str) -> tuple[str, ...]:
         """Return the paths of the files below one of its directories, relative to that directory."""

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self, final
@@ -12,6 +13,49 @@ try:
     import fcntl
 except ImportError:  # Windows: nothing keeps two watchers apart there.
     fcntl = None  # type: ignore[assignment]  # a module that is missing here
+
+
+TRIES = 5
+TRY_AGAIN_S = 0.05
+"""Between two tries: `holder` holds the lock for a moment, too."""
+
+
+def holder(path: Path) -> str | None:
+    """Return which process of this machine holds the lock of a run; None if none does, or it cannot be told.
+
+    Args:
+        path: the lock's file.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        if fcntl is not None:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _who(descriptor)
+    except OSError:
+        # Its file system has no locks.
+        return None
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def _lock(descriptor: int) -> None:
+    for left in reversed(range(TRIES)):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if not left:
+                raise
+        time.sleep(TRY_AGAIN_S)
+
+
+def _who(descriptor: int) -> str:
+    return os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
 
 
 @final
@@ -31,9 +75,9 @@ class Lock:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         if fcntl is not None:
             try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _lock(self._descriptor)
             except OSError as error:
-                who = os.read(self._descriptor, 200).decode(errors="replace").strip() or "another process"
+                who = _who(self._descriptor)
                 os.close(self._descriptor)
                 raise RunFollowed(
                     f"run {run!r} is followed by {who} already (lock file {path}); stop that one first, or add "

@@ -16,6 +16,7 @@ from typing import Literal, get_args
 
 from phyla.errors import CheckpointChanged, CheckpointGone, CheckpointStorageFailed, ConfigurationError
 from phyla.failpoints import failpoint
+from phyla.records import shown
 from phyla.watcher.found import Found
 from phyla.watcher.identity import changed, look_again
 from phyla.watcher.listing import Listing, listing
@@ -176,7 +177,8 @@ def _fill(root: Path, found: Found, listed: Listing, staged: Path, mode: Mode) -
                     "snapshots that are being taken"
                 ) from error
             raise CheckpointGone(
-                f"checkpoint {found.name} in {root} was deleted while it was taken: {file.relative} is gone"
+                f"checkpoint {shown(found.name)} in {root} was deleted while it was taken: "
+                f"{shown(file.relative)} is gone"
             ) from error
         except OSError as error:
             if mode == "link" and error.errno in _NO_LINKS:
@@ -210,7 +212,7 @@ def _rename(staged: Path, final: Path, found: Found) -> None:
             raise CheckpointStorageFailed(f"{staged} cannot be renamed to {final.name}: {error}") from error
         if not unchanged(_entrance(final, found), found):
             raise CheckpointChanged(
-                f"an older snapshot {final} of checkpoint {found.name} was written to through its links; "
+                f"an older snapshot {final} of checkpoint {shown(found.name)} was written to through its links; "
                 "clean it away once nothing uses it, and scan again"
             ) from error
         shutil.rmtree(staged, ignore_errors=True)

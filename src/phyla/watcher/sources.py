@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import final
 
 from phyla.errors import CheckpointChanged, CheckpointGone
-from phyla.records import Seen
+from phyla.records import Seen, shown
 from phyla.watcher.found import Found
 from phyla.watcher.listing import listing
 from phyla.watcher.snapshots import unchanged
@@ -50,10 +50,12 @@ class DirectorySources:
             if unchanged(given, found_of(seen)):
                 return
             if not given.exists():
-                raise CheckpointGone(f"the snapshot of checkpoint {seen.name} was deleted during evaluation")
+                raise CheckpointGone(
+                    f"the snapshot of checkpoint {shown(seen.name)} was deleted during evaluation"
+                )
             raise CheckpointChanged(
-                f"checkpoint {seen.name} was changed during evaluation: its files were overwritten in place, and "
-                "a snapshot of links changes with them; use snapshots of copies for such a writer"
+                f"checkpoint {shown(seen.name)} was changed during evaluation: its files were overwritten in "
+                "place, and a snapshot of links changes with them; use snapshots of copies for such a writer"
             )
         self._check_original(seen, "during evaluation")
 
@@ -61,11 +63,11 @@ class DirectorySources:
         try:
             listed = listing(self._root, seen.paths)
         except FileNotFoundError as error:
-            raise CheckpointGone(f"checkpoint {seen.name} was deleted {when}") from error
+            raise CheckpointGone(f"checkpoint {shown(seen.name)} was deleted {when}") from error
         if listed.fingerprint != seen.fingerprint:
             if not listed.files:
-                raise CheckpointGone(f"checkpoint {seen.name} was deleted {when}")
-            raise CheckpointChanged(f"checkpoint {seen.name} was changed {when}")
+                raise CheckpointGone(f"checkpoint {shown(seen.name)} was deleted {when}")
+            raise CheckpointChanged(f"checkpoint {shown(seen.name)} was changed {when}")
 
 
 def found_of(seen: Seen) -> Found:

@@ -8,15 +8,42 @@ from typing import Self, final
 
 from phyla.errors import ConfigurationError
 
-_INTEGER = re.compile(r"\d+")
-_SUFFIX = re.compile(r"(?<=.)\.[A-Za-z][A-Za-z0-9]{0,11}$")
+_SUFFIX = re.compile(r"(?<=.)\.[A-Za-z][A-Za-z0-9]{0,11}\Z", re.DOTALL)
 DIGITS_AT_MOST = 18
+
+_KEYS = ("step", "iteration", "checkpoint", "epoch")
+"""Words before a step, the most telling one first."""
+_KEYED = re.compile(
+    r"(?P<word>(?P<step>(?:global[-_.]?)?steps?)|(?P<iteration>iter(?:ation)?s?)|(?P<checkpoint>checkpoint|ckpt)"
+    r"|(?P<epoch>epochs?))[-_=.]{0,2}(?P<digits>[0-9]+)",
+    re.IGNORECASE,
+)
+_INTEGER = re.compile(r"[0-9]+")
+_TIME = r"(?:[-_.T ]?[012][0-9](?P<dot>[-_.:h]?)[0-5][0-9](?P=dot)[0-5][0-9]|[-_.T ][012][0-9][-:h][0-5][0-9])"
+_DAY = r"(?:19|20)[0-9]{2}(?P<bar>[-_.]?)(?:0[1-9]|1[0-2])(?P=bar)(?:0[1-9]|[12][0-9]|3[01])"
+_NEVER = (
+    re.compile(r"(?<![0-9A-Za-z])[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?![0-9A-Za-z])", re.IGNORECASE),
+    re.compile(rf"(?<![0-9]){_DAY}{_TIME}(?![0-9])"),
+    re.compile(r"(?<![0-9])(?:19|20)[0-9]{2}([-_.])(?:0[1-9]|1[0-2])\1(?:0[1-9]|[12][0-9]|3[01])(?![0-9])"),
+    re.compile(
+        r"(?<![0-9a-z])(?=[0-9a-f]*(?:[0-9][a-f]+[0-9]|[a-f][0-9]+[a-f]))[0-9a-f]{7,}(?![0-9a-z])", re.IGNORECASE
+    ),
+    re.compile(
+        r"[0-9]+(?:\.[0-9]+)+(?:e[-+]?[0-9]+)?|[0-9]+e[-+][0-9]+|(?<![0-9a-z])[0-9]+e[0-9]+(?![0-9a-z])",
+        re.IGNORECASE,
+    ),
+)
+"""What has digits and is no step: UUIDs, dates with a time, dates, hashes, decimals."""
+_COMPACT_DAY = re.compile(r"(?<![0-9])(?:19|20)[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])(?![0-9])")
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFrom:
-    """Tells the step of a checkpoint, by default the last integer in the last part of its name.
+    """Tells the step of a checkpoint, by default from the last part of its name.
+
+    There it is the integer after `step` or `global_step`, else after `iter`, `iteration`, `checkpoint`, `ckpt` or
+    `epoch`, else the last integer. Decimals, dates and hashes are passed over.
 
     Attributes:
         pattern: a regular expression with a group `step`, searched for in the whole name.
@@ -55,28 +82,52 @@ class StepFrom:
 
     def of_name(self, name: str) -> int | None:
         """Return the step that a name tells; None where it tells none."""
+        return self._read(name)[0]
+
+    def rule(self, name: str) -> str:
+        """Say in words where the step of a checkpoint of this name comes from."""
+        return self._read(name)[1]
+
+    def _read(self, name: str) -> tuple[int | None, str]:
+        if self.file is not None:
+            return None, f"{'.'.join(self.keys)} in {self.file}"
         if self.pattern is not None:
             found = self.pattern.search(name)
             text = found.group("step") if found else None
-            return _integer(text) if text is not None else None
-        integers = _INTEGER.findall(_SUFFIX.sub("", name.rpartition("/")[2]))
-        return _integer(integers[-1]) if integers else None
+            rule = f"the regular expression {self.pattern.pattern}"
+            return (None, f"unknown: {rule} does not fit") if text is None else (_integer(text), rule)
+        last = _SUFFIX.sub("", name.rpartition("/")[2])
+        for pattern in _NEVER:
+            last = pattern.sub(lambda found: "~" * len(found[0]), last)
+        keyed = {key: match for match in _KEYED.finditer(last) for key in _KEYS if match[key]}
+        for key in _KEYS:
+            step = _integer(keyed[key]["digits"]) if key in keyed else None
+            if step is not None:
+                return step, f"the number after {keyed[key]['word']!r} in the name"
+        for text in reversed(_INTEGER.findall(_COMPACT_DAY.sub("~", last))):
+            step = _integer(text)
+            if step is not None:
+                return step, "the last whole number in the name"
+        return None, "unknown: the name has no whole number; decimals, dates and hashes do not count"
 
     def of_content(self, folder: Path) -> int:
         """Return the step that the JSON file tells.
 
         Raises:
-            OSError: the file is missing, or cannot be read.
-            ValueError: it is cut off, or has no integer there.
+            OSError: the file cannot be read.
+            ValueError: it is missing or cut off, or has no integer of at least 0 there.
         """
         if self.file is None:
             raise ValueError("no file is named to read the step from")
-        value = json.loads((folder / self.file).read_bytes())
+        try:
+            value = json.loads((folder / self.file).read_bytes())
+        except FileNotFoundError:
+            raise ValueError(f"{self.file}, which holds the step, is missing") from None
         for key in self.keys:
             value = value.get(key) if isinstance(value, dict) else None
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        if not isinstance(value, int) or isinstance(value, bool):
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 10**DIGITS_AT_MOST:
             raise ValueError(f"{self.file} has {value!r} at {'.'.join(self.keys)}, which is no step")
         return value
 

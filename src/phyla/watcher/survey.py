@@ -1,13 +1,11 @@
 """From verdicts and time to what was found; the part that all formats share."""
 
-import struct
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, final
 
+from phyla.records import shown
 from phyla.watcher.found import Found
 from phyla.watcher.listing import GONE, Listing, Root
 from phyla.watcher.listing import listing as look
@@ -18,21 +16,6 @@ QUIET_S = 30.0
 OLD_S = 3600.0
 """What had not changed for this long when it was first seen counts as quiet: clocks of file servers are
 wrong by seconds or minutes, not by hours."""
-
-_DAMAGE = (
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    ArithmeticError,
-    RecursionError,
-    EOFError,
-    NotImplementedError,
-    MemoryError,
-    struct.error,
-    zipfile.BadZipFile,
-    zlib.error,
-)
 
 Judge = Callable[[Path, Listing], Verdict]
 
@@ -89,7 +72,7 @@ def survey(selection: Selection, path: Path, *, now: float, previous: Mapping[st
         before = previous.get(candidate.name)
         if (
             before is not None
-            and (before.ready or before.bad)
+            and (before.ready or (before.bad and not before.unreadable))
             and before.fingerprint == fingerprint
             and before.paths == candidate.paths
             and not listed.problems
@@ -119,18 +102,20 @@ def _judged(
         why = f"nothing changed for {selection.quiet_s:g} s ({why})"
     elif verdict.finish is Finish.PARTIAL and quiet:
         why = f"{why}; nothing changed for {selection.quiet_s:g} s, so its writer died or it is damaged"
+    unreadable = verdict.finish is Finish.UNREADABLE
     return Found(
         name=candidate.name,
         step=step,
         paths=candidate.paths,
         ready=verdict.finish is Finish.COMPLETE or (verdict.finish is Finish.SETTLING and quiet),
         why=why,
-        bad=verdict.finish is Finish.PARTIAL and quiet,
+        bad=quiet and (unreadable or verdict.finish is Finish.PARTIAL),
         fingerprint=fingerprint,
         size_bytes=listed.size_bytes,
         modified_at=modified_at,
         first_seen=now if before is None else before.first_seen,
         unchanged_since=since,
+        unreadable=unreadable,
     )
 
 
@@ -139,7 +124,7 @@ def _verdict(
 ) -> tuple[Verdict, int | None]:
     step = candidate.step if candidate.step is not None else selection.step.of_name(candidate.name)
     if listed.problems:
-        return Verdict.waiting(listed.problems[0]), step
+        return Verdict.unreadable(listed.problems[0]), step
     if not listed.files:
         return Verdict.waiting("there is no file in it"), step
     try:
@@ -152,12 +137,11 @@ def _verdict(
             # What was judged is then not what the fingerprint says.
             verdict = Verdict.waiting("it changed while it was looked at")
     except GONE as error:
-        return Verdict.waiting(f"{error.filename or error} is missing or vanished while it was looked at"), step
+        name = shown(str(error.filename or error))
+        return Verdict.waiting(f"{name} is missing or vanished while it was looked at"), step
     except OSError as error:
-        # A permission may be granted without changing the fingerprint, so this never makes it bad.
-        return Verdict.waiting(
-            f"{error.filename or candidate.name} cannot be read: {error.strerror or error}"
-        ), step
-    except _DAMAGE as error:
+        name = shown(str(error.filename or candidate.name))
+        return Verdict.unreadable(f"{name} cannot be read: {error.strerror or error}"), step
+    except Exception as error:  # noqa: BLE001  # whatever damaged content makes libraries raise, others go on
         return Verdict.partial(f"it cannot be understood: {type(error).__name__}: {error}"), step
     return verdict, step

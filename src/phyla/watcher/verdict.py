@@ -17,6 +17,8 @@ class Finish(IntEnum):
     """Something is missing or damaged: bad once nothing changed for the quiet period."""
     WAITING = 3
     """It cannot be told, however long nothing changes."""
+    UNREADABLE = 4
+    """The system refuses to show it: bad once nothing changed for the quiet period, and looked at again."""
 
 
 @final
@@ -51,6 +53,11 @@ class Verdict:
     def waiting(cls, why: str) -> Self:
         """It cannot be told yet."""
         return cls(Finish.WAITING, why)
+
+    @classmethod
+    def unreadable(cls, why: str) -> Self:
+        """The system refuses to show it."""
+        return cls(Finish.UNREADABLE, why)
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:

@@ -11,10 +11,12 @@ from phyla.errors import (
     CheckpointGone,
     CheckpointStorageFailed,
     ConfigurationError,
+    StoreBusy,
     StoreError,
+    StoreUnavailable,
 )
 from phyla.machine import Observed
-from phyla.records import RunRecord, Seen, SeenState
+from phyla.records import RunRecord, Seen, SeenState, shown
 from phyla.settings import Clock, system_clock
 from phyla.watcher.best import link_best
 from phyla.watcher.found import CheckpointFormat, Found
@@ -109,6 +111,7 @@ class Watcher:
         self._changed_at = self._began
         self._missed: set[str] = set()
         self._tried_at: dict[str, float] = {}
+        self._refused: dict[str, str] = {}
         self._waiting: set[str] = set()
         self._unlistable = ""
         self._ending_since: float | None = None
@@ -154,6 +157,26 @@ class Watcher:
         self._looks += 1
         self._perhaps_end(found, now, done=done)
 
+    def awaited(self) -> str | None:
+        """Say what the directory lacks, after a look; None if a checkpoint was seen, or nothing is waited for."""
+        if self._newest or self._following.once or self.ended:
+            return None
+        where = shown(str(self._root))
+        unfinished = next(iter(self._previous.values()), None)
+        other = [*_entries(self._root)]
+        if unfinished is not None:
+            has = f"no checkpoint in {where} is finished yet: {shown(unfinished.name)}: {unfinished.why}"
+        elif other:
+            has = (
+                f"nothing in {where} is a checkpoint of format {self._kind.name}, not even {shown(other[0])}; "
+                f"waiting for {self._kind.awaits}"
+            )
+        else:
+            has = f"{where} is empty; waiting for {self._kind.awaits} (format {self._kind.name})"
+        idle_s = self._following.idle_s
+        end = f", or nothing new comes for {idle_s:g} s" if idle_s is not None else ""
+        return f"{has}; watching ends when a file {self._following.done} is there{end}"
+
     # What is new
 
     def _refresh(self) -> None:
@@ -189,12 +212,39 @@ class Watcher:
         return told
 
     def _observe(self, batch: list[Observed]) -> None:
-        if batch:
+        if not batch:
+            return
+        try:
             self._sink.observe(batch)
-            self._refresh()
+        except (StoreBusy, StoreUnavailable):
+            raise
+        except Exception as error:  # noqa: BLE001  # it is about one of them, and the others go on
+            if len(batch) == 1:
+                self._put_aside(batch[0], error)
+            else:
+                for each in batch:
+                    self._observe([each])
+                return
+        self._refresh()
+
+    def _put_aside(self, found: Observed, error: Exception) -> None:
+        """Quarantine a checkpoint that the store did not take; without its row if it does not take that either.
+
+        Raises:
+            StoreError: the store takes nothing at all.
+        """
+        why = f"it could not be noted: {type(error).__name__}: {error}"
+        self._tried_at[found.name] = self._clock()
+        try:
+            self._sink.observe([replace(found, step=-1, error=why)])
+        except (StoreBusy, StoreUnavailable):
+            raise
+        except Exception:  # noqa: BLE001  # this note is all that can be said of it
+            self._sink.note("quarantined", f"{shown(found.name)} cannot be evaluated: {why}")
+            self._refused[found.name] = found.fingerprint
 
     def _is_news(self, item: Found, now: float) -> bool:
-        if not (item.ready or item.bad):
+        if not (item.ready or item.bad) or self._refused.get(item.name) == item.fingerprint:
             return False
         before = self._newest.get(item.name)
         if before is None or before.fingerprint != item.fingerprint:
@@ -283,7 +333,7 @@ class Watcher:
         missing = [seen for name, seen in self._newest.items() if name not in found]
         self._missed.update(seen.name for seen in missing)
         lost = {
-            seen.id: f"{seen.name} was deleted before its turn"
+            seen.id: f"{shown(seen.name)} was deleted before its turn"
             for seen in missing
             if seen.state is SeenState.READY and not (seen.snapshot and Path(seen.path).exists())
         }
@@ -353,7 +403,7 @@ class Watcher:
         except OSError as error:
             self._warn_once("best", f"links to the best checkpoints cannot be made in {self._best}: {error}")
         loose = {
-            seen.id: f"{seen.name} was deleted, and nothing needs its snapshot any more"
+            seen.id: f"{shown(seen.name)} was deleted, and nothing needs its snapshot any more"
             for seen in self._rows.values()
             if seen.state is SeenState.READY and seen.snapshot and seen.id not in held and self._is_lost(seen)
         }
@@ -364,7 +414,9 @@ class Watcher:
         names = {
             Path(self._rows[number].path).relative_to(self._snapshots).parts[0]
             for number in kept
-            if number in self._rows and self._rows[number].snapshot
+            if number in self._rows
+            and self._rows[number].snapshot
+            and Path(self._rows[number].path).is_relative_to(self._snapshots)
         }
         try:
             clean(self._snapshots, names)
@@ -375,6 +427,13 @@ class Watcher:
         if kind not in self._warned:
             self._warned.add(kind)
             self._sink.note(kind, message)
+
+
+def _entries(root: Path) -> list[str]:
+    try:
+        return sorted(entry.name for entry in root.iterdir())
+    except OSError:
+        return []
 
 
 def _age(item: Found) -> tuple[float, int, str]:

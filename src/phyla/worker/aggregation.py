@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from phyla import plugins
 from phyla.api import GroupResults, WorkClient
+from phyla.arguments import suggestion
 from phyla.errors import ConfigurationError, PhylaError
 from phyla.evaluation import Comparison, Estimate, Suite, TaskResult, aggregate, compare, decode, merged
 from phyla.machine import ClaimedEvaluation, Evaluated
@@ -168,10 +169,10 @@ def _is_better(suite: Suite, values: Mapping[str, Estimate], former: Group | Non
     assert suite.objective is not None
     mine = values.get(suite.objective.metric)
     if mine is None:
-        known = ", ".join(sorted(values)) or "none"
+        name = suite.objective.metric
         raise ConfigurationError(
-            f"suite {suite.name!r} has no aggregate {suite.objective.metric!r}, which its objective names; it "
-            f"gives {known}"
+            f"suite {suite.name!r} has no aggregate {name!r}, which its objective names; "
+            f"{suggestion(name, sorted(values))}"
         )
     order = suite.objective.order(mine.value)
     if former is None:

@@ -188,4 +188,4 @@ def test_an_aggregate_that_the_suite_does_not_give_stops_the_study_with_its_name
     one = EvaluatedStudy(rules, lambda weights, trial: weights, lambda weights, work: weights)
     ended = one.run_serially()
     assert ended.state is StudyState.FAILED
-    assert "no aggregate 'speed', which the objective names; it gives x_mean" in str(ended.message)
+    assert "no aggregate 'speed', which the objective names; the names are 'x_mean'" in str(ended.message)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, final
 
 from phyla.machine import AnyCommand, EvalCommand
-from phyla.records import EvalAttempt, EvalEvent, EvalResult, EvalTaskRecord, Group, RunRecord, Seen
+from phyla.records import EvalAttempt, EvalEvent, EvalResult, EvalTaskRecord, Group, RunRecord, Seen, storable
 from phyla.store.evaluation import NEWEST_DURATIONS
 from phyla.store.sql.backend import Backend, Cursor
 from phyla.store.sql.evaluation_rows import (
@@ -109,7 +109,7 @@ class SqlEvaluation:
 
     def find_seen(self, name: str, index: int = 0) -> Seen | None:
         """Return the newest version of a checkpoint."""
-        row = self._one(self._sql.find_seen, k_name=name, k_place=index)
+        row = self._one(self._sql.find_seen, k_name=storable(name), k_place=index)
         return None if row is None else seen_record(row)
 
     def newest_seen(self) -> Seen | None:

@@ -17,6 +17,8 @@ from phyla.records import (
     RunState,
     Seen,
     SeenState,
+    restored,
+    storable,
 )
 from phyla.store.sql.codec import decode, encode
 from phyla.store.sql.rows import ATTEMPT_STATES, TRIAL_STATES, Row, Values, text
@@ -99,7 +101,7 @@ def run_record(row: Row) -> RunRecord:
         name=row[1],
         kind=RunKind(row[2]),
         study=row[3],
-        location=row[4],
+        location=restored(row[4]),
         state=RunState(row[5]),
         config=decode(row[6]),
         created_at=row[7],
@@ -132,7 +134,7 @@ def seen_record(row: Row) -> Seen:
         id=row[0],
         run=row[1],
         number=row[2],
-        name=row[3],
+        name=restored(row[3]),
         index=row[4],
         step=row[5],
         branch=row[6],
@@ -140,7 +142,7 @@ def seen_record(row: Row) -> Seen:
         identity=row[8],
         weak=bool(row[9]),
         fingerprint=row[10],
-        path=row[11],
+        path=restored(row[11]),
         paths=tuple(decode(row[12])),
         snapshot=bool(row[13]),
         size_bytes=row[14],
@@ -156,7 +158,7 @@ def seen_values(seen: Seen) -> Values:
     return {
         "run": seen.run,
         "number": seen.number,
-        "name": seen.name,
+        "name": storable(seen.name),
         "place": seen.index,
         "step": seen.step,
         "branch": seen.branch,
@@ -164,7 +166,7 @@ def seen_values(seen: Seen) -> Values:
         "identity": seen.identity,
         "weak": seen.weak,
         "fingerprint": seen.fingerprint,
-        "path": seen.path,
+        "path": storable(seen.path),
         "paths": encode(list(seen.paths)) if seen.paths else "[]",
         "snapshot": seen.snapshot,
         "size_bytes": seen.size_bytes,

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, final
 
 from phyla.errors import StoreError, StudyNotFound
-from phyla.records import JsonObject, MemberState, RunKind, RunRecord, RunState, StudyRecord, StudyState
+from phyla.records import JsonObject, MemberState, RunKind, RunRecord, RunState, StudyRecord, StudyState, storable
 from phyla.store.contract import StoreIdentity
 from phyla.store.sql.backend import Backend, Cursor, Session, StudyLock
 from phyla.store.sql.codec import encode
@@ -152,7 +152,7 @@ class SqlStore:
                     "name": name,
                     "kind": kind.value,
                     "study": study,
-                    "location": location,
+                    "location": storable(location),
                     "state": RunState.FOLLOWING.value,
                     "config": encode(config),
                     "created_at": self._backend.now(cursor),

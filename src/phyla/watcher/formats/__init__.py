@@ -62,6 +62,18 @@ def get_format(name: str, *, step: StepFrom | str | None = None, **options: obje
     return make(**options)
 
 
+def step_rule(kind: CheckpointFormat, name: str) -> str:
+    """Say in words where the step of a checkpoint comes from.
+
+    Args:
+        kind: what checkpoints look like.
+        name: of the checkpoint.
+    """
+    if isinstance(kind, Steps) and kind.step == StepFrom():
+        return "the digits where its template has {step}"
+    return kind.step.rule(name)
+
+
 __all__ = [
     "FORMATS",
     "Auto",
@@ -74,4 +86,5 @@ __all__ = [
     "Steps",
     "TorchFiles",
     "get_format",
+    "step_rule",
 ]

@@ -52,6 +52,7 @@ class Auto:
     """
 
     name: ClassVar[str] = "auto"
+    awaits: ClassVar[str] = "what PyTorch, safetensors, the Trainer of transformers or Orbax write"
     quiet_s: float = QUIET_S
     step: StepFrom = field(default_factory=StepFrom)
 
@@ -80,6 +81,9 @@ class Auto:
 def _folder(root: Root, folder: str, orbax_judge: Judge) -> Candidate | None:
     here = frozenset(path for path in root.inside(folder) if "/" not in path)
     step = step_of(folder)
+    if root.is_closed(folder) and StepFrom().of_name(folder) is not None:
+        # It is told with the reason; other directories may be nobody's business, as lost+found is.
+        return Candidate(name=folder, paths=(folder,), judge=check_all)
     if step is not None and here & _TRAINER:
         return Candidate(name=folder, paths=(folder,), judge=trainer_judge(folder, step))
     if orbax.is_orbax(root, folder):

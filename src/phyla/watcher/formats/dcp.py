@@ -28,6 +28,7 @@ class Distributed:
     """
 
     name: ClassVar[str] = "dcp"
+    awaits: ClassVar[str] = "directories of torch.distributed.checkpoint, once .metadata is in them"
     quiet_s: float = QUIET_S
     step: StepFrom = field(default_factory=StepFrom)
 

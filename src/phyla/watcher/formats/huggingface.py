@@ -35,6 +35,7 @@ class HuggingFace:
     """
 
     name: ClassVar[str] = "huggingface"
+    awaits: ClassVar[str] = "directories checkpoint-N, once trainer_state.json is in them"
     quiet_s: float = QUIET_S
     step: StepFrom = field(default_factory=StepFrom)
 

@@ -42,6 +42,12 @@ class Marker:
                 f"marker {self.marker!r} is no name of a file; write one such as DONE, or {PLACE}.done"
             )
 
+    @property
+    def awaits(self) -> str:
+        """What it takes for a checkpoint, in words."""
+        inside = "" if PLACE in self.marker else f" with {self.marker} in it, or"
+        return f"any file or directory{inside} with {self._beside('NAME')} beside it"
+
     def scan(self, root: Path, *, now: float, previous: Mapping[str, Found]) -> list[Found]:
         """Look through a directory; see `CheckpointFormat.scan`."""
         return survey(self, root, now=now, previous=previous)

@@ -42,6 +42,7 @@ class Orbax:
     """
 
     name: ClassVar[str] = "orbax"
+    awaits: ClassVar[str] = "directories of steps that Orbax has committed"
     quiet_s: float = QUIET_S
     step: StepFrom = field(default_factory=StepFrom)
 

@@ -25,6 +25,7 @@ class Quiet:
     """
 
     name: ClassVar[str] = "quiet"
+    awaits: ClassVar[str] = "any file or directory, once nothing about it changes any more"
     quiet_s: float = QUIET_S
     step: StepFrom = field(default_factory=StepFrom)
 

@@ -32,6 +32,7 @@ class Safetensors:
     """
 
     name: ClassVar[str] = "safetensors"
+    awaits: ClassVar[str] = "files *.safetensors, or directories of them"
     quiet_s: float = QUIET_S
     step: StepFrom = field(default_factory=StepFrom)
 

@@ -44,6 +44,11 @@ class Steps:
                 "and no slash, for example ['params_{step}', 'optimizer_{step}']"
             )
 
+    @property
+    def awaits(self) -> str:
+        """What it takes for a checkpoint, in words."""
+        return f"entries named {' and '.join(self.templates)}"
+
     def scan(self, root: Path, *, now: float, previous: Mapping[str, Found]) -> list[Found]:
         """Look through a directory; see `CheckpointFormat.scan`."""
         return survey(self, root, now=now, previous=previous)

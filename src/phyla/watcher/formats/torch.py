@@ -39,6 +39,7 @@ class TorchFiles:
     """
 
     name: ClassVar[str] = "torch"
+    awaits: ClassVar[str] = "files *.pt, *.pth, *.ckpt or *.bin"
     quiet_s: float = QUIET_S
     step: StepFrom = field(default_factory=StepFrom)
 

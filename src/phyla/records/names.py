@@ -1,0 +1,54 @@
+r"""Names of files as text that every database holds and every terminal shows.
+
+A file system allows any bytes in a name but `/` and NUL. Python reads bytes that are not UTF-8 as lone surrogates,
+which no database and no encoder accepts. Both functions write them, and each backslash, as an escape that
+`restored` undoes: the byte 0xff becomes `\xff`.
+"""
+
+import re
+
+_UNSTORABLE = re.compile(r"[\\\0\ud800-\udfff]")
+_ESCAPE = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8})|(\\))")
+_BYTES = 0xDC00
+"""What Python adds to a byte that is not UTF-8."""
+_JOINER = "\u200d"
+"""Stands inside emoji, and does nothing elsewhere."""
+
+
+def storable(name: str) -> str:
+    """Return a name as every database can hold it; `restored` gives it back."""
+    return _UNSTORABLE.sub(lambda found: _escape(found[0]), name)
+
+
+def shown(name: str) -> str:
+    """Return a name on one line, with an escape for whatever a terminal would obey or could not show."""
+    if name.isprintable() and "\\" not in name:
+        return name
+    return "".join(_escape(c) if c == "\\" or not (c.isprintable() or c == _JOINER) else c for c in name)
+
+
+def restored(text: str) -> str:
+    """Return the name of which `storable` or `shown` made a text."""
+    return _ESCAPE.sub(_restore, text) if "\\" in text else text
+
+
+def _escape(character: str) -> str:
+    if character == "\\":
+        return "\\\\"
+    code = ord(character)
+    if _BYTES + 0x80 <= code <= _BYTES + 0xFF:
+        return f"\\x{code - _BYTES:02x}"
+    if code < 0x80:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+def _restore(found: "re.Match[str]") -> str:
+    byte, short, long, backslash = found.groups()
+    if backslash:
+        return "\\"
+    if byte:
+        code = int(byte, 16)
+        return chr(code if code < 0x80 else _BYTES + code)
+    code = int(short or long, 16)
+    return chr(code) if code <= 0x10FFFF else found[0]

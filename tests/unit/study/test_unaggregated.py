@@ -1,0 +1,91 @@
+"""A suite of a study whose objective names what it does not give."""
+
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import phyla
+from phyla.errors import ConfigurationError
+from phyla.study import unaggregated
+
+
+def train(trial: phyla.Trial) -> None:
+    (trial.checkpoint_dir / "weights").write_text("w")
+    trial.report(score=1.0)
+
+
+@phyla.eval_task
+def accuracy(evaluation: Any) -> None:
+    evaluation.record(accuracy=1.0)
+
+
+def spread(results: Sequence[Any]) -> Mapping[str, float]:
+    return {"spread": 0.0}
+
+
+def study(
+    home: Path, metric: str, aggregates: Sequence[Any] = (), fitness: phyla.FromSuite | None = None
+) -> phyla.Study:
+    suite = phyla.Suite("heldout", [accuracy], objective=phyla.Maximize(metric), aggregates=aggregates)
+    return phyla.Study(
+        "judged",
+        {"lr": phyla.Float(0.1, 1.0)},
+        phyla.Maximize("score"),
+        phyla.RandomSearch(2, 2, steps_per_trial=1, **({} if fitness is None else {"fitness": fitness})),
+        train,
+        home=home,
+        suites=[suite],
+    )
+
+
+@pytest.mark.parametrize(
+    ("metric", "aggregates", "told"),
+    [
+        ("accuracy", (), "Did you mean 'accuracy_mean'?"),
+        ("accuracy_max", (phyla.Mean("accuracy"), phyla.Worst("accuracy")), "the names are 'accuracy_mean'"),
+        ("in/accuracy_mean", (phyla.Mean("accuracy", tag="out"),), "did you mean 'out/accuracy_mean'?"),
+    ],
+)
+def test_what_a_suite_never_gives_is_refused_before_anything_runs(
+    metric: str, aggregates: Sequence[Any], told: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(told)):
+        study(tmp_path, metric, aggregates)
+    assert not (tmp_path / "phyla.db").exists()
+
+
+def test_so_is_what_fitness_from_a_suite_names(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="FromSuite names 'accuracy'"):
+        study(tmp_path, "accuracy_mean", fitness=phyla.FromSuite("heldout", "accuracy"))
+    with pytest.raises(ConfigurationError, match="the objective names 'score'"):
+        study(tmp_path, "accuracy_mean", fitness=phyla.FromSuite("heldout"))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_only_results_tell_is_warned_about_once(workers: int, tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="judged") as told:
+        study(tmp_path, "acuracy_mean").run(workers)
+    (warning,) = told
+    assert "no aggregate 'acuracy_mean', which its objective names; did you mean 'accuracy_mean'?" in str(
+        warning.message
+    )
+
+
+def test_it_is_said_at_the_first_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unaggregated, "EVERY_S", 0.0)
+    made = study(tmp_path, "other", [spread])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="no aggregate 'other'"):
+            made.run()
+    assert made.results().counts().get("completed", 0) < 4
+
+
+def test_nothing_is_said_of_a_suite_that_gives_it(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        study(tmp_path, "accuracy_mean").run()
