@@ -1,7 +1,5 @@
 """A study as it is given, and as it is stored: what is written down, and what may differ."""
 
-import hashlib
-import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -12,6 +10,7 @@ from phyla.errors import NotImportable, StudyChanged
 from phyla.machine import SetConfig
 from phyla.records import JsonObject, StudyRecord
 from phyla.study.replicates import replicate_of
+from phyla.study.source_digest import source_digest
 
 if TYPE_CHECKING:
     from phyla.store import Store
@@ -76,15 +75,6 @@ def reconcile(
             tx.apply([SetConfig(config)])
         return replace(record, config=config)
     return record
-
-
-def source_digest(function: Callable[..., object]) -> str | None:
-    """Return a digest of a function's source, its helpers not included; None where that is not known."""
-    try:
-        text = inspect.getsource(function)
-    except (OSError, TypeError):
-        return None
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _name(function: Callable[..., object] | None) -> str | None:
