@@ -3,6 +3,7 @@
 Command modules import what they need inside their functions, so that `phyla --help` is quick.
 """
 
+import io
 import sys
 import traceback
 from typing import Annotated, NoReturn
@@ -81,6 +82,9 @@ def _options(
 
 def run_app() -> NoReturn:
     """Run the command line and exit; errors of ours become one paragraph, others show where they came from."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A path may contain bytes that are not text; they are printed as they are.
+        sys.stdout.reconfigure(errors="surrogateescape")
     try:
         app()
     except PhylaError as error:

@@ -116,6 +116,8 @@ def attempt_line(attempt: Attempt) -> str:
 
 def masked(url: str) -> str:
     """Return a URL without its password, which has no place on a screen or in a log."""
+    if url.startswith("sqlite:"):
+        return url
     url = re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", url)
     return re.sub(r"([?&]password=)[^&]*", r"\1***", url)
 

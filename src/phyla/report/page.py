@@ -56,7 +56,7 @@ def write_page(target: Path, page: str) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        draft.write_text(page, encoding="utf-8")
+        draft.write_text(page, encoding="utf-8", errors="backslashreplace")  # A path may be no text.
         draft.replace(target)
     finally:
         draft.unlink(missing_ok=True)
