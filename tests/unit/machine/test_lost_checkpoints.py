@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from phyla.machine import Claimed, Rules, SetCheckpointState, UpdateMember
-from phyla.population import PBT
+from phyla.population import PBT, Perturb, Truncation
 from phyla.records import CheckpointState, Maximize
 from phyla.space import Float, Space
 from simulation import Simulation
@@ -48,3 +48,23 @@ def test_recovery_looks_past_all_who_shared_the_lost_checkpoint() -> None:
     made.controller.set_checkpoints([shared.name], CheckpointState.LOST)
     works, _ = made.controller.claim("worker", size)
     assert {work.trial.parent for work in works} == {claimed[0].trial.id}
+
+
+def test_a_member_whose_donor_vanished_trains_on_its_own_weights_with_its_own_hyperparameters() -> None:
+    strategy = PBT(
+        population_size=2,
+        steps_per_trial=1,
+        total_steps=3,
+        exploit=Truncation(0.5),
+        explore=Perturb(factors=(0.5,)),
+    )
+    rules = Rules(space=Space(lr=Float(0.1, 1.0)), objective=Maximize("Q"), strategy=strategy)
+    made = Simulation(rules, lambda parent, trial: (None, float(-trial.member)))
+    donor, own = (work.trial for work in complete_first_generation(made, 2))
+    # The row still says that the donor may be taken over; taking it is what fails.
+    made.controller.set_checkpoints([f"{donor.id}.{donor.token}"], CheckpointState.LOST)
+    claimed, _ = made.controller.claim("worker", 2)
+    (child,) = (work.trial for work in claimed if work.trial.member == own.member)
+    assert (child.parent, child.parent_checkpoint, child.start_step) == (own.id, f"{own.id}.{own.token}", 1)
+    assert (child.params, child.params_from) == (own.params, own.id)
+    assert (child.jump_from, child.exploited, child.reason["decision"]) == (None, False, "continue")
