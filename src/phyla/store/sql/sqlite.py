@@ -217,9 +217,23 @@ class SqliteBackend:
     def new_trial_id(self, cursor: Cursor) -> int:
         """Return an id that no other trial has; not even one that this process rolled back."""
         cursor.execute(self.statements.last_trial_id, {})
-        last = cursor.fetchone()[0] or 0
+        last = max(cursor.fetchone()[0] or 0, _kept_id(cursor))
         self._last_trial_id = max(last, self._last_trial_id) + 1
         return self._last_trial_id
+
+    def keep_ids(self, cursor: Cursor) -> None:
+        """Remember the highest id in the file's header, since SQLite gives ids of deleted rows again."""
+        cursor.execute(_HIGHEST_ID)
+        highest = max(cursor.fetchone()[0], _kept_id(cursor))
+        cursor.execute(f"PRAGMA user_version = {min(highest, _MOST_KEPT)}")
+
+    def fresh_id(self, cursor: Cursor, table: str, key: int) -> int:
+        """Return the id of a row just inserted, after changing it if a deleted row had it."""
+        kept = _kept_id(cursor)
+        if key > kept:
+            return key
+        cursor.execute(f"UPDATE {table} SET id = :new WHERE id = :old", {"new": key + kept, "old": key})
+        return key + kept
 
     def revision(self, connection: sa.Connection) -> str | None:
         """Return the revision of the schema."""
@@ -273,6 +287,22 @@ _ADVICE: Mapping[int, str] = {
     sqlite3.SQLITE_CORRUPT: "the file is damaged: copy it away, then restore a backup or try sqlite3's .recover",
     sqlite3.SQLITE_NOTADB: "the file is no SQLite database: name another one",
 }
+
+
+_HIGHEST_ID = """
+SELECT max(
+    coalesce((SELECT max(id) FROM trials), 0),
+    coalesce((SELECT max(id) FROM studies), 0),
+    coalesce((SELECT max(id) FROM runs), 0)
+)
+"""
+_MOST_KEPT = 2**31 - 1
+
+
+def _kept_id(cursor: Cursor) -> int:
+    """Return the highest id that a deleted study, run or trial may have had."""
+    cursor.execute("PRAGMA user_version")
+    return int(cursor.fetchone()[0])
 
 
 def _make_folder(path: Path) -> None:
