@@ -51,6 +51,14 @@ def run(
         bool,
         typer.Option("--extend", help="Take over changed settings, or a wider space, into an existing study."),
     ] = False,
+    overwrite: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Delete what is stored of the study, and start anew; repeat its name to confirm.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Run a study, or resume it, until it ends. Ctrl-C stops it; nothing is lost."""
     from phyla.cli.words import command
@@ -63,13 +71,29 @@ def run(
     )
     try:
         chosen = chosen_study(file, study, home, storage)
+        _check_overwrite(overwrite, chosen.name)
         for one in _repeated(chosen, replicates):
-            run_study(one, workers, evaluators, kinds, gpus_per_worker, extend=extend, again=again)
+            run_study(
+                *(one, workers, evaluators, kinds, gpus_per_worker),
+                extend=extend,
+                overwrite=overwrite is not None,
+                again=again,
+            )
         if replicates is not None:
             print(f"compare them with: {command('compare', chosen.name, chosen.places)}")
     except KeyboardInterrupt:
         print(f"interrupted; nothing is lost. Resume it with: {again}", file=sys.stderr)
         raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def _check_overwrite(overwrite: str | None, name: str) -> None:
+    from phyla.errors import UsageError
+
+    if overwrite not in (None, name):
+        raise UsageError(
+            f"--overwrite {overwrite}: the study is called {name!r}; nothing was deleted. To delete what is "
+            f"stored of it and start anew, write --overwrite {name}"
+        )
 
 
 def _arguments(
@@ -170,6 +194,7 @@ def run_study(
     *,
     extend: bool,
     again: str,
+    overwrite: bool = False,
 ) -> None:
     """Run a study with a live view; say at the end what it found.
 
@@ -181,6 +206,7 @@ def run_study(
         gpus_per_worker: as for `Study.run`.
         extend: whether to take over changed settings.
         again: the command that resumes it.
+        overwrite: whether to delete what is stored of it first.
     """
     from phyla.cli.watching import Watch
     from phyla.records import StudyState
@@ -192,6 +218,7 @@ def run_study(
             kinds=[kind.strip() for kind in kinds.split(",")],
             gpus_per_worker=gpus_per_worker,
             extend=extend or None,
+            overwrite=overwrite,
             on_progress=watch.progressed,
             on_interrupt=watch.interrupted,
         )

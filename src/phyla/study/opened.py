@@ -10,6 +10,7 @@ from phyla.errors import ConfigurationError
 from phyla.local_client import LocalClient
 from phyla.records import RunKind, RunRecord, StudyRecord
 from phyla.store import Store, open_store
+from phyla.study.overwriting import say_if_edited
 from phyla.study.reconciling import reconcile
 from phyla.study.starts import check_usable
 from phyla.worker import worker_name
@@ -63,6 +64,7 @@ def open_study(study: "Study", references: tuple[str | None, str | None], *, ext
         # What cannot be imported shall leave no study behind.
         check_usable(study.start_from, population_size)
     record = store.create_study(study.name, config, study.seed, population_size)
+    say_if_edited(store, record, study)
     record = reconcile(store, record, config, study, extend=extend)
     repository = LocalCheckpoints(study.places.checkpoints(study.name))
     client = LocalClient(store, record, study.rules, repository)

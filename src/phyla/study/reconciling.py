@@ -37,7 +37,8 @@ def stored_config(study: "Study", references: tuple[str | None, str | None]) -> 
         # What runs in this process only need not be found again by name.
         name_of=plugins.reference if named else plugins.reference_here,
     )
-    config = {**config, "train_source": None if study.train is None else source_digest(study.train)}
+    source = None if study.train is None else source_digest(study.train)
+    config = {**config, "train_source": source, "train_began": source}
     return config if study.replicate_of is None else {**config, "replicate": study.replicate_of.to_json()}
 
 
@@ -64,6 +65,7 @@ def reconcile(
     if study.train is None:
         # Who only asks and tells says nothing about the functions that others run.
         config = {**config, **{name: record.config.get(name) for name in ("train", "setup", "train_source")}}
+    config = {**config, "train_began": record.config.get("train_began", config["train_began"])}
     if changed:
         check_extension(changed, record.config, config)
         controller = Controller(store, record.id, study.rules, config)
