@@ -25,9 +25,9 @@ from evaluating import (
 )
 from phyla import machine
 from phyla.controller import Controller, RunController
-from phyla.errors import LeaseLost, StoreError
+from phyla.errors import LeaseLost, StateError, StoreError
 from phyla.evaluation import Policy
-from phyla.machine import ClaimedEvaluation, EvaluationFailed
+from phyla.machine import Claimed, ClaimedEvaluation, EvaluationFailed
 from phyla.records import (
     AttemptState,
     CheckpointState,
@@ -38,6 +38,7 @@ from phyla.records import (
     RunState,
     Scored,
     SeenState,
+    StudyRecord,
     TrialState,
 )
 from phyla.store import EvalReader, MemoryStore, Store
@@ -130,6 +131,56 @@ def test_a_run_is_created_once(subject: Subject) -> None:
     assert second.study == study.id
     assert subject.again().runs() == [first, second]
     assert (store.find_run("b"), store.find_run("c")) == (second, None)
+
+
+def test_a_deleted_study_takes_its_evaluation_along_and_leaves_what_others_use(subject: Subject) -> None:
+    store, of = subject.store, population_rules(2)
+
+    def trained_study() -> tuple[StudyRecord, Evaluator, list[str]]:
+        study = store.create_study("s", {}, 1, 2)
+        run = store.create_run("s", RunKind.STUDY, {}, study=study.id)
+        controller = Controller(store, study.id, of)
+        done = [trained(work) for work in controller.claim("w", 2)[0] if isinstance(work, Claimed)]
+        controller.complete(done)
+        return (
+            study,
+            Evaluator(store, run, of.suites, of),
+            [one.checkpoint.digest for one in done if one.checkpoint],
+        )
+
+    study, own, (shared, alone) = trained_study()
+    held = own.claim()
+    assert held is not None
+    with pytest.raises(StateError, match="training or evaluating"):
+        store.delete_study(study.id)
+    own.complete(evaluated(held))
+    own.work()
+    run = store.create_run("r", RunKind.DIRECTORY, {}, location="/checkpoints")
+    directory = Evaluator(store, run, of.suites)
+    directory.observe(found("same bytes", identity=shared), found("other"))
+    directory.work()
+    with _look(directory) as look:
+        tasks = {task.identity for task in look.eval_tasks() if task.task}
+    before = _own(directory)
+
+    def known(identity: str) -> bool:
+        with _look(directory) as look:
+            return any(look.results(identity, task, 0, shards) for task in tasks for shards in (1, 2))
+
+    assert known(shared)
+    assert known(alone)
+    store.delete_study(study.id)
+    assert subject.again().runs() == [run]
+    assert _own(directory) == before
+    assert known(shared)
+    assert not known(alone)
+    with pytest.raises(StoreError):
+        own.claim()
+    new, renewed, _ = trained_study()
+    assert new.id != study.id
+    assert renewed.run.id not in (own.run.id, run.id)
+    assert renewed.work()
+    assert _own(directory) == before
 
 
 def test_a_run_that_ended_is_followed_again_with_another_configuration(subject: Subject) -> None:

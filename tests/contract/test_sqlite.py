@@ -198,6 +198,40 @@ def test_network_file_systems_are_refused(tmp_path: Path, monkeypatch: pytest.Mo
     assert file_systems.MOUNTS.name == "mounts"
 
 
+def test_a_network_file_system_is_seen_through_symbolic_links(tmp_path: Path) -> None:
+    mounts = tmp_path / "mounts"
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    mounts.write_text(f"/dev/vda / ext4 rw 0 0\nserver:/x {shared} nfs4 rw 0 0\n")
+    (tmp_path / "runs").symlink_to(shared)
+    (tmp_path / "later").symlink_to(shared / "not" / "made" / "yet")
+    (tmp_path / "local").mkdir()
+    (tmp_path / "local" / "s.db").symlink_to(shared / "s.db")
+    (shared / "back").symlink_to(tmp_path / "local")
+    for path in ("runs/s.db", "runs/new/folder/s.db", "later/s.db", "local/s.db", "local/../runs/s.db"):
+        assert network_file_system(tmp_path / path, mounts) == "nfs4", path
+    assert network_file_system(shared / "back" / "t.db", mounts) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "escaped"),
+    [
+        (b"a b", rb"a\040b"),
+        (b"tab\tline\n", rb"tab\011line\012"),
+        (b"a\\040b", rb"a\134040b"),
+        (b"a#b", rb"a\043b"),
+        (b"\x0b\x0c\x1c\xc2\x85\xe2\x80\xa8", b"\x0b\x0c\x1c\xc2\x85\xe2\x80\xa8"),
+        (b"\xff", b"\xff"),
+    ],
+)
+def test_mount_points_are_read_whatever_their_name(tmp_path: Path, name: bytes, escaped: bytes) -> None:
+    mounts, shared = tmp_path / "mounts", tmp_path / os.fsdecode(name)
+    shared.mkdir()
+    mounts.write_bytes(b"/dev/vda / ext4 rw 0 0\nserver:/x %s/%s nfs4 rw 0 0\n" % (os.fsencode(tmp_path), escaped))
+    assert network_file_system(shared / "s.db", mounts) == "nfs4"
+    assert network_file_system(tmp_path / "s.db", mounts) is None
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")
 def test_a_forked_child_uses_connections_of_its_own(tmp_path: Path) -> None:
     code = """

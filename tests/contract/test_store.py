@@ -2,7 +2,7 @@
 
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +15,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from phyla import machine
 from phyla.controller import Controller
-from phyla.errors import LeaseLost, StudyNotFound
+from phyla.errors import LeaseLost, StateError, StudyNotFound
 from phyla.machine import Accepted, Claimed, Failure, Stopped
 from phyla.records import (
     Cause,
@@ -28,6 +28,7 @@ from phyla.records import (
     StudyState,
     Tally,
     TrialKind,
+    TrialRecord,
     TrialState,
 )
 from phyla.store import MemoryStore, Store, pages
@@ -128,6 +129,68 @@ def test_a_study_that_does_not_exist_is_not_found(subject: Subject) -> None:
         pass
     with pytest.raises(StudyNotFound), subject.store.reader(7):
         pass
+
+
+def test_a_deleted_study_leaves_nothing_and_others_as_they_were(subject: Subject) -> None:
+    kept, doomed = subject.controller(name="kept"), subject.controller(name="doomed", synchronous=True)
+    for controller in (kept, doomed):
+        for _ in range(2):
+            claims, _ = controller.claim("w", 3)
+            controller.complete([completion(work, reports=2) for work in claims if isinstance(work, Claimed)])
+    first, second = subject.store.studies()
+    before = everything(subject.store, first.id)
+    old = {trial.id for trial in _trials(subject.store, second.id)}
+    subject.store.delete_study(second.id)
+    again = subject.again()
+    assert again.find_study("doomed") is None
+    assert again.studies() == [first]
+    assert everything(again, first.id) == before
+    with pytest.raises(StudyNotFound):
+        again.delete_study(second.id)
+    # Whoever still works on it finds it gone, and takes nothing of the one that has its name now for its own.
+    renewed = subject.controller(name="doomed")
+    with pytest.raises(StudyNotFound):
+        doomed.claim("w")
+    with pytest.raises(StudyNotFound):
+        doomed.complete([completion(work) for work in claims if isinstance(work, Claimed)])
+    found = again.find_study("doomed")
+    assert found is not None
+    assert found.id not in (first.id, second.id)
+    (work,), _ = renewed.claim("w")
+    assert isinstance(work, Claimed)
+    assert work.trial.id > max(old)
+    assert {trial.id for trial in _trials(again, found.id)} == {work.trial.id}
+
+
+def _trials(store: Store, study: int) -> Sequence[TrialRecord]:
+    with store.reader(study) as reader:
+        return reader.trials()
+
+
+def test_a_study_that_others_train_is_not_deleted(subject: Subject) -> None:
+    controller = subject.controller()
+    (study,) = subject.store.studies()
+    claims, _ = controller.claim("other:0:1:1", 2)
+    controller.claim("me:0:2:2")
+    before = everything(subject.store, study.id)
+    with pytest.raises(StateError, match=r"'s' was not deleted: a worker is .*other:0:1:1.* for 10 s more"):
+        subject.store.delete_study(study.id, worker="me:0:2:2")
+    assert everything(subject.store, study.id) == before
+    for work in claims:
+        assert isinstance(work, Claimed)
+        controller.release(work.trial.id, work.trial.token)
+    with pytest.raises(StateError, match="me:0:2:2"):
+        subject.store.delete_study(study.id)
+    subject.store.delete_study(study.id, worker="me:0:2:2")
+    assert subject.store.studies() == []
+
+
+def test_a_lease_that_ran_out_does_not_keep_a_study(subject: Subject) -> None:
+    subject.controller().claim("dead")
+    (study,) = subject.store.studies()
+    subject.clock.now += LEASE_S
+    subject.store.delete_study(study.id)
+    assert subject.store.studies() == []
 
 
 def test_state_and_configuration_can_be_set(subject: Subject) -> None:

@@ -53,6 +53,14 @@ def run(
         bool,
         typer.Option("--extend", help="Take over changed settings, or a wider space, into an existing study."),
     ] = False,
+    overwrite: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Delete what is stored of the study, and start anew; repeat its name to confirm.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Run a study, or resume it, until it ends. Ctrl-C stops it; running it again resumes it."""
     from phyla.cli.words import command
@@ -67,8 +75,14 @@ def run(
     )
     try:
         chosen = chosen_study(file, study, home, storage, checkpoints)
+        _check_overwrite(overwrite, chosen.name)
         scored = [
-            run_study(one, workers, evaluators, kinds, gpus_per_worker, extend=extend, again=again)
+            run_study(
+                *(one, workers, evaluators, kinds, gpus_per_worker),
+                extend=extend,
+                overwrite=overwrite is not None,
+                again=again,
+            )
             for one in _repeated(chosen, replicates)
         ]
         if replicates is not None:
@@ -78,6 +92,16 @@ def run(
         raise typer.Exit(EXIT_INTERRUPTED) from None
     if not all(scored):
         raise typer.Exit(EXIT_NOT_COMPLETED)
+
+
+def _check_overwrite(overwrite: str | None, name: str) -> None:
+    from phyla.errors import UsageError
+
+    if overwrite not in (None, name):
+        raise UsageError(
+            f"--overwrite {overwrite}: the study is called {name!r}; nothing was deleted. To delete what is "
+            f"stored of it and start anew, write --overwrite {name}"
+        )
 
 
 def _arguments(
@@ -194,6 +218,7 @@ def run_study(
     *,
     extend: bool,
     again: str,
+    overwrite: bool = False,
 ) -> bool:
     """Run a study with a live view; say at the end what it found, and return whether any score is finite.
 
@@ -205,6 +230,7 @@ def run_study(
         gpus_per_worker: as for `Study.run`.
         extend: whether to take over changed settings.
         again: the command that resumes it.
+        overwrite: whether to delete what is stored of it first.
     """
     from phyla.cli.watching import Watch
     from phyla.cli.words import interrupted
@@ -218,6 +244,7 @@ def run_study(
                 kinds=[kind.strip() for kind in kinds.split(",")],
                 gpus_per_worker=gpus_per_worker,
                 extend=extend or None,
+                overwrite=overwrite,
                 on_progress=watch.progressed,
                 on_interrupt=watch.interrupted,
             )

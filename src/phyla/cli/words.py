@@ -134,6 +134,8 @@ def progress_line(progress: Progress, left_s: float | None) -> str:
 
 def masked(url: str) -> str:
     """Return a URL without its password, which has no place on a screen or in a log."""
+    if url.startswith("sqlite:"):
+        return url
     url = re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", url)
     return re.sub(r"([?&]password=)[^&]*", r"\1***", url)
 

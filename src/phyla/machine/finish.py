@@ -303,8 +303,6 @@ def _without_start(view: View, trial: TrialRecord, failure: Failure, name: str) 
     return [_ended(view, failure, AttemptState.CANCELLED), *lost, UpdateTrial(cancelled), UpdateMember(ready)]
 
 
-
-
 def _came_before(view: View, cause: Cause) -> bool:
     """Return whether nothing has ever completed, and training failed so before, since the study was resumed."""
     study = view.study()

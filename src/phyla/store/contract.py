@@ -122,6 +122,23 @@ class Store(Protocol):
         """Return all studies by id."""
         ...
 
+    def delete_study(self, study: int, *, worker: str | None = None) -> None:
+        """Delete a study, with its run and all that is known of both, in one transaction.
+
+        Its id, and those of its trials and its run, are never given again: whoever still works on it finds it
+        gone. Results of evaluations stay where another run has the same checkpoint.
+
+        Args:
+            study: id of the study.
+            worker: the worker that asks, whose own leases are no obstacle.
+
+        Raises:
+            StudyNotFound: there is no such study.
+            StateError: another worker holds a lease that has not run out; nothing was deleted.
+            StoreBusy: somebody else holds the store for too long.
+        """
+        ...
+
     def set_state(self, study: int, state: StudyState, message: str | None = None) -> None:
         """Set the state of a study.
 

@@ -3,13 +3,25 @@
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import final
+from typing import Any, final
 
 from phyla.errors import StoreError, StudyNotFound
 from phyla.machine import SetStudyState
-from phyla.records import JsonObject, RunKind, RunRecord, RunState, StudyRecord, StudyState, replace
+from phyla.records import (
+    Attempt,
+    AttemptState,
+    EvalAttempt,
+    JsonObject,
+    RunKind,
+    RunRecord,
+    RunState,
+    StudyRecord,
+    StudyState,
+    replace,
+)
 from phyla.settings import Clock, system_clock
 from phyla.store.contract import StoreIdentity
+from phyla.store.leases import check_unheld
 from phyla.store.memory_evaluation import MemoryEvaluation
 from phyla.store.memory_tables import Memory, Tables
 from phyla.store.memory_transaction import MemoryTransaction
@@ -48,8 +60,9 @@ class MemoryStore:
             found = self.find_study(name)
             if found is not None:
                 return found
+            self._memory.last_study += 1
             study = StudyRecord(
-                id=len(self._memory.studies) + 1,
+                id=self._memory.last_study,
                 name=name,
                 state=StudyState.RUNNING,
                 config=config,
@@ -68,6 +81,37 @@ class MemoryStore:
     def studies(self) -> Sequence[StudyRecord]:
         """Return all studies by id."""
         return list(self._memory.studies.values())
+
+    def delete_study(self, study: int, *, worker: str | None = None) -> None:
+        """Delete a study, with its run and all that is known of both, in one transaction."""
+        memory, ledger = self._memory, self._memory.ledger
+        with memory.lock:
+            if study not in memory.studies:
+                raise StudyNotFound(f"there is no study with id {study} in {self.url}")
+            runs = {run.id for run in ledger.runs.values() if run.study == study}
+            attempts: list[Attempt | EvalAttempt] = [
+                *memory.tables[study].attempts.values(),
+                *(attempt for attempt in ledger.attempts.values() if attempt.run in runs),
+            ]
+            now = memory.clock()
+            check_unheld(
+                memory.studies[study].name,
+                [
+                    (attempt.worker, attempt.expires_at - now)
+                    for attempt in attempts
+                    if attempt.state is AttemptState.RUNNING and attempt.expires_at > now
+                ],
+                worker,
+            )
+            elsewhere = {seen.identity for seen in ledger.seen.values() if seen.run not in runs}
+            tables: tuple[dict[Any, Any], ...] = (ledger.attempts, ledger.tasks, ledger.groups, ledger.events)
+            for table in (*tables, ledger.seen, ledger.results):
+                for key in [key for key, row in table.items() if row.run in runs]:
+                    if table is not ledger.results or key[0] not in elsewhere:
+                        table.pop(key)
+            for run in runs:
+                del ledger.runs[run]
+            del memory.tables[study], memory.studies[study]
 
     def set_state(self, study: int, state: StudyState, message: str | None = None) -> None:
         """Set the state of a study; that it is running says that it is resumed."""
@@ -95,8 +139,9 @@ class MemoryStore:
             found = self.find_run(name)
             if found is not None:
                 return found
+            self._memory.last_run += 1
             run = RunRecord(
-                id=len(self._memory.ledger.runs) + 1,
+                id=self._memory.last_run,
                 name=name,
                 kind=kind,
                 study=study,

@@ -265,7 +265,7 @@ class MemoryEvaluation:
         tables = self._l
         match command:
             case InsertSeen(seen, groups):
-                seen = replace(seen, id=len(tables.seen) + 1)
+                seen = replace(seen, id=next(reversed(tables.seen), 0) + 1)
                 self._changes.set(tables.seen, seen.id, seen)
                 for group, tasks in groups:
                     self._insert_group(replace(group, seen=seen.id), tasks)
@@ -306,20 +306,20 @@ class MemoryEvaluation:
                 if _ledger_key(r) not in tables.results:
                     self._changes.set(tables.results, _ledger_key(r), r)
             case InsertEvent(event):
-                event = replace(event, id=len(tables.events) + 1)
+                event = replace(event, id=next(reversed(tables.events), 0) + 1)
                 self._changes.set(tables.events, event.id, event)
             case SetRunState(state, message):
                 changed = replace(self.run(), state=state, message=message)
                 self._changes.set(tables.runs, self._id, changed)
 
     def _insert_group(self, group: Group, tasks: Sequence[EvalTaskRecord]) -> None:
-        group = replace(group, id=len(self._l.groups) + 1)
+        group = replace(group, id=next(reversed(self._l.groups), 0) + 1)
         self._changes.set(self._l.groups, group.id, group)
         for task in tasks:
             self._insert_task(replace(task, group=group.id, seen=group.seen))
 
     def _insert_task(self, task: EvalTaskRecord) -> None:
-        task = replace(task, id=len(self._l.tasks) + 1)
+        task = replace(task, id=next(reversed(self._l.tasks), 0) + 1)
         self._changes.set(self._l.tasks, task.id, task)
 
     def undo(self) -> None:

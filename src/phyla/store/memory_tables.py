@@ -50,6 +50,8 @@ class Memory:
         self.studies: dict[int, StudyRecord] = {}
         self.tables: dict[int, Tables] = {}
         self.next_trial = 1
+        self.last_study = 0
+        self.last_run = 0
         self.ledger = Ledger()
 
 

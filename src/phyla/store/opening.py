@@ -10,7 +10,8 @@ def open_store(url: str, *, clock: Clock = system_clock) -> Store:
 
     Args:
         url: `memory://`, `sqlite:///path/to/file.db`, or `postgresql://user@host/database`. SQLite takes the
-            option `?synchronous=normal`: faster, and a power cut may undo the last commits.
+            option `?synchronous=normal`: faster, and a power cut may undo the last commits. In its path
+            write `?` as `%3F` and `%` as `%25`.
         clock: tells the time, except on PostgreSQL, whose own clock counts.
 
     Raises:

@@ -140,7 +140,7 @@ def _directory(about: str, path: Path) -> Iterator[Finding]:
 def _file_system(about: str, path: Path) -> Iterator[Finding]:
     from phyla.store.sql.file_systems import network_file_system
 
-    network = network_file_system(path.resolve())
+    network = network_file_system(path)
     if network is None:
         yield Finding(Verdict.OK, f"{about} file system", "local")
     else:
@@ -188,7 +188,11 @@ def _store(places: Places, name: str | None, *, digests: bool) -> Iterator[Findi
     if places.storage == "memory://":
         yield Finding(Verdict.OK, "store", "memory://, which ends with its process")
         return
-    file = sqlite_file(places.storage)
+    try:
+        file = sqlite_file(places.storage)
+    except PhylaError as error:
+        yield Finding(Verdict.FAIL, "store", str(error))
+        return
     if file is not None:
         if not file.exists():
             yield Finding(Verdict.OK, "SQLite", sqlite3.sqlite_version)

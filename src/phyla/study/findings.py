@@ -118,7 +118,8 @@ def _code(reader: "Reader") -> Iterator[Finding]:
         yield Finding(
             kind="code",
             text=f"{code['name']}() in {code['file']} changed since this study began on {began}; earlier trials "
-            "were trained by the old code. To train all of it by the new code, give the study another name",
+            "were trained by the old code. To train all of it by the new code, run it with overwrite=True (on the "
+            f"command line: --overwrite {study.name}), which deletes what is stored, or under another name",
         )
 
 

@@ -12,6 +12,7 @@ from phyla.local_client import LocalClient, claim_checkpoints, open_checkpoints
 from phyla.records import RunKind, RunRecord, StudyRecord, StudyState
 from phyla.store import Store, open_store
 from phyla.study.opening import find_study
+from phyla.study.overwriting import say_if_edited
 from phyla.study.reconciling import reconcile
 from phyla.study.starts import check_usable
 
@@ -93,6 +94,7 @@ def open_study(
         # What cannot be imported shall leave no study behind.
         check_usable(study.start_from, population_size)
     record = store.create_study(study.name, config, study.seed, population_size)
+    say_if_edited(store, record, study)
     record = reconcile(store, record, config, study, extend=extend)
     client = LocalClient(store, record, study.rules, repository)
     if works:

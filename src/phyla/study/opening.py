@@ -5,12 +5,11 @@ from typing import TYPE_CHECKING
 
 from phyla.errors import StudyNotFound
 from phyla.records import StudyRecord
+from phyla.store.sqlite_url import PREFIX, read_sqlite_url
 from phyla.study.places import Places
 
 if TYPE_CHECKING:
     from phyla.store import Store
-
-SQLITE = "sqlite:///"
 
 
 def find_study(name: str, places: Places) -> "tuple[Store, StudyRecord]":
@@ -53,5 +52,9 @@ def open_existing(what: str, places: Places) -> "Store":
 
 
 def sqlite_file(url: str) -> Path | None:
-    """Return the file of a SQLite store, or None for another kind of store."""
-    return Path(url.removeprefix(SQLITE).partition("?")[0]) if url.startswith(SQLITE) else None
+    """Return the file of a SQLite store, or None for another kind of store.
+
+    Raises:
+        ConfigurationError: the URL names no file.
+    """
+    return read_sqlite_url(url)[0] if url.startswith(PREFIX) else None

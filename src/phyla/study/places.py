@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import final
 
 from phyla import settings
+from phyla.store.sqlite_url import sqlite_url
 
 NOT_FOUND = "(not found on this machine)"
 
@@ -36,7 +37,7 @@ class Places:
         """Fill in what was not given: the environment's, else everything under `.phyla`."""
         root = Path(home) if home is not None else settings.home()
         root = root.expanduser().absolute()
-        url = storage or (None if home is not None else settings.storage()) or f"sqlite:///{root / 'phyla.db'}"
+        url = storage or (None if home is not None else settings.storage()) or sqlite_url(root / "phyla.db")
         return Places(
             home=root,
             storage=url,

@@ -1,10 +1,5 @@
 """A study as it is given, and as it is stored: what is written down, and what may differ."""
 
-import ast
-import hashlib
-import inspect
-import sys
-import textwrap
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -15,6 +10,7 @@ from phyla.errors import NotImportable, StudyChanged
 from phyla.machine import SetConfig
 from phyla.records import JsonObject, StudyRecord
 from phyla.study.replicates import replicate_of
+from phyla.study.source_digest import code_digest, source_digest, source_file
 
 if TYPE_CHECKING:
     from phyla.store import Store
@@ -89,57 +85,15 @@ def reconcile(
     return record
 
 
-def source_digest(function: Callable[..., object]) -> str | None:
-    """Return a digest of a function's source, its helpers not included; None where that is not known."""
-    try:
-        text = inspect.getsource(function)
-    except (OSError, TypeError):
-        return None
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _code(function: Callable[..., object]) -> JsonObject | None:
-    """Return what the training code is, to notice later that it changed; None where it is not known."""
+def _code(function: Callable[..., object]) -> JsonObject:
+    """Return what the training code is, to notice later that it changed."""
     digest = code_digest(function)
-    if digest is None:
-        return None
-    file = inspect.getsourcefile(inspect.unwrap(function)) or "?"
-    return {"name": getattr(function, "__name__", "train"), "file": file, "began": digest, "now": digest}
-
-
-def code_digest(function: Callable[..., object]) -> str | None:
-    """Return a digest of a function and of all that it uses of its own file; None where that is not known.
-
-    Comments, and what the function does not use, make no difference.
-    """
-    try:
-        own = ast.parse(textwrap.dedent(inspect.getsource(function)))
-        module = ast.parse(inspect.getsource(sys.modules[function.__module__]))
-    except (OSError, TypeError, KeyError, AttributeError, SyntaxError):
-        return source_digest(function)
-    named = {name: node for node in module.body for name in _defined(node)}
-    used: dict[str, ast.AST] = {"": own}
-    wanted = _names(own)
-    while wanted:
-        name = wanted.pop()
-        if name in named and name not in used:
-            used[name] = named[name]
-            wanted += _names(named[name])
-    parts = [ast.unparse(used[name]) for name in sorted(used)]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
-
-
-def _names(node: ast.AST) -> list[str]:
-    return [name.id for name in ast.walk(node) if isinstance(name, ast.Name)]
-
-
-def _defined(node: ast.stmt) -> list[str]:
-    """Return the names that a statement at the top level of a file gives a meaning to."""
-    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        return [node.name]
-    if isinstance(node, (ast.Import, ast.ImportFrom)):
-        return []
-    return [name.id for name in ast.walk(node) if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)]
+    return {
+        "name": getattr(function, "__name__", "train"),
+        "file": source_file(function),
+        "began": digest,
+        "now": digest,
+    }
 
 
 def _name(function: Callable[..., object] | None) -> str | None:

@@ -27,8 +27,8 @@ from phyla.records import (
 )
 from phyla.study.opening import find_study
 from phyla.study.places import Places
-from phyla.study.reconciling import source_digest
 from phyla.study.results import Results
+from phyla.study.source_digest import source_digest
 from phyla.study.study import Study
 
 if TYPE_CHECKING:

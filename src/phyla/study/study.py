@@ -181,6 +181,7 @@ class Study:
         kinds: Sequence[str] = ("train", "evaluate"),
         gpus_per_worker: float = 0,
         extend: bool | None = None,
+        overwrite: bool = False,
         on_progress: Callable[[Results], None] | None = None,
         on_interrupt: Callable[[], None] = lambda: None,
     ) -> Results:
@@ -193,6 +194,7 @@ class Study:
             gpus_per_worker: GPUs each worker sees, through `CUDA_VISIBLE_DEVICES`; a fraction such as 0.5
                 lets two workers share one.
             extend: as for the study; None leaves it as it is.
+            overwrite: delete what is stored of this study, its trials and its checkpoints, and start anew.
             on_progress: called many times a second in this process; with `workers=0` after every trial.
             on_interrupt: called for each Ctrl-C or SIGTERM inside the signal handler, so it must be brief.
 
@@ -203,6 +205,7 @@ class Study:
             StudyChanged: the study exists with another configuration, or was given one while it was trained in
                 this process, which cannot take it over.
             NotImportable: worker processes could not find `train`; the message shows the way out.
+            StateError: it is to be overwritten while other workers are at work on it; nothing was deleted.
             StudyFailed: the study stopped itself; the message says what to do.
             CheckpointsAbsent: the directory of its checkpoints is not there, or something else is in its place;
                 nothing was decided.
@@ -219,6 +222,8 @@ class Study:
             self._extend = extend
         references = function_names(self) if workers else (None, None)
         environments = gpu_environments(workers + evaluators, gpus_per_worker)
+        if overwrite:
+            self._overwrite(references)
         return run_study(
             self,
             self._open(references),
@@ -281,6 +286,17 @@ class Study:
             on_progress=on_progress,
             on_interrupt=on_interrupt,
         )
+
+    def _overwrite(self, references: tuple[str | None, str | None]) -> None:
+        from phyla.study.overwriting import overwrite, say_overwritten
+
+        self.config(references)  # What cannot be written down shall not cost what is stored.
+        if self._opened is not None:
+            self._opened.store.close()
+            self._opened = None
+        done = overwrite(self)
+        if done is not None:
+            say_overwritten(self.name, done)
 
     def change(self) -> list[ConfigChange]:
         """Give the study that exists under this name these settings, and train nothing.

@@ -375,8 +375,6 @@ def _create(
         store.set_run_config(record.id, raw)
 
 
-
-
 def _followers(store: "Store", opened: "OpenedRuns", targets: Sequence[Target], places: Places) -> list[Any]:
     from phyla.watcher import StudyWatcher, Watcher
 

@@ -236,8 +236,7 @@ class Trainer:
             with contextlib.suppress(LeaseLost):
                 self._client.release(record.id, record.token)
             kept = (
-                "Completed trials and saved progress are kept; what trial "
-                f"{record.id} trained since is repeated."
+                f"Completed trials and saved progress are kept; what trial {record.id} trained since is repeated."
             )
             self._client.end_study(StudyState.FAILED, f"{message} Then run the study again. {kept}")
 

@@ -61,7 +61,8 @@ def test_a_command_line_names_what_is_not_usual(tmp_path: Path, monkeypatch: pyt
     elsewhere = Places.of("runs", "postgresql://me:secret@host/db?password=secret&a=b")
     assert "secret" not in command("best", "s", elsewhere)
     assert masked(elsewhere.storage) == "postgresql://me:***@host/db?password=***&a=b"
-    assert masked("sqlite:////tmp/a:b@c.db") == "sqlite:////tmp/a:b@c.db"
+    for file in ("sqlite:////tmp/a:b@c.db", "sqlite:////tmp/a&password=b/c.db"):
+        assert masked(file) == file
 
 
 def test_time_left_follows_what_was_done_since_the_start() -> None:

@@ -183,6 +183,36 @@ def test_burn_in_and_ready_interval() -> None:
     assert all(b - a >= 5 for g in by_member.values() for a, b in itertools.pairwise(g))
 
 
+@pytest.mark.parametrize("trials_between", [1, 2, 5])
+@pytest.mark.parametrize("burn_in", [0, 20])
+def test_who_is_always_worse_exploits_exactly_once_in_each_ready_interval(
+    trials_between: int, burn_in: int
+) -> None:
+    strategy = PBT(
+        population_size=2,
+        steps_per_trial=10,
+        total_steps=200,
+        exploit=Truncation(0.5),
+        ready_interval=10 * trials_between,
+        burn_in=burn_in,
+    )
+    simulation = make(strategy, lambda parent, trial: (None, float(-trial.member)))
+    simulation.run_serially()
+    exploits = [t.generation for t in trials(simulation).values() if t.reason["decision"] == "exploit"]
+    assert exploits == list(range(max(trials_between, burn_in // 10), 20, trials_between))
+
+
+def test_leases_that_run_out_are_no_failures() -> None:
+    simulation = make(PBT(population_size=1, steps_per_trial=1, total_steps=2), lease_s=10.0, max_attempts=1)
+    first = claim(simulation, "w0").trial
+    for attempt in range(2, 5):
+        simulation.clock.now += 100
+        again = claim(simulation, f"w{attempt}").trial
+        assert (again.id, again.token, again.failures) == (first.id, attempt, 0)
+    simulation.controller.complete([simulation.completion(again)])
+    assert trials(simulation)[first.id].state is TrialState.COMPLETED
+
+
 def test_a_repeated_completion_gets_the_first_answer_and_counts_once() -> None:
     simulation = make(PBT(population_size=1, steps_per_trial=1, total_steps=3))
     done = simulation.completion(claim(simulation).trial)

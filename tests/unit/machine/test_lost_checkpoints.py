@@ -6,7 +6,7 @@ import pytest
 
 from phyla.errors import LeaseLost, UsageError
 from phyla.machine import Claimed, Failure, Rules, SetCheckpointState, UpdateMember
-from phyla.population import PBT
+from phyla.population import PBT, Perturb, Truncation
 from phyla.records import CheckpointState, Maximize
 from phyla.space import Float, Space
 from simulation import Simulation
@@ -116,3 +116,23 @@ def test_nobody_gets_beyond_the_end_of_a_trial() -> None:
     made.controller.complete([done])
     with made.store.reader(made.study.id) as reader:
         assert reader.member(0).spent_steps == 1
+
+
+def test_a_member_whose_donor_vanished_trains_on_its_own_weights_with_its_own_hyperparameters() -> None:
+    strategy = PBT(
+        population_size=2,
+        steps_per_trial=1,
+        total_steps=3,
+        exploit=Truncation(0.5),
+        explore=Perturb(factors=(0.5,)),
+    )
+    rules = Rules(space=Space(lr=Float(0.1, 1.0)), objective=Maximize("Q"), strategy=strategy)
+    made = Simulation(rules, lambda parent, trial: (None, float(-trial.member)))
+    donor, own = (work.trial for work in complete_first_generation(made, 2))
+    # The row still says that the donor may be taken over; taking it is what fails.
+    made.controller.set_checkpoints([f"{donor.id}.{donor.token}"], CheckpointState.LOST)
+    claimed, _ = made.controller.claim("worker", 2)
+    (child,) = (work.trial for work in claimed if work.trial.member == own.member)
+    assert (child.parent, child.parent_checkpoint, child.start_step) == (own.id, f"{own.id}.{own.token}", 1)
+    assert (child.params, child.params_from) == (own.params, own.id)
+    assert (child.jump_from, child.exploited, child.reason["decision"]) == (None, False, "continue")

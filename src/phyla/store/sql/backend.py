@@ -122,6 +122,14 @@ class Backend(Protocol):
         """Return an id that no other trial has or gets."""
         ...
 
+    def keep_ids(self, cursor: Cursor) -> None:
+        """Remember, before rows are deleted, which ids were given, so that they are never given again."""
+        ...
+
+    def fresh_id(self, cursor: Cursor, table: str, key: int) -> int:
+        """Return the id of a row just inserted, after changing it if a deleted row had it."""
+        ...
+
     def revision(self, connection: sa.Connection) -> str | None:
         """Return the revision of the schema, or None before the first one."""
         ...

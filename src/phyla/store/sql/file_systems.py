@@ -1,5 +1,7 @@
 """Which file system a path is on, as far as Linux tells."""
 
+import os
+import re
 from pathlib import Path
 
 MOUNTS = Path("/proc/self/mounts")
@@ -54,33 +56,33 @@ LOCAL = frozenset(
 )
 """Types that one kernel alone serves, so that its locks are all there are."""
 
+_OCTAL = re.compile(rb"\\([0-7]{3})")
+
 
 def network_file_system(path: Path, mounts: Path = MOUNTS) -> str | None:
-    """Return the type of the network file system that a path is on; None if it is on none or unknown."""
+    """Return the type of the network file system that a path is on; None if it is on none or unknown.
+
+    Symbolic links are followed, also where the path itself does not exist yet.
+    """
     kind = _kind(path, mounts)
     return kind if kind in NETWORK else None
 
 
 def is_local(path: Path, mounts: Path = MOUNTS) -> bool:
     """Return whether a path is certainly on a file system of this machine alone."""
-    return _kind(path.resolve(), mounts) in LOCAL
+    return _kind(path, mounts) in LOCAL
 
 
 def _kind(path: Path, mounts: Path) -> str:
+    real = Path(os.path.realpath(path))  # First: reaching it may mount it.
     try:
-        lines = mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        lines = mounts.read_bytes().split(b"\n")
     except OSError:
         return ""
     kind, deepest = "", -1
-    for line in lines:
-        _, point, this_kind, *_ = line.split(" ")
-        root = Path(_unescaped(point))
-        if len(root.parts) >= deepest and path.is_relative_to(root):
-            kind, deepest = this_kind, len(root.parts)
+    for line in filter(None, lines):
+        _, point, this_kind, *_ = line.split(b" ")
+        root = Path(os.fsdecode(_OCTAL.sub(lambda escape: bytes([int(escape[1], 8)]), point)))
+        if len(root.parts) >= deepest and real.is_relative_to(root):
+            kind, deepest = os.fsdecode(this_kind), len(root.parts)
     return kind
-
-
-def _unescaped(point: str) -> str:
-    for escape, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-        point = point.replace(escape, character)
-    return point

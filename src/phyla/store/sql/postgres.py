@@ -174,6 +174,13 @@ class PostgresBackend:
         cursor.execute(self.statements.next_trial_id, {})
         return int(cursor.fetchone()[0])
 
+    def keep_ids(self, cursor: Cursor) -> None:
+        """Do nothing: sequences never give an id twice."""
+
+    def fresh_id(self, cursor: Cursor, table: str, key: int) -> int:
+        """Return the id as it is; no other row ever had it."""
+        return key
+
     def revision(self, connection: sa.Connection) -> str | None:
         """Return the revision of the schema."""
         # Not by to_regclass: it trusts what the connection remembers, and after waiting for `lock_schema` that

@@ -18,6 +18,7 @@ from phyla.store.sql.evaluation_rows import Runs
 from phyla.store.sql.file_systems import network_file_system
 from phyla.store.sql.rows import Studies
 from phyla.store.sql.statements import Statements
+from phyla.store.sqlite_url import read_sqlite_url, sqlite_url
 
 try:
     import fcntl
@@ -109,7 +110,7 @@ class SqliteBackend:
 
     Args:
         url: `sqlite:///path`, with `?synchronous=normal` for commits that survive the end of a process but
-            not a power cut.
+            not a power cut; `?`, `%` and `#` in the path are written `%3F`, `%25` and `%23`.
         clock: tells the time; every process that uses the file runs on the same host.
         busy_timeout_s: how long to wait for a foreign program that holds the database.
 
@@ -119,7 +120,8 @@ class SqliteBackend:
     """
 
     def __init__(self, url: str, clock: Clock, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
-        self._path, self._synchronous = _parsed(url)
+        path, self._synchronous = read_sqlite_url(url)
+        self._path = path.absolute()
         self._clock = clock
         self._last_trial_id = 0
         # Connections between two transactions. To give them back to the engine's pool and take them out again
@@ -163,9 +165,7 @@ class SqliteBackend:
     @property
     def url(self) -> str:
         """Where it is, as an absolute path."""
-        return f"sqlite:///{self._path.as_posix()}" + (
-            "" if self._synchronous == "full" else f"?synchronous={self._synchronous}"
-        )
+        return sqlite_url(self._path, self._synchronous)
 
     def _on_connect(self, connection: Any, record: Any) -> None:
         for pragma in (
@@ -221,9 +221,23 @@ class SqliteBackend:
     def new_trial_id(self, cursor: Cursor) -> int:
         """Return an id that no other trial has; not even one that this process rolled back."""
         cursor.execute(self.statements.last_trial_id, {})
-        last = cursor.fetchone()[0] or 0
+        last = max(cursor.fetchone()[0] or 0, _kept_id(cursor))
         self._last_trial_id = max(last, self._last_trial_id) + 1
         return self._last_trial_id
+
+    def keep_ids(self, cursor: Cursor) -> None:
+        """Remember the highest id in the file's header, since SQLite gives ids of deleted rows again."""
+        cursor.execute(_HIGHEST_ID)
+        highest = max(cursor.fetchone()[0], _kept_id(cursor))
+        cursor.execute(f"PRAGMA user_version = {min(highest, _MOST_KEPT)}")
+
+    def fresh_id(self, cursor: Cursor, table: str, key: int) -> int:
+        """Return the id of a row just inserted, after changing it if a deleted row had it."""
+        kept = _kept_id(cursor)
+        if key > kept:
+            return key
+        cursor.execute(f"UPDATE {table} SET id = :new WHERE id = :old", {"new": key + kept, "old": key})
+        return key + kept
 
     def revision(self, connection: sa.Connection) -> str | None:
         """Return the revision of the schema."""
@@ -279,22 +293,20 @@ _ADVICE: Mapping[int, str] = {
 }
 
 
-def _parsed(url: str) -> tuple[Path, str]:
-    parsed = sa.make_url(url)
-    name = parsed.database
-    if parsed.drivername != "sqlite" or not name or name == ":memory:" or name.startswith("file:"):
-        raise ConfigurationError(
-            f"storage {url!r}: name a file, as in sqlite:///runs/study.db; for a store in memory use memory://"
-        )
-    options = dict(parsed.query)
-    synchronous = str(options.pop("synchronous", "full")).lower()
-    if synchronous not in ("full", "normal"):
-        raise ConfigurationError(f"storage {url!r}: synchronous={synchronous}: choose full or normal")
-    if options:
-        raise ConfigurationError(
-            f"storage {url!r}: unknown option {sorted(options)[0]}; the only one is synchronous=full|normal"
-        )
-    return Path(name).absolute(), synchronous
+_HIGHEST_ID = """
+SELECT max(
+    coalesce((SELECT max(id) FROM trials), 0),
+    coalesce((SELECT max(id) FROM studies), 0),
+    coalesce((SELECT max(id) FROM runs), 0)
+)
+"""
+_MOST_KEPT = 2**31 - 1
+
+
+def _kept_id(cursor: Cursor) -> int:
+    """Return the highest id that a deleted study, run or trial may have had."""
+    cursor.execute("PRAGMA user_version")
+    return int(cursor.fetchone()[0])
 
 
 def _make_folder(path: Path) -> None:

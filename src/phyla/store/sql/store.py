@@ -11,6 +11,7 @@ from phyla.records import JsonObject, MemberState, RunKind, RunRecord, RunState,
 from phyla.store.contract import StoreIdentity
 from phyla.store.sql.backend import Backend, Cursor, Session, StudyLock
 from phyla.store.sql.codec import encode
+from phyla.store.sql.deleting import delete_study
 from phyla.store.sql.evaluation import SqlEvaluation
 from phyla.store.sql.evaluation_rows import run_record
 from phyla.store.sql.rows import Values, study_record, text
@@ -95,10 +96,11 @@ class SqlStore:
                 cursor.execute(sql.insert_study, values)
                 key = cursor.fetchone()
                 if key is not None:
+                    study = self._backend.fresh_id(cursor, "studies", key[0])
                     ready = MemberState.READY.value
                     cursor.executemany(
                         sql.insert_member,
-                        [{"study": key[0], "member": member, "state": ready} for member in range(population_size)],
+                        [{"study": study, "member": member, "state": ready} for member in range(population_size)],
                     )
                 cursor.execute(sql.study_by_name, {"k_name": name})
                 found = cursor.fetchone()
@@ -116,6 +118,17 @@ class SqlStore:
         with _Block(self, write=False) as session:
             session.cursor.execute(self._backend.statements.all_studies, {})
             return [study_record(row) for row in session.cursor.fetchall()]
+
+    def delete_study(self, study: int, *, worker: str | None = None) -> None:
+        """Delete a study, with its run and all that is known of both; see `phyla.store.Store`."""
+        backend = self._backend
+        with _Block(self, write=True) as session:
+            cursor = session.cursor
+            record, now = backend.study(cursor, study, "alone")
+            if record is None:
+                raise StudyNotFound(f"there is no study with id {study} in {self.url}")
+            backend.keep_ids(cursor)
+            delete_study(cursor, backend.engine.dialect, study, record.name, now, worker)
 
     def set_state(self, study: int, state: StudyState, message: str | None = None) -> None:
         """Set the state of a study; that it is running says that it is resumed."""
@@ -158,6 +171,8 @@ class SqlStore:
                     "created_at": self._backend.now(cursor),
                 }
                 cursor.execute(sql.insert_run, values)
+                cursor.execute(sql.run_by_name, {"k_name": name})
+                self._backend.fresh_id(cursor, "runs", cursor.fetchone()[0])
                 cursor.execute(sql.run_by_name, {"k_name": name})
                 found = cursor.fetchone()
             return run_record(found)

@@ -1,0 +1,242 @@
+"""Hyperparameters of a trial in PyTorch optimizers and learning rate schedulers.
+
+`optimizer.load_state_dict` restores the hyperparameters of the trial that saved the state, its learning rate among
+them, and a scheduler whose state was loaded restores that rate at its next step. So a trial sets its own
+hyperparameters after loading.
+"""
+
+import copy
+import math
+import warnings
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from phyla.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
+
+__all__ = ["set_hyperparameters"]
+
+Number: TypeAlias = float
+Betas: TypeAlias = tuple[float, float]
+
+_CLOSED_FORM = (
+    *("StepLR", "MultiStepLR", "ConstantLR", "LinearLR", "ExponentialLR", "PolynomialLR"),
+    "CosineAnnealingLR",
+)
+_SINGLE = (*_CLOSED_FORM, "LambdaLR", "MultiplicativeLR", "CosineAnnealingWarmRestarts")
+_WAY_OUT: Mapping[str, str] = {
+    "OneCycleLR": "it computes the rate from max_lr, initial_lr and min_lr of the parameter groups; leave lr= out "
+    "and set those, which its next step uses: set_hyperparameters(optimizer, scheduler, max_lr=..., "
+    "initial_lr=..., min_lr=...)",
+    "CyclicLR": "it computes the rate from base_lrs and max_lrs of its own; leave lr= out and assign those",
+}
+_UNKNOWN = (
+    "phyla does not know where it keeps its base rate; leave lr= out and set the rate in the scheduler itself, "
+    "which otherwise restores the old one at its next step"
+)
+
+
+def set_hyperparameters(
+    optimizer: "Optimizer",
+    scheduler: "LRScheduler | None" = None,
+    *,
+    lr: Number | Sequence[Number] | None = None,
+    weight_decay: Number | Sequence[Number] | None = None,
+    betas: Betas | Sequence[Betas] | None = None,
+    momentum: Number | Sequence[Number] | None = None,
+    **others: Any,
+) -> dict[str, list[Any]]:
+    """Set hyperparameters of an optimizer, and of its learning rate scheduler, after their states were loaded.
+
+    A single value is set in every parameter group, also where the groups had different ones. A list gives one
+    value per group. `lr` is the base rate, the one that an optimizer is made with: with a scheduler, the current
+    rate becomes the one that a new optimizer and scheduler with this base rate would have reached after as many
+    steps of the scheduler. `ReduceLROnPlateau` has no base rate; it goes on reducing from `lr`.
+
+    If an error is raised, nothing was set.
+
+    Args:
+        optimizer: the optimizer, after `load_state_dict`.
+        scheduler: its scheduler, after `load_state_dict`, if there is one.
+        lr: the base learning rate, at least 0.
+        weight_decay: the weight decay.
+        betas: the two decay rates of Adam and its kin.
+        momentum: the momentum of SGD and RMSprop.
+        others: any other key that the parameter groups have, such as `eps`.
+
+    Returns:
+        What was set, one value per parameter group; `lr` is the current rate, and `initial_lr` the base rate
+        where a scheduler uses it.
+
+    Raises:
+        ConfigurationError: a parameter group has no such hyperparameter, the scheduler would undo what was set,
+            or a value makes no sense. The message names the keys of the groups, or the type of the scheduler.
+    """
+    groups = optimizer.param_groups
+    named = {"lr": lr, "weight_decay": weight_decay, "betas": betas, "momentum": momentum, **others}
+    given = {name: value for name, value in named.items() if value is not None}
+    if not given:
+        raise ConfigurationError(
+            "set_hyperparameters() was given no hyperparameter, such as lr=trial.params['lr']"
+        )
+    wanted = {name: _per_group(name, value, groups) for name, value in given.items()}
+    _check_cycles(scheduler, wanted)
+    if "lr" in wanted:
+        bases = [_checked_rate(value) for value in wanted["lr"]]
+        wanted["lr"] = bases if scheduler is None else _rates(scheduler, bases)
+        if scheduler is not None or any("initial_lr" in group for group in groups):
+            wanted["initial_lr"] = bases
+        if scheduler is None and hasattr(optimizer.step, "_wrapped_by_lr_sched"):
+            warnings.warn(
+                "a learning rate scheduler was made for this optimizer, and its next step restores the old "
+                "learning rate; write set_hyperparameters(optimizer, scheduler, ...)",
+                UserWarning,
+                stacklevel=2,
+            )
+        for one in _flat(scheduler):
+            if hasattr(one, "base_lrs"):
+                one.base_lrs = [_like(old, base) for old, base in zip(one.base_lrs, bases, strict=True)]
+            one._last_lr = list(wanted["lr"])
+    for name, values in wanted.items():
+        for group, value in zip(groups, values, strict=True):
+            _set(group, name, value)
+    return wanted
+
+
+def _per_group(name: str, value: Any, groups: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Return the value of one hyperparameter for each group."""
+    for index, group in enumerate(groups):
+        # A scheduler and the optimizer's groups agree on initial_lr; only OneCycleLR reads it from there.
+        known = sorted({*group} - {"params"} - (set() if "max_lr" in group else {"initial_lr"}))
+        if name not in known:
+            raise ConfigurationError(
+                f"{name}={value!r}: parameter group {index} of the optimizer has no {name!r}; it has "
+                f"{', '.join(known)}. Nothing was set"
+            )
+    pairs = isinstance(groups[0][name], (tuple, list))
+    listed = isinstance(value, (tuple, list)) and (
+        not pairs or any(isinstance(one, (tuple, list)) for one in value)
+    )
+    values = list(value) if listed else [value] * len(groups)
+    if len(values) != len(groups):
+        raise ConfigurationError(
+            f"{name}={value!r}: {len(values)} values for {len(groups)} parameter groups; give one value for all "
+            "groups, or one for each. Nothing was set"
+        )
+    return [tuple(one) if pairs else one for one in values]
+
+
+def _checked_rate(value: Any) -> float:
+    try:
+        rate = float(value)
+    except (TypeError, ValueError):
+        rate = math.nan
+    if not (math.isfinite(rate) and rate >= 0):
+        raise ConfigurationError(f"lr={value!r}: must be a finite number of at least 0. Nothing was set")
+    return rate
+
+
+def _check_cycles(scheduler: Any, wanted: Mapping[str, Any]) -> None:
+    for one in _flat(scheduler):
+        for name in ("momentum", "betas"):
+            if name in wanted and getattr(one, "cycle_momentum", False):
+                raise ConfigurationError(
+                    f"{name} cannot be set with {type(one).__name__}, which computes it at every step; make it "
+                    f"with cycle_momentum=False, or leave {name}= out. Nothing was set"
+                )
+
+
+def _flat(scheduler: Any) -> Iterator[Any]:
+    """Yield a scheduler and those that it is made of."""
+    if scheduler is not None:
+        yield scheduler
+        for part in getattr(scheduler, "_schedulers", ()):
+            yield from _flat(part)
+
+
+def _kind(scheduler: Any) -> str | None:
+    """Return the name of a scheduler's class if it is one of PyTorch's; subclasses compute what they like."""
+    return type(scheduler).__name__ if type(scheduler).__module__ == "torch.optim.lr_scheduler" else None
+
+
+def _rates(scheduler: Any, bases: list[float]) -> list[float]:
+    """Return the current rate of each group under a scheduler whose base rates are these."""
+    known = getattr(scheduler, "base_lrs", bases)
+    if len(known) != len(bases):
+        raise ConfigurationError(
+            f"the scheduler {type(scheduler).__name__} has {len(known)} base rates and the optimizer {len(bases)} "
+            "parameter groups; pass the scheduler of this optimizer. Nothing was set"
+        )
+    kind = _kind(scheduler)
+    if kind == "ReduceLROnPlateau":
+        return bases
+    if kind == "SequentialLR":
+        return _sequential_rates(scheduler, bases)
+    if kind == "ChainedScheduler":
+        return _chained_rates(scheduler, bases)
+    if kind == "LambdaLR":
+        epoch = scheduler.last_epoch
+        return [base * factor(epoch) for base, factor in zip(bases, scheduler.lr_lambdas, strict=True)]
+    if kind == "MultiplicativeLR":
+        epochs = range(1, scheduler.last_epoch + 1)
+        return [
+            base * math.prod(factor(epoch) for epoch in epochs)
+            for base, factor in zip(bases, scheduler.lr_lambdas, strict=True)
+        ]
+    if kind == "CosineAnnealingWarmRestarts":
+        low = scheduler.eta_min
+        share = (1 + math.cos(math.pi * scheduler.T_cur / scheduler.T_i)) / 2
+        return [low + (base - low) * share for base in bases]
+    if kind in _CLOSED_FORM and hasattr(scheduler, "_get_closed_form_lr"):
+        probe = copy.copy(scheduler)
+        probe.base_lrs = bases
+        return [float(rate) for rate in probe._get_closed_form_lr()]
+    raise _not_settable(scheduler, _WAY_OUT.get(kind or "", _UNKNOWN))
+
+
+def _sequential_rates(scheduler: Any, bases: list[float]) -> list[float]:
+    for index, part in enumerate(scheduler._schedulers):
+        kind = _kind(part) or ""
+        if index and kind == "MultiplicativeLR":
+            raise _not_settable(scheduler, "it goes on from the rate of the one before; leave lr= out", part)
+        if kind not in _SINGLE:
+            raise _not_settable(scheduler, _WAY_OUT.get(kind, _UNKNOWN), part)
+    return _rates(scheduler._schedulers[bisect_right(scheduler._milestones, scheduler.last_epoch)], bases)
+
+
+def _chained_rates(scheduler: Any, bases: list[float]) -> list[float]:
+    rates = list(bases)
+    for part in scheduler._schedulers:
+        past = getattr(part, "eta_min", 0) != 0 or part.last_epoch > getattr(part, "T_max", math.inf)
+        if _kind(part) not in (*_CLOSED_FORM, "MultiplicativeLR") or past:
+            why = "it does more than to multiply the rate by a factor; leave lr= out"
+            raise _not_settable(scheduler, why, part)
+        rates = [rate * factor for rate, factor in zip(rates, _rates(part, [1.0] * len(rates)), strict=True)]
+    return rates
+
+
+def _not_settable(scheduler: Any, why: str, part: Any = None) -> ConfigurationError:
+    kind = type(scheduler if part is None else part)
+    name = kind.__name__ if _kind(part or scheduler) else f"{kind.__module__}.{kind.__name__}"
+    inside = "" if part is None else f" in {type(scheduler).__name__}"
+    return ConfigurationError(f"lr cannot be set with the scheduler {name}{inside}: {why}. Nothing was set")
+
+
+def _set(group: dict[str, Any], name: str, value: Any) -> None:
+    """Set a value; where a tensor holds it, in that tensor, as compiled and captured optimizers need it."""
+    import torch
+
+    if isinstance(group.get(name), torch.Tensor):
+        group[name].fill_(value)
+    else:
+        group[name] = value
+
+
+def _like(old: Any, value: float) -> Any:
+    import torch
+
+    return torch.full_like(old, value) if isinstance(old, torch.Tensor) else value

@@ -1,0 +1,69 @@
+"""Studies in directories with characters that URLs and shells read differently."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import phyla
+from phyla.settings import child_environment
+from phyla.study import list_studies
+
+STUDY_FILE = """
+import phyla
+
+def train(trial):
+    (trial.checkpoint_dir / "weights.txt").write_text("x")
+    trial.report(score=trial.params["lr"])
+
+study = phyla.Study(
+    "small", {"lr": phyla.Float(0.01, 1.0)}, phyla.Maximize("score"),
+    phyla.RandomSearch(members=2, total_steps=1), train,
+)
+"""
+PRINTED = "make the report with: phyla "
+
+
+def output(words: str | list[bytes], cwd: Path) -> bytes:
+    environment = child_environment(
+        {"PYTHONPATH": str(Path(phyla.__file__).parents[1]), "PYTHONIOENCODING": "utf-8:strict"}
+    )
+    shell = isinstance(words, str)
+    done = subprocess.run(
+        words, shell=shell, cwd=cwd, env=environment, stdout=subprocess.PIPE, timeout=60, check=True
+    )
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "name",
+    [b"run?1", b"exp%20A#b", b"""-it's=$HOME "x";&\\y`\nz""", "ü 模型".encode() + b"\xff\xfe"],
+    ids=repr,
+)
+def test_a_printed_command_finds_the_study(name: bytes, tmp_path: Path) -> None:
+    (tmp_path / "small.py").write_text(STUDY_FILE)
+    run = [sys.executable, "-m", "phyla.cli", "run", "small.py", "--workers", "1", "--home"]
+    printed = output([*map(os.fsencode, run), name], tmp_path)
+    again = os.fsdecode(printed.partition(PRINTED.encode())[2])
+    assert again
+    output(f"{sys.executable} -m phyla.cli {again}", tmp_path)
+    assert sorted(os.fsencode(path.name) for path in tmp_path.iterdir()) == sorted(
+        [name, b"small.html", b"small.py"]
+    )
+
+
+@pytest.mark.parametrize(("one", "other"), [("run?1", "run?2"), ("exp%20A", "exp A"), ("a#1", "a#2")])
+def test_homes_with_similar_names_are_apart(one: str, other: str, tmp_path: Path) -> None:
+    def train(trial: phyla.Trial) -> None:
+        (trial.checkpoint_dir / "weights.txt").write_text("x")
+        trial.report(score=1.0)
+
+    for home in (one, other):
+        assert list_studies(home=tmp_path / home) == []
+        space, strategy = {"lr": phyla.Float(0.01, 1.0)}, phyla.RandomSearch(members=1, total_steps=1)
+        phyla.Study(home[0], space, phyla.Maximize("score"), strategy, train, home=tmp_path / home).run()
+        assert [study.name for study in list_studies(home=tmp_path / home)] == [home[0]]
+        assert (tmp_path / home / "phyla.db").is_file()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([one, other])

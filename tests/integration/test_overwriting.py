@@ -1,0 +1,235 @@
+"""A training function that was edited, and a study that is started anew."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import phyla
+from command_line import Phyla
+from phyla.controller import Controller
+from phyla.errors import ConfigurationError, NotImportable, StateError
+from phyla.settings import child_environment
+from phyla.store import open_store
+from phyla.study.overwriting import overwrite
+
+CELL = """
+def train(trial):
+    (trial.checkpoint_dir / "weights.txt").write_text("{score}")
+    (trial.working_dir / "log.txt").write_text("{score}")
+    trial.report(score={score})
+"""
+STUDY = """
+import phyla
+
+study = phyla.Study(
+    "cell", {"lr": phyla.Float(0.1, 1.0)}, phyla.Maximize("score"),
+    phyla.PBT(population_size=2, steps_per_trial=1, total_steps=2), train,
+)
+"""
+
+
+def cell(score: float) -> Callable[..., Any]:
+    """What a cell of a notebook defines."""
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec(CELL.format(score=score), namespace)
+    found: Callable[..., Any] = namespace["train"]
+    return found
+
+
+def study(home: Path, train: Callable[..., Any], **options: Any) -> phyla.Study:
+    strategy = phyla.PBT(population_size=2, steps_per_trial=1, total_steps=2)
+    space = {"lr": phyla.Float(0.1, 1.0)}
+    return phyla.Study("cell", space, phyla.Maximize("score"), strategy, train, home=home, **options)
+
+
+def scores(results: phyla.Results) -> set[float | None]:
+    return {trial.fitness for trial in results.trials()}
+
+
+def files(home: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(home)): path.read_bytes()
+        for path in home.rglob("*")
+        if path.is_file() and not path.name.startswith("phyla.db")
+    }
+
+
+def test_a_cell_that_is_run_again_says_nothing_unless_train_was_edited(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    study(tmp_path, cell(1.0)).run()
+    study(tmp_path, cell(1.0)).run()
+    assert "edited" not in caplog.text
+
+
+@pytest.mark.parametrize("again", [1, 2])
+def test_an_edited_train_on_a_complete_study_is_told_that_it_sees_the_stored_result(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, again: int
+) -> None:
+    study(tmp_path, cell(1.0)).run()
+    for _ in range(again):
+        caplog.clear()
+        assert scores(study(tmp_path, cell(2.0)).run()) == {1.0}
+    (said,) = [record.getMessage() for record in caplog.records if "edited" in record.getMessage()]
+    assert said.startswith("warning: train() was edited since study 'cell' was trained. The study is complete, so")
+    assert "this is the stored result of the earlier train()" in said
+    assert "study.run(overwrite=True)" in said
+
+
+def test_an_edited_train_on_a_study_that_goes_on_is_told_what_is_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = study(tmp_path, cell(1.0))
+    trial = first.ask()
+    assert trial is not None
+    (trial.checkpoint_dir / "weights.txt").write_text("1.0")
+    first.tell(trial, metrics={"score": 1.0})
+    results = study(tmp_path, cell(2.0)).run()
+    assert "Its 1 completed trials were trained by the earlier train(), and are kept" in caplog.text
+    assert scores(results) == {1.0, 2.0}
+
+
+def test_overwriting_starts_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    other = phyla.Study("other", {"lr": phyla.Float(0.1, 1.0)}, phyla.Maximize("score"),
+                        phyla.RandomSearch(members=1, total_steps=1), cell(7.0), home=tmp_path).run()  # fmt: skip
+    untouched = {name: content for name, content in files(tmp_path).items() if "other" in Path(name).parts}
+    assert untouched
+    old = study(tmp_path, cell(1.0)).run()
+    taken = {trial.id for trial in old.trials()}
+    results = study(tmp_path, cell(2.0)).run(overwrite=True)
+    assert "study 'cell' is started anew: its 4 stored trials were deleted" in caplog.text
+    assert "left alone" not in caplog.text
+    assert "edited" not in caplog.text
+    assert scores(results) == {2.0}
+    assert results.counts() == {"completed": 4}
+    assert taken.isdisjoint(trial.id for trial in results.trials())
+    assert scores(other) == {7.0}
+    found = files(tmp_path)
+    assert {name: content for name, content in found.items() if "other" in Path(name).parts} == untouched
+    assert {content for name, content in found.items() if name.endswith(".txt") and name not in untouched} == {
+        b"2.0"
+    }
+    caplog.clear()
+    study(tmp_path, cell(2.0)).run()
+    assert "edited" not in caplog.text
+
+
+def test_one_study_can_be_run_and_overwritten(tmp_path: Path) -> None:
+    one = study(tmp_path, cell(1.0))
+    before = {trial.id for trial in one.run().trials()}
+    assert before.isdisjoint(trial.id for trial in one.run(overwrite=True).trials())
+    assert study(tmp_path / "new", cell(1.0)).run(overwrite=True).counts() == {"completed": 4}
+    memory = study(tmp_path, cell(1.0), storage="memory://")
+    memory.run()
+    assert memory.run(overwrite=True).counts() == {"completed": 4}
+
+
+def test_what_phyla_did_not_make_is_left_alone_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    study(tmp_path, cell(1.0)).run(workers=0)
+    mine = [tmp_path / path / "cell" / "mine.txt" for path in ("checkpoints", "work", "logs")]
+    mine.append(tmp_path / "checkpoints" / "cell" / "data" / "images.bin")
+    for path in mine:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+    (tmp_path / "logs" / "cell" / "worker-0.log").write_text("of an earlier worker")
+    store = open_store(f"sqlite:///{tmp_path}/phyla.db")
+    done = overwrite(study(tmp_path, cell(1.0)))
+    assert done is not None
+    assert store.find_study("cell") is None
+    store.close()
+    assert [path.read_text() for path in mine] == ["mine"] * 4
+    assert len(files(tmp_path)) == len(mine)
+    for name in ("checkpoints/cell: data, mine.txt", "work/cell: mine.txt", "logs/cell: mine.txt"):
+        assert any(left.endswith(name) for left in done.left), name
+
+
+def test_a_study_that_others_train_is_not_overwritten(tmp_path: Path) -> None:
+    first = study(tmp_path, cell(1.0))
+    trial = first.ask()
+    assert trial is not None
+    (trial.checkpoint_dir / "weights.txt").write_text("1.0")
+    first.tell(trial, metrics={"score": 1.0})
+    store = open_store(f"sqlite:///{tmp_path}/phyla.db")
+    record = store.find_study("cell")
+    assert record is not None
+    Controller(store, record.id, first.rules, record.config).claim("elsewhere:0:1:1")
+    before = files(tmp_path)
+    with pytest.raises(StateError, match=r"'cell' was not deleted: a worker is training .*elsewhere:0:1:1"):
+        study(tmp_path, cell(2.0)).run(overwrite=True)
+    assert files(tmp_path) == before
+    with store.reader(record.id) as reader:
+        assert reader.counts() == {"completed": 1, "running": 1}
+    store.close()
+
+
+def test_what_could_not_run_deletes_nothing(tmp_path: Path) -> None:
+    results = study(tmp_path, cell(1.0)).run()
+    before = files(tmp_path)
+    with pytest.raises(NotImportable):
+        study(tmp_path, lambda trial: None).run(workers=1, overwrite=True)
+    best = results.best
+    assert best is not None
+    with pytest.raises(ConfigurationError, match="is a checkpoint of study 'cell' itself"):
+        study(tmp_path, cell(1.0), start_from=[best.checkpoint.path]).run(overwrite=True)
+    assert files(tmp_path) == before
+    assert results.counts() == {"completed": 4}
+
+
+def test_another_session_sees_that_train_was_edited(tmp_path: Path) -> None:
+    def session(score: float, call: str) -> "subprocess.CompletedProcess[str]":
+        # From standard input, so that no file has the source, as in an interactive session.
+        code = CELL.format(score=score) + STUDY + f"print({call}.best.fitness)\n"
+        return subprocess.run(
+            [sys.executable, "-"],
+            input=code,
+            cwd=tmp_path,
+            env=child_environment({"PYTHONPATH": str(Path(phyla.__file__).parents[1])}),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+
+    assert "edited" not in session(1.0, "study.run()").stderr
+    same = session(1.0, "study.run()")
+    assert ("edited" in same.stderr, same.stdout) == (False, "1.0\n")
+    edited = session(2.0, "study.run()")
+    assert "this is the stored result of the earlier train()" in edited.stderr
+    assert edited.stdout == "1.0\n"
+    assert session(2.0, "study.run(overwrite=True)").stdout == "2.0\n"
+
+
+def test_the_command_line_asks_for_the_name_again(
+    tmp_path: Path, cli: Phyla, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def run(score: float, *words: str) -> "subprocess.CompletedProcess[str]":
+        (tmp_path / "cell.py").write_text(CELL.format(score=score) + STUDY)
+        command = [sys.executable, "-m", "phyla.cli", "run", "cell.py", "--workers", "1", *words]
+        environment = child_environment({"PYTHONPATH": str(Path(phyla.__file__).parents[1])})
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    def best() -> float:
+        return float(json.loads(cli("best", "cell", "--json"))["fitness"])
+
+    assert run(1.0).returncode == 0
+    edited = run(2.0)
+    assert "--overwrite cell" in edited.stderr
+    wrong = run(2.0, "--overwrite", "all")
+    assert wrong.returncode == 2
+    assert "--overwrite all: the study is called 'cell'; nothing was deleted" in wrong.stderr
+    missing = run(2.0, "--overwrite")
+    assert missing.returncode == 2
+    assert best() == 1.0
+    anew = run(2.0, "--overwrite", "cell")
+    assert anew.returncode == 0
+    assert "started anew" in anew.stderr
+    assert best() == 2.0
