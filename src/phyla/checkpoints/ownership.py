@@ -107,9 +107,8 @@ class Ownership:
             CheckpointsAbsent: it is not there, or cannot be read.
             CheckpointsNotOurs: something else is in its place.
         """
-        marker = self._marker()
+        marker = self._marker() or self._marker_or_refuse_content()
         if marker is None:
-            self._refuse_content(self._entries())
             raise self._absent("no such directory" if not self._root.exists() else "the directory is empty")
         self._compare(marker)
 
@@ -125,8 +124,7 @@ class Ownership:
             CheckpointStorageFailed: it cannot be made.
         """
         self._is_study = known is not None
-        if self._marker() is None and not known:
-            self._refuse_content(self._entries())
+        if self._marker() is None and not known and self._marker_or_refuse_content() is None:
             self._write("new")
         self.check()
 
@@ -199,6 +197,15 @@ class Ownership:
             raise self._not_ours("it is a file", adoptable=False) from None
         except OSError as error:
             raise self._absent(f"it cannot be read: {error.strerror or error}") from error
+
+    def _marker_or_refuse_content(self) -> tuple[str, str] | None:
+        # The marker comes before everything else: what was seen without it is somebody else's only if there still
+        # is none.
+        entries = self._entries()
+        marker = self._marker()
+        if marker is None:
+            self._refuse_content(entries)
+        return marker
 
     def _refuse_content(self, entries: list[str]) -> None:
         if entries:
