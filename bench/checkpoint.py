@@ -119,11 +119,51 @@ def small(folder: Path, repeats: int) -> dict[str, object]:
     }
 
 
+def many(folder: Path, files: int, repeats: int) -> dict[str, object]:
+    """Commit many small files: as phyla does, and flushed one after the other without phyla."""
+    checkpoints = LocalCheckpoints(folder / "many")
+    commit_s: list[float] = []
+    in_turn_s: list[float] = []
+    use_s: list[float] = []
+    use_again_s: list[float] = []
+
+    def save(where: Path) -> list[Path]:
+        saved = [where / f"part-{index % 10}" / f"{index}.bin" for index in range(files)]
+        for index in range(10):
+            (where / f"part-{index}").mkdir(parents=True)
+        for path in saved:
+            path.write_bytes(os.urandom(SMALL_BYTES))
+        return saved
+
+    def in_turn(saved: list[Path]) -> None:
+        for path in saved:
+            flush(path)
+
+    for index in range(repeats):
+        plain = folder / f"plain-{index}"
+        in_turn_s.append(timed(partial(in_turn, save(plain))))
+        shutil.rmtree(plain)
+        name = f"{index}.1"
+        save(checkpoints.stage(name))
+        commit_s.append(timed(partial(checkpoints.commit, name, step=1, now=0.0)))
+        use_s.append(timed(partial(checkpoints.use, name)))
+        use_again_s.append(timed(partial(checkpoints.use, name)))
+        checkpoints.delete(name)
+    return {
+        "files": files,
+        "commit_s": median(commit_s),
+        "flushes_in_turn_s": median(in_turn_s),
+        "first_use_s": median(use_s),
+        "next_use_s": median(use_again_s),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size-mib", type=int, default=1024)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--small-repeats", type=int, default=200)
+    parser.add_argument("--files", type=int, default=10_000, help="small files in one checkpoint")
     parser.add_argument("--folder", type=Path, default=None, help="measure on this file system")
     parser.add_argument("--out", type=Path, default=Path("bench/results/checkpoint.json"))
     options = parser.parse_args()
@@ -131,15 +171,17 @@ def main() -> None:
     try:
         machine = facts(folder)
         tiny = small(folder, options.small_repeats)
+        lots = many(folder, options.files, options.repeats)
         big = large(folder, options.size_mib, options.repeats)
     finally:
         shutil.rmtree(folder)
-    for title, numbers in (("machine", machine), ("small", tiny), ("large", big)):
+    for title, numbers in (("machine", machine), ("small", tiny), ("many", lots), ("large", big)):
         print(title)
         for key, value in numbers.items():
             print(f"  {key:16} {value}")
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps({"machine": machine, "small": tiny, "large": big}, indent=1) + "\n")
+    found = {"machine": machine, "small": tiny, "many": lots, "large": big}
+    options.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":
