@@ -59,7 +59,7 @@ def _all(
         print_json([*(_summary(results, progress) for results, progress in looks), *map(watched.summary, runs)])
         return
     if not looks and not runs:
-        print(f"no studies and no watched runs yet in {masked(Places.of(home, storage).storage)}")
+        print(f"no studies yet in {masked(Places.of(home, storage).storage)}, and no watched runs")
         return
     made = table(
         "study",

@@ -185,9 +185,10 @@ def watched_of(store: "Store", name: str, places: Places) -> Evaluations | None:
     store.close()
     if name in studies:
         return None
+    told = f"; watched runs: {', '.join(map(repr, runs))}" if runs else ""
     raise RunNotFound(
-        f"there is no study {name!r} and no watched run of that name in {store.url}; studies: "
-        f"{', '.join(map(repr, studies)) or 'none'}; watched runs: {', '.join(map(repr, runs)) or 'none'}"
+        f"there is no study {name!r} in {store.url}, and no watched run of that name; there are: "
+        f"{', '.join(map(repr, studies)) or 'none'}{told}"
     )
 
 
