@@ -234,7 +234,7 @@ def prepare_continuation(
     if row is None:
         raise ConfigurationError(
             f"study {study!r} does not keep the checkpoint of trial {last.id} any more; go on from the best one, "
-            f"or train it again first: phyla replay {study} --trial {last.id}"
+            f"or train it again first: phyla replay {study} --file FILE.py --trial {last.id}"
         )
     usual = old.steps_per_trial or last.end_step - last.start_step
     strategy = FixedSchedule(
