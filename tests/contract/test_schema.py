@@ -28,7 +28,15 @@ from phyla.store.sql.tables import metadata
 from storing import VirtualClock
 
 MAY_SCAN = {"all_studies", "evaluation.all_runs"}
-MAY_SORT = {"count_unfinished", "checkpoints", "at_rank_of_ages", "evaluation.running", "evaluation.groups_of"}
+MAY_SORT = {
+    "count_unfinished",
+    "checkpoints",
+    "claimed_ahead",
+    "at_rank_of_ages",
+    "evaluation.claimed_ahead",
+    "evaluation.running",
+    "evaluation.groups_of",
+}
 
 
 def _backend(url: str) -> Backend:

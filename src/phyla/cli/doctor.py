@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from phyla.cli import options
+from phyla.cli.output import show as print
 
 EXIT_FAILED = 1
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
