@@ -54,7 +54,7 @@ SPREAD = (
     t.fitness_order, t.reached_step FROM trials t WHERE t.id = members.member % :ages * 1000000 + members.member)
     WHERE member % :ages > 0""",
     "UPDATE members SET head = published, head_order = published_order",
-    "UPDATE members SET spent_steps = published_step, generation = published_step / :steps",
+    "UPDATE members SET progress = published_step, generation = published_step / :steps",
 )
 
 

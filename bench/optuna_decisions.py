@@ -41,7 +41,7 @@ def ours(path: Path, sampler: str, members: int) -> list[float]:
     times = []
     for index in range(SUGGESTIONS + 1):
         with store.transaction(1, exclusive=True) as view:
-            member = replace(view.member(index), head=None, spent_steps=0, state=MemberState.READY)
+            member = replace(view.member(index), head=None, progress=0, state=MemberState.READY)
             context = Context(space=SPACE, objective=OBJECTIVE, rng=decision_rng(0, index, 0, 0), now=0.0)
             began = time.process_time()
             decision = strategy.decide(member, view, context)

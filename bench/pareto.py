@@ -78,7 +78,7 @@ class Members:
 
 
 def member(index: int) -> Member:
-    return Member(study=1, index=index, state=MemberState.READY, spent_steps=STEPS, generation=1)
+    return Member(study=1, index=index, state=MemberState.READY, progress=STEPS, generation=1)
 
 
 def scored(index: int, orders: tuple[float, ...]) -> Scored:

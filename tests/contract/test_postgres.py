@@ -72,7 +72,7 @@ def _finish(controller: Controller, claimed: Claimed) -> None:
 
 
 def test_two_last_completers_open_the_barrier_once(server: Server) -> None:
-    controller = server.controller(2, synchronous=True)
+    controller = server.controller(2, quorum=1.0)
     first, second = controller.claim("a", 2)[0]
     with server.store.transaction(1, exclusive=True) as tx:
         _, commands = machine.complete(tx, controller.rules, completion(first, 0.1))
@@ -342,7 +342,7 @@ def test_many_workers_finish_a_study(server: Server) -> None:
     assert len(done) == len(set(done)) == 36
     with server.store.reader(1) as reader:
         assert reader.counts() == {"completed": 36}
-        assert [member.spent_steps for member in reader.members()] == [30] * 6
+        assert [member.progress for member in reader.members()] == [30] * 6
 
 
 def test_a_look_sees_one_state_while_others_write(server: Server) -> None:

@@ -68,7 +68,7 @@ def test_a_study_with_a_suite(tmp_path: Path, synchronous: bool) -> None:
     for size, trials in ((6, 5), (2, 6)):
         results = study(tmp_path, size, trials, **options, extend=True).run(workers=2)
         assert results.state is StudyState.COMPLETED
-        assert [m.spent_steps for m in results.members() if not m.retired] == [trials * STEPS] * size
+        assert [m.progress for m in results.members() if not m.retired] == [trials * STEPS] * size
     trained = [row for row in results.trials() if row.kind is TrialKind.TRAIN]
     assert sum(row.state is TrialState.COMPLETED for row in trained) == 4 * 3 + 4 * 2 + 2 * 2 + 2
     assert all(row.fitness is not None for row in trained)

@@ -57,7 +57,7 @@ def study(folder: Path, strategy: Any, **options: Any) -> phyla.Study:
 
 
 def spent(results: phyla.Results) -> list[int]:
-    return [member.spent_steps for member in results.members() if not member.retired]
+    return [member.progress for member in results.members() if not member.retired]
 
 
 def completed(results: phyla.Results) -> int:
@@ -113,7 +113,7 @@ def test_a_study_is_extended_with_another_population_size(tmp_path: Path, synchr
     assert completed(grown) == 4 * 4 + 2 * 2
     progress = grown.progress()
     assert (progress.completed, progress.planned_trials, progress.active) == (20, 20, 6)
-    assert (progress.spent_steps, progress.total_steps) == (20 * STEPS, 20 * STEPS)
+    assert (progress.progress, progress.total_steps) == (20 * STEPS, 20 * STEPS)
     shrunk = study(tmp_path, pbt(3, 5, synchronous=synchronous), extend=True).run()
     assert spent(shrunk) == [5 * STEPS] * 3
     assert completed(shrunk) == 20 + 3
@@ -179,7 +179,7 @@ import sys
 from pathlib import Path
 from test_live_changes import pbt, study
 
-study(Path(sys.argv[1]), pbt(int(sys.argv[2]), int(sys.argv[3]), synchronous=True), extend=True).run()
+study(Path(sys.argv[1]), pbt(int(sys.argv[2]), int(sys.argv[3]), quorum=1.0), extend=True).run()
 """
 
 

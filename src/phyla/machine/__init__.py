@@ -11,19 +11,15 @@ from phyla.machine.commands import (
     InsertTrial,
     MarkDeleting,
     ParentGone,
-    PublishAll,
-    RaiseElites,
     RenewAttempts,
     SetCheckpointState,
     SetConfig,
-    SetElite,
     SetStrategyState,
     SetStudyState,
     SetTally,
     TakeCheckpoint,
     UpdateMember,
     UpdateTrial,
-    WakeMembers,
 )
 from phyla.machine.evaluate import (
     AnyCommand,
@@ -73,10 +69,10 @@ from phyla.machine.events import (
     Standing,
     Stopped,
 )
-from phyla.machine.finish import complete, fail, lose, release, save_progress, settle
+from phyla.machine.finish import complete, fail, lose, release, save_progress
 from phyla.machine.imports import Imported, awaits_imports, import_start, imported
 from phyla.machine.observe import backfill, drain, gone, observe
-from phyla.machine.resize import await_generation, join, reopen, reopen_study, retire, to_retire, youngest
+from phyla.machine.resize import join, reopen, reopen_study, retire, to_retire, youngest
 from phyla.machine.retention import ALL, Retention, bound, explain, retention
 from phyla.machine.rules import Rules
 from phyla.machine.stopping import report
@@ -118,8 +114,6 @@ __all__ = [
     "Observed",
     "Outdated",
     "ParentGone",
-    "PublishAll",
-    "RaiseElites",
     "RenewAttempts",
     "RenewEvalAttempts",
     "Reprioritise",
@@ -127,7 +121,6 @@ __all__ = [
     "Rules",
     "SetCheckpointState",
     "SetConfig",
-    "SetElite",
     "SetRunState",
     "SetStrategyState",
     "SetStudyState",
@@ -142,8 +135,6 @@ __all__ = [
     "UpdateSeen",
     "UpdateTrial",
     "View",
-    "WakeMembers",
-    "await_generation",
     "awaits_imports",
     "backfill",
     "bound",
@@ -173,7 +164,6 @@ __all__ = [
     "retention",
     "retire",
     "save_progress",
-    "settle",
     "settle_group",
     "to_retire",
     "youngest",

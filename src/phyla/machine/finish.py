@@ -9,19 +9,16 @@ from phyla.machine.commands import (
     Command,
     EndAttempt,
     InsertCheckpoint,
-    PublishAll,
-    RaiseElites,
     SetCheckpointState,
-    SetElite,
     SetStudyState,
     UpdateMember,
     UpdateTrial,
-    WakeMembers,
 )
 from phyla.machine.evaluate import AnyCommand, observe_trial
 from phyla.machine.events import Accepted, Completion, Failure, Observed, Stopped
 from phyla.machine.judge import Worth, judged_values, mean_with, worth
-from phyla.machine.rules import RECENT, Rules
+from phyla.machine.rules import Rules
+from phyla.machine.states import judged_again, published, without_checkpoint
 from phyla.machine.stopping import judge
 from phyla.machine.view import View
 from phyla.population import FromSuite
@@ -113,8 +110,6 @@ def complete(view: View, rules: Rules, done: Completion) -> tuple[Accepted | Sto
         ),
         UpdateMember(member),
     ]
-    if rules.strategy.keeps.elites and not rules.strategy.synchronous:
-        commands.append(RaiseElites(trial.member))
     commands += [*brought, *judged]
     evaluation = view.evaluation() if rules.suites and trial.kind is TrialKind.TRAIN else None
     if evaluation is not None:
@@ -148,43 +143,29 @@ def _result(trial: TrialRecord, done: Completion) -> tuple[str, int]:
 
 
 def _trained(member: Member, trial: TrialRecord, scored: Scored, rules: Rules) -> Member:
-    jumped = trial.jump_from is not None
-    steps = max(0, scored.step - trial.start_step)
-    fitness = scored.fitness
-    behind = rules.strategy.synchronous or fitness is None
-    recent = () if jumped else member.recent
+    trained = max(0, scored.step - trial.start_step)
+    # Weights that are older than the member has come take its clock along.
+    start = max(member.progress, trial.age)
+    awaits = rules.suite_fitness is not None
+    state = replace(
+        scored,
+        age=trial.age + trained,
+        progress=start + trained,
+        measurements=0 if awaits else scored.measurements,
+    )
     changed = replace(
         member,
-        spent_steps=member.spent_steps + steps,
+        progress=start + trained,
         generation=member.generation + 1,
-        decided_steps=member.spent_steps if trial.exploited else member.decided_steps,
-        spent_s=member.spent_s + _seconds(trial),
-        decided_s=member.spent_s if trial.exploited else member.decided_s,
-        head=scored,
-        published=member.published if behind else scored,
-        recent=recent if fitness is None else (*recent, fitness)[-RECENT:],
+        decided_at=start if trial.exploited else member.decided_at,
+        head=state,
         current_trial=None,
         replacements=0,
         stops=0,
         state=MemberState.READY,
     )
-    if rules.strategy.finished(changed):
-        return replace(changed, state=MemberState.DONE)
-    if rules.strategy.synchronous:
-        return replace(
-            changed,
-            state=MemberState.WAITING,
-            wait_generation=changed.generation,
-            wait_reason="the rest of the generation",
-        )
-    return changed
-
-
-def _seconds(trial: TrialRecord) -> float:
-    """Return how long the attempt that completed a trial took; clocks that are set back never make it negative."""
-    if trial.started_at is None or trial.ended_at is None:
-        return 0.0
-    return max(0.0, trial.ended_at - trial.started_at)
+    changed = published(changed, state, rules)
+    return replace(changed, state=MemberState.DONE) if rules.strategy.finished(changed) else changed
 
 
 def _measured(member: Member, again: Scored, rules: Rules) -> Member:
@@ -201,32 +182,7 @@ def _measured(member: Member, again: Scored, rules: Rules) -> Member:
     objective = rules.objective
     found = mean_with(judged_values(head, objective), judged_values(again, objective), count, objective)
     mean = replace(head, fitness=found.fitness, order=found.order, criteria=found.criteria, measurements=count)
-    published = mean if member.published and member.published.trial == head.trial else member.published
-    return replace(changed, head=mean, published=published, recent=(*member.recent, again.fitness)[-RECENT:])
-
-
-def settle(view: View, rules: Rules, *, completed: bool) -> list[Command]:
-    """Return what follows once commands are applied: the barrier that opens, waiters that wake.
-
-    Args:
-        view: the study, with the commands applied.
-        rules: what decisions go by.
-        completed: whether a trial completed, which wakes those that wait for any.
-    """
-    strategy = rules.strategy
-    if not strategy.exclusive:
-        return []
-    lowest = view.lowest_generation()
-    if not strategy.synchronous:
-        return [WakeMembers(lowest, completed=completed)] if view.has_waiting() else []
-    waiting = view.waiting_generation()
-    if rules.suite_fitness is not None and view.awaited_groups(fitness=True):
-        # The barrier opens when the whole generation is scored.
-        return [WakeMembers(None, completed=True)] if completed else []
-    if lowest is None or (waiting is not None and waiting <= lowest):
-        elites: list[Command] = [RaiseElites(None)] if strategy.keeps.elites else []
-        return [PublishAll(), *elites, WakeMembers(lowest, completed=completed)]
-    return [WakeMembers(None, completed=True)] if completed else []
+    return judged_again(replace(changed, head=mean), mean, rules)
 
 
 def fail(view: View, rules: Rules, failure: Failure) -> list[Command]:
@@ -252,8 +208,10 @@ def fail(view: View, rules: Rules, failure: Failure) -> list[Command]:
         lost = replace(trial, state=TrialState.PENDING, progress=None, progress_step=None, worker=None)
         return [*commands, SetCheckpointState(failure.parent_gone, CheckpointState.LOST), UpdateTrial(lost)]
     if failure.parent_gone is not None:
-        commands += _lose(view, rules, failure.parent_gone, trial.member)
-        return commands + _quarantine(view, rules, trial, trial.failures + 1, failure.error)
+        commands += _lose(view, failure.parent_gone, trial.member)
+        return commands + _quarantine(
+            view, rules, trial, trial.failures + 1, failure.error, lost=failure.parent_gone
+        )
     after = after_failure(trial.failures, max_attempts=rules.max_attempts, retryable=failure.retryable)
     if isinstance(after, Quarantine) or trial.token >= rules.max_claims:
         return commands + _quarantine(view, rules, trial, after.failures, failure.error)
@@ -265,9 +223,13 @@ def fail(view: View, rules: Rules, failure: Failure) -> list[Command]:
     ]
 
 
-def _quarantine(view: View, rules: Rules, trial: TrialRecord, failures: int, error: str) -> list[Command]:
+def _quarantine(
+    view: View, rules: Rules, trial: TrialRecord, failures: int, error: str, *, lost: str | None = None
+) -> list[Command]:
     check_transition(trial, TrialState.FAILED, view.attempts(trial.id))
     member = view.locked_member(trial.member)
+    if lost is not None:
+        member = without_checkpoint(member, lost)
     broken = trial.kind is TrialKind.TRAIN
     commands: list[Command] = [
         UpdateTrial(
@@ -302,21 +264,16 @@ def _quarantine(view: View, rules: Rules, trial: TrialRecord, failures: int, err
     return commands
 
 
-def _lose(view: View, rules: Rules, name: str, taker: int) -> list[Command]:
+def _lose(view: View, name: str, taker: int) -> list[Command]:
     """Mark a checkpoint whose bytes vanished, so that it is neither donor nor parent any more."""
     row = view.checkpoint(name)
     if row is None or row.state is not CheckpointState.LIVE:
         return []
     commands: list[Command] = [SetCheckpointState(name, CheckpointState.LOST)]
     owner = view.trial(row.trial).member
-    elite = view.elite(owner) if rules.strategy.keeps.elites else None
-    if elite is not None and elite.checkpoint == name:
-        commands.append(SetElite(owner, None))
     if owner != taker:
-        # The taker's own row is written by the quarantine that follows; its head tells by itself.
-        member = view.locked_member(owner)
-        if member.published is not None and member.published.checkpoint == name:
-            commands.append(UpdateMember(replace(member, published=None)))
+        # The quarantine below rewrites the taker's own row.
+        commands.append(UpdateMember(without_checkpoint(view.locked_member(owner), name)))
     return commands
 
 

@@ -7,8 +7,9 @@ from typing import final
 import numpy as np
 
 from phyla.machine.rules import Rules
+from phyla.machine.states import KEPT, states_kept
 from phyla.machine.view import View
-from phyla.population import front_of, thinned
+from phyla.population import front_of, lowest_generation, thinned
 from phyla.records import Checkpoint, TrialRecord
 
 ALL = 2**31 - 1
@@ -35,7 +36,9 @@ def retention(view: View, rules: Rules) -> Retention:
     """Apply the formula to a study's live checkpoints."""
     held = view.held_checkpoints()
     best = {trial.checkpoint for trial in _best(view, rules)}
-    in_use = "in use: newest of its member, published, elite, parent of running work, or being evaluated"
+    in_use = (
+        "in use: newest of its member, published, best of its member, parent of running work, or being evaluated"
+    )
     is_best = "on the Pareto front" if rules.objective.tradeoffs else f"one of the best {rules.keep_best}"
     every = rules.keep_every_steps
     since = _kept_since(view, rules)
@@ -76,32 +79,30 @@ def kept_front(trials: Sequence[TrialRecord], limit: int) -> list[TrialRecord]:
 def _kept_since(view: View, rules: Rules) -> int | None:
     """Return the first generation whose trials the strategy may still choose; None if it chooses no such trial."""
     generations = rules.strategy.keeps.generations
-    lowest = view.lowest_generation() if generations else None
+    lowest = lowest_generation([one for one in view.members() if not one.retired]) if generations else None
     return None if lowest is None else max(0, lowest - generations)
 
 
 def bound(population_size: int, rules: Rules) -> int:
     """Return how many checkpoints of a study can be in use or best at most.
 
-    Newest of each member; what it published, where that lags; the parent and the progress of each running
-    trial; the best ones, or as much as is kept of the Pareto front; those that wait for the suite that gives
-    fitness, and the best of each suite. Milestones of other suites, and what they are at, come on top.
+    Newest of each member, which is also its newest state; the other states that it publishes, those that wait for the
+    suite that gives fitness among them; the parent and the progress of each running trial; the best ones, or as much as
+    is kept of the Pareto front; the best of each suite. Milestones of other suites, and what they are at, come on top.
     """
-    fitness = rules.suite_fitness
-    published = population_size if rules.strategy.synchronous or fitness is not None else 0
-    unscored = (fitness.max_lag + 1) * population_size if fitness is not None else 0
+    states = states_kept(rules) * population_size
     keeps = rules.strategy.keeps
     elites = population_size if keeps.elites else 0
     # Progress saved in a generation counts as a trial of it, and the head is counted already.
     chosen = 2 * population_size * (keeps.generations + keeps.lead - 1) if keeps.generations else 0
     best = rules.keep_front if rules.objective.tradeoffs else rules.keep_best
-    return 3 * population_size + published + unscored + chosen + elites + best + len(rules.suites)
+    return 2 * population_size + states + chosen + elites + best + len(rules.suites)
 
 
 def explain(population_size: int, rules: Rules) -> str:
     """Return the formula and its value in words."""
     fitness = rules.suite_fitness
-    published = " + what each published" if rules.strategy.synchronous or fitness is not None else ""
+    published = f" + the {KEPT - 1} before that each published"
     if fitness is not None:
         published += f" + up to {fitness.max_lag + 1} of each that wait for suite {fitness.suite!r}"
     if rules.strategy.keeps.generations:

@@ -10,9 +10,6 @@ from phyla.population import BestOfLast, FromSuite, StoppingRule, Strategy, chec
 from phyla.records import Objective
 from phyla.space import Space
 
-RECENT = 10
-"""Fitness values a member carries along; the t-test of Jaderberg et al. 2017 uses the last 10."""
-
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +87,11 @@ class Rules:
         self._check_objective()
         reported = () if self.suite_fitness is not None else tuple(goal.metric for goal in self.objective.goals)
         object.__setattr__(self, "reported_metrics", reported)
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether two decisions of one study may never be made at the same moment."""
+        return self.strategy.exclusive or self.suite_fitness is not None
 
     @property
     def aggregates(self) -> Mapping[str, str]:

@@ -1,6 +1,5 @@
 """Checks of a strategy's settings."""
 
-import math
 from typing import Literal
 
 from phyla.errors import ConfigurationError
@@ -16,15 +15,17 @@ def check_integer(strategy: str, name: str, value: object, least: int) -> None:
         raise ConfigurationError(f"{strategy}({name}={value!r}): must be an integer of at least {least}")
 
 
-def check_seconds(strategy: str, name: str, value: object) -> None:
-    """Refuse what is no number of seconds above 0.
+def check_quorum(strategy: str, value: object) -> None:
+    """Refuse a quorum that is not a share of the population.
 
     Raises:
-        ConfigurationError: names the strategy, the setting and the value.
+        ConfigurationError: names the strategy and the value.
     """
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not math.isfinite(float(str(value))) or float(str(value)) <= 0:
-        raise ConfigurationError(f"{strategy}({name}={value!r}): must be a number of seconds above 0")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise ConfigurationError(
+            f"{strategy}(quorum={value!r}): must be a share of the population from 0 (nobody waits) to 1 (everybody "
+            "waits for the slowest)"
+        )
 
 
 def check_steps(strategy: str, steps_per_trial: object, total_steps: object) -> None:

@@ -1,7 +1,9 @@
 """What strategies start trials from: nothing, the member's own state, or an earlier trial."""
 
 from phyla.population.decision import Start, Stop
-from phyla.population.protocol import Population
+from phyla.population.fitness import FitnessRule
+from phyla.population.from_suite import FromSuite
+from phyla.population.protocol import History
 from phyla.records import JsonObject, Member, Scored, TrialRecord, TrialState
 
 BROKEN_AT_MOST = 3
@@ -51,11 +53,18 @@ def given_up(member: Member) -> Stop | None:
     return stopped(member) or Stop(reason={"why": "its trials broke again", "trial": member.broken_trial})
 
 
-def before(trial: TrialRecord, population: Population) -> TrialRecord:
+def awaits_score(member: Member, fitness: FitnessRule | FromSuite) -> bool:
+    """Return whether a member's newest trial still waits for the suite that gives its fitness."""
+    if not isinstance(fitness, FromSuite) or member.head is None:
+        return False
+    return member.published is None or member.published.trial != member.head.trial
+
+
+def before(trial: TrialRecord, history: History) -> TrialRecord:
     """Return the true ancestor of a trial that has one: what its member had completed before."""
     ancestor = trial.parent if trial.jump_from is None else trial.jump_from
     assert ancestor is not None
-    return population.trial(ancestor)
+    return history.trial(ancestor)
 
 
 def scored_trial(trial: TrialRecord) -> Scored | None:

@@ -194,8 +194,6 @@ def _members(data: StudyData) -> str:
         last = trials[-1] if trials else None
         elite = elites.get(index)
         state = member.state.value if member else ""
-        if member and member.state is MemberState.WAITING and member.wait_reason:
-            state += f" for {member.wait_reason}"
         spent = max((data.spent[trial.id].end or 0 for trial in done), default=0)
         finite = bool(done) and finite_fitness(done[-1]) is not None
         decision = describe(last.reason) if last else ""

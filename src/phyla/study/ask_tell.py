@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from phyla import settings
 from phyla.errors import ConfigurationError, LeaseLost, NoFitness, StoreError, StudyChanged, StudyFailed
 from phyla.machine import Claimed, Ended, Failure, Outdated
-from phyla.records import StudyState
+from phyla.records import MemberState, StudyState
 from phyla.study.opened import OpenedStudy
 from phyla.study.unreported import Unreported
 from phyla.worker import Trial
@@ -131,4 +131,6 @@ def tell_failed(opened: OpenedStudy, trials: Sequence[Trial], error: str) -> Non
 def finished(opened: OpenedStudy) -> bool:
     """Return whether a study takes no more work: it ended, or every member is done."""
     with opened.store.reader(opened.record.id) as reader:
-        return reader.study().state is not StudyState.RUNNING or reader.active_members() == 0
+        return reader.study().state is not StudyState.RUNNING or all(
+            member.state is MemberState.DONE for member in reader.members()
+        )

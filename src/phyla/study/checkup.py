@@ -221,18 +221,11 @@ def _sqlite(file: Path) -> Finding:
 def _schema(found: str | None, head: str) -> Finding:
     if found is None:
         return Finding(Verdict.OK, "store", "empty; the first run makes its tables")
-    if found < head:
-        return Finding(
-            Verdict.WARN,
-            "store",
-            f"schema {found}, this version of phyla uses {head}",
-            "any other command migrates it; stop workers of older versions first",
-        )
     return Finding(
         Verdict.FAIL,
         "store",
-        f"schema {found} is newer than {head}, the one this version of phyla knows",
-        "pip install --upgrade phyla, or name another store",
+        f"schema {found}, made by another version of phyla; this one uses {head}",
+        "open it with the version that made it, or name another store",
     )
 
 

@@ -22,7 +22,7 @@ def trials_left(strategy: Any, member: Member) -> int | None:
         return 0
     if strategy.member_steps is None:
         return None
-    spent, until = member.spent_steps, int(strategy.member_steps)
+    spent, until = member.progress, int(strategy.member_steps)
     if isinstance(strategy, Replay):
         return len(strategy.trials) - member.generation
     if isinstance(strategy, SingleWorkerExplore):

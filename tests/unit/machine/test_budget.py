@@ -78,7 +78,7 @@ def test_exactly_the_budget(fitness: str, synchronous: bool, workers: int, failu
     assert ended.state is StudyState.COMPLETED
     with simulation.store.reader(simulation.study.id) as reader:
         done = [trial for trial in reader.trials() if trial.state is TrialState.COMPLETED]
-        spent = [member.spent_steps for member in reader.members()]
+        spent = [member.progress for member in reader.members()]
         assert not reader.has_unfinished_trials()
     assert len(done) == members * trials
     assert Counter(trial.member for trial in done) == dict.fromkeys(range(members), trials)
@@ -105,13 +105,13 @@ def test_any_shape_of_study_ends(
     simulation = Simulation(rules, lambda parent, trial: (None, FITNESSES["noisy"](trial)), seed=seed)
     simulation.run(workers, np.random.default_rng(seed))
     with simulation.store.reader(simulation.study.id) as reader:
-        assert [member.spent_steps for member in reader.members()] == [total] * members
+        assert [member.progress for member in reader.members()] == [total] * members
         assert reader.counts() == {"completed": members * -(-total // steps)}
 
 
 def test_synchronous_studies_are_the_same_with_any_number_of_workers() -> None:
     def decisions(workers: int) -> list[tuple[object, ...]]:
-        strategy = PBT(population_size=5, steps_per_trial=1, total_steps=8, synchronous=True)
+        strategy = PBT(population_size=5, steps_per_trial=1, total_steps=8, quorum=1.0)
         rules = Rules(space=Space(lr=Float(0.1, 1.0)), objective=Maximize("Q"), strategy=strategy)
         simulation = Simulation(rules, lambda parent, trial: (None, FITNESSES["noisy"](trial)))
         simulation.run(workers, np.random.default_rng(workers))
@@ -149,25 +149,25 @@ MEMBERS, TRIALS = 6, 5
 STRATEGIES: dict[str, Strategy] = {
     "truncation": pbt(Truncation(0.34)),
     "t-test": pbt(TTest(window=3, alpha=0.5)),
-    "t-test, synchronous": pbt(TTest(window=3, alpha=0.5), synchronous=True),
+    "t-test, synchronous": pbt(TTest(window=3, alpha=0.5), quorum=1.0),
     "binary tournament": pbt(BinaryTournament()),
-    "binary tournament, synchronous": pbt(BinaryTournament(), synchronous=True),
+    "binary tournament, synchronous": pbt(BinaryTournament(), quorum=1.0),
     "backtrack": pbt(Backtrack(quantile=0.5, pool=0.4)),
-    "backtrack, synchronous": pbt(ExploitPipeline([Backtrack(quantile=0.3)]), synchronous=True),
-    "winner takes all": pbt(WinnerTakesAll(), synchronous=True),
+    "backtrack, synchronous": pbt(ExploitPipeline([Backtrack(quantile=0.3)]), quorum=1.0),
+    "winner takes all": pbt(WinnerTakesAll(), quorum=1.0),
     "crossover": replace(pbt(Truncation(0.34)), explore=Crossover(quantile=0.5)),
     "a function explores, synchronous": replace(
-        pbt(Truncation(0.34), synchronous=True), explore=ExploreWith(halved)
+        pbt(Truncation(0.34), quorum=1.0), explore=ExploreWith(halved)
     ),
     "min scores": replace(pbt(Truncation(0.34)), min_scores=3),
-    "min scores, synchronous": replace(pbt(Truncation(0.34), synchronous=True), min_scores=2),
+    "min scores, synchronous": replace(pbt(Truncation(0.34), quorum=1.0), min_scores=2),
     "equal progress": replace(pbt(Truncation(0.34)), compare="equal progress", min_scores=2),
-    "equal progress, synchronous": replace(pbt(Truncation(0.34), synchronous=True), compare="equal progress"),
+    "equal progress, synchronous": replace(pbt(Truncation(0.34), quorum=1.0), compare="equal progress"),
     "equal progress, backtrack": replace(pbt(Backtrack(quantile=0.5, pool=0.4)), compare="equal progress"),
     "equal progress, t-test": replace(pbt(TTest(window=3, alpha=0.5)), compare="equal progress"),
     "pb2": replace(pbt(Truncation(0.34)), explore=PB2()),
     "pb2, synchronous": replace(
-        pbt(Truncation(0.34), synchronous=True), explore=PB2(fallback=Perturb(resample=0.2), repeatable=True)
+        pbt(Truncation(0.34), quorum=1.0), explore=PB2(fallback=Perturb(resample=0.2), repeatable=True)
     ),
     "initiators with crossover": initiators(explore=Crossover(then=None)),
     "initiators": initiators(),
@@ -179,12 +179,12 @@ STRATEGIES: dict[str, Strategy] = {
     "initiators, one member": initiators(population_size=1),
     "single worker": SingleWorkerExplore(explore_steps=3, exploit_steps=10, total_steps=49),
     "pareto truncation": pbt(ParetoTruncation(0.34)),
-    "pareto truncation, synchronous": pbt(ParetoTruncation(0.34), synchronous=True),
+    "pareto truncation, synchronous": pbt(ParetoTruncation(0.34), quorum=1.0),
     "pareto tournament": pbt(ParetoTournament()),
-    "pareto tournament, synchronous": pbt(ExploitPipeline([ParetoTournament()]), synchronous=True),
+    "pareto tournament, synchronous": pbt(ExploitPipeline([ParetoTournament()]), quorum=1.0),
     "asha": ASHA(9, 20, 3, 2),
     "asha, one rung": ASHA(4, 5, 5),
-    "successive halving": ASHA(9, 20, 3, 2, synchronous=True),
+    "successive halving": ASHA(9, 20, 3, 2, quorum=1.0),
     "optuna": Optuna(6, 20, settings={"n_startup_trials": 3}),
     "optuna, in pieces": Optuna(5, 25, steps_per_trial=6),
     "optuna, cma-es": Optuna(6, 20, "cma-es"),
@@ -241,7 +241,7 @@ def test_every_strategy_spends_exactly_its_budget(
     strategy = STRATEGIES[name]
     with simulation.store.reader(simulation.study.id) as reader:
         done = [trial for trial in reader.trials() if trial.state is TrialState.COMPLETED]
-        spent = [member.spent_steps for member in reader.members()]
+        spent = [member.progress for member in reader.members()]
         assert not reader.has_unfinished_trials()
     assert all(simulation.rules.space.contains(trial.params) for trial in done)
     if isinstance(strategy, ASHA):

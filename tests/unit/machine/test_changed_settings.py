@@ -344,9 +344,9 @@ def test_members_that_were_done_wait_for_their_generation(done: int) -> None:
         ids = {row.id: (row.member, row.generation) for row in rows}
         return [(row.member, row.generation, ids.get(row.parent or 0), dict(row.params)) for row in rows]
 
-    new = rules(pbt(synchronous=True))
+    new = rules(pbt(quorum=1.0))
     longer = work(new)
-    old = rules(pbt(total_steps=2 * STEPS, synchronous=True))
+    old = rules(pbt(total_steps=2 * STEPS, quorum=1.0))
     at = work(old)
     process = at.process(old)
     for _ in range(2):
@@ -374,7 +374,7 @@ def test_more_members_and_more_steps_for_each() -> None:
     process.lose_worker(running.worker, "it died", counts=False)
     assert train_all(process).state == "completed"
     with at.store.reader(at.study) as reader:
-        assert [member.spent_steps for member in reader.members()] == [4 * STEPS] * 6
+        assert [member.progress for member in reader.members()] == [4 * STEPS] * 6
 
 
 def test_other_rungs_train_nobody_beyond_the_whole_training() -> None:
@@ -385,4 +385,4 @@ def test_other_rungs_train_nobody_beyond_the_whole_training() -> None:
     at.change(new)
     assert train_all(at.process(new)).state == "completed"
     with at.store.reader(at.study) as reader:
-        assert max(member.spent_steps for member in reader.members()) == 18
+        assert max(member.progress for member in reader.members()) == 18

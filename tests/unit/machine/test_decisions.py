@@ -190,7 +190,7 @@ def test_a_repeated_completion_gets_the_first_answer_and_counts_once() -> None:
     assert first == again
     assert not isinstance(again, LeaseLost)
     assert again.repeated
-    assert members(simulation)[0].spent_steps == 1
+    assert members(simulation)[0].progress == 1
 
 
 def test_a_late_completion_counts_until_somebody_else_claims() -> None:

@@ -92,7 +92,7 @@ def test_every_budget_is_spent_exactly_and_every_trial_is_scored(
 @pytest.mark.parametrize(
     ("strategy", "trials"),
     [
-        (ASHA(9, 9, 1, fitness=FromSuite("s", "x_mean"), synchronous=True), 9 + 3 + 1),
+        (ASHA(9, 9, 1, fitness=FromSuite("s", "x_mean"), quorum=1.0), 9 + 3 + 1),
         (Optuna(6, 4, steps_per_trial=2, fitness=FromSuite("s", "x_mean", max_lag=0)), 12),
         (Optuna(9, 1, "cma-es", fitness=FromSuite("s", "x_mean")), 9),
     ],

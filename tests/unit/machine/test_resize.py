@@ -33,10 +33,10 @@ def strategies(size: int) -> list[Strategy]:
     common: Any = {"population_size": size, "steps_per_trial": STEPS, "total_steps": TRIALS * STEPS}
     return [
         phyla.PBT(**common, exploit=phyla.Truncation(0.3)),
-        phyla.PBT(**common, exploit=phyla.Truncation(0.3), synchronous=True),
+        phyla.PBT(**common, exploit=phyla.Truncation(0.3), quorum=1.0),
         phyla.PBT(**common, exploit=phyla.Backtrack()),
         phyla.PBT(**common, exploit=phyla.TTest(), ready_interval=STEPS),
-        phyla.PBT(**common, exploit=phyla.BinaryTournament(), synchronous=True),
+        phyla.PBT(**common, exploit=phyla.BinaryTournament(), quorum=1.0),
         phyla.InitiatorPBT(**common),
         phyla.InitiatorPBT(**common, gate=False),
     ]
@@ -116,11 +116,11 @@ def check(resized: Resized, *, active: int) -> None:
         own = sorted((row for row in completed if row.member == member.index), key=lambda row: row.generation)
         assert len(own) == member.generation - member.joined_generation
         assert [row.generation for row in own] == list(range(member.joined_generation, member.generation))
-        assert sum(STEPS for _ in own) == member.trained_steps
+        assert sum(STEPS for _ in own) == member.progress
         if member.retired:
             assert (member.state, member.head, member.published) == (MemberState.DONE, None, None)
         else:
-            assert member.spent_steps == TRIALS * STEPS
+            assert member.progress == TRIALS * STEPS
     with resized.store.reader(resized.study.id) as reader:
         assert reader.study().state is StudyState.COMPLETED
         assert reader.study().population_size == reader.size == len(members)
@@ -150,7 +150,7 @@ def test_the_budget_is_exact_whenever_it_is_resized(
         for _ in range(turns):
             if not resized.step(rng, failure_rate):
                 break
-        if min(m.spent_steps for m in resized.members() if not m.retired) >= TRIALS * STEPS:
+        if min(m.progress for m in resized.members() if not m.retired) >= TRIALS * STEPS:
             break
         resized.resize(size, fresh=fresh)
     resized.finish(rng, failure_rate)
@@ -168,10 +168,10 @@ def test_new_members_stand_where_the_others_are_and_explore(which: int) -> None:
         best = [reader.at_rank(rank).published for rank in range(2)]
     resized.resize(7)
     added = resized.members()[4:]
-    least = min(before, key=lambda member: member.spent_steps)
+    least = min(before, key=lambda member: member.progress)
     for number, member in enumerate(added):
-        assert (member.spent_steps, member.generation) == (least.spent_steps, least.generation)
-        assert member.trained_steps == 0
+        assert (member.progress, member.generation) == (least.progress, least.generation)
+        assert member.progress == 0
         assert member.head == best[number % 2], "the better half, the best first, over and over"
         assert member.published is None
     resized.finish(rng)
@@ -275,7 +275,7 @@ def test_members_that_were_retired_stay_so_when_the_study_is_extended() -> None:
     assert joined.joined_steps == TRIALS * STEPS
     while resized.step(rng):
         pass
-    spent = [member.spent_steps for member in resized.members() if not member.retired]
+    spent = [member.progress for member in resized.members() if not member.retired]
     assert spent == [2 * TRIALS * STEPS] * 3
 
 

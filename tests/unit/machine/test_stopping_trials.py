@@ -538,7 +538,7 @@ def _noisy(parent: Any, trial: TrialRecord) -> tuple[Any, float]:
 
 def test_a_synchronous_study_is_the_same_for_the_same_reports() -> None:
     def ran(workers: int) -> list[Any]:
-        strategy = pbt(size=4, trials=4, synchronous=True, exploit=Truncation(0.25))
+        strategy = pbt(size=4, trials=4, quorum=1.0, exploit=Truncation(0.25))
         simulation = make(strategy, Divergence(), train=_noisy)
         busy: list[TrialRecord] = []
         rng = np.random.default_rng(workers)

@@ -143,7 +143,7 @@ def test_ties_promote_no_more_than_their_share(workers: int) -> None:
 
 def test_successive_halving_is_the_same_with_any_number_of_workers() -> None:
     def facts(workers: int) -> list[tuple[int, int, str]]:
-        done = ran(ASHA(10, 12, 2, 2, synchronous=True), FITNESSES["few values"], workers)
+        done = ran(ASHA(10, 12, 2, 2, quorum=1.0), FITNESSES["few values"], workers)
         return sorted((t.member, t.generation, str(t.params)) for t in done)
 
     assert facts(1) == facts(3) == facts(10)
@@ -155,7 +155,7 @@ def test_successive_halving_is_the_same_with_any_number_of_workers() -> None:
         (lambda: ASHA(0, 1, 1), r"ASHA\(members=0\)"),
         (lambda: ASHA(1, 1, 2), "first rung may not lie beyond the last"),
         (lambda: ASHA(1, 2, 1, 1), r"ASHA\(reduction_factor=1\)"),
-        (lambda: ASHA(1, 2, 1, fitness=FromSuite("s", "m")), "use synchronous=True"),
+        (lambda: ASHA(1, 2, 1, fitness=FromSuite("s", "m")), "use quorum=1.0"),
     ],
 )
 def test_settings_that_make_no_sense(make: Callable[[], Any], message: str) -> None:

@@ -144,7 +144,7 @@ def test_synchronous_studies_choose_alike_either_way() -> None:
             total_steps=40,
             exploit=Truncation(0.25),
             copy="hyperparameters",
-            synchronous=True,
+            quorum=1.0,
             compare=compare,
         )
         rules = Rules(space=SPACE, objective=Maximize("Q"), strategy=strategy)

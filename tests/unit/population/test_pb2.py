@@ -206,7 +206,7 @@ def test_a_population_gets_further_than_by_perturbing() -> None:
             total_steps=25,
             exploit=Truncation(0.25),
             explore=explore,
-            synchronous=True,
+            quorum=1.0,
         )
         simulation = Simulation(Rules(space=space, objective=Maximize("Q"), strategy=strategy), train, seed=seed)
         simulation.run_serially()

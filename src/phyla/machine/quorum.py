@@ -1,0 +1,59 @@
+"""Which members are compared, and when: a quorum instead of a barrier.
+
+How far a member has come is counted in grid lines of its progress, so nobody waits for training that overshoots. A
+member may decide once enough members have published a state at as many lines. It sees only those, each as it was when
+it had come as far. So scores are never compared across different amounts of training.
+"""
+
+import math
+from collections.abc import Sequence
+
+from phyla.machine.rules import Rules
+from phyla.population import Strategy
+from phyla.records import Member, MemberState, replace
+
+
+def needed(quorum: float, members: int) -> int:
+    """Return how many of `members` must have come as far as a member before it may decide, itself included.
+
+    Below a quorum of 1, one straggler never stops a population: at most all but one are needed, and at least 2.
+    """
+    need = math.ceil(quorum * members - 1e-9)
+    return need if quorum >= 1 else min(need, max(2, members - 1))
+
+
+def peers(member: Member, population: Sequence[Member], rules: Rules) -> list[Member] | None:
+    """Return the members that a member is compared with, itself included; None if too few have come as far.
+
+    Each has one published state: its newest that is not a grid line ahead of the member, else the oldest that is
+    kept. Where nobody waits (quorum 0, or a member that has not published anything) they are all members, each at its
+    newest state.
+
+    Args:
+        member: the member that is to decide.
+        population: all members that are not retired.
+        rules: what decisions go by.
+    """
+    strategy = rules.strategy
+    own = member.published
+    if strategy.quorum <= 0 or own is None:
+        return [_at(one, None, strategy) for one in population]
+    line = strategy.line(own.progress)
+    counted = [one for one in population if not _given_up(one, strategy)]
+    come = [one for one in counted if one.published and strategy.line(one.published.progress) >= line]
+    if len(come) < needed(strategy.quorum, len(counted)):
+        return None
+    return [_at(one, line, strategy) for one in come]
+
+
+def _at(member: Member, line: int | None, strategy: Strategy) -> Member:
+    """Return a member with the one state that is not ahead of a grid line; the newest of all where there is no line."""
+    judged = [state for state in member.states if state.judged]
+    known = judged if line is None else [one for one in judged if strategy.line(one.progress) <= line]
+    chosen = known[:1] or judged[-1:]
+    return replace(member, states=tuple(chosen))
+
+
+def _given_up(member: Member, strategy: Strategy) -> bool:
+    """Return whether a member ended before it had trained all its steps, so that nobody waits for it."""
+    return member.state is MemberState.DONE and not strategy.finished(member)

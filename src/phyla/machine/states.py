@@ -1,0 +1,53 @@
+"""What a member publishes: its newest states, which others may compare themselves with and take over."""
+
+from phyla.machine.rules import Rules
+from phyla.records import Member, Scored, replace
+
+KEPT = 2
+"""States with a score that are kept of each member."""
+
+
+def states_kept(rules: Rules) -> int:
+    """Return how many states are kept of each member."""
+    fitness = rules.suite_fitness
+    # Those that wait for their evaluation come on top; one more than may wait, while it is being trained on.
+    return KEPT if fitness is None else KEPT + fitness.max_lag + 1
+
+
+def published(member: Member, state: Scored, rules: Rules) -> Member:
+    """Return a member that publishes one more state."""
+    states = (state, *member.states)[: states_kept(rules)]
+    return _with_best(replace(member, states=states), state, rules)
+
+
+def judged_again(member: Member, state: Scored, rules: Rules) -> Member:
+    """Return a member whose state of a trial has another score, if it still publishes that state."""
+    states = tuple(state if one.trial == state.trial else one for one in member.states)
+    best = state if member.best is not None and member.best.trial == state.trial else member.best
+    if best is state and not state.can_donate:
+        best = None
+    changed = replace(member, states=states, best=best)
+    return _with_best(changed, state, rules) if state in states else changed
+
+
+def without_trial(member: Member, trial: int) -> Member:
+    """Return a member that no longer publishes the state of a trial."""
+    left = tuple(one for one in member.states if one.trial != trial)
+    best = None if member.best is not None and member.best.trial == trial else member.best
+    return replace(member, states=left, best=best)
+
+
+def without_checkpoint(member: Member, name: str) -> Member:
+    """Return a member that no longer publishes states on a checkpoint."""
+    left = tuple(one for one in member.states if one.checkpoint != name)
+    best = None if member.best is not None and member.best.checkpoint == name else member.best
+    return replace(member, states=left, best=best)
+
+
+def _with_best(member: Member, state: Scored, rules: Rules) -> Member:
+    if not rules.strategy.keeps.elites or state.order is None or not state.can_donate:
+        return member
+    best = member.best
+    if best is not None and best.order is not None and best.order >= state.order:
+        return member
+    return replace(member, best=state)
