@@ -22,7 +22,6 @@ from phyla.machine.commands import (
     UpdateTrial,
 )
 from phyla.machine.evaluate import (
-    AnyCommand,
     cancel_group,
     claim_evaluation,
     complete_evaluation,
@@ -34,6 +33,7 @@ from phyla.machine.evaluate import (
     settle_group,
 )
 from phyla.machine.evaluation_commands import (
+    AnyCommand,
     EndEvalAttempt,
     EvalCommand,
     InsertEvalAttempt,

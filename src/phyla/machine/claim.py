@@ -1,5 +1,6 @@
 """Claiming: pick a member that is ready, decide, and start the trial."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,8 @@ from phyla.machine.commands import (
     UpdateMember,
     UpdateTrial,
 )
-from phyla.machine.evaluate import AnyCommand, replicate
+from phyla.machine.evaluate import replicate
+from phyla.machine.evaluation_commands import AnyCommand
 from phyla.machine.events import ClaimAnswer, Claimed, Ended, Idle
 from phyla.machine.imports import imported
 from phyla.machine.quorum import peers
@@ -61,26 +63,40 @@ def claim(view: View, rules: Rules, worker: str, gone: frozenset[str] = frozense
         return _start_attempt(view, rules, worker, pending)
     population = [member for member in view.members() if not member.retired]
     ready = [member for member in population if member.state is MemberState.READY]
-    slot, skipped = slot_of(worker), False
+    slot, skipped, beyond = slot_of(worker), False, math.inf
     for candidate in sorted(ready, key=lambda one: (one.progress, one.slot != slot, one.index)):
+        if candidate.measures_left == 0 and _line(candidate, rules) >= beyond:
+            continue
         member = view.locked_ready(candidate)
         if member is None:
             # Another worker is deciding about it, or has.
             skipped = True
             continue
-        answer, commands = _decide(view, rules, worker, member, population, gone)
+        compared = peers(member, population, rules)
+        answer, commands = _decide(view, rules, worker, member, compared, gone)
         if answer is not None or commands:
             return answer, commands
-        if rules.suite_fitness is None and rules.strategy.quorum > 0:
+        if compared is None:
             # Those that have come farther need as many to have come as far.
-            break
+            beyond = _line(member, rules)
     if skipped:
         return Idle(seconds=None, why="other workers are deciding about the members that are ready"), []
     return _nothing_ready(view, population)
 
 
+def _line(member: Member, rules: Rules) -> float:
+    """Return how far a member has come as others see it; who has published nothing never waits for a quorum."""
+    own = member.published
+    return -1.0 if own is None else rules.strategy.line(own.progress)
+
+
 def _decide(
-    view: View, rules: Rules, worker: str, member: Member, population: Sequence[Member], gone: frozenset[str]
+    view: View,
+    rules: Rules,
+    worker: str,
+    member: Member,
+    compared: Sequence[Member] | None,
+    gone: frozenset[str],
 ) -> Step:
     """Decide about one ready member; no answer and no commands say that it waits."""
     study = view.study()
@@ -94,7 +110,6 @@ def _decide(
         return None, []
     if rules.strategy.finished(member):
         return None, [UpdateMember(replace(member, state=MemberState.DONE))]
-    compared = peers(member, population, rules)
     if compared is None:
         return None, []
     rng = decision_rng(study.seed, member.index, member.generation, member.replacements)
@@ -330,7 +345,7 @@ def _recover(
 def _ended(view: View) -> SetStudyState:
     """Return how a study ends whose members are all done; says which of them were given up."""
     members = [member for member in view.members() if not member.retired]
-    broken = [member for member in members if member.broken_trial is not None and not member.stops]
+    broken = [member for member in members if member.given_up]
     if not broken:
         return SetStudyState(StudyState.COMPLETED)
     last = max(member.broken_trial or 0 for member in broken)

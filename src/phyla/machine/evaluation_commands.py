@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, final
 
+from phyla.machine.commands import Command
 from phyla.records import (
     AttemptState,
     EvalAttempt,
@@ -153,3 +154,5 @@ EvalCommand: TypeAlias = (
     | InsertEvent
     | SetRunState
 )
+
+AnyCommand: TypeAlias = Command | EvalCommand

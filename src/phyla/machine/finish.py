@@ -14,7 +14,8 @@ from phyla.machine.commands import (
     UpdateMember,
     UpdateTrial,
 )
-from phyla.machine.evaluate import AnyCommand, observe_trial
+from phyla.machine.evaluate import observe_trial
+from phyla.machine.evaluation_commands import AnyCommand
 from phyla.machine.events import Accepted, Completion, Failure, Observed, Stopped
 from phyla.machine.judge import Worth, judged_values, mean_with, worth
 from phyla.machine.rules import Rules
@@ -231,6 +232,8 @@ def _quarantine(
     if lost is not None:
         member = without_checkpoint(member, lost)
     broken = trial.kind is TrialKind.TRAIN
+    replacements = member.replacements + (1 if broken else 0)
+    given_up = broken and replacements - member.stops >= max(2, rules.max_broken // 2)
     commands: list[Command] = [
         UpdateTrial(
             replace(
@@ -245,14 +248,18 @@ def _quarantine(
         UpdateMember(
             replace(
                 member,
-                state=MemberState.READY,
+                state=MemberState.DONE if given_up else MemberState.READY,
                 current_trial=None,
                 measures_left=0,
                 broken_trial=trial.id if broken else None,
-                replacements=member.replacements + (1 if broken else 0),
+                replacements=replacements,
+                stops=0 if given_up else member.stops,
             )
         ),
     ]
+    if given_up and view.last_completed(1):
+        # One bad member neither ends a study that works nor holds up its quorum.
+        return commands
     in_a_row = view.broken_in_a_row() + 1
     if in_a_row >= rules.max_broken and view.study().state is StudyState.RUNNING:
         message = (

@@ -1,8 +1,8 @@
 """Which members are compared, and when: a quorum instead of a barrier.
 
-How far a member has come is counted in grid lines of its progress, so nobody waits for training that overshoots. A
-member may decide once enough members have published a state at as many lines. It sees only those, each as it was when
-it had come as far. So scores are never compared across different amounts of training.
+How far a member has come is counted in grid lines of its progress, so nobody waits for training that overshoots.
+A member may decide once enough members have published a state at as many lines. It sees only those, each as it
+was when it had come as far. So scores are never compared across different amounts of training.
 """
 
 import math
@@ -26,8 +26,8 @@ def peers(member: Member, population: Sequence[Member], rules: Rules) -> list[Me
     """Return the members that a member is compared with, itself included; None if too few have come as far.
 
     Each has one published state: its newest that is not a grid line ahead of the member, else the oldest that is
-    kept. Where nobody waits (quorum 0, or a member that has not published anything) they are all members, each at its
-    newest state.
+    kept. Where nobody waits (quorum 0, or a member that has not published anything) they are all members, each at
+    its newest state.
 
     Args:
         member: the member that is to decide.
@@ -40,20 +40,28 @@ def peers(member: Member, population: Sequence[Member], rules: Rules) -> list[Me
         return [_at(one, None, strategy) for one in population]
     line = strategy.line(own.progress)
     counted = [one for one in population if not _given_up(one, strategy)]
-    come = [one for one in counted if one.published and strategy.line(one.published.progress) >= line]
+    come = [one for one in counted if _has_come(one, line, strategy)]
     if len(come) < needed(strategy.quorum, len(counted)):
         return None
     return [_at(one, line, strategy) for one in come]
 
 
 def _at(member: Member, line: int | None, strategy: Strategy) -> Member:
-    """Return a member with the one state that is not ahead of a grid line; the newest of all where there is no line."""
+    """Return a member with the newest of its states that is not ahead of a grid line, if one is given."""
     judged = [state for state in member.states if state.judged]
     known = judged if line is None else [one for one in judged if strategy.line(one.progress) <= line]
     chosen = known[:1] or judged[-1:]
     return replace(member, states=tuple(chosen))
 
 
+def _has_come(member: Member, line: int, strategy: Strategy) -> bool:
+    """Return whether a member has published a state at a grid line, or has ended, so that it never will."""
+    if member.published is None:
+        return False
+    ended = member.state is MemberState.DONE and all(state.judged for state in member.states)
+    return ended or strategy.line(member.published.progress) >= line
+
+
 def _given_up(member: Member, strategy: Strategy) -> bool:
-    """Return whether a member ended before it had trained all its steps, so that nobody waits for it."""
-    return member.state is MemberState.DONE and not strategy.finished(member)
+    """Return whether nobody waits for a member: it ended early, or every state it published was lost."""
+    return member.state is MemberState.DONE and (not member.states or not strategy.finished(member))

@@ -86,9 +86,10 @@ def _kept_since(view: View, rules: Rules) -> int | None:
 def bound(population_size: int, rules: Rules) -> int:
     """Return how many checkpoints of a study can be in use or best at most.
 
-    Newest of each member, which is also its newest state; the other states that it publishes, those that wait for the
-    suite that gives fitness among them; the parent and the progress of each running trial; the best ones, or as much as
-    is kept of the Pareto front; the best of each suite. Milestones of other suites, and what they are at, come on top.
+    Newest of each member, which is also its newest state; the other states that it publishes, those that wait for
+    the suite that gives fitness among them; the parent and the progress of each running trial; the best ones, or
+    as much as is kept of the Pareto front; the best of each suite. Milestones of other suites, and what they are
+    at, come on top.
     """
     states = states_kept(rules) * population_size
     keeps = rules.strategy.keeps

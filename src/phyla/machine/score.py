@@ -8,7 +8,7 @@ from phyla.machine.commands import Command, SetStudyState, UpdateMember, UpdateT
 from phyla.machine.evaluation_view import EvalView
 from phyla.machine.judge import judged_values, mean_with, worth
 from phyla.machine.rules import Rules
-from phyla.machine.states import judged_again, without_trial
+from phyla.machine.states import judged_again, unscored
 from phyla.records import Group, GroupState, Member, StudyState, TrialRecord, json_number, replace
 
 
@@ -106,15 +106,7 @@ def _unscored(
     assert fitness is not None
     assert population is not None
     commands: list[Command] = []
-    changed = member
-    if group.replicate > 0:
-        # It could not be confirmed, so it is not taken over.
-        changed = without_trial(member, trial.id)
-    else:
-        failed = next((one for one in member.states if one.trial == trial.id and not one.judged), None)
-        if failed is not None:
-            # Its member goes on, and the others wait for its score no longer.
-            changed = judged_again(member, replace(failed, measurements=1), rules)
+    changed = unscored(member, trial.id, group.replicate)
     if changed != member:
         commands.append(UpdateMember(changed))
     if group.state is GroupState.COMPLETE and missing:

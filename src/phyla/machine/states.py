@@ -37,6 +37,27 @@ def without_trial(member: Member, trial: int) -> Member:
     return replace(member, states=left, best=best)
 
 
+def unscored(member: Member, trial: int, replicate: int) -> Member:
+    """Return a member whose state of a trial gets no score: a group of the suite that gives fitness ended without.
+
+    Its member goes on, and the others no longer wait for the score. A state that could not be confirmed is
+    withdrawn.
+
+    Args:
+        member: the member whose trial it is.
+        trial: the trial whose checkpoint was evaluated.
+        replicate: of the group; above 0 it was to confirm a score that the state has.
+    """
+    if replicate > 0:
+        return without_trial(member, trial)
+
+    def judged(state: Scored) -> Scored:
+        return replace(state, measurements=1) if state.trial == trial and not state.judged else state
+
+    head = None if member.head is None else judged(member.head)
+    return replace(member, head=head, states=tuple(map(judged, member.states)))
+
+
 def without_checkpoint(member: Member, name: str) -> Member:
     """Return a member that no longer publishes states on a checkpoint."""
     left = tuple(one for one in member.states if one.checkpoint != name)

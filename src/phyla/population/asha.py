@@ -111,7 +111,7 @@ class ASHA(Strategy):
         if member.broken_trial is not None:
             # It was promoted before; what broke is tried again.
             return given_up(member) or proceed(member, steps)
-        if awaits_score(member, self.fitness):
+        if awaits_score(member):
             return Wait(reason={"why": "its evaluation"})
         rung, order = member.generation - 1, member.head.order
         if order is None or not math.isfinite(order):

@@ -23,8 +23,8 @@ def check_quorum(strategy: str, value: object) -> None:
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
         raise ConfigurationError(
-            f"{strategy}(quorum={value!r}): must be a share of the population from 0 (nobody waits) to 1 (everybody "
-            "waits for the slowest)"
+            f"{strategy}(quorum={value!r}): must be a share of the population from 0 (nobody waits) to 1 "
+            "(everybody waits for the slowest)"
         )
 
 

@@ -107,7 +107,7 @@ class InitiatorPBT(Strategy):
         lowest = lowest_generation(population)
         if not self.gate and lowest is not None and lowest < member.generation - 1:
             return Wait(reason={"why": "the generation before"})
-        if awaits_score(member, self.fitness):
+        if awaits_score(member):
             return Wait(reason={"why": "its evaluation"})
         head = member.head
         opponent = self._opponent(member, population, context)
@@ -146,7 +146,7 @@ class InitiatorPBT(Strategy):
             wanted = member.generation - 1 - back
             for trial in _backwards(others[place], context.history, wanted):
                 scored = scored_trial(trial) if trial.generation == wanted else None
-                if scored is not None and scored.can_donate:
+                if scored is not None and scored.can_donate and scored.age < self.total_steps:
                     return scored, wanted
         return None
 

@@ -89,7 +89,7 @@ class SingleWorkerExplore(Strategy):
             first = member.broken_trial is None
             params = context.space.sample(context.rng, member=member.index if first else None)
             return fresh(member, params, steps, {"decision": "start" if first else "replace"})
-        if awaits_score(member, self.fitness):
+        if awaits_score(member):
             return Wait(reason={"why": "its evaluation"})
         reason: JsonObject = {"decision": "branch", "way": _PHASES[phase], **replaces(member)}
         if phase == 0:

@@ -1,8 +1,6 @@
 """What strategies start trials from: nothing, the member's own state, or an earlier trial."""
 
 from phyla.population.decision import Start, Stop
-from phyla.population.fitness import FitnessRule
-from phyla.population.from_suite import FromSuite
 from phyla.population.protocol import History
 from phyla.records import JsonObject, Member, Scored, TrialRecord, TrialState
 
@@ -53,11 +51,9 @@ def given_up(member: Member) -> Stop | None:
     return stopped(member) or Stop(reason={"why": "its trials broke again", "trial": member.broken_trial})
 
 
-def awaits_score(member: Member, fitness: FitnessRule | FromSuite) -> bool:
+def awaits_score(member: Member) -> bool:
     """Return whether a member's newest trial still waits for the suite that gives its fitness."""
-    if not isinstance(fitness, FromSuite) or member.head is None:
-        return False
-    return member.published is None or member.published.trial != member.head.trial
+    return member.head is not None and not member.head.judged
 
 
 def before(trial: TrialRecord, history: History) -> TrialRecord:
@@ -68,9 +64,13 @@ def before(trial: TrialRecord, history: History) -> TrialRecord:
 
 
 def scored_trial(trial: TrialRecord) -> Scored | None:
-    """Return a completed trial as a decision may start from it; None if it has not completed."""
+    """Return a completed trial as a decision may start from it; None if it has not completed.
+
+    Its progress is the age of its weights, as if its member had trained them itself.
+    """
     if trial.state is not TrialState.COMPLETED or trial.checkpoint is None or trial.reached_step is None:
         return None
+    age = trial.age + max(0, trial.reached_step - trial.start_step)
     return Scored(
         trial=trial.id,
         member=trial.member,
@@ -81,4 +81,6 @@ def scored_trial(trial: TrialRecord) -> Scored | None:
         fitness=trial.fitness,
         order=trial.order,
         criteria=trial.criteria,
+        age=age,
+        progress=age,
     )

@@ -122,6 +122,12 @@ class Member:
     joined_generation: int = 0
 
     @property
+    def given_up(self) -> bool:
+        """Whether it ended because its trials broke again and again; once the study is resumed it tries again."""
+        ended = self.state is MemberState.DONE and not self.retired
+        return ended and self.broken_trial is not None and not self.stops
+
+    @property
     def published(self) -> Scored | None:
         """Its newest state that does not wait for its evaluation, or None."""
         return next((state for state in self.states if state.judged), None)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from phyla.population import describe
-from phyla.records import Json, MemberState, TrialRecord, TrialState
+from phyla.records import Json, TrialRecord, TrialState
 from phyla.report.data import StudyData, finite_fitness
 from phyla.report.evaluation import EvaluationData
 from phyla.report.evaluation_page import evaluation_sections

@@ -73,8 +73,7 @@ def _insert_member(tx: "MemoryTransaction", command: InsertMember) -> None:
 def retry_given_up(tx: "MemoryTransaction") -> None:
     """Make members ready that were given up for broken trials, as if none had broken yet."""
     for member in tx.members():
-        done = member.state is MemberState.DONE and not member.retired
-        if done and member.broken_trial is not None and not member.stops:
+        if member.given_up:
             again = replace(member, state=MemberState.READY, replacements=0)
             tx.changes.set(tx.tables.members, member.index, again)
 

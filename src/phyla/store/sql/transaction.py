@@ -191,7 +191,7 @@ class SqlTransaction:
         return [trial_record(row) for row in rows]
 
     def broken_in_a_row(self) -> int:
-        """Return how many trials failed since the last one completed and the study was last resumed."""
+        """Return how many trials failed in a row, see `View.broken_in_a_row`."""
         resumed = self.study().resumed_at
         return self._count(self._sql.broken_in_a_row, k_now=NEVER if resumed is None else resumed)
 
