@@ -12,7 +12,7 @@ from phyla.population.from_suite import FromSuite
 from phyla.population.protocol import History, Population
 from phyla.population.starts import awaits_score, fresh, given_up, proceed
 from phyla.population.strategy import Context, Strategy
-from phyla.records import JsonObject, Member, MemberState
+from phyla.records import JsonObject, Member
 
 _LAST = Last()
 
@@ -130,19 +130,13 @@ class ASHA(Strategy):
 def _place(member: Member, order: float, population: Population, history: History) -> tuple[int, int]:
     """Return how many of those that completed the member's rung go before it, and how many completed it."""
     rung = member.generation - 1
-    orders = [trial.order for trial in history.results(rung)]
-    better = sum(other is not None and other > order for other in orders)
-    equal = orders.count(order)
-    if equal < 2:
-        return better, len(orders)
-    here = [
-        other
-        for other in population
-        if other.generation == member.generation and other.head is not None and other.head.order == order
-    ]
-    promoted = (
-        other.index for other in here if other.state is MemberState.RUNNING or other.broken_trial is not None
-    )
-    lower = (other.index for other in here if other.index < member.index)
-    gone_on = equal - len(here)
-    return better + gone_on + len({*promoted, *lower}), len(orders)
+    results = history.results(rung)
+    better = sum(trial.order is not None and trial.order > order for trial in results)
+    equal = {trial.member for trial in results if trial.order == order} - {member.index}
+    if not equal:
+        return better, len(results)
+    # Those that were stopped at this rung are not among those that a member is compared with.
+    promoted = {trial.member for trial in history.results(rung + 1)}
+    promoted |= {trial.member for trial in history.unfinished() if trial.generation > rung}
+    promoted |= {other.index for other in population if other.broken_trial is not None}
+    return better + sum(other in promoted or other < member.index for other in equal), len(results)

@@ -52,18 +52,18 @@ FITNESSES: dict[str, Callable[[TrialRecord], float]] = {
 
 
 @pytest.mark.parametrize("fitness", FITNESSES)
-@pytest.mark.parametrize("synchronous", [False, True], ids=["async", "sync"])
+@pytest.mark.parametrize("quorum", [0.0, 1.0], ids=["async", "sync"])
 @pytest.mark.parametrize("workers", [1, 3, 6, 9])
 @pytest.mark.parametrize("failure_rate", [0.0, 0.3])
 @pytest.mark.parametrize("copy", ["both", "weights", "hyperparameters"])
-def test_exactly_the_budget(fitness: str, synchronous: bool, workers: int, failure_rate: float, copy: str) -> None:
+def test_exactly_the_budget(fitness: str, quorum: float, workers: int, failure_rate: float, copy: str) -> None:
     members, trials = 6, 5
     strategy = PBT(
         population_size=members,
         steps_per_trial=10,
         total_steps=10 * trials,
         exploit=Truncation(0.34),
-        synchronous=synchronous,
+        quorum=quorum,
         copy=copy,  # type: ignore[arg-type]  # a literal, one of three
     )
     rules = Rules(
@@ -79,7 +79,7 @@ def test_exactly_the_budget(fitness: str, synchronous: bool, workers: int, failu
     with simulation.store.reader(simulation.study.id) as reader:
         done = [trial for trial in reader.trials() if trial.state is TrialState.COMPLETED]
         spent = [member.progress for member in reader.members()]
-        assert not reader.has_unfinished_trials()
+        assert not reader.unfinished()
     assert len(done) == members * trials
     assert Counter(trial.member for trial in done) == dict.fromkeys(range(members), trials)
     assert spent == [10 * trials] * members
@@ -93,14 +93,14 @@ def test_exactly_the_budget(fitness: str, synchronous: bool, workers: int, failu
     steps=st.integers(1, 7),
     total=st.integers(7, 40),
     workers=st.integers(1, 10),
-    synchronous=st.booleans(),
+    quorum=st.sampled_from([0.0, 0.8, 1.0]),
     seed=st.integers(0, 2**32),
 )
 @settings(max_examples=60)
 def test_any_shape_of_study_ends(
-    members: int, steps: int, total: int, workers: int, synchronous: bool, seed: int
+    members: int, steps: int, total: int, workers: int, quorum: float, seed: int
 ) -> None:
-    strategy = PBT(population_size=members, steps_per_trial=steps, total_steps=total, synchronous=synchronous)
+    strategy = PBT(population_size=members, steps_per_trial=steps, total_steps=total, quorum=quorum)
     rules = Rules(space=Space(lr=Float(0.1, 1.0)), objective=Minimize("Q"), strategy=strategy)
     simulation = Simulation(rules, lambda parent, trial: (None, FITNESSES["noisy"](trial)), seed=seed)
     simulation.run(workers, np.random.default_rng(seed))
@@ -126,13 +126,13 @@ def test_synchronous_studies_are_the_same_with_any_number_of_workers() -> None:
     assert decisions(1) == decisions(3) == decisions(7)
 
 
-def pbt(exploit: Exploit, *, synchronous: bool = False) -> PBT:
+def pbt(exploit: Exploit, *, quorum: float = 0.0) -> PBT:
     return PBT(
         population_size=MEMBERS,
         steps_per_trial=10,
         total_steps=10 * TRIALS,
         exploit=exploit,
-        synchronous=synchronous,
+        quorum=quorum,
     )
 
 
@@ -156,15 +156,13 @@ STRATEGIES: dict[str, Strategy] = {
     "backtrack, synchronous": pbt(ExploitPipeline([Backtrack(quantile=0.3)]), quorum=1.0),
     "winner takes all": pbt(WinnerTakesAll(), quorum=1.0),
     "crossover": replace(pbt(Truncation(0.34)), explore=Crossover(quantile=0.5)),
-    "a function explores, synchronous": replace(
-        pbt(Truncation(0.34), quorum=1.0), explore=ExploreWith(halved)
-    ),
+    "a function explores, synchronous": replace(pbt(Truncation(0.34), quorum=1.0), explore=ExploreWith(halved)),
     "min scores": replace(pbt(Truncation(0.34)), min_scores=3),
     "min scores, synchronous": replace(pbt(Truncation(0.34), quorum=1.0), min_scores=2),
-    "equal progress": replace(pbt(Truncation(0.34)), compare="equal progress", min_scores=2),
-    "equal progress, synchronous": replace(pbt(Truncation(0.34), quorum=1.0), compare="equal progress"),
-    "equal progress, backtrack": replace(pbt(Backtrack(quantile=0.5, pool=0.4)), compare="equal progress"),
-    "equal progress, t-test": replace(pbt(TTest(window=3, alpha=0.5)), compare="equal progress"),
+    "quorum": pbt(Truncation(0.34), quorum=0.8),
+    "quorum, min scores": replace(pbt(Truncation(0.34), quorum=0.5), min_scores=2),
+    "quorum, backtrack": pbt(Backtrack(quantile=0.5, pool=0.4), quorum=0.8),
+    "quorum, t-test": pbt(TTest(window=3, alpha=0.5), quorum=0.8),
     "pb2": replace(pbt(Truncation(0.34)), explore=PB2()),
     "pb2, synchronous": replace(
         pbt(Truncation(0.34), quorum=1.0), explore=PB2(fallback=Perturb(resample=0.2), repeatable=True)
@@ -207,7 +205,7 @@ TRIALS_OF_A_MEMBER: dict[str, int] = {
     "single worker": 12,
     "fixed schedule": 6,
 }
-REPEATABLE = [name for name, strategy in STRATEGIES.items() if strategy.synchronous]
+REPEATABLE = [name for name, strategy in STRATEGIES.items() if strategy.quorum == 1]
 
 
 SEVERAL = Constrained(Pareto(Maximize("Q"), Minimize("cost")), subject_to=["load < 0.8"])
@@ -242,7 +240,7 @@ def test_every_strategy_spends_exactly_its_budget(
     with simulation.store.reader(simulation.study.id) as reader:
         done = [trial for trial in reader.trials() if trial.state is TrialState.COMPLETED]
         spent = [member.progress for member in reader.members()]
-        assert not reader.has_unfinished_trials()
+        assert not reader.unfinished()
     assert all(simulation.rules.space.contains(trial.params) for trial in done)
     if isinstance(strategy, ASHA):
         # Members differ; how many reach which rung is tested with the strategy.

@@ -242,15 +242,15 @@ def test_what_cannot_be_found_here_ends_the_work_of_this_process_alone() -> None
     assert len(at.trials()) == 16
 
 
-@pytest.mark.parametrize("synchronous", [False, True])
-def test_who_does_not_know_the_settings_does_not_say_that_a_member_is_done(synchronous: bool) -> None:
-    old = rules(pbt(total_steps=STEPS, synchronous=synchronous))
+@pytest.mark.parametrize("quorum", [0.0, 1.0])
+def test_who_does_not_know_the_settings_does_not_say_that_a_member_is_done(quorum: float) -> None:
+    old = rules(pbt(total_steps=STEPS, quorum=quorum))
     at = work(old)
     process = at.process(old)
     running = [claim(process, f"w{index}") for index in range(4)]
     process.complete([finished(running[0])])
     assert at.states()[0] is MemberState.DONE
-    new, config = unknown(pbt(synchronous=synchronous))
+    new, config = unknown(pbt(quorum=quorum))
     at.change(new, config)
     for given in running[1:]:
         process.complete([finished(given)])

@@ -34,7 +34,7 @@ def rules(
     *,
     size: int = 4,
     trials: int = 6,
-    synchronous: bool = False,
+    quorum: float = 0.0,
     suite: Suite = SUITE,
     exploit: Exploit | None = None,
     objective: Maximize | Minimize | None = None,
@@ -46,7 +46,7 @@ def rules(
         exploit=exploit or Truncation(0.25),
         explore=Perturb(),
         fitness=fitness or FromSuite("s", "x_mean"),
-        synchronous=synchronous,
+        quorum=quorum,
     )
     return Rules(
         space=Space(h=Float(0.1, 1.0)),
@@ -68,7 +68,7 @@ def study(wanted: Rules, measure: Callable[[float, ClaimedEvaluation], float] = 
     return EvaluatedStudy(wanted, grow, measure)
 
 
-@pytest.mark.parametrize("synchronous", [False, True])
+@pytest.mark.parametrize("quorum", [0.0, 1.0])
 @pytest.mark.parametrize(
     "kinds",
     [[BOTH], [BOTH] * 3, [TRAIN, EVALUATE], [TRAIN] * 3 + [EVALUATE], [BOTH] * 6 + [EVALUATE] * 2],
@@ -76,10 +76,10 @@ def study(wanted: Rules, measure: Callable[[float, ClaimedEvaluation], float] = 
 )
 @pytest.mark.parametrize("max_lag", [0, 2])
 def test_every_budget_is_spent_exactly_and_every_trial_is_scored(
-    synchronous: bool, kinds: list[frozenset[WorkKind]], max_lag: int
+    quorum: float, kinds: list[frozenset[WorkKind]], max_lag: int
 ) -> None:
     for seed in range(3):
-        one = study(rules(FromSuite("s", "x_mean", max_lag=max_lag), synchronous=synchronous))
+        one = study(rules(FromSuite("s", "x_mean", max_lag=max_lag), quorum=quorum))
         ended = one.run_at_random(len(kinds), np.random.default_rng(seed), kinds)
         assert ended.state is StudyState.COMPLETED
         trials = one.trials()
@@ -133,8 +133,8 @@ def test_members_train_on_while_evaluation_lags_and_wait_at_the_limit() -> None:
     assert one.claim(WorkKind.TRAIN) is None
     with one.store.reader(one.study.id) as reader:
         member = reader.member(0)
-    assert member.state is MemberState.WAITING
-    assert "wait for suite 's'" in (member.wait_reason or "")
+    assert member.state is MemberState.READY
+    assert [state.judged for state in member.states] == [False] * 3
     for _ in range(2):
         scored = one.claim(WorkKind.EVALUATE)
         assert isinstance(scored, ClaimedEvaluation)
@@ -187,12 +187,12 @@ def test_many_partial_groups_in_a_row_stop_the_study_and_resuming_goes_on() -> N
     assert len(one.trials()) == 24
 
 
-@pytest.mark.parametrize("synchronous", [False, True])
-def test_a_donor_is_measured_again_before_it_is_copied(synchronous: bool) -> None:
+@pytest.mark.parametrize("quorum", [0.0, 1.0])
+def test_a_donor_is_measured_again_before_it_is_copied(quorum: float) -> None:
     def measure(weights: float, work: ClaimedEvaluation) -> float:
         return weights + (0.3 if work.task.replicate % 2 else -0.3)
 
-    wanted = rules(FromSuite("s", "x_mean", remeasure=1), size=6, trials=12, synchronous=synchronous)
+    wanted = rules(FromSuite("s", "x_mean", remeasure=1), size=6, trials=12, quorum=quorum)
     one = study(wanted, measure)
     assert one.run_serially().state is StudyState.COMPLETED
     trials = {trial.id: trial for trial in one.trials()}
@@ -328,12 +328,12 @@ def test_a_failed_attempt_is_tried_again() -> None:
     assert one.trials()[0].fitness is not None
 
 
-@pytest.mark.parametrize("synchronous", [False, True])
+@pytest.mark.parametrize("quorum", [0.0, 1.0])
 @pytest.mark.parametrize("remeasure", [0, 2])
-def test_members_go_back_to_elites_that_a_suite_has_scored(synchronous: bool, remeasure: int) -> None:
+def test_members_go_back_to_elites_that_a_suite_has_scored(quorum: float, remeasure: int) -> None:
     fitness = FromSuite("s", "x_mean", max_lag=2, remeasure=remeasure)
     exploit = Backtrack(quantile=0.4, pool=0.5)
-    wanted = rules(fitness, size=5, trials=14, exploit=exploit, synchronous=synchronous)
+    wanted = rules(fitness, size=5, trials=14, exploit=exploit, quorum=quorum)
     noise = np.random.default_rng(0)
     one = study(wanted, lambda weights, work: weights + float(noise.normal()))
     rng = np.random.default_rng(1)

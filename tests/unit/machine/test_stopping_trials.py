@@ -120,10 +120,10 @@ def test_a_report_of_nan_stops_the_trial_and_its_member_starts_afresh() -> None:
 
 
 @pytest.mark.parametrize("exploit", [Truncation(0.5), Backtrack(quantile=0.5, pool=0.5)])
-@pytest.mark.parametrize("synchronous", [False, True])
-def test_the_replacement_starts_from_the_true_ancestor(exploit: Any, synchronous: bool) -> None:
+@pytest.mark.parametrize("quorum", [0.0, 1.0])
+def test_the_replacement_starts_from_the_true_ancestor(exploit: Any, quorum: float) -> None:
     # The last generation takes nobody over, because the ready interval has not passed.
-    strategy = pbt(size=2, exploit=exploit, ready_interval=20, synchronous=synchronous)
+    strategy = pbt(size=2, exploit=exploit, ready_interval=20, quorum=quorum)
     simulation = make(strategy, Divergence())
     heads: dict[int, int] = {}
     for _ in range(2):
@@ -383,11 +383,10 @@ class Always:
 
 
 def strategies() -> Iterator[tuple[str, Any]]:
-    for synchronous in (False, True):
-        kind = "sync" if synchronous else "async"
-        yield f"truncation, {kind}", pbt(exploit=Truncation(0.25), synchronous=synchronous)
-        yield f"backtrack, {kind}", pbt(exploit=Backtrack(quantile=0.25, pool=0.5), synchronous=synchronous)
-        yield f"explore only, {kind}", pbt(exploit=None, synchronous=synchronous)
+    for kind, quorum in (("async", 0.0), ("quorum", 0.8), ("sync", 1.0)):
+        yield f"truncation, {kind}", pbt(exploit=Truncation(0.25), quorum=quorum)
+        yield f"backtrack, {kind}", pbt(exploit=Backtrack(quantile=0.25, pool=0.5), quorum=quorum)
+        yield f"explore only, {kind}", pbt(exploit=None, quorum=quorum)
     yield "random", RandomSearch(4, 10)
     yield "initiator", InitiatorPBT(population_size=4, steps_per_trial=10, total_steps=30)
     yield "single worker", SingleWorkerExplore(explore_steps=10, exploit_steps=10, total_steps=60)

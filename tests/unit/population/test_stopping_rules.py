@@ -177,7 +177,7 @@ def test_a_function_of_ones_own() -> None:
     reported = Reported(trial=trial(5), objective=Maximize("score"), report=reports[-1], reports=reports)
     assert rule.judge(reported, Others()) == {"rule": "hopeless", "step": 20, "why": "no progress"}
     assert rule.judge(Reported(trial=trial(), objective=Maximize("score"), report=reports[0]), Others()) is None
-    assert reported.progress == 15
+    assert reported.trained_steps == 15
     assert StopWith(bool).judge(reported, Others()) == {"rule": "bool", "step": 20}
     assert StopWith(_numpy).judge(reported, Others()) == {"rule": "_numpy", "step": 20}
     assert StopWith(_nothing).judge(reported, Others()) is None

@@ -46,7 +46,7 @@ def test_what_failed_before_is_not_told(tmp_path: Path) -> None:
 def test_progress_of_a_study_without_trials(tmp_path: Path) -> None:
     made = study(tmp_path)
     progress = made.results().progress()
-    assert (progress.completed, progress.planned_trials, progress.progress, progress.total_steps) == (
+    assert (progress.completed, progress.planned_trials, progress.spent_steps, progress.total_steps) == (
         0,
         6,
         0,
