@@ -406,7 +406,7 @@ class Controller:
                     "nothing to train; raise total_steps as well"
                 )
             for number in range(strategy.population_size - active):
-                tx.apply(machine.join(tx, beside, number, fresh=fresh))
+                tx.apply(machine.join(tx, rules, beside, number, fresh=fresh))
             gone = machine.to_retire(tx, max(0, active - strategy.population_size))
             for index in gone:
                 tx.apply(machine.retire(tx, index))

@@ -183,7 +183,7 @@ def _measured(member: Member, again: Scored, rules: Rules) -> Member:
     objective = rules.objective
     found = mean_with(judged_values(head, objective), judged_values(again, objective), count, objective)
     mean = replace(head, fitness=found.fitness, order=found.order, criteria=found.criteria, measurements=count)
-    return judged_again(replace(changed, head=mean), mean, rules)
+    return judged_again(replace(changed, head=mean), mean)
 
 
 def fail(view: View, rules: Rules, failure: Failure) -> list[Command]:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 
 from phyla.machine.rules import Rules
+from phyla.machine.states import best_of
 from phyla.population import Strategy
 from phyla.records import Member, MemberState, replace
 
@@ -26,8 +27,8 @@ def peers(member: Member, population: Sequence[Member], rules: Rules) -> list[Me
     """Return the members that a member is compared with, itself included; None if too few have come as far.
 
     Each has one published state: its newest that is not a grid line ahead of the member, else the oldest that is
-    kept. Where nobody waits (quorum 0, or a member that has not published anything) they are all members, each at
-    its newest state.
+    kept; and its best is the best that it had published by then. Where nobody waits (quorum 0, or a member that
+    has not published anything) they are all members, each at its newest state.
 
     Args:
         member: the member that is to decide.
@@ -37,26 +38,34 @@ def peers(member: Member, population: Sequence[Member], rules: Rules) -> list[Me
     strategy = rules.strategy
     own = member.published
     if strategy.quorum <= 0 or own is None:
-        return [_at(one, None, strategy) for one in population]
+        return [as_of(one, None, strategy) for one in population]
     line = strategy.line(own.progress)
     counted = [one for one in population if not _given_up(one, strategy)]
     come = [one for one in counted if _has_come(one, line, strategy)]
     if len(come) < needed(strategy.quorum, len(counted)):
         return None
-    return [_at(one, line, strategy) for one in come]
+    return [as_of(one, line, strategy) for one in come]
 
 
-def _at(member: Member, line: int | None, strategy: Strategy) -> Member:
-    """Return a member with the newest of its states that is not ahead of a grid line, if one is given."""
+def as_of(member: Member, line: int | None, strategy: Strategy) -> Member:
+    """Return a member with its newest state that is not ahead of a grid line; with no line, its newest."""
     judged = [state for state in member.states if state.judged]
     known = judged if line is None else [one for one in judged if strategy.line(one.progress) <= line]
-    chosen = known[:1] or judged[-1:]
-    return replace(member, states=tuple(chosen))
+    best = member.best
+    if best is not None and line is not None and strategy.line(best.progress) > line:
+        best = None
+    if strategy.keeps.elites:
+        best = best_of(best, reversed(known or judged[-1:]))
+    return replace(member, states=tuple(known[:1] or judged[-1:]), best=best)
 
 
 def _has_come(member: Member, line: int, strategy: Strategy) -> bool:
     """Return whether a member has published a state at a grid line, or has ended, so that it never will."""
     if member.published is None:
+        return False
+    early = [state for state in member.states if strategy.line(state.progress) <= line]
+    if early and not any(state.judged for state in early):
+        # Evaluations overtook each other: the state that it is compared by still waits for its score.
         return False
     ended = member.state is MemberState.DONE and all(state.judged for state in member.states)
     return ended or strategy.line(member.published.progress) >= line

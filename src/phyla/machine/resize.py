@@ -12,6 +12,7 @@ from phyla.machine.commands import (
     UpdateMember,
     UpdateTrial,
 )
+from phyla.machine.quorum import as_of
 from phyla.machine.rules import Rules
 from phyla.machine.view import View
 from phyla.population import Context, Decision, Start, ranked
@@ -27,7 +28,7 @@ def youngest(view: View) -> Member:
     return min(_active(view), key=lambda m: (m.state is MemberState.DONE, m.progress, m.generation, m.index))
 
 
-def join(view: View, beside: Member, number: int, *, fresh: bool) -> list[Command]:
+def join(view: View, rules: Rules, beside: Member, number: int, *, fresh: bool) -> list[Command]:
     """Add a member that stands, in steps and generations, where another one does.
 
     So barriers, burn-in and the end of the study stay common to all, and the new member trains what that one has
@@ -36,11 +37,15 @@ def join(view: View, beside: Member, number: int, *, fresh: bool) -> list[Comman
 
     Args:
         view: the study, inside the exclusive transaction that will apply the commands.
+        rules: what decisions go by.
         beside: the member that has come least far.
         number: how many members joined just before, by which donors are dealt out.
         fresh: start fresh in any case.
     """
-    scores = [] if fresh else ranked(_active(view))
+    strategy = rules.strategy
+    # Weights that are ahead of that one would take the new member's clock along.
+    line = strategy.line(beside.progress) if strategy.quorum > 0 else None
+    scores = [] if fresh else ranked([as_of(one, line, strategy) for one in _active(view)])
     donor = scores[number % max(1, len(scores) // 2)] if scores else None
     member = Member(
         study=beside.study,

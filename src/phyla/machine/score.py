@@ -95,7 +95,7 @@ def _with_score(member: Member, trial: TrialRecord, stderr: float | None, count:
     )
     if member.head is not None and member.head.trial == trial.id:
         member = replace(member, head=scored)
-    return judged_again(member, scored, rules)
+    return judged_again(member, scored)
 
 
 def _unscored(

@@ -1,5 +1,7 @@
 """What a member publishes: its newest states, which others may compare themselves with and take over."""
 
+from collections.abc import Iterable
+
 from phyla.machine.rules import Rules
 from phyla.records import Member, Scored, replace
 
@@ -15,19 +17,28 @@ def states_kept(rules: Rules) -> int:
 
 
 def published(member: Member, state: Scored, rules: Rules) -> Member:
-    """Return a member that publishes one more state."""
-    states = (state, *member.states)[: states_kept(rules)]
-    return _with_best(replace(member, states=states), state, rules)
+    """Return a member that publishes one more state; of those that it publishes no longer, the best is kept."""
+    states = (state, *member.states)
+    kept = states_kept(rules)
+    best = best_of(member.best, states[kept:][::-1]) if rules.strategy.keeps.elites else None
+    return replace(member, states=states[:kept], best=best)
 
 
-def judged_again(member: Member, state: Scored, rules: Rules) -> Member:
+def best_of(best: Scored | None, states: Iterable[Scored]) -> Scored | None:
+    """Return the best state with a finite score, of equal ones the first; None if there is none."""
+    for state in states:
+        if state.can_donate and (best is None or (state.order or 0.0) > (best.order or 0.0)):
+            best = state
+    return best
+
+
+def judged_again(member: Member, state: Scored) -> Member:
     """Return a member whose state of a trial has another score, if it still publishes that state."""
     states = tuple(state if one.trial == state.trial else one for one in member.states)
-    best = state if member.best is not None and member.best.trial == state.trial else member.best
-    if best is state and not state.can_donate:
-        best = None
-    changed = replace(member, states=states, best=best)
-    return _with_best(changed, state, rules) if state in states else changed
+    best = member.best
+    if best is not None and best.trial == state.trial:
+        best = state if state.can_donate else None
+    return replace(member, states=states, best=best)
 
 
 def without_trial(member: Member, trial: int) -> Member:
@@ -63,12 +74,3 @@ def without_checkpoint(member: Member, name: str) -> Member:
     left = tuple(one for one in member.states if one.checkpoint != name)
     best = None if member.best is not None and member.best.checkpoint == name else member.best
     return replace(member, states=left, best=best)
-
-
-def _with_best(member: Member, state: Scored, rules: Rules) -> Member:
-    if not rules.strategy.keeps.elites or state.order is None or not state.can_donate:
-        return member
-    best = member.best
-    if best is not None and best.order is not None and best.order >= state.order:
-        return member
-    return replace(member, best=state)

@@ -90,7 +90,8 @@ class Member:
         decided_at: `progress` at which its last trial that took over a state, or explored, started; or 0.
         head: its last completed trial, the one it continues from.
         states: what others may see of it: its last completed trials, newest first.
-        best: the best state with a finite score that it ever published.
+        best: where the strategy keeps elites, the best state with a finite score of those that it published
+            before `states`. A strategy sees the best of all that it published.
         current_trial: id of its running or queued trial.
         broken_trial: id of the broken or stopped trial that the next decision replaces.
         replacements: broken and stopped trials replaced at this generation.

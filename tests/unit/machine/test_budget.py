@@ -1,4 +1,4 @@
-"""Every study of m members and n trials each runs exactly m x n completed trials."""
+"""Every study ends: exactly m x n trials with a quorum of 1, at most as many below; weights never grow too old."""
 
 import json
 import math
@@ -52,11 +52,11 @@ FITNESSES: dict[str, Callable[[TrialRecord], float]] = {
 
 
 @pytest.mark.parametrize("fitness", FITNESSES)
-@pytest.mark.parametrize("quorum", [0.0, 1.0], ids=["async", "sync"])
-@pytest.mark.parametrize("workers", [1, 3, 6, 9])
+@pytest.mark.parametrize("quorum", [0.0, 0.8, 1.0])
+@pytest.mark.parametrize("workers", [1, 3, 9])
 @pytest.mark.parametrize("failure_rate", [0.0, 0.3])
 @pytest.mark.parametrize("copy", ["both", "weights", "hyperparameters"])
-def test_exactly_the_budget(fitness: str, quorum: float, workers: int, failure_rate: float, copy: str) -> None:
+def test_the_budget(fitness: str, quorum: float, workers: int, failure_rate: float, copy: str) -> None:
     members, trials = 6, 5
     strategy = PBT(
         population_size=members,
@@ -80,12 +80,24 @@ def test_exactly_the_budget(fitness: str, quorum: float, workers: int, failure_r
         done = [trial for trial in reader.trials() if trial.state is TrialState.COMPLETED]
         spent = [member.progress for member in reader.members()]
         assert not reader.unfinished()
-    assert len(done) == members * trials
-    assert Counter(trial.member for trial in done) == dict.fromkeys(range(members), trials)
     assert spent == [10 * trials] * members
-    assert sorted({(trial.member, trial.generation) for trial in done}) == [
-        (member, generation) for member in range(members) for generation in range(trials)
-    ]
+    check_trials(strategy, done, trials)
+    if copy == "hyperparameters":
+        assert len(done) == members * trials, "nobody takes over weights, so nobody gets ahead"
+
+
+def check_trials(strategy: Strategy, done: list[TrialRecord], trials: int) -> None:
+    """Nobody trained more trials than planned; with a quorum of 1 nobody trained fewer. No weights are too old."""
+    total = strategy.member_steps
+    assert total is not None
+    of_members = Counter(trial.member for trial in done)
+    for member in range(strategy.population_size):
+        generations = sorted(trial.generation for trial in done if trial.member == member)
+        assert generations == list(range(of_members[member]))
+        assert of_members[member] <= trials
+        if strategy.quorum == 1:
+            assert of_members[member] == trials
+    assert max(trial.age + trial.end_step - trial.start_step for trial in done) <= total
 
 
 @given(
@@ -93,7 +105,7 @@ def test_exactly_the_budget(fitness: str, quorum: float, workers: int, failure_r
     steps=st.integers(1, 7),
     total=st.integers(7, 40),
     workers=st.integers(1, 10),
-    quorum=st.sampled_from([0.0, 0.8, 1.0]),
+    quorum=st.sampled_from([0.0, 0.5, 0.8, 1.0]),
     seed=st.integers(0, 2**32),
 )
 @settings(max_examples=60)
@@ -106,7 +118,9 @@ def test_any_shape_of_study_ends(
     simulation.run(workers, np.random.default_rng(seed))
     with simulation.store.reader(simulation.study.id) as reader:
         assert [member.progress for member in reader.members()] == [total] * members
-        assert reader.counts() == {"completed": members * -(-total // steps)}
+        done = list(reader.trials())
+    assert {trial.state for trial in done} == {TrialState.COMPLETED}
+    check_trials(strategy, done, -(-total // steps))
 
 
 def test_synchronous_studies_are_the_same_with_any_number_of_workers() -> None:
@@ -230,9 +244,7 @@ def made(name: str, fitness: str, seed: int = 0) -> Simulation:
 @pytest.mark.parametrize("fitness", FITNESSES)
 @pytest.mark.parametrize("workers", [1, 3, 9])
 @pytest.mark.parametrize("failure_rate", [0.0, 0.3])
-def test_every_strategy_spends_exactly_its_budget(
-    name: str, fitness: str, workers: int, failure_rate: float
-) -> None:
+def test_every_strategy_spends_its_budget(name: str, fitness: str, workers: int, failure_rate: float) -> None:
     simulation = made(name, fitness, seed=workers)
     ended = simulation.run(workers, np.random.default_rng(workers), failure_rate=failure_rate)
     assert ended.state is StudyState.COMPLETED
@@ -250,7 +262,9 @@ def test_every_strategy_spends_exactly_its_budget(
         return
     assert spent == [strategy.member_steps] * strategy.population_size
     of_a_member = TRIALS_OF_A_MEMBER.get(name, TRIALS)
-    assert Counter(t.member for t in done) == dict.fromkeys(range(strategy.population_size), of_a_member)
+    check_trials(strategy, done, of_a_member)
+    if not isinstance(strategy, (PBT, InitiatorPBT)):
+        assert len(done) == of_a_member * strategy.population_size
 
 
 def decisions(simulation: Simulation) -> list[tuple[object, ...]]:

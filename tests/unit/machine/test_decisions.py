@@ -21,8 +21,8 @@ from phyla.population import (
     RandomSearch,
     Start,
     Stop,
-    Truncation,
     Strategy,
+    Truncation,
     Wait,
     lowest_generation,
 )

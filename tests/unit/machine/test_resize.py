@@ -61,6 +61,7 @@ class Resized:
         self.store, self.study = self.simulation.store, self.simulation.study
         self.controllers = [self.simulation.controller]
         self.size = strategy.population_size
+        self.quorum = strategy.quorum
         self.busy: dict[str, Claimed] = {}
         self.lost = 0
 
@@ -116,7 +117,10 @@ def check(resized: Resized, *, active: int) -> None:
         own = sorted((row for row in completed if row.member == member.index), key=lambda row: row.generation)
         assert len(own) == member.generation - member.joined_generation
         assert [row.generation for row in own] == list(range(member.joined_generation, member.generation))
-        assert sum(STEPS for _ in own) == member.progress
+        trained = sum(STEPS for _ in own)
+        assert trained <= member.progress - member.joined_steps or member.retired
+        if resized.quorum == 1:
+            assert trained == member.progress - member.joined_steps
         if member.retired:
             assert (member.state, member.head, member.published) == (MemberState.DONE, None, None)
         else:
@@ -169,8 +173,12 @@ def test_new_members_stand_where_the_others_are_and_explore(which: int) -> None:
     least = min(before, key=lambda member: member.progress)
     for number, member in enumerate(added):
         assert (member.progress, member.generation) == (least.progress, least.generation)
-        assert member.progress == 0
-        assert member.head == best[number % 2], "the better half, the best first, over and over"
+        assert member.states == ()
+        assert member.head is not None
+        if resized.quorum == 0:
+            assert member.head == best[number % 2], "the better half, the best first, over and over"
+        else:
+            assert member.head.progress <= least.progress, "not ahead of the others"
         assert member.published is None
     resized.finish(rng)
     check(resized, active=7)
@@ -201,7 +209,7 @@ def test_before_anybody_has_a_score_new_members_start_fresh() -> None:
     resized.resize(5)
     resized.finish(np.random.default_rng(0))
     check(resized, active=5)
-    assert len(resized.trials()) == 5 * TRIALS
+    assert len(resized.trials()) <= 5 * TRIALS
 
 
 @pytest.mark.parametrize("which", [0, 1, 5])

@@ -132,7 +132,9 @@ def test_promote_wait_or_stop() -> None:
 
 def test_a_minimised_objective() -> None:
     population = Listed([5.0], [4.0], [3.0], objective=Minimize("loss"))
-    decisions = [ASHA(3, 9, 1).decide(member, population, context(history=population)) for member in population.slots]
+    decisions = [
+        ASHA(3, 9, 1).decide(member, population, context(history=population)) for member in population.slots
+    ]
     assert [type(one) for one in decisions] == [Stop, Stop, Start]
 
 

@@ -75,15 +75,14 @@ def test_an_elite_whose_checkpoint_is_lost_is_forgotten() -> None:
         controller.complete([simulation.completion(claimed[0].trial)])
     (back,), _ = controller.claim("w")
     with simulation.store.reader(simulation.study.id) as reader:
-        elite = reader.member(0).best
-        assert elite is not None
+        elite = reader.member(0).states[1]
         assert elite.checkpoint in reader.held_checkpoints()
     assert back.trial.parent == elite.trial
     controller.fail(
         Failure(trial=back.trial.id, token=1, error="lost", retryable=False, parent_gone=elite.checkpoint)
     )
     with simulation.store.reader(simulation.study.id) as reader:
-        assert reader.member(0).best is None
+        assert [state.trial for state in reader.member(0).states] == [2]
     (again,), _ = controller.claim("w")
     assert again.trial.parent == 2
 

@@ -19,7 +19,9 @@ def pbt(**settings: Any) -> PBT:
 
 
 def decided(strategy: PBT, population: Listed, index: int = 0, seed: int = 0) -> Start:
-    decision = strategy.decide(population.member(index), population, context(seed, space=SPACE, history=population))
+    decision = strategy.decide(
+        population.member(index), population, context(seed, space=SPACE, history=population)
+    )
     assert isinstance(decision, Start)
     return decision
 

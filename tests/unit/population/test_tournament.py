@@ -107,21 +107,28 @@ def test_a_binary_tournament_copies_whoever_is_strictly_better_and_draws_uniform
     lost = Counter(
         choice.donor.member
         for choice in (
-            BinaryTournament().choose(population.member(5), population, context(rng, history=population)) for _ in range(2000)
+            BinaryTournament().choose(population.member(5), population, context(rng, history=population))
+            for _ in range(2000)
         )
         if choice.donor
     )
     assert set(lost) == {0, 1, 2, 3}
     assert min(lost.values()) > 320
     for index in (4, 1):
-        assert BinaryTournament().choose(population.member(index), population, context(rng, history=population)).donor is None
+        assert (
+            BinaryTournament().choose(population.member(index), population, context(rng, history=population)).donor
+            is None
+        )
     alone = Listed([1.0])
     assert BinaryTournament().choose(alone.member(0), alone, context(rng)).donor is None
 
 
 def test_the_winner_takes_all() -> None:
     population = Listed([1.0], [3.0], [3.0], [math.nan], [])
-    donors = [WinnerTakesAll().choose(member, population, context(history=population)).donor for member in population.slots]
+    donors = [
+        WinnerTakesAll().choose(member, population, context(history=population)).donor
+        for member in population.slots
+    ]
     assert [donor.member if donor else None for donor in donors] == [2, None, None, 2, None]
     hopeless = Listed([math.nan], [math.nan])
     assert WinnerTakesAll().choose(hopeless.member(0), hopeless, context()).donor is None
