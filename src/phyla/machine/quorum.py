@@ -44,6 +44,9 @@ def peers(member: Member, population: Sequence[Member], rules: Rules) -> list[Me
     come = [one for one in counted if _has_come(one, line, strategy)]
     if len(come) < needed(strategy.quorum, len(counted)):
         return None
+    if strategy.quorum >= 1:
+        # Only a member that joined late has nothing to show from then; nobody is ahead otherwise.
+        come = [one for one in come if _shows(one, line, strategy)]
     return [as_of(one, line, strategy) for one in come]
 
 
@@ -69,6 +72,11 @@ def _has_come(member: Member, line: int, strategy: Strategy) -> bool:
         return False
     ended = member.state is MemberState.DONE and all(state.judged for state in member.states)
     return ended or strategy.line(member.published.progress) >= line
+
+
+def _shows(member: Member, line: int, strategy: Strategy) -> bool:
+    """Return whether a member published a state that is not ahead of a grid line."""
+    return any(state.judged and strategy.line(state.progress) <= line for state in member.states)
 
 
 def _given_up(member: Member, strategy: Strategy) -> bool:
