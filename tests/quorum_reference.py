@@ -86,7 +86,7 @@ def study(
     controller = Controller(store, record.id, rules)
     scores: dict[int, float] = {}
     running: list[tuple[float, int, Claimed, float, int]] = []
-    idle, best, oldest, trials, stopped = list(range(workers)), (-1.0, 0), 0, 0, 0
+    idle, best, oldest, trials = list(range(workers)), (-1.0, 0), 0, 0
     claimed_by_0 = 0
 
     def begin(worker: int, work: Claimed) -> None:
@@ -140,8 +140,6 @@ def study(
         waiting = [] if ask(worker, [done]) else [worker]
         # Workers that wait are woken by what completed.
         idle = [*(other for other in idle if not ask(other, [])), *waiting]
-        stopped = len(idle)
-    del stopped
     return Outcome(score=best[0], age=best[1], time=now[0] - 1_000_000.0, oldest=oldest, trials=trials)
 
 

@@ -19,7 +19,7 @@ from phyla.population.pareto import ParetoTournament, ParetoTruncation
 from phyla.population.parts import check_space, check_strategy
 from phyla.population.pb2 import PB2
 from phyla.population.pbt import PBT
-from phyla.population.protocol import History, Population, lowest_generation, ranked
+from phyla.population.protocol import History, Population, lowest_generation, ranked, ranked_best
 from phyla.population.randomness import decision_rng, trial_seed
 from phyla.population.reasons import describe
 from phyla.population.replay import Replay
@@ -90,6 +90,7 @@ __all__ = [
     "front_ranks",
     "lowest_generation",
     "ranked",
+    "ranked_best",
     "steps_to_line",
     "thinned",
     "trial_seed",
