@@ -52,7 +52,7 @@ def pbt(budget: Budget, **settings: Any) -> phyla.PBT:
         "population_size": budget.members,
         "steps_per_trial": budget.steps_per_trial,
         "total_steps": budget.total_steps,
-        "synchronous": True,
+        "quorum": 1.0,
     }
     return phyla.PBT(**{**sizes, **settings})
 
