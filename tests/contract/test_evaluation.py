@@ -384,15 +384,15 @@ def test_evaluation_holds_checkpoints_of_its_study(subject: Subject) -> None:
     run = subject.store.create_run("s", RunKind.STUDY, {}, study=study.id)
     controller = Controller(subject.store, study.id, rules)
     evaluator = Evaluator(subject.store, run, rules.suites, rules)
-    for _ in range(3):
+    for _ in range(6):
         controller.complete([trained(controller.claim("w")[0][0])])
         claimed = evaluator.claim()
         while claimed is not None:
             evaluator.complete(evaluated(claimed, best=claimed.seen.id == 1))
             claimed = evaluator.claim()
     with subject.store.reader(study.id) as reader:
-        # The first one is the best of both suites, the last one the newest.
-        assert reader.held_checkpoints() == {"1.1", "3.1"}
+        # The first one is the best of both suites, the others are the states that the member publishes.
+        assert reader.held_checkpoints() == {"1.1", "3.1", "4.1", "5.1", "6.1"}
     with subject.store.evaluations(run) as view:
         assert view.held_paths() == {1}
 

@@ -329,6 +329,9 @@ def test_broken_trials_are_counted_afresh_once_a_study_is_resumed(subject: Subje
     controller.complete([completion(good)])
     assert in_a_row() == 0, "what completes counts as before"
     assert break_one(last) is StudyState.RUNNING
+    assert in_a_row() == 0, "its member is given up"
+    following = next(work for work in controller.claim("w", 3)[0] if work.trial.generation == 1)
+    assert break_one(following) is StudyState.RUNNING
     assert in_a_row() == 1
 
 
