@@ -175,6 +175,8 @@ def add_scores(path: Path, study: int, size: int) -> None:
             params={"rate": 0.01, "momentum": 0.9},
             fitness=score,
             order=score,
+            age=STEPS,
+            progress=STEPS,
         )
         rows.append(
             {
@@ -202,9 +204,7 @@ SCORES = (
     """INSERT INTO attempts (trial, token, study, worker, state, claimed_at, expires_at, ended_at)
     VALUES (:id, 1, :study, 'x', 'completed', 1, 61, 2)""",
     "INSERT INTO checkpoints VALUES (:study, :name, :id, 'result', 'live', 10, '', 1, 2, 0)",
-    """UPDATE members SET spent_steps = 10, generation = 1, head = :scored, head_order = :score,
-    head_checkpoint = :name, published = :scored, published_order = :score, published_checkpoint = :name,
-    published_step = 10
+    """UPDATE members SET progress = 10, generation = 1, head = :scored, states = '[' || :scored || ']'
     WHERE study = :study AND member = :member""",
 )
 

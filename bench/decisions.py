@@ -35,27 +35,8 @@ from phyla.population import (
 from phyla.store import open_store
 
 LIMIT_MS = 2.0
-AGES = 5
-"""How many ages members have where they are not all at the end of their first trial."""
-EQUAL_SPREAD = f"PBT, equal progress, {AGES} ages"
 
-ELITES = """INSERT INTO elites SELECT study, member, head, head_order, head_checkpoint FROM members"""
-SPREAD = (
-    """WITH RECURSIVE g(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM g WHERE n < :ages - 1)
-    INSERT INTO trials (id, study, member, generation, kind, state, parent_index, params, start_step, end_step,
-    reached_step, seed, token, failures, exploited, fitness, fitness_order, metrics, checkpoint, checkpoint_index,
-    reason, created_at, ended_at)
-    SELECT n * 1000000 + member, 1, member, n, 'train', 'completed', 0, '{}', n * :steps, (n + 1) * :steps,
-    (n + 1) * :steps, 1, 1, 0, 0, score, score, '{}', '', 0, '{}', 1, 2
-    FROM (SELECT n, member, round(n + (member * 7919 + n * 31337) % 100003 / 131072.0, 9) AS score
-    FROM g JOIN members ON member % :ages >= n)""",
-    """UPDATE members SET (published, published_order, published_step) =
-    (SELECT json_set(members.published, '$.trial', t.id, '$.step', t.reached_step, '$.order', t.fitness_order),
-    t.fitness_order, t.reached_step FROM trials t WHERE t.id = members.member % :ages * 1000000 + members.member)
-    WHERE member % :ages > 0""",
-    "UPDATE members SET head = published, head_order = published_order",
-    "UPDATE members SET spent_steps = published_step, generation = published_step / :steps",
-)
+ELITES = "UPDATE members SET best = head"
 
 
 def strategies(size: int) -> Mapping[str, tuple[Strategy, float]]:
@@ -72,8 +53,6 @@ def strategies(size: int) -> Mapping[str, tuple[Strategy, float]]:
         "InitiatorPBT": (initiators(), LIMIT_MS),
         "InitiatorPBT, without gate": (initiators(gate=False), LIMIT_MS),
         "PBT, min_scores": (pbt(exploit=Truncation(0.25), min_scores=2), LIMIT_MS),
-        "PBT, equal progress": (pbt(exploit=Truncation(0.25), compare="equal progress"), LIMIT_MS),
-        EQUAL_SPREAD: (pbt(exploit=Truncation(0.25), compare="equal progress"), LIMIT_MS),
         "ASHA": (ASHA(size, 100 * STEPS, STEPS), LIMIT_MS),
         "RandomSearch": (RandomSearch(size, 10**9, steps_per_trial=STEPS), LIMIT_MS),
     }
@@ -88,14 +67,16 @@ def measure(path: Path, strategy: Strategy, decisions: int) -> dict[str, float]:
     kinds: dict[str, int] = {}
     for index in rng.integers(strategy.population_size, size=decisions).tolist():
         with store.transaction(1, exclusive=strategy.exclusive) as view:
-            member = view.member(index)
+            population = view.members()
+            member = population[index]
             context = Context(
                 space=going_by.space,
                 objective=going_by.objective,
                 rng=decision_rng(0, index, member.generation, 0),
                 now=view.now(),
+                history=view,
             )
-            decision = timed(partial(strategy.decide, member, view, context), times)
+            decision = timed(partial(strategy.decide, member, population, context), times)
             kind = str(decision.reason.get("decision", "wait"))
             kinds[kind] = kinds.get(kind, 0) + 1
     store.close()
@@ -114,15 +95,6 @@ def prepare(path: Path, size: int) -> None:
     connection.close()
 
 
-def spread(path: Path) -> None:
-    """Let members be up to some generations apart."""
-    connection = sqlite3.connect(path)
-    with connection:
-        for statement in SPREAD:
-            connection.execute(statement, {"ages": AGES, "steps": STEPS})
-    connection.close()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--members", type=int, default=10_000)
@@ -132,11 +104,9 @@ def main() -> None:
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, (strategy, limit) in strategies(options.members).items():
-            path = Path(folder) / f"{strategy.population_size}{'-spread' if name == EQUAL_SPREAD else ''}.db"
+            path = Path(folder) / f"{strategy.population_size}.db"
             if not path.exists():
                 prepare(path, strategy.population_size)
-                if name == EQUAL_SPREAD:
-                    spread(path)
             found[name] = {**measure(path, strategy, options.decisions), "limit_ms": limit}
             print(f"{name:<30} {found[name]}")
         found = {"machine": facts(Path(folder)), "members": options.members, **found}

@@ -41,10 +41,13 @@ def ours(path: Path, sampler: str, members: int) -> list[float]:
     times = []
     for index in range(SUGGESTIONS + 1):
         with store.transaction(1, exclusive=True) as view:
-            member = replace(view.member(index), head=None, spent_steps=0, state=MemberState.READY)
-            context = Context(space=SPACE, objective=OBJECTIVE, rng=decision_rng(0, index, 0, 0), now=0.0)
+            population = view.members()
+            member = replace(population[index], head=None, progress=0, state=MemberState.READY)
+            context = Context(
+                space=SPACE, objective=OBJECTIVE, rng=decision_rng(0, index, 0, 0), now=0.0, history=view
+            )
             began = time.process_time()
-            decision = strategy.decide(member, view, context)
+            decision = strategy.decide(member, population, context)
             assert isinstance(decision, Start), decision
             times.append((time.process_time() - began) * 1e3)
     store.close()

@@ -7,7 +7,7 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,6 @@ from phyla.population import (
     Context,
     ParetoTournament,
     ParetoTruncation,
-    Population,
     crowding,
     front_ranks,
     thinned,
@@ -43,6 +42,8 @@ from phyla.records import (
 from phyla.space import Float, Space
 from phyla.store import open_store
 
+NO_HISTORY: Any = None
+
 SPACE = Space(rate=Float(1e-5, 1.0, log=True))
 
 
@@ -54,31 +55,8 @@ def timed(call: Callable[[], Any], into: list[float]) -> Any:
     return answer
 
 
-class Members:
-    """A population in memory."""
-
-    def __init__(self, vectors: np.ndarray) -> None:
-        self._members = [
-            replace(member(index), published=scored(index, tuple(map(float, row))))
-            for index, row in enumerate(vectors)
-        ]
-        self.size = len(self._members)
-
-    def scored(self) -> int:
-        """Return how many have a score: all."""
-        return self.size
-
-    def member(self, index: int) -> Member:
-        """Return a member."""
-        return self._members[index]
-
-    def vectors(self) -> Sequence[tuple[int, tuple[float, ...]]]:
-        """Return what members are compared by."""
-        return [(one.index, one.published.orders) for one in self._members if one.published]
-
-
 def member(index: int) -> Member:
-    return Member(study=1, index=index, state=MemberState.READY, spent_steps=STEPS, generation=1)
+    return Member(study=1, index=index, state=MemberState.READY, progress=STEPS, generation=1)
 
 
 def scored(index: int, orders: tuple[float, ...]) -> Scored:
@@ -105,10 +83,12 @@ def vectors(size: int, goals: int) -> np.ndarray:
 
 def in_memory(size: int, goals: int, rounds: int) -> dict[str, float]:
     rows = vectors(size, goals)
-    population = cast("Population", Members(rows))
+    population = [
+        replace(member(index), states=(scored(index, tuple(map(float, row))),)) for index, row in enumerate(rows)
+    ]
     rng = np.random.default_rng(1)
     objective = Pareto(*(Maximize(f"goal{number}") for number in range(goals)))
-    context = Context(space=SPACE, objective=objective, rng=rng, now=0.0)
+    context = Context(space=SPACE, objective=objective, rng=rng, now=0.0, history=NO_HISTORY)
     ranks: list[float] = []
     distances: list[float] = []
     truncation: list[float] = []
@@ -117,7 +97,7 @@ def in_memory(size: int, goals: int, rounds: int) -> dict[str, float]:
     for _ in range(rounds):
         timed(partial(front_ranks, rows), ranks)
         timed(partial(crowding, rows, front_ranks(rows)), distances)
-        one = population.member(int(rng.integers(size)))
+        one = population[int(rng.integers(size))]
         timed(partial(ParetoTruncation().choose, one, population, context), truncation)
         timed(partial(ParetoTournament().choose, one, population, context), tournament)
     thinning: list[float] = []
@@ -209,7 +189,7 @@ def fill(controller: Controller, store: Any, study: int, rows: np.ndarray) -> No
                 created_at=1.0,
                 ended_at=2.0,
             )
-            ready = replace(member(index), study=study, head=one, published=one)
+            ready = replace(member(index), study=study, head=one, states=(one,))
             tx.apply(
                 [
                     InsertTrial(record),

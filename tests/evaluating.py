@@ -161,9 +161,6 @@ class Evaluator:
     def settle(self, tx: EvalTransaction, groups: Sequence[int]) -> None:
         for group in groups:
             tx.apply(machine.settle_group(tx, self.rules, group))
-        population = tx.population()
-        if population is not None and self.rules is not None:
-            tx.apply(machine.settle(population, self.rules, completed=True))
 
     def complete(self, done: Evaluated) -> bool:
         def act(tx: EvalTransaction) -> bool:
@@ -317,8 +314,7 @@ def of_study(store: Store, study: int) -> list[Any]:
         own = view.evaluation()
         asked = {
             "own": None if own is None else own.run(),
-            "unscored": [view.unscored(index) for index in range(view.size)],
-            "awaited": [view.awaited_groups(fitness=True), view.awaited_groups(fitness=False)],
+            "awaited": view.awaited_groups(),
         }
     return [everything(store, study), plain(asked)]
 
@@ -384,7 +380,7 @@ def check_fitness(store: Store, study: int) -> None:
         assert scored.fitness is None or scored.trial in complete
 
 
-def population_rules(size: int, *, synchronous: bool = False, remeasure: int = 0) -> Rules:
+def population_rules(size: int, *, quorum: float = 0.0, remeasure: int = 0) -> Rules:
     """Return rules by which the suite `s` gives fitness."""
     strategy = PBT(
         population_size=size,
@@ -392,7 +388,7 @@ def population_rules(size: int, *, synchronous: bool = False, remeasure: int = 0
         total_steps=6 * STEPS,
         exploit=Truncation(0.5),
         explore=Perturb(),
-        synchronous=synchronous,
+        quorum=quorum,
         fitness=FromSuite("s", "score", max_lag=1, remeasure=remeasure, max_partial=4),
     )
     return Rules(
@@ -449,7 +445,9 @@ class EvaluatesAlike(RuleBasedStateMachine):
         name = f"run {len(self.oracle.runs())}"
         agreed, offered = None, suites(policy)
         if kind != "directory":
-            agreed = population_rules(size, synchronous=kind == "sync", remeasure=1 if kind == "measuring" else 0)
+            agreed = population_rules(
+                size, quorum=1.0 if kind == "sync" else 0.0, remeasure=1 if kind == "measuring" else 0
+            )
             offered = agreed.suites
             self.both(lambda store: store.create_study(name, {}, 7, size))
             study = self.oracle.find_study(name)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, cast
 
 from hypothesis import strategies as st
@@ -13,14 +13,11 @@ from phyla.controller import Controller
 from phyla.errors import PhylaError
 from phyla.machine import Claimed, Completion, Failure, Imported, Rules, SetConfig
 from phyla.population import (
-    NOTHING,
     PBT,
     Backtrack,
     Context,
     Decision,
     Divergence,
-    FitnessRule,
-    Last,
     Measure,
     MedianStopping,
     ParetoTournament,
@@ -34,6 +31,7 @@ from phyla.population import (
     Strategy,
     Truncation,
     Wait,
+    ranked,
 )
 from phyla.records import (
     Checkpoint,
@@ -42,6 +40,7 @@ from phyla.records import (
     JsonObject,
     Maximize,
     Member,
+    MemberState,
     Minimize,
     Objective,
     Pareto,
@@ -54,7 +53,6 @@ from phyla.store import Reader, Store, pages
 WORKERS = ("host:1:1", "host:2:1", "host:3:1")
 LEASE_S = 10.0
 STEPS = 5
-AGES = ((0, 0), (STEPS, STEPS), (2 * STEPS, 2 * STEPS), (0, STEPS), (1, 9 * STEPS))
 
 
 class VirtualClock:
@@ -68,34 +66,27 @@ class VirtualClock:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Capricious:
+class Capricious(Strategy):
     """Decides by the number of decisions so far, which it keeps as its state: everything happens soon."""
 
     population_size: int
     total_steps: int = 6 * STEPS
-    synchronous: bool = False
     exclusive: bool = True
-    keeps = NOTHING
-    pareto = True
-    fitness: FitnessRule = field(default_factory=Last)
-    member_steps: int | None = None
+    pareto: bool = True
 
     def finished(self, member: Member) -> bool:
-        return member.spent_steps >= self.total_steps
+        return member.progress >= self.total_steps
 
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
         count = cast("dict[str, int]", context.state or {"decisions": 0})["decisions"] + 1
         state: JsonObject = {"decisions": count, "last": math.nan if count % 2 else "\u2603"}
-        # Stores in SQL begin to keep the second number when they are asked for it within a transaction.
-        scored = [population.scored(), population.scored_in(count % 3)]
+        best = ranked(population)
+        scored = [len(best), len(context.history.results(count % 3))]
         reason: JsonObject = {"decision": "capricious", "why": f"decision {count}", "scored": scored}
+        running = any(one.state is MemberState.RUNNING for one in population)
         match (count * 7919) % 13:
-            case 1:
-                return Wait(generation=member.generation + 1, reason=reason, state=state)
-            case 2:
-                return Wait(seconds=2.5, reason=reason, state=state)
-            case 3:
-                return Wait(reason=reason, state=state)
+            case 1 | 2 | 3 if running:
+                return Wait(reason=reason)
             case 4 | 5 | 8 if member.head is not None:
                 return Measure(times=2, reason=reason, state=state)
             case 6:
@@ -103,8 +94,8 @@ class Capricious:
             case 7 if count > 20:
                 return Stop(reason=reason, state=state, study=True)
         weights = member.head
-        if population.scored() and count % 3 == 0:
-            weights = population.at_rank(0).published
+        if best and count % 3 == 0:
+            weights = best[0]
         params = {"rate": float(context.rng.random())}
         return Start(
             weights=weights,
@@ -117,14 +108,14 @@ class Capricious:
         )
 
 
-def pbt(size: int, *, synchronous: bool = False) -> PBT:
+def pbt(size: int, *, quorum: float = 0.0) -> PBT:
     return PBT(
         population_size=size,
         steps_per_trial=STEPS,
         total_steps=6 * STEPS,
         exploit=Truncation(0.5),
         explore=Perturb(),
-        synchronous=synchronous,
+        quorum=quorum,
     )
 
 
@@ -208,7 +199,6 @@ def everything(store: Store, study: int) -> Any:
     with store.reader(study) as view:
         trials = list(pages(view, 3))
         members = view.members()
-        ranked = range(view.scored())
         return plain(
             {
                 "study": view.study(),
@@ -221,8 +211,6 @@ def everything(store: Store, study: int) -> Any:
                 "last reports": [view.last_reports(trial.id, trial.token, 2) for trial in trials],
                 "counts": sorted(view.counts().items()),
                 **_answers(view),
-                "ranks": [view.rank(member) for member in members],
-                "at rank": [view.at_rank(rank).index for rank in ranked],
                 "attempts of trials": [view.attempts(trial.id) for trial in trials],
                 "trials of member 0": view.trials(member=0, after=1, limit=2),
             }
@@ -232,42 +220,20 @@ def everything(store: Store, study: int) -> Any:
 def _answers(view: Reader) -> dict[str, Any]:
     return {
         "size": view.size,
-        "vectors": view.vectors(),
         "now": view.now(),
         "live": view.live_checkpoints(),
         "damaged": view.damaged_checkpoints(),
         "held": view.held_checkpoints(),
         "best": view.best_trials(2),
         "broken": view.broken_in_a_row(),
-        "unfinished": view.has_unfinished_trials(),
-        "waiting": [view.has_waiting(), view.waiting_generation(), view.next_wait_until()],
-        "active": [view.active_members(), view.lowest_generation()],
-        "elites": [view.elite_at_rank(rank) for rank in range(view.elites())],
-        "ranked elites": view.ranked_elites(),
-        "standing": [view.ahead(generation, order) for generation in (0, 1) for order in (-math.inf, 0.0, 0.5)],
-        "scored in": [view.scored_in(generation) for generation in range(5)],
-        "elite": [view.elite(member) for member in range(view.size)],
+        "results": [view.results(generation) for generation in range(5)],
         "running": [view.running(), *(view.running(worker) for worker in WORKERS)],
         "expired": view.expired(2),
         "claimed ahead": view.claimed_ahead(view.now()),
         "members": view.members(),
         "last completed": [view.last_completed(count) for count in (0, 2, 99)],
         "ended": [view.ended(step) for step in (None, 0, STEPS, 2 * STEPS, 99 * STEPS)],
-        "most spent": view.most_spent(),
         "unfinished trials": view.unfinished(),
-        "orders": [
-            view.orders(generation, rank, count) for generation in (0, 1, 7) for rank in (0, 2) for count in (1, 9)
-        ],
-        "next ages": [view.next_age(age) for age in range(-1, 4 * STEPS)],
-        "ranks of ages": [
-            view.rank_among(ages, order, member)
-            for ages in AGES
-            for order in (float("-inf"), 0.0, 0.5, float("inf"))
-            for member in (-1, 0, 2**31 - 1)
-        ],
-        "at ranks of ages": [
-            view.at_rank_among(ages, rank) for ages in AGES for rank in range(view.rank_among(ages, -math.inf, -1))
-        ],
         "averages": [
             view.averages(1, step, besides=besides, limit=2) for step in range(3 * STEPS) for besides in (0, 2)
         ],
@@ -299,7 +265,7 @@ class Alike(RuleBasedStateMachine):
     def create(self, size: int, kind: str, minimize: bool, stopping: Sequence[StoppingRule]) -> None:
         strategy: Strategy = Capricious(population_size=size)
         if kind != "capricious":
-            evolving = pbt(size, synchronous=kind.endswith("sync") and kind != "async")
+            evolving = pbt(size, quorum=1.0 if kind.endswith("sync") and kind != "async" else 0.0)
             returning = replace(evolving, exploit=Backtrack(quantile=0.3, pool=0.6))
             strategy = returning if kind.startswith("back") else evolving
         objective = None

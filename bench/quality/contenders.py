@@ -52,7 +52,7 @@ def pbt(budget: Budget, **settings: Any) -> phyla.PBT:
         "population_size": budget.members,
         "steps_per_trial": budget.steps_per_trial,
         "total_steps": budget.total_steps,
-        "synchronous": True,
+        "quorum": 1.0,
     }
     return phyla.PBT(**{**sizes, **settings})
 
@@ -91,7 +91,7 @@ def asha(budget: Budget, reduction_factor: int) -> phyla.ASHA:
         return sum((members // reduction_factor**at) * (to - start) for at, (to, start) in enumerate(steps))
 
     members = max(m for m in range(1, budget.all_steps + 1) if spent(m) <= budget.all_steps)
-    return phyla.ASHA(members, budget.total_steps, budget.steps_per_trial, reduction_factor, synchronous=True)
+    return phyla.ASHA(members, budget.total_steps, budget.steps_per_trial, reduction_factor, quorum=1.0)
 
 
 def _optuna(sampler: str) -> Contender:
@@ -112,7 +112,7 @@ CONTENDERS: tuple[Contender, ...] = (
     _evolved("PBT, winner takes all", lambda b, explore: pbt(b, explore=explore, exploit=phyla.WinnerTakesAll())),
     _evolved("PBT, backtrack", lambda b, explore: pbt(b, explore=explore, exploit=phyla.Backtrack())),
     _evolved("PBT, crossover", lambda b, explore: pbt(b, explore=explore), CROSSED),
-    _evolved("PBT, truncation, one worker that does not wait", lambda b, e: pbt(b, explore=e, synchronous=False)),
+    _evolved("PBT, truncation, one worker that does not wait", lambda b, e: pbt(b, explore=e, quorum=0.0)),
     _evolved("initiator PBT", initiator),
     Contender(
         label="single worker explores",

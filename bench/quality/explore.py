@@ -54,7 +54,7 @@ def best_score(explore: Explore, members: int, seed: int) -> float:
         exploit=Truncation(0.25),
         explore=explore,
         # So that no line of training is longer than another.
-        synchronous=True,
+        quorum=1.0,
     )
     simulation = Simulation(Rules(space=SPACE, objective=Maximize("Q"), strategy=strategy), train, seed=seed)
     simulation.run(WORKERS, np.random.default_rng(seed))

@@ -173,7 +173,7 @@ def run(variant: Variant, seed: int, home: Path, *, members: int = MEMBERS, tria
     return Outcome(
         best=math.log10(excess(np.load(best.checkpoint.path / "theta.npy"))),
         members=float(np.log10(last).mean()),
-        steps=sum(member.spent_steps for member in results.members()),
+        steps=sum(member.progress for member in results.members()),
         evaluated=looked_at,
     )
 

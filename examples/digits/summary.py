@@ -13,7 +13,7 @@ def main() -> None:
         best = results.best
         assert best is not None
         network = Network.load(best.checkpoint.path / "network.npz")
-        steps = sum(member.spent_steps for member in results.members())
+        steps = sum(member.progress for member in results.members())
         accuracy = [
             network.evaluate(images_of("test", how, seed=1), best.params["activation"])[1] for how in CHANGES
         ]

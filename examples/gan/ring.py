@@ -130,7 +130,7 @@ def make_study(*, members: int = 10, steps: int = 4000, **settings: Any) -> phyl
             total_steps=steps,
             exploit=phyla.BinaryTournament(),
             explore=phyla.Perturb(factors=(0.5, 2.0)),
-            synchronous=True,
+            quorum=1.0,
         ),
         train=train,
         **settings,

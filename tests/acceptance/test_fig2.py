@@ -53,22 +53,22 @@ def best(strategy: PBT, seed: int, first: float = 0.75) -> float:
     ids=["PBT", "explore only"],
 )
 def test_with_gaussian_steps(exploit: Truncation | None, mean: float, deviation: float) -> None:
-    strategy = PBT(**SIZES, exploit=exploit, explore=EXPLORE, copy="weights", synchronous=True)
+    strategy = PBT(**SIZES, exploit=exploit, explore=EXPLORE, copy="weights", quorum=1.0)
     found = np.array([best(strategy, seed) for seed in range(SEEDS)])
     error = math.sqrt((deviation**2 + found.var(ddof=1)) / SEEDS)
     assert found.mean() == pytest.approx(mean, abs=DETAILS + 3 * error)
 
 
 def test_weights_that_are_passed_on_do_better_than_any_that_are_not() -> None:
-    passed = PBT(**SIZES, exploit=Truncation(0.5), explore=None, copy="weights", synchronous=True)
+    passed = PBT(**SIZES, exploit=Truncation(0.5), explore=None, copy="weights", quorum=1.0)
     assert best(passed, 0) == pytest.approx(1.157, abs=5e-4)
-    alone = PBT(**SIZES, exploit=None, explore=None, synchronous=True)
+    alone = PBT(**SIZES, exploit=None, explore=None, quorum=1.0)
     assert best(alone, 0) == pytest.approx(0.592, abs=5e-4)
 
 
 def test_members_that_tie_exactly_never_copy_each_other() -> None:
     """The trap of the symmetric Q: both members always tie, and a tie is no reason to move."""
-    strategy = PBT(**SIZES, exploit=Truncation(0.5), explore=EXPLORE, copy="weights", synchronous=True)
+    strategy = PBT(**SIZES, exploit=Truncation(0.5), explore=EXPLORE, copy="weights", quorum=1.0)
     grid = PBT(**SIZES, exploit=None, explore=None)
     assert best(strategy, 0, first=1.0) == best(grid, 0, first=1.0) == pytest.approx(1.2 - 0.81, abs=5e-4)
     assert best(strategy, 0) > 0.9

@@ -136,7 +136,7 @@ def test_explore_resamples_with_a_probability_of_a_fifth_and_else_perturbs() -> 
 def test_the_winner_takes_all_of_every_generation() -> None:
     """All members go on from the single best of the generation, with hyperparameters of their own."""
     simulation = made(
-        PBT(population_size=5, steps_per_trial=1, total_steps=8, exploit=WinnerTakesAll(), synchronous=True)
+        PBT(population_size=5, steps_per_trial=1, total_steps=8, exploit=WinnerTakesAll(), quorum=1.0)
     )
     simulation.run_serially()
     generations = defaultdict[int, list[TrialRecord]](list)

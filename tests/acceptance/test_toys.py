@@ -75,7 +75,7 @@ def test_second_toy() -> None:
         total_steps=1000,
         exploit=Truncation(0.25),
         explore=Perturb(factors=(0.5, 2.0)),
-        synchronous=True,
+        quorum=1.0,
     )
     ceiling = 1.2 - (0.9 * (1 - 0.002 * 2) ** 1000) ** 2
     found = np.array([best(pbt, space, shrink, seed) for seed in range(6)])

@@ -36,7 +36,6 @@ from phyla.records import (
     GroupState,
     RunKind,
     RunState,
-    Scored,
     SeenState,
     StudyRecord,
     TrialState,
@@ -418,11 +417,8 @@ def test_what_members_show_of_a_score_comes_back(subject: Subject) -> None:
     controller = Controller(subject.store, study.id, rules)
     controller.complete([trained(controller.claim("w")[0][0])])
     with subject.store.reader(study.id) as reader:
-        assert (reader.unscored(0), reader.awaited_groups(fitness=True), reader.awaited_groups(fitness=False)) == (
-            1,
-            1,
-            2,
-        )
+        assert reader.awaited_groups() == 2
+        assert [state.judged for state in reader.member(0).states] == [False]
         assert reader.member(0).published is None
         assert reader.held_checkpoints() == {"1.1"}
     Evaluator(subject.store, run, rules.suites, rules).work()
@@ -430,18 +426,7 @@ def test_what_members_show_of_a_score_comes_back(subject: Subject) -> None:
         published = reader.member(0).published
         assert published is not None
         assert (published.fitness, published.stderr) == (0.5, 0.25)
-        assert (reader.unscored(0), reader.awaited_groups(fitness=False)) == (0, 0)
-
-
-def test_the_barrier_leaves_members_alone_that_have_no_score(subject: Subject) -> None:
-    study = subject.store.create_study("s", {}, 1, 2)
-    scored = Scored(trial=1, member=0, checkpoint="a", index=0, step=1, params={}, fitness=1.0, order=1.0)
-    bare = replace(scored, trial=2, member=1, fitness=None, order=None)
-    with subject.store.transaction(study.id, exclusive=True) as tx:
-        for head in (scored, bare):
-            tx.apply([machine.UpdateMember(replace(tx.locked_member(head.member), head=head))])
-        tx.apply([machine.PublishAll()])
-        assert [tx.member(index).published for index in (0, 1)] == [scored, None]
+        assert reader.awaited_groups() == 0
 
 
 def test_evaluation_holds_checkpoints_of_its_study(subject: Subject) -> None:
@@ -450,15 +435,15 @@ def test_evaluation_holds_checkpoints_of_its_study(subject: Subject) -> None:
     run = subject.store.create_run("s", RunKind.STUDY, {}, study=study.id)
     controller = Controller(subject.store, study.id, rules)
     evaluator = Evaluator(subject.store, run, rules.suites, rules)
-    for _ in range(3):
+    for _ in range(6):
         controller.complete([trained(controller.claim("w")[0][0])])
         claimed = evaluator.claim()
         while claimed is not None:
             evaluator.complete(evaluated(claimed, best=claimed.seen.id == 1))
             claimed = evaluator.claim()
     with subject.store.reader(study.id) as reader:
-        # The first one is the best of both suites, the last one the newest.
-        assert reader.held_checkpoints() == {"1.1", "3.1"}
+        # The first one is the best of both suites, the others are the states that the member publishes.
+        assert reader.held_checkpoints() == {"1.1", "3.1", "4.1", "5.1", "6.1"}
     with subject.store.evaluations(run) as view:
         assert view.held_paths() == {1}
 

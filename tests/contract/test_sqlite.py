@@ -82,9 +82,9 @@ def test_a_look_sees_one_state_while_others_write(tmp_path: Path) -> None:
     store.create_study("s", {}, 1, 2)
     controller = Controller(store, 1, rules(pbt(2)))
     with store.reader(1) as reader:
-        assert not reader.has_unfinished_trials()
+        assert not reader.unfinished()
         controller.claim("w")
-        assert not reader.has_unfinished_trials()
+        assert not reader.unfinished()
     store.close()
 
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -65,9 +65,9 @@ class Subject:
     clock: VirtualClock
     again: Callable[[], Store]
 
-    def controller(self, size: int = 3, name: str = "s", *, synchronous: bool = False) -> Controller:
+    def controller(self, size: int = 3, name: str = "s", *, quorum: float = 0.0) -> Controller:
         study = self.store.create_study(name, {}, 1, size)
-        return Controller(self.store, study.id, rules(pbt(size, synchronous=synchronous)))
+        return Controller(self.store, study.id, rules(pbt(size, quorum=quorum)))
 
 
 @pytest.fixture(params=KINDS)
@@ -132,7 +132,7 @@ def test_a_study_that_does_not_exist_is_not_found(subject: Subject) -> None:
 
 
 def test_a_deleted_study_leaves_nothing_and_others_as_they_were(subject: Subject) -> None:
-    kept, doomed = subject.controller(name="kept"), subject.controller(name="doomed", synchronous=True)
+    kept, doomed = subject.controller(name="kept"), subject.controller(name="doomed", quorum=1.0)
     for controller in (kept, doomed):
         for _ in range(2):
             claims, _ = controller.claim("w", 3)
@@ -272,7 +272,7 @@ def test_a_transaction_that_raises_leaves_nothing(subject: Subject) -> None:
             tx.apply(commands)
             tx.apply([machine.SetStudyState(StudyState.FAILED, "x"), machine.SetStrategyState({"n": 1})])
             assert tx.study().state is StudyState.FAILED
-            assert tx.has_unfinished_trials()
+            assert tx.unfinished()
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -326,9 +326,8 @@ def test_numbers_come_back_as_they_were(subject: Subject, value: float) -> None:
         assert trial.order == (value if math.isfinite(value) else -math.inf)
         assert plain(trial.metrics) == plain(metrics)
         assert member.head is not None
-        assert plain([member.head.fitness, member.head.order, *member.recent]) == plain(
-            [value, trial.order, value]
-        )
+        assert plain([member.head.fitness, member.head.order]) == plain([value, trial.order])
+        assert plain(member.states) == plain([member.head])
         assert plain(reader.reports(trial.id)) == plain([Report(n, {"score": value}) for n in (0, 1)])
 
 
@@ -344,26 +343,6 @@ def test_the_time_of_an_attempt_comes_back(subject: Subject) -> None:
         known = [attempt.timings for attempt in reader.all_attempts()]
         assert reader.attempts(first.trial.id)[0].timings == timings
     assert known == [timings, {"loading": 0.5}, None]
-
-
-def test_the_seconds_that_a_member_trained_come_back(subject: Subject) -> None:
-    controller = subject.controller(1)
-    for seconds in (2.5, 0.1):
-        (claimed,) = controller.claim("w")[0]
-        subject.clock.now += 100.0
-        controller.release(claimed.trial.id, claimed.trial.token)
-        (claimed,) = controller.claim("w")[0]
-        subject.clock.now += seconds
-        controller.complete([completion(claimed)])
-    with subject.again().reader(1) as reader:
-        member = reader.member(0)
-    assert member.spent_s == pytest.approx(2.6, abs=1e-6)
-    assert member.decided_s == 0.0
-    moved = replace(member, decided_s=1 / 3, spent_s=1e9 + 1 / 3)
-    with subject.store.transaction(1, exclusive=True) as tx:
-        tx.apply([machine.UpdateMember(moved)])
-    with subject.again().reader(1) as reader:
-        assert plain(reader.member(0)) == plain(moved)
 
 
 @pytest.mark.parametrize("error", ["nul \0 inside", "half a character \udcff", "caf\u00e9 \u2603 \U0001f600"])
@@ -454,6 +433,9 @@ def test_broken_trials_are_counted_afresh_once_a_study_is_resumed(subject: Subje
     controller.complete([completion(good)])
     assert in_a_row() == 0, "what completes counts as before"
     assert break_one(last) is StudyState.RUNNING
+    assert in_a_row() == 0, "its member is given up"
+    following = next(work for work in controller.claim("w", 3)[0] if work.trial.generation == 1)
+    assert break_one(following) is StudyState.RUNNING
     assert in_a_row() == 1
 
 
@@ -490,48 +472,57 @@ def test_a_parent_that_is_not_live_cannot_be_taken(subject: Subject) -> None:
             tx.apply([machine.TakeCheckpoint(gone)])
 
 
-def test_elites_rise_by_what_members_publish_and_are_ranked(subject: Subject) -> None:
-    subject.controller(size=4)
+def test_what_a_member_publishes_comes_back_and_is_held(subject: Subject) -> None:
+    subject.controller(size=2)
 
-    def scored(member: int, trial: int, order: float) -> Scored:
+    def scored(trial: int, order: float | None, **more: Any) -> Scored:
         return Scored(
             trial=trial,
-            member=member,
+            member=1,
             checkpoint=f"{trial}.1",
             index=0,
-            step=1,
-            params={},
-            fitness=-order,
+            step=7 * trial,
+            params={"rate": 0.5},
+            fitness=order,
             order=order,
+            age=5 * trial,
+            progress=6 * trial,
+            **more,
         )
 
-    def publish(member: int, trial: int, order: float, *, everyone: bool = False) -> list[int]:
-        with subject.store.transaction(1, exclusive=True) as tx:
-            row = replace(tx.locked_member(member), published=scored(member, trial, order))
-            tx.apply([machine.UpdateMember(row), machine.RaiseElites(None if everyone else member)])
-        return ranked()
-
-    def ranked() -> list[int]:
-        with subject.store.reader(1) as reader:
-            elites = [reader.elite_at_rank(rank) for rank in range(reader.elites())]
-            assert {elite.checkpoint for elite in elites} <= reader.held_checkpoints()
-            assert all(reader.elite(elite.member) == elite for elite in elites)
-            return [elite.trial for elite in elites]
-
-    assert ranked() == []
-    assert publish(0, 1, 5.0) == [1]
-    assert publish(1, 2, -math.inf) == [1]
-    assert publish(1, 3, 5.0, everyone=True) == [3, 1]
-    assert publish(0, 4, 4.0, everyone=True) == [3, 1]
-    assert publish(0, 5, 6.0) == [5, 3]
-    assert publish(0, 5, 2.0) == [3, 5]  # measured again
-    assert publish(2, 6, 9.0) == [6, 3, 5]
+    states = (scored(4, None, measurements=0), scored(3, -math.inf), scored(2, 1 / 3, stderr=0.25))
     with subject.store.transaction(1, exclusive=True) as tx:
-        tx.apply([machine.SetElite(2, None), machine.SetElite(3, scored(3, 7, 3.0))])
-        tx.apply([machine.SetElite(0, scored(0, 1, 1.0))])
-    assert ranked() == [3, 7, 1]
-    with subject.store.reader(1) as reader:
-        assert reader.elite(2) is None
+        member = replace(tx.locked_member(1), head=states[0], states=states, best=scored(1, 9.0))
+        tx.apply([machine.UpdateMember(member)])
+    with subject.again().reader(1) as reader:
+        assert plain(reader.member(1)) == plain(member)
+        assert reader.member(1).published == states[1]
+        assert reader.held_checkpoints() == {"1.1", "2.1", "3.1", "4.1"}
+        assert reader.member(0).states == ()
+
+
+def test_trials_of_members_that_were_given_up_do_not_count_once_one_has_completed(subject: Subject) -> None:
+    controller = subject.controller(size=3)
+    claims, _ = controller.claim("w", 3)
+
+    def broken(trials: Sequence[machine.Claimed]) -> int:
+        for work in trials:
+            controller.fail(Failure(trial=work.trial.id, token=1, error="e", retryable=False))
+        with subject.again().reader(1) as reader:
+            return reader.broken_in_a_row()
+
+    with subject.store.transaction(1, exclusive=True) as tx:
+        tx.apply([machine.UpdateMember(replace(tx.locked_member(claims[0].trial.member), replacements=1))])
+    assert broken(claims[:1]) == 1, "nothing has completed"
+    controller.complete([completion(claims[2])])
+    subject.clock.now += 1
+    assert broken(claims[1:2]) == 1
+    with subject.store.transaction(1, exclusive=True) as tx:
+        member = tx.locked_member(claims[1].trial.member)
+        tx.apply([machine.UpdateMember(replace(member, state=MemberState.DONE))])
+    with subject.again().reader(1) as reader:
+        assert [reader.member(work.trial.member).given_up for work in claims] == [True, True, False]
+        assert reader.broken_in_a_row() == 0
 
 
 def test_a_member_goes_on_when_its_parent_is_gone(subject: Subject) -> None:
@@ -576,8 +567,6 @@ def test_studies_do_not_see_each_other(subject: Subject) -> None:
             reader.trial(mine.trial.id)
         with pytest.raises(KeyError):
             reader.member(3)
-        with pytest.raises(IndexError):
-            reader.at_rank(0)
     (answer,), _, _ = second.complete([completion(mine)])
     assert isinstance(answer, LeaseLost)
     assert second.lose_worker("w", "gone", counts=False) == 1
@@ -746,25 +735,3 @@ def test_a_worker_that_is_alive_keeps_its_lease_when_the_clock_is_set_back(subje
         subject.clock.now += LEASE_S / 3
     (answer,), _, _ = controller.complete([completion(held)])
     assert isinstance(answer, Accepted)
-
-
-@pytest.mark.parametrize("restarted", [False, True])
-def test_members_that_wait_for_a_time_decide_again_when_the_clock_was_set_back(
-    subject: Subject, restarted: bool
-) -> None:
-    study = subject.store.create_study("s", {}, 1, 2)
-    agreed = rules(Capricious(population_size=2))
-    controller = Controller(subject.store, study.id, agreed)
-    subject.clock.now += DAY_S
-    controller.claim("host:0:1:1")
-    assert _times_waited_for(subject, study.id) == [subject.clock.now + 2.5]
-    subject.clock.now -= DAY_S
-    if restarted:
-        controller = Controller(subject.again(), study.id, agreed)
-    controller.claim("host:0:2:1")
-    assert all(until <= subject.clock.now + 2.5 for until in _times_waited_for(subject, study.id))
-
-
-def _times_waited_for(subject: Subject, study: int) -> list[float]:
-    with subject.store.reader(study) as reader:
-        return [member.wait_until for member in reader.members() if member.wait_until is not None]

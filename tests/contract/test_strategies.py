@@ -1,4 +1,4 @@
-"""Strategies that read more than ranks decide alike on every store."""
+"""Strategies that look back decide alike on every store."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 from phyla.integrations.optuna_search import Optuna
 from phyla.machine import Rules
-from phyla.population import ASHA, PB2, PBT, Strategy, Truncation
+from phyla.population import ASHA, PB2, PBT, Backtrack, Strategy, Truncation
 from phyla.records import Maximize, StudyState, TrialRecord
 from phyla.space import Float, Int, Space
 from phyla.store import open_store
@@ -16,10 +16,17 @@ from simulation import Simulation
 
 STRATEGIES: dict[str, Strategy] = {
     "asha": ASHA(9, 18, 2),
-    "successive halving": ASHA(9, 18, 2, synchronous=True),
+    "successive halving": ASHA(9, 18, 2, quorum=1.0),
     "optuna, in pieces": Optuna(6, 12, settings={"n_startup_trials": 2}, steps_per_trial=6),
     "optuna, cma-es": Optuna(9, 10, "cma-es"),
     "optuna, quasi-random": Optuna(5, 10, "qmc", {"scramble": True}),
+    "backtrack, quorum": PBT(
+        population_size=5,
+        steps_per_trial=2,
+        total_steps=16,
+        exploit=Backtrack(quantile=0.5, pool=0.4),
+        quorum=0.8,
+    ),
     "pb2": PBT(
         population_size=5,
         steps_per_trial=2,
@@ -27,7 +34,7 @@ STRATEGIES: dict[str, Strategy] = {
         exploit=Truncation(0.4),
         explore=PB2(),
         min_scores=2,
-        compare="equal progress",
+        quorum=0.8,
     ),
 }
 

@@ -29,12 +29,12 @@ def read(evaluation: phyla.Evaluation) -> None:
 SUITE = phyla.Suite("read", [read], objective=phyla.Maximize("value_mean"))
 
 
-def study(folder: Path, size: int, trials: int, *, synchronous: bool, **options: Any) -> phyla.Study:
+def study(folder: Path, size: int, trials: int, *, quorum: float, **options: Any) -> phyla.Study:
     strategy = phyla.PBT(
         population_size=size,
         steps_per_trial=STEPS,
         total_steps=trials * STEPS,
-        synchronous=synchronous,
+        quorum=quorum,
         exploit=phyla.Truncation(0.4),
         fitness=phyla.FromSuite("read", "value_mean"),
     )
@@ -42,12 +42,12 @@ def study(folder: Path, size: int, trials: int, *, synchronous: bool, **options:
     return phyla.Study("scored", SPACE, objective, strategy, train, suites=[SUITE], home=folder, **options)
 
 
-@pytest.mark.parametrize("synchronous", [False, True])
-def test_a_study_with_a_suite(tmp_path: Path, synchronous: bool) -> None:
+@pytest.mark.parametrize("quorum", [0.0, 1.0])
+def test_a_study_with_a_suite(tmp_path: Path, quorum: float) -> None:
     given = tmp_path / "given"
     given.mkdir()
     (given / "value.json").write_text("100.0")
-    options: Any = {"synchronous": synchronous, "start_from": [phyla.StartFrom(given, step=50)]}
+    options: Any = {"quorum": quorum, "start_from": [phyla.StartFrom(given, step=50)]}
     made = study(tmp_path, 4, 3, **options)
     results = made.run()
     assert results.counts() == {"completed": 12}
@@ -69,7 +69,7 @@ def test_a_study_with_a_suite(tmp_path: Path, synchronous: bool) -> None:
     for size, trials in ((6, 5), (2, 6)):
         results = study(tmp_path, size, trials, **options, extend=True).run(workers=2)
         assert results.state is StudyState.COMPLETED
-        assert [m.spent_steps for m in results.members() if not m.retired] == [trials * STEPS] * size
+        assert [m.progress for m in results.members() if not m.retired] == [trials * STEPS] * size
     trained = [row for row in results.trials() if row.kind is TrialKind.TRAIN]
     assert sum(row.state is TrialState.COMPLETED for row in trained) == 4 * 3 + 4 * 2 + 2 * 2 + 2
     assert all(row.fitness is not None for row in trained)

@@ -239,7 +239,7 @@ def test_status(phyla_at: Phyla) -> None:
     assert "ValueError: broken [on purpose]" in text
     one = json.loads(phyla_at("status", "small", "--json"))
     assert [member["member"] for member in one["members"]] == [0, 1, 2, 3]
-    assert all(member["spent_steps"] == 20 and member["generation"] == 4 for member in one["members"])
+    assert all(member["progress"] == 20 and member["generation"] == 4 for member in one["members"])
     assert [(failed["trial"], failed["state"]) for failed in one["failed"]] == [(2, "failed")]
     assert one["attempts"] == []
 

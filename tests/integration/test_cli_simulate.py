@@ -21,7 +21,7 @@ def judge(evaluation):
 space = phyla.Space(lr=phyla.Float(1e-3, 1.0, log=True))
 plain = phyla.Study(
     "plain", space, phyla.Minimize("loss"),
-    phyla.PBT(population_size=5, steps_per_trial=10, total_steps=40, synchronous=True), train,
+    phyla.PBT(population_size=5, steps_per_trial=10, total_steps=40, quorum=1.0), train,
 )
 judged = phyla.Study(
     "judged", space, phyla.Minimize("loss"),

@@ -326,16 +326,16 @@ def test_a_damaged_checkpoint_that_waits_for_evaluation_is_gone_and_not_scored(
     assert not _groups(results, GroupState.QUEUED)
 
 
-@pytest.mark.parametrize("synchronous", [False, True])
+@pytest.mark.parametrize("quorum", [0.0, 1.0])
 def test_a_population_does_not_wait_for_the_score_of_a_damaged_checkpoint(
-    tmp_path: Path, synchronous: bool
+    tmp_path: Path, quorum: float
 ) -> None:
     SPOILED.clear()
     strategy = phyla.PBT(
         population_size=3,
         steps_per_trial=STEPS,
         total_steps=STEPS * 4,
-        synchronous=synchronous,
+        quorum=quorum,
         fitness=phyla.FromSuite("length", "length_mean"),
     )
     made = phyla.Study(

@@ -184,7 +184,7 @@ def run(home: Path, **options: Any) -> tuple[phyla.Results, list[Group]]:
 def test_a_study_runs_to_its_end_the_same_on_one_shard_and_on_two(tmp_path: Path) -> None:
     (whole, first), (halves, second) = run(tmp_path / "whole"), run(tmp_path / "halves", shards=2)
     assert whole.counts() == {"completed": 4}
-    assert {member.spent_steps for member in whole.members()} == {4}
+    assert {member.progress for member in whole.members()} == {4}
     for trial in whole.trials():
         assert trial.fitness is not None
         assert trial.fitness == trial.metrics["meta/in/vs_adam_mean"]

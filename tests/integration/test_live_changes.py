@@ -57,7 +57,7 @@ def study(folder: Path, strategy: Any, **options: Any) -> phyla.Study:
 
 
 def spent(results: phyla.Results) -> list[int]:
-    return [member.spent_steps for member in results.members() if not member.retired]
+    return [member.progress for member in results.members() if not member.retired]
 
 
 def completed(results: phyla.Results) -> int:
@@ -71,7 +71,7 @@ def test_a_finished_study_is_extended(tmp_path: Path, kind: str) -> None:
             return phyla.InitiatorPBT(
                 population_size=3, steps_per_trial=STEPS, total_steps=trials * STEPS, gate=kind == "initiator"
             )
-        return pbt(3, trials, synchronous=kind == "sync")
+        return pbt(3, trials, quorum=1.0 if kind == "sync" else 0.0)
 
     first = study(tmp_path, strategy(2)).run()
     rows = {row.id: row for row in first.trials()}
@@ -85,10 +85,10 @@ def test_a_finished_study_is_extended(tmp_path: Path, kind: str) -> None:
     assert change.at >= max(row.ended_at or 0.0 for row in rows.values())
 
 
-@pytest.mark.parametrize("synchronous", [False, True])
-def test_a_complete_study_that_has_nothing_left_stays_complete(tmp_path: Path, synchronous: bool) -> None:
-    first = study(tmp_path, pbt(3, 2, synchronous=synchronous)).run()
-    other = phyla.PBT(population_size=3, steps_per_trial=2, total_steps=2 * STEPS, synchronous=synchronous)
+@pytest.mark.parametrize("quorum", [0.0, 1.0])
+def test_a_complete_study_that_has_nothing_left_stays_complete(tmp_path: Path, quorum: float) -> None:
+    first = study(tmp_path, pbt(3, 2, quorum=quorum)).run()
+    other = phyla.PBT(population_size=3, steps_per_trial=2, total_steps=2 * STEPS, quorum=quorum)
     (change,) = study(tmp_path, other).change()
     assert change.name == "strategy.steps_per_trial"
     assert study(tmp_path, replace(other, population_size=2)).change()
@@ -100,21 +100,21 @@ def test_a_complete_study_that_has_nothing_left_stays_complete(tmp_path: Path, s
     assert spent(study(tmp_path, more).run()) == [3 * STEPS] * 2
 
 
-@pytest.mark.parametrize("synchronous", [False, True])
-def test_a_study_is_extended_with_another_population_size(tmp_path: Path, synchronous: bool) -> None:
-    study(tmp_path, pbt(4, 2, synchronous=synchronous)).run()
+@pytest.mark.parametrize("quorum", [0.0, 1.0])
+def test_a_study_is_extended_with_another_population_size(tmp_path: Path, quorum: float) -> None:
+    study(tmp_path, pbt(4, 2, quorum=quorum)).run()
     with pytest.raises(StudyChanged, match=r"population_size.*has 4, given 6"):
-        study(tmp_path, pbt(6, 4, synchronous=synchronous)).run()
+        study(tmp_path, pbt(6, 4, quorum=quorum)).run()
     with pytest.raises(ConfigurationError, match=r"cannot grow to 6 members.*raise total_steps"):
-        study(tmp_path, pbt(6, 2, synchronous=synchronous), extend=True).run()
-    grown = study(tmp_path, pbt(6, 4, synchronous=synchronous), extend=True).run(workers=2)
+        study(tmp_path, pbt(6, 2, quorum=quorum), extend=True).run()
+    grown = study(tmp_path, pbt(6, 4, quorum=quorum), extend=True).run(workers=2)
     assert spent(grown) == [4 * STEPS] * 6
     # Four trained 4 trials each; two joined after 2 of them.
     assert completed(grown) == 4 * 4 + 2 * 2
     progress = grown.progress()
     assert (progress.completed, progress.planned_trials, progress.active) == (20, 20, 6)
     assert (progress.spent_steps, progress.total_steps) == (20 * STEPS, 20 * STEPS)
-    shrunk = study(tmp_path, pbt(3, 5, synchronous=synchronous), extend=True).run()
+    shrunk = study(tmp_path, pbt(3, 5, quorum=quorum), extend=True).run()
     assert spent(shrunk) == [5 * STEPS] * 3
     assert completed(shrunk) == 20 + 3
     assert shrunk.progress().planned_trials == 23
@@ -179,7 +179,7 @@ import sys
 from pathlib import Path
 from test_live_changes import pbt, study
 
-study(Path(sys.argv[1]), pbt(int(sys.argv[2]), int(sys.argv[3]), synchronous=True), extend=True).run()
+study(Path(sys.argv[1]), pbt(int(sys.argv[2]), int(sys.argv[3]), quorum=1.0), extend=True).run()
 """
 
 

@@ -300,7 +300,7 @@ def test_the_commands(folder: Path, results: phyla.Results) -> None:
     assert on.returncode == 0, on.stderr
     assert "2 trials completed" in on.stdout
     found = phyla.load_study("by-command-continued", home=folder / "home")
-    assert found.members()[0].spent_steps == 7
+    assert found.members()[0].progress == 7
 
 
 def test_without_the_study_file_nothing_is_imported_and_the_way_out_is_told(tmp_path: Path) -> None:

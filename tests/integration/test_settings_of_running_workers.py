@@ -272,7 +272,7 @@ def test_without_worker_processes_the_run_says_what_it_lacks(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("settings", "match"),
-    [("steps_per_trial=5, synchronous=True", "synchronous"), ("steps_per_trial=0", "steps_per_trial")],
+    [("steps_per_trial=5, quorum=1.5", "quorum"), ("steps_per_trial=0", "steps_per_trial")],
 )
 def test_what_cannot_be_changed_is_refused_and_changes_nothing(tmp_path: Path, settings: str, match: str) -> None:
     file = write(tmp_path / "study", OLD, None)

@@ -82,7 +82,7 @@ def test_members_start_from_the_entries_in_turn(tmp_path: Path) -> None:
 def test_the_budget_counts_no_import(tmp_path: Path) -> None:
     results = study(tmp_path, start_from=[given(tmp_path, "a", 1.0)]).run(workers=2)
     assert results.counts() == {"completed": 16}
-    assert [member.spent_steps for member in results.members()] == [4 * STEPS] * 4
+    assert [member.progress for member in results.members()] == [4 * STEPS] * 4
     assert [member.generation for member in results.members()] == [4] * 4
     assert results.best is not None
     path = json.loads((results.best.checkpoint.path / "weights.json").read_text())
@@ -102,7 +102,7 @@ def test_the_budget_counts_no_import(tmp_path: Path) -> None:
     ("strategy", "size"),
     [
         (phyla.InitiatorPBT(population_size=4, steps_per_trial=STEPS, total_steps=4 * STEPS), 4),
-        (phyla.PBT(population_size=4, steps_per_trial=STEPS, total_steps=4 * STEPS, synchronous=True), 4),
+        (phyla.PBT(population_size=4, steps_per_trial=STEPS, total_steps=4 * STEPS, quorum=1.0), 4),
         (phyla.PBT(population_size=4, steps_per_trial=5, total_steps=20, exploit=phyla.Backtrack()), 4),
         (phyla.PBT(population_size=4, steps_per_trial=5, total_steps=20, exploit=phyla.TTest()), 4),
         (phyla.RandomSearch(3, 4 * STEPS, STEPS), 3),
@@ -119,7 +119,7 @@ def test_the_budget_counts_no_import(tmp_path: Path) -> None:
 )
 def test_every_strategy_starts_from_them(tmp_path: Path, strategy: Any, size: int) -> None:
     results = study(tmp_path, strategy=strategy, start_from=[given(tmp_path, "a", 100.0)]).run()
-    assert [member.spent_steps for member in results.members()] == [strategy.total_steps] * size
+    assert [member.progress for member in results.members()] == [strategy.total_steps] * size
     for row in results.trials():
         assert row.kind is TrialKind.IMPORT or row.parent is not None, "nothing started fresh"
         if row.fitness is not None:
@@ -211,7 +211,7 @@ def test_a_study_that_shrinks_keeps_its_list(tmp_path: Path, way: str) -> None:
     elif way == "change":
         assert [change.name for change in smaller.change()] == ["strategy.population_size"]
     results = smaller.run()
-    assert [member.spent_steps for member in results.members() if not member.retired] == [4 * STEPS] * 2
+    assert [member.progress for member in results.members() if not member.retired] == [4 * STEPS] * 2
     assert len(imports(results)) == 4
     assert results.study().config["start_from"] == [entry.to_json() for entry in smaller.start_from]
 

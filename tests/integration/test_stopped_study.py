@@ -115,7 +115,7 @@ def test_the_median_rule_gives_the_same_study_every_time(tmp_path: Path) -> None
 
     def ran(home: Path) -> list[Any]:
         rule = phyla.MedianStopping(min_steps=2, min_trials=2)
-        strategy = phyla.PBT(population_size=6, steps_per_trial=8, total_steps=24, synchronous=True)
+        strategy = phyla.PBT(population_size=6, steps_per_trial=8, total_steps=24, quorum=1.0)
         made = phyla.Study(
             "m", SPACE, phyla.Maximize("score"), strategy, train, home=home, stopping=rule, max_stops=2
         )

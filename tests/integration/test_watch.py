@@ -507,13 +507,13 @@ def test_a_watched_run_stands_in_status_best_and_doctor(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "ckpt")
     (gone,) = json.loads(phyla(tmp_path, "best", "job", "--json"))
     assert (gone["value"], gone["checkpoint"]["gone"]) == (9.5, True)
-    assert "(gone: this path does not exist any more)" in phyla(tmp_path, "best", "job").decode()
+    assert "(not found on this machine)" in phyla(tmp_path, "best", "job").decode()
     ill = run(tmp_path, command("doctor", "job"), expect=1)
     assert f"watched run job directory: {tmp_path / 'ckpt'} does not exist" in ill
     assert "1 of 1 checkpoints that are best or wait for evaluation are not there" in ill
     assert "versions" not in ill
-    for words in (("status", "odd"), ("best", "odd"), ("doctor", "odd")):
-        assert "watched runs: 'job'" in run(tmp_path, command(*words), expect=2)
+    for name in ("status", "best", "doctor"):
+        assert "watched runs: 'job'" in run(tmp_path, command(name, "odd"), expect=2)
 
 
 def test_quarantined_ones_and_orphaned_claims_are_told_with_their_reasons(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def study(home: Path, function: Any = train, *, trials: int = TRIALS, **options:
         steps_per_trial=1,
         total_steps=trials,
         exploit=phyla.Truncation(0.4),
-        synchronous=True,
+        quorum=1.0,
     )
     return phyla.Study(
         "mine", {"lr": phyla.Float(0.1, 1.0)}, phyla.Maximize("score"), strategy, function, home=home, **options
@@ -238,7 +238,7 @@ study = phyla.Study(
     {"lr": phyla.Float(0.1, 1.0)},
     phyla.Maximize("score"),
     phyla.PBT(
-        population_size=3, steps_per_trial=1, total_steps=4, exploit=phyla.Truncation(0.4), synchronous=True
+        population_size=3, steps_per_trial=1, total_steps=4, exploit=phyla.Truncation(0.4), quorum=1.0
     ),
     train,
     keep_every_steps=1,

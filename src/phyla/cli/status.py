@@ -226,7 +226,7 @@ def members_table(progress: "Progress", members: "tuple[Member, ...] | list[Memb
         add_row(
             made,
             member.index,
-            f"{member.spent_steps}/{progress.member_steps or '?'}",
+            f"{member.progress}/{progress.member_steps or '?'}",
             member.generation,
             fitness(member.head),
             "*" if member.index in best else "",
@@ -249,7 +249,7 @@ def _best_members(progress: "Progress") -> set[int]:
 def _state(member: "Member") -> str:
     if member.retired:
         return "retired"
-    return member.state if member.wait_reason is None else f"{member.state}: {member.wait_reason}"
+    return member.state
 
 
 def _running_table(results: "Results", progress: "Progress") -> Any:
@@ -347,14 +347,13 @@ def _member(progress: "Progress", member: "Member") -> dict[str, Any]:
         "member": member.index,
         "state": member.state,
         "retired": member.retired,
-        "spent_steps": member.spent_steps,
+        "progress": member.progress,
         "generation": member.generation,
         "fitness": member.head.fitness if member.head else None,
         **_criteria(member),
         "trial": trial.id if trial else None,
         "params": dict(trial.params) if trial else None,
         "decision": describe(trial.reason) if trial else None,
-        "waits_for": member.wait_reason,
     }
 
 

@@ -24,7 +24,6 @@ FIXED = (
     "strategy.members",
     "strategy.grid",
     "strategy.trials",
-    "strategy.synchronous",
 )
 """Settings of a strategy that an existing study cannot change, with all that is in them."""
 

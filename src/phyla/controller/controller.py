@@ -38,7 +38,6 @@ from phyla.machine import (
     SetStudyState,
     Standing,
     Stopped,
-    WakeMembers,
 )
 from phyla.records import (
     Checkpoint,
@@ -165,11 +164,9 @@ class Controller:
         except LeaseLost as error:
             return error
         tx.apply(commands)
-        if commands and isinstance(answer, Accepted):
-            if current.outdated is not None:
-                # Whether its member has spent its steps is said by who knows the settings.
-                tx.apply(machine.reopen(tx, rules, tx.trial(answer.trial).member))
-            tx.apply(machine.settle(tx, rules, completed=True))
+        if commands and isinstance(answer, Accepted) and current.outdated is not None:
+            # Whether its member has trained all its steps depends on settings that this process does not know.
+            tx.apply(machine.reopen(tx, tx.trial(answer.trial).member))
         return answer
 
     def _claim(
@@ -203,7 +200,6 @@ class Controller:
                 rounds += 1
                 if rounds > 2 * tx.size + 10:
                     return claimed, self._give_up(tx)
-                tx.apply(machine.settle(tx, rules, completed=False))
             else:
                 return claimed, answer
         return claimed, None
@@ -215,11 +211,8 @@ class Controller:
         return Ended(state=study.state, message=study.message)
 
     def _give_up(self, tx: Transaction) -> Ended:
-        """End a study whose strategy puts every member off and wakes it again, without end."""
-        message = (
-            "the strategy was asked again and again and started nothing: it waits for what is already so (a "
-            "generation already reached, or 0 seconds); this is a defect of the strategy"
-        )
+        """End a study whose strategy changes state again and again and starts nothing."""
+        message = "the strategy was asked again and again and started nothing; this is a defect of the strategy"
         tx.apply([SetStudyState(StudyState.FAILED, message)])
         return Ended(state=StudyState.FAILED, message=message)
 
@@ -244,9 +237,6 @@ class Controller:
             return
         ahead = evaluations.set_back(tx.claimed_ahead(now + rules.lease_s), now)
         tx.apply([RenewAttempts(worker, now + rules.lease_s) for worker in ahead])
-        if ahead or self._looked_at > now + evaluations.CLOCK_SLACK_S:
-            # Members that wait for a time decide again.
-            tx.apply([WakeMembers(None, now=float("inf"))])
         for attempt in tx.expired(EXPIRED_AT_ONCE):
             error = f"the lease of worker {attempt.worker} ran out: it did not renew it for {rules.lease_s:g} s"
             tx.apply(machine.lose(tx, rules, attempt.trial, attempt.token, error, counts=False))
@@ -414,18 +404,14 @@ class Controller:
             if strategy.population_size > active and strategy.finished(beside):
                 raise ConfigurationError(
                     f"the study cannot grow to {strategy.population_size} members: all {active} have spent their "
-                    f"{beside.spent_steps} steps, and new ones join where the others are, so they would have "
+                    f"{beside.progress} steps, and new ones join where the others are, so they would have "
                     "nothing to train; raise total_steps as well"
                 )
             for number in range(strategy.population_size - active):
-                tx.apply(machine.join(tx, beside, number, fresh=fresh))
+                tx.apply(machine.join(tx, rules, beside, number, fresh=fresh))
             gone = machine.to_retire(tx, max(0, active - strategy.population_size))
             for index in gone:
-                tx.apply(machine.retire(tx, rules, index))
-            woken = machine.await_generation(tx, rules)
-            tx.apply(woken)
-            if gone or woken:
-                tx.apply(machine.settle(tx, rules, completed=True))
+                tx.apply(machine.retire(tx, index))
             if tx.study().state is StudyState.COMPLETED:
                 tx.apply(machine.reopen_study(tx, rules))
             failpoint("change.before_commit")
@@ -496,7 +482,7 @@ class Controller:
     def _transaction(self) -> AbstractContextManager[tuple[Transaction, Current]]:
         def opened(current: Current) -> AbstractContextManager[Transaction]:
             # Settings that this process does not know may be those of a strategy that is exclusive.
-            exclusive = current.outdated is not None or current.rules.strategy.exclusive
+            exclusive = current.outdated is not None or current.rules.exclusive
             return self._store.transaction(self._study, exclusive=exclusive)
 
         return self._following(opened)

@@ -46,12 +46,9 @@ def accept(tx: EvalTransaction, rules: Rules | None, done: Evaluated) -> Evaluat
 
 
 def settle(tx: EvalTransaction, rules: Rules | None, groups: Iterable[int]) -> None:
-    """Aggregate or end groups whose eval tasks have ended, and wake members that waited for that."""
+    """Aggregate or end groups whose eval tasks have ended."""
     for group in groups:
         tx.apply(machine.settle_group(tx, rules, group))
-    population = tx.population()
-    if population is not None and rules is not None:
-        tx.apply(machine.settle(population, rules, completed=True))
 
 
 def claim(
@@ -68,7 +65,6 @@ def claim(
         tx.apply(commands)
         if claimed is not None or not commands:
             return claimed
-        settle(tx, rules, [])
 
 
 def set_back(attempts: Iterable[Attempt | EvalAttempt], now: float) -> list[str]:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, final
 from phyla.arguments import suggest_arguments
 from phyla.errors import ConfigurationError
 from phyla.integrations.optuna_space import anywhere, distribution, suggested, writer
-from phyla.population import NOTHING, Context, Decision, FitnessRule, FromSuite, Keeps, Last, Population, Wait
+from phyla.population import Context, Decision, FitnessRule, FromSuite, History, Last, Population, Strategy, Wait
 from phyla.population.checks import check_integer, check_steps
 from phyla.population.starts import fresh, given_up, proceed
-from phyla.records import Json, JsonObject, Member, TrialRecord, TrialState
+from phyla.records import Json, JsonObject, Member, MemberState, TrialRecord, TrialState
 from phyla.space import Scalar, Space
 from phyla.space.conditions import conditions, hold, ordered
 
@@ -45,7 +45,7 @@ _REJECTED: Final = {"not_used": f"constraints rejected {TRIES} suggestions"}
 
 @final
 @dataclass(frozen=True, slots=True)
-class Optuna:
+class Optuna(Strategy):
     """Every member trains from the first step to the last with hyperparameters that an Optuna sampler suggests.
 
     What Optuna calls a trial, a whole run, is a member here. When a member starts, the sampler is shown the
@@ -115,11 +115,6 @@ class Optuna:
         return self.members
 
     @property
-    def synchronous(self) -> bool:
-        """Nobody waits."""
-        return False
-
-    @property
     def exclusive(self) -> bool:
         """Each suggestion has to know of the ones before."""
         return True
@@ -129,39 +124,25 @@ class Optuna:
         """Steps each member spends in all."""
         return self.total_steps
 
-    @property
-    def keeps(self) -> Keeps:
-        """Nothing besides what members are at and what they published."""
-        return NOTHING
-
-    @property
-    def pareto(self) -> bool:
-        """No; samplers are told single numbers."""
-        return False
-
-    def finished(self, member: Member) -> bool:
-        """Return whether the member has spent its steps."""
-        return member.spent_steps >= self.total_steps
-
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
         """Ask the sampler for hyperparameters, or go on with them.
 
         Raises:
             SpaceError: no hyperparameters that the constraints allow were found.
         """
-        left = self.total_steps - member.spent_steps
+        left = self.total_steps - member.progress
         steps = left if self.steps_per_trial is None else min(self.steps_per_trial, left)
         if member.head is not None:
             stop = given_up(member)
             if stop is not None:
                 return stop
             start = proceed(member, steps)
-            noted = population.trial(member.head.trial).reason.get("optuna")
+            noted = context.history.trial(member.head.trial).reason.get("optuna")
             return start if noted is None else replace(start, reason={**start.reason, "optuna": noted})
-        if population.most_spent():
+        if any(one.state is MemberState.READY and one.progress for one in population):
             # Claims go to whoever has trained least. But what was begun is to be finished first, or all members
             # would start before there is anything to learn from.
-            return Wait(seconds=0, reason={"why": "those that have begun go first"})
+            return Wait(reason={"why": "those that have begun go first"})
         first = member.broken_trial is None
         decision: JsonObject = {"decision": "start" if first else "replace"}
         if first and member.index < len(context.space.initial):
@@ -170,17 +151,17 @@ class Optuna:
         with _quiet():
             if self.sampler == "qmc":
                 return self._of_sequence(member, context, seed, steps, decision)
-            params, about = self._suggest(population, context, seed)
+            params, about = self._suggest(context, seed)
         return fresh(member, params, steps, {**decision, "optuna": about})
 
-    def _suggest(self, population: Population, context: Context, seed: int) -> tuple[JsonObject, JsonObject]:
+    def _suggest(self, context: Context, seed: int) -> tuple[JsonObject, JsonObject]:
         """Return hyperparameters, and what the reason notes about them."""
         space = context.space
         about: dict[str, Any] = {"sampler": self.sampler}
         if self.sampler == "random":
             study = self._new([], space, seed)
         else:
-            ended, running = self._history(population)
+            ended, running = self._history(context.history)
             study = self._informed(ended, running, space, seed)
             unscored = sum(not one.scored for one in ended)
             about |= {"finished": len(ended) - unscored, "running": len(running)}
@@ -246,17 +227,17 @@ class Optuna:
                 storage.set_study_system_attr(key, name, place - 1)
         return study
 
-    def _history(self, population: Population) -> tuple[list["_Shown"], list["_Shown"]]:
+    def _history(self, history: History) -> tuple[list["_Shown"], list["_Shown"]]:
         """Return the runs that ended, in that order, and those that are being trained."""
         ended, underway = [], []
-        for trial in population.ended(self.total_steps):
+        for trial in history.ended(self.total_steps):
             if trial.state is TrialState.COMPLETED and trial.order is None:
                 # What waits for its evaluation is no different from what is still trained.
                 underway.append(trial)
             elif trial.state is not TrialState.FAILED or trial.generation == 0:
                 # A run that has begun, and broke, is tried again with the same hyperparameters.
                 ended.append(trial)
-        underway += population.unfinished()
+        underway += history.unfinished()
         orders = [_NEVER if trial.order is None else trial.order for trial in ended]
         finite = [order for order in orders if order > _NEVER] or [0.0]
         # Worse than all others, but not so much that a Gaussian process sees nothing else.

@@ -11,22 +11,17 @@ from phyla.machine.commands import (
     InsertTrial,
     MarkDeleting,
     ParentGone,
-    PublishAll,
-    RaiseElites,
     RenewAttempts,
     SetCheckpointState,
     SetConfig,
-    SetElite,
     SetStrategyState,
     SetStudyState,
     SetTally,
     TakeCheckpoint,
     UpdateMember,
     UpdateTrial,
-    WakeMembers,
 )
 from phyla.machine.evaluate import (
-    AnyCommand,
     cancel_group,
     claim_evaluation,
     complete_evaluation,
@@ -38,6 +33,7 @@ from phyla.machine.evaluate import (
     settle_group,
 )
 from phyla.machine.evaluation_commands import (
+    AnyCommand,
     EndEvalAttempt,
     EvalCommand,
     InsertEvalAttempt,
@@ -74,11 +70,11 @@ from phyla.machine.events import (
     Standing,
     Stopped,
 )
-from phyla.machine.finish import complete, fail, lose, release, save_progress, settle
+from phyla.machine.finish import complete, fail, lose, release, save_progress
 from phyla.machine.imports import Imported, awaits_imports, import_start, imported
 from phyla.machine.keeping import Keeping
 from phyla.machine.observe import backfill, drain, gone, observe
-from phyla.machine.resize import await_generation, join, reopen, reopen_study, retire, to_retire, youngest
+from phyla.machine.resize import join, reopen, reopen_study, retire, to_retire, youngest
 from phyla.machine.retention import ALL, Retention, bound, explain, retention
 from phyla.machine.rules import Rules
 from phyla.machine.stopping import report
@@ -122,8 +118,6 @@ __all__ = [
     "Observed",
     "Outdated",
     "ParentGone",
-    "PublishAll",
-    "RaiseElites",
     "RenewAttempts",
     "RenewEvalAttempts",
     "Reprioritise",
@@ -131,7 +125,6 @@ __all__ = [
     "Rules",
     "SetCheckpointState",
     "SetConfig",
-    "SetElite",
     "SetRunState",
     "SetStrategyState",
     "SetStudyState",
@@ -146,8 +139,6 @@ __all__ = [
     "UpdateSeen",
     "UpdateTrial",
     "View",
-    "WakeMembers",
-    "await_generation",
     "awaits_imports",
     "backfill",
     "bound",
@@ -177,7 +168,6 @@ __all__ = [
     "retention",
     "retire",
     "save_progress",
-    "settle",
     "settle_group",
     "to_retire",
     "youngest",

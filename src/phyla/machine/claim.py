@@ -1,5 +1,7 @@
 """Claiming: pick a member that is ready, decide, and start the trial."""
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 from phyla.leases import check_transition
@@ -11,15 +13,17 @@ from phyla.machine.commands import (
     TakeCheckpoint,
     UpdateMember,
     UpdateTrial,
-    WakeMembers,
 )
-from phyla.machine.evaluate import AnyCommand, replicate
+from phyla.machine.evaluate import replicate
+from phyla.machine.evaluation_commands import AnyCommand
 from phyla.machine.events import ClaimAnswer, Claimed, Ended, Idle
 from phyla.machine.imports import imported
+from phyla.machine.quorum import peers
 from phyla.machine.resize import explored, joining
 from phyla.machine.rules import Rules
+from phyla.machine.states import without_trial
 from phyla.machine.view import View
-from phyla.population import Context, Decision, Measure, Start, Wait, decision_rng, trial_seed
+from phyla.population import Context, Decision, Measure, Start, Wait, decision_rng, ranked, trial_seed
 from phyla.records import (
     Attempt,
     AttemptState,
@@ -57,31 +61,73 @@ def claim(view: View, rules: Rules, worker: str, gone: frozenset[str] = frozense
     pending = view.next_pending()
     if pending is not None:
         return _start_attempt(view, rules, worker, pending)
-    member = view.next_ready(slot_of(worker))
-    if member is None:
-        return _nothing_ready(view)
+    population = [member for member in view.members() if not member.retired]
+    ready = [member for member in population if member.state is MemberState.READY]
+    slot, skipped, beyond = slot_of(worker), False, math.inf
+    for candidate in sorted(ready, key=lambda one: (one.progress, one.slot != slot, one.index)):
+        if candidate.measures_left == 0 and _line(candidate, rules) >= beyond:
+            continue
+        member = view.locked_ready(candidate)
+        if member is None:
+            # Another worker is deciding about it, or has.
+            skipped = True
+            continue
+        compared = peers(member, population, rules)
+        answer, commands = _decide(view, rules, worker, member, compared, gone)
+        if answer is not None or commands:
+            return answer, commands
+        if compared is None:
+            # Those that have come farther need as many to have come as far.
+            beyond = _line(member, rules)
+    if skipped:
+        return Idle(seconds=None, why="other workers are deciding about the members that are ready"), []
+    return _nothing_ready(view, population)
+
+
+def _line(member: Member, rules: Rules) -> float:
+    """Return how far a member has come as others see it; who has published nothing never waits for a quorum."""
+    own = member.published
+    return -1.0 if own is None else rules.strategy.line(own.progress)
+
+
+def _decide(
+    view: View,
+    rules: Rules,
+    worker: str,
+    member: Member,
+    compared: Sequence[Member] | None,
+    gone: frozenset[str],
+) -> Step:
+    """Decide about one ready member; no answer and no commands say that it waits."""
+    study = view.study()
     if member.head is not None and member.head.checkpoint in gone:
         # What cannot be loaded cannot be measured.
         member = replace(member, measures_left=0)
     if member.measures_left > 0 and member.head is not None:
         return _measure(view, rules, worker, member, member.head, {"decision": "measure"})
     fitness = rules.suite_fitness
-    if fitness is not None and view.unscored(member.index) > fitness.max_lag:
-        why = f"more than {fitness.max_lag} of its checkpoints wait for suite {fitness.suite!r}"
-        return None, [UpdateMember(replace(member, state=MemberState.WAITING, wait_reason=why))]
+    if fitness is not None and sum(not state.judged for state in member.states) > fitness.max_lag:
+        return None, []
     if rules.strategy.finished(member):
         return None, [UpdateMember(replace(member, state=MemberState.DONE))]
+    if compared is None:
+        return None, []
     rng = decision_rng(study.seed, member.index, member.generation, member.replacements)
     seed = trial_seed(rng)
     context = Context(
-        space=rules.space, objective=rules.objective, rng=rng, now=view.now(), state=study.strategy_state
+        space=rules.space,
+        objective=rules.objective,
+        rng=rng,
+        now=view.now(),
+        history=view,
+        state=study.strategy_state,
     )
     if member.head is not None and member.head.checkpoint in gone:
-        decision = _recover(member, member.head, view, rules, context, gone)
+        decision = _recover(view, member, member.head, rules, compared, context, gone)
     elif imported(member):
-        decision = _from_import(member, view, rules, context)
+        decision = _from_import(member, rules, compared, context)
     else:
-        decision = rules.strategy.decide(member, view, context)
+        decision = rules.strategy.decide(member, compared, context)
         if joining(member):
             decision = explored(decision, member, rules, context)
     return _apply(view, rules, worker, member, decision, seed, gone)
@@ -95,6 +141,8 @@ def slot_of(worker: str) -> str:
 def _apply(
     view: View, rules: Rules, worker: str, member: Member, decision: Decision, seed: int, gone: frozenset[str]
 ) -> Step:
+    if isinstance(decision, Wait):
+        return None, []
     state: list[AnyCommand] = [] if decision.state is None else [SetStrategyState(decision.state)]
     if isinstance(decision, Start):
         answer, commands = _start_trial(view, rules, worker, member, decision, seed, gone)
@@ -107,15 +155,6 @@ def _apply(
         again = replace(member, measures_left=max(1, decision.times))
         answer, commands = _measure(view, rules, worker, again, member.head, decision.reason)
         return answer, state + commands
-    if isinstance(decision, Wait):
-        waiting = replace(
-            member,
-            state=MemberState.WAITING,
-            wait_generation=decision.generation,
-            wait_until=None if decision.seconds is None else view.now() + decision.seconds,
-            wait_reason=str(decision.reason.get("why", "")) or None,
-        )
-        return None, [*state, UpdateMember(waiting)]
     stopped: list[AnyCommand] = [UpdateMember(replace(member, state=MemberState.DONE))]
     if decision.study:
         why = str(decision.reason.get("why", "the strategy ended the study"))
@@ -153,6 +192,7 @@ def _start_trial(
         params=_completed(params, rules),
         start_step=start_step,
         end_step=start_step + max(1, start.steps),
+        age=weights.age if weights else 0,
         seed=seed if start.seed is None else start.seed,
         token=1,
         exploited=exploited,
@@ -172,8 +212,6 @@ def _completed(params: JsonObject, rules: Rules) -> JsonObject:
 
 def _running(rules: Rules, worker: str, member: Member, trial: TrialRecord, now: float) -> Step:
     attempt = _attempt(trial, worker, now, rules)
-    # The score of abandoned weights says nothing of the new ones, whose own comes only with their evaluation.
-    unproven = rules.suite_fitness is not None and trial.jump_from is not None and not rules.strategy.synchronous
     commands: list[AnyCommand] = []
     if trial.parent_checkpoint is not None:
         commands.append(TakeCheckpoint(trial.parent_checkpoint))
@@ -186,12 +224,7 @@ def _running(rules: Rules, worker: str, member: Member, trial: TrialRecord, now:
                 state=MemberState.RUNNING,
                 current_trial=trial.id,
                 broken_trial=None,
-                published=None if unproven else member.published,
-                recent=() if unproven else member.recent,
                 slot=slot_of(worker),
-                wait_generation=None,
-                wait_until=None,
-                wait_reason=None,
             )
         ),
     ]
@@ -215,6 +248,7 @@ def _measure(view: View, rules: Rules, worker: str, member: Member, head: Scored
         params=_completed(head.params, rules),
         start_step=head.step,
         end_step=head.step,
+        age=head.age,
         seed=trial_seed(rng),
         token=1,
         reason={"decision": "measure", **reason},
@@ -234,13 +268,11 @@ def _evaluate_again(view: View, rules: Rules, member: Member, decision: Measure)
         raise ValueError(f"{rules.strategy!r} measures member {member.index}, which has no checkpoint yet")
     seen = evaluation.find_seen(subject.checkpoint, subject.index)
     if seen is None or seen.state is not SeenState.READY:
-        # What cannot be confirmed nobody may take over; the member is asked again, and sees that.
+        # What cannot be confirmed is not taken over; the member is asked again, and sees that.
         owner = member if subject.member == member.index else view.locked_member(subject.member)
-        shown = owner.published is not None and owner.published.trial == subject.trial
-        return [UpdateMember(replace(owner, published=None))] if shown else []
-    why = f"trial {subject.trial} of member {subject.member} is evaluated again"
-    waiting = UpdateMember(replace(member, state=MemberState.WAITING, wait_reason=why))
-    return [waiting, *replicate(evaluation, rules, subject, max(1, decision.times))]
+        left = without_trial(owner, subject.trial)
+        return [] if left == owner else [UpdateMember(left)]
+    return replicate(evaluation, rules, subject, max(1, decision.times))
 
 
 def _start_attempt(view: View, rules: Rules, worker: str, trial: TrialRecord) -> Step:
@@ -271,11 +303,11 @@ def _attempt(trial: TrialRecord, worker: str, now: float, rules: Rules) -> Attem
     )
 
 
-def _from_import(member: Member, view: View, rules: Rules, context: Context) -> Decision:
+def _from_import(member: Member, rules: Rules, population: Sequence[Member], context: Context) -> Decision:
     """Let a member start as the strategy starts fresh ones, but from what was imported for it."""
     head = member.head
     assert head is not None
-    decision = rules.strategy.decide(replace(member, head=None), view, context)
+    decision = rules.strategy.decide(replace(member, head=None), population, context)
     if not isinstance(decision, Start) or decision.weights is not None:
         return decision
     params = decision.params
@@ -287,19 +319,24 @@ def _from_import(member: Member, view: View, rules: Rules, context: Context) -> 
 
 
 def _recover(
-    member: Member, head: Scored, view: View, rules: Rules, context: Context, gone: frozenset[str]
+    view: View,
+    member: Member,
+    head: Scored,
+    rules: Rules,
+    population: Sequence[Member],
+    context: Context,
+    gone: frozenset[str],
 ) -> Decision:
     """Give a member whose own checkpoint is lost the best state that can still be had."""
-    bare = replace(member, head=None, published=None)
-    decision = rules.strategy.decide(bare, view, context)
+    bare = replace(member, head=None, states=())
+    decision = rules.strategy.decide(bare, population, context)
     if not isinstance(decision, Start):
         return decision
     row = view.checkpoint(head.checkpoint)
     damaged = row is not None and row.damage is not None
     reason: JsonObject = {"decision": "recover", "damaged" if damaged else "lost": head.checkpoint}
-    for rank in range(view.scored()):
-        donor = view.at_rank(rank).published
-        if donor is not None and donor.can_donate and donor.checkpoint not in gone:
+    for donor in ranked(population):
+        if donor.can_donate and donor.checkpoint not in gone:
             return replace(
                 decision,
                 weights=donor,
@@ -314,7 +351,7 @@ def _recover(
 def _ended(view: View) -> SetStudyState:
     """Return how a study ends whose members are all done; says which of them were given up."""
     members = [member for member in view.members() if not member.retired]
-    broken = [member for member in members if member.broken_trial is not None and not member.stops]
+    broken = [member for member in members if member.given_up]
     if not broken:
         return SetStudyState(StudyState.COMPLETED)
     last = max(member.broken_trial or 0 for member in broken)
@@ -331,23 +368,17 @@ def _ended(view: View) -> SetStudyState:
     return SetStudyState(StudyState.FAILED, message)
 
 
-def _nothing_ready(view: View) -> Step:
-    until = view.next_wait_until()
-    now = view.now()
-    if until is not None and until <= now:
-        return None, [WakeMembers(None, now=now)]
-    if view.has_unfinished_trials():
-        return Idle(seconds=None if until is None else until - now, why="every member is being trained"), []
-    if until is not None:
-        return Idle(seconds=until - now, why="every member waits"), []
-    if view.awaited_groups(fitness=False):
+def _nothing_ready(view: View, population: Sequence[Member]) -> Step:
+    if any(member.state is MemberState.RUNNING for member in population):
+        return Idle(seconds=None, why="every member is being trained, or waits for others"), []
+    if view.awaited_groups():
         return Idle(seconds=None, why="training waits for evaluations"), []
-    if view.has_waiting():
+    if [member for member in view.members() if not member.retired] != population:
+        return Idle(seconds=None, why="other workers changed the population just now"), []
+    if any(member.state is not MemberState.DONE for member in population):
         message = (
             "every member waits for another and nothing is running, so nothing can ever go on; this is a defect "
-            "of the strategy: a member may only wait for a generation that others can reach, or for a time"
+            "of the strategy: a member may only wait for what running trials can bring"
         )
         return None, [SetStudyState(StudyState.FAILED, message)]
-    if view.active_members() == 0:
-        return None, [_ended(view)]
-    return Idle(seconds=None, why="other workers are deciding about the members that are ready"), []
+    return None, [_ended(view)]

@@ -14,7 +14,6 @@ from phyla.records import (
     Mark,
     Member,
     Report,
-    Scored,
     StudyState,
     Tally,
     TrialRecord,
@@ -92,46 +91,6 @@ class SetConfig:
     """Replace the study's configuration; members that are done, and not retired, are ready to be asked again."""
 
     config: JsonObject
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class WakeMembers:
-    """Make members ready that wait for this generation or a lower one.
-
-    With `now` given, instead those that wait for a time that has come. With `completed`, also those that
-    wait for any completed trial.
-    """
-
-    generation: int | None
-    now: float | None = None
-    completed: bool = False
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class PublishAll:
-    """Let the population see every member's head."""
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class RaiseElites:
-    """Make what a member, or with None each member, published its elite, if it is finite and better.
-
-    If it is the elite already, measured again, it is replaced in any case.
-    """
-
-    member: int | None
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class SetElite:
-    """Replace a member's elite; None removes it."""
-
-    member: int
-    elite: Scored | None
 
 
 @final
@@ -227,10 +186,6 @@ Command: TypeAlias = (
     | UpdateMember
     | InsertMember
     | SetConfig
-    | WakeMembers
-    | PublishAll
-    | RaiseElites
-    | SetElite
     | InsertCheckpoint
     | TakeCheckpoint
     | MarkDeleting

@@ -1,15 +1,14 @@
 """Eval tasks: claimed, completed, failed, lost; and groups, which complete as a whole."""
 
 from collections.abc import Sequence
-from typing import TypeAlias
 
 from phyla.errors import LeaseLost
 from phyla.evaluation import suite_named
 from phyla.leases import Quarantine, after_failure
-from phyla.machine.commands import Command, TakeCheckpoint
+from phyla.machine.commands import TakeCheckpoint
 from phyla.machine.evaluation_commands import (
+    AnyCommand,
     EndEvalAttempt,
-    EvalCommand,
     InsertEvalAttempt,
     InsertEvalTasks,
     InsertEvent,
@@ -37,8 +36,6 @@ from phyla.records import (
     TrialState,
     replace,
 )
-
-AnyCommand: TypeAlias = Command | EvalCommand
 
 MAX_CLAIMS = 30
 """Claims of one eval task, lost workers included, before it is given up."""

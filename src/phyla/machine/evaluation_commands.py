@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, final
 
+from phyla.machine.commands import Command
 from phyla.records import (
     AttemptState,
     EvalAttempt,
@@ -162,3 +163,5 @@ EvalCommand: TypeAlias = (
     | InsertEvent
     | SetRunState
 )
+
+AnyCommand: TypeAlias = Command | EvalCommand

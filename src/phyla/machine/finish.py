@@ -2,26 +2,25 @@
 
 from typing import cast
 
-from phyla.errors import LeaseLost, UsageError
+from phyla.errors import LeaseLost
 from phyla.leases import Quarantine, after_failure, check_transition
 from phyla.machine.commands import (
     AddReports,
     Command,
     EndAttempt,
     InsertCheckpoint,
-    PublishAll,
-    RaiseElites,
     SetStudyState,
     UpdateMember,
     UpdateTrial,
-    WakeMembers,
 )
-from phyla.machine.evaluate import AnyCommand, observe_trial
+from phyla.machine.evaluate import observe_trial
+from phyla.machine.evaluation_commands import AnyCommand
 from phyla.machine.events import Accepted, Completion, Failure, Observed, Stopped
 from phyla.machine.judge import Worth, judged_values, mean_with, worth
-from phyla.machine.rules import RECENT, Rules
+from phyla.machine.rules import Rules
+from phyla.machine.states import judged_again, published, without_checkpoint
 from phyla.machine.stopping import judge
-from phyla.machine.unusable import set_unusable, without
+from phyla.machine.unusable import set_unusable
 from phyla.machine.view import View
 from phyla.population import FromSuite
 from phyla.records import (
@@ -46,16 +45,11 @@ def complete(view: View, rules: Rules, done: Completion) -> tuple[Accepted | Sto
 
     Raises:
         LeaseLost: a newer claim, a cancellation or a quarantine took the lease away.
-        UsageError: it was trained beyond its end.
     """
     trial = _owned(view, done.trial, done.token)
     if trial is None:
         return _first_answer(view, done.trial, done.token), []
     check_transition(trial, TrialState.COMPLETED)
-    if done.reached_step > trial.end_step:
-        raise UsageError(
-            f"trial {trial.id} was completed at step {done.reached_step}, but it trains to step {trial.end_step}"
-        )
     brought: list[AnyCommand] = [AddReports(trial.id, done.token, done.reports)] if done.reports else []
     reason, judged = judge(view, rules, trial, done.reports)
     if reason is not None:
@@ -117,8 +111,6 @@ def complete(view: View, rules: Rules, done: Completion) -> tuple[Accepted | Sto
         ),
         UpdateMember(member),
     ]
-    if rules.strategy.keeps.elites and not rules.strategy.synchronous:
-        commands.append(RaiseElites(trial.member))
     commands += [*brought, *judged]
     evaluation = view.evaluation() if rules.suites and trial.kind is TrialKind.TRAIN else None
     if evaluation is not None:
@@ -152,43 +144,29 @@ def _result(trial: TrialRecord, done: Completion) -> tuple[str, int]:
 
 
 def _trained(member: Member, trial: TrialRecord, scored: Scored, rules: Rules) -> Member:
-    jumped = trial.jump_from is not None
-    steps = max(0, scored.step - trial.start_step)
-    fitness = scored.fitness
-    behind = rules.strategy.synchronous or fitness is None
-    recent = () if jumped else member.recent
+    trained = max(0, scored.step - trial.start_step)
+    # Weights that are older than the member has come take its clock along.
+    start = max(member.progress, trial.age)
+    awaits = rules.suite_fitness is not None
+    state = replace(
+        scored,
+        age=trial.age + trained,
+        progress=start + trained,
+        measurements=0 if awaits else scored.measurements,
+    )
     changed = replace(
         member,
-        spent_steps=member.spent_steps + steps,
+        progress=start + trained,
         generation=member.generation + 1,
-        decided_steps=member.spent_steps if trial.exploited else member.decided_steps,
-        spent_s=member.spent_s + _seconds(trial),
-        decided_s=member.spent_s if trial.exploited else member.decided_s,
-        head=scored,
-        published=member.published if behind else scored,
-        recent=recent if fitness is None else (*recent, fitness)[-RECENT:],
+        decided_at=start if trial.exploited else member.decided_at,
+        head=state,
         current_trial=None,
         replacements=0,
         stops=0,
         state=MemberState.READY,
     )
-    if rules.strategy.finished(changed):
-        return replace(changed, state=MemberState.DONE)
-    if rules.strategy.synchronous:
-        return replace(
-            changed,
-            state=MemberState.WAITING,
-            wait_generation=changed.generation,
-            wait_reason="the rest of the generation",
-        )
-    return changed
-
-
-def _seconds(trial: TrialRecord) -> float:
-    """Return how long the attempt that completed a trial took; clocks that are set back never make it negative."""
-    if trial.started_at is None or trial.ended_at is None:
-        return 0.0
-    return max(0.0, trial.ended_at - trial.started_at)
+    changed = published(changed, state, rules)
+    return replace(changed, state=MemberState.DONE) if rules.strategy.finished(changed) else changed
 
 
 def _measured(member: Member, again: Scored, rules: Rules) -> Member:
@@ -205,32 +183,7 @@ def _measured(member: Member, again: Scored, rules: Rules) -> Member:
     objective = rules.objective
     found = mean_with(judged_values(head, objective), judged_values(again, objective), count, objective)
     mean = replace(head, fitness=found.fitness, order=found.order, criteria=found.criteria, measurements=count)
-    published = mean if member.published and member.published.trial == head.trial else member.published
-    return replace(changed, head=mean, published=published, recent=(*member.recent, again.fitness)[-RECENT:])
-
-
-def settle(view: View, rules: Rules, *, completed: bool) -> list[Command]:
-    """Return what follows once commands are applied: the barrier that opens, waiters that wake.
-
-    Args:
-        view: the study, with the commands applied.
-        rules: what decisions go by.
-        completed: whether a trial completed, which wakes those that wait for any.
-    """
-    strategy = rules.strategy
-    if not strategy.exclusive:
-        return []
-    lowest = view.lowest_generation()
-    if not strategy.synchronous:
-        return [WakeMembers(lowest, completed=completed)] if view.has_waiting() else []
-    waiting = view.waiting_generation()
-    if rules.suite_fitness is not None and view.awaited_groups(fitness=True):
-        # The barrier opens when the whole generation is scored.
-        return [WakeMembers(None, completed=True)] if completed else []
-    if lowest is None or (waiting is not None and waiting <= lowest):
-        elites: list[Command] = [RaiseElites(None)] if strategy.keeps.elites else []
-        return [PublishAll(), *elites, WakeMembers(lowest, completed=completed)]
-    return [WakeMembers(None, completed=True)] if completed else []
+    return judged_again(replace(changed, head=mean), mean)
 
 
 def fail(view: View, rules: Rules, failure: Failure) -> list[Command]:
@@ -291,7 +244,7 @@ def _without_start(view: View, trial: TrialRecord, failure: Failure, name: str) 
         ]
     check_transition(trial, TrialState.CANCELLED, view.attempts(trial.id))
     lost = set_unusable(view, name, failure.damage, taker=trial.member)
-    member = without(view.locked_member(trial.member), name)
+    member = without_checkpoint(view.locked_member(trial.member), name)
     ready = replace(
         member,
         state=MemberState.READY,
@@ -322,6 +275,8 @@ def _quarantine(view: View, rules: Rules, trial: TrialRecord, failures: int, err
     check_transition(trial, TrialState.FAILED, view.attempts(trial.id))
     member = view.locked_member(trial.member)
     broken = trial.kind is TrialKind.TRAIN
+    replacements = member.replacements + (1 if broken else 0)
+    given_up = broken and replacements - member.stops >= max(2, rules.max_broken // 2)
     commands: list[Command] = [
         UpdateTrial(
             replace(
@@ -336,14 +291,18 @@ def _quarantine(view: View, rules: Rules, trial: TrialRecord, failures: int, err
         UpdateMember(
             replace(
                 member,
-                state=MemberState.READY,
+                state=MemberState.DONE if given_up else MemberState.READY,
                 current_trial=None,
                 measures_left=0,
                 broken_trial=trial.id if broken else None,
-                replacements=member.replacements + (1 if broken else 0),
+                replacements=replacements,
+                stops=0 if given_up else member.stops,
             )
         ),
     ]
+    if given_up and view.last_completed(1):
+        # One bad member neither ends a study that works nor holds up its quorum.
+        return commands
     in_a_row = view.broken_in_a_row() + 1
     if in_a_row >= rules.max_broken and view.study().state is StudyState.RUNNING:
         message = (

@@ -13,7 +13,6 @@ class Keeping:
 
     Attributes:
         population_size: number of members.
-        synchronous: whether members wait for each other, so that what they published may lag.
         generations: as `Keeps.generations`.
         elites: as `Keeps.elites`.
         lead: as `Keeps.lead`.
@@ -27,7 +26,6 @@ class Keeping:
     """
 
     population_size: int
-    synchronous: bool
     generations: int
     elites: bool
     lead: int

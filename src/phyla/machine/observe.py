@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from phyla.evaluation import EvalTask, Skip, Suite, fate
+from phyla.machine.commands import UpdateMember
 from phyla.machine.evaluation_commands import (
-    EvalCommand,
+    AnyCommand,
     InsertEvalTasks,
     InsertEvent,
     InsertGroup,
@@ -17,6 +18,7 @@ from phyla.machine.evaluation_commands import (
 )
 from phyla.machine.evaluation_view import EvalView
 from phyla.machine.events import Observed
+from phyla.machine.states import unscored
 from phyla.records import (
     EvalEvent,
     EvalTaskKind,
@@ -39,7 +41,7 @@ AGGREGATE_PRIORITY = 0
 
 def observe(
     view: EvalView, suites: Sequence[Suite], found: Observed, *, fitness: str | None = None
-) -> list[EvalCommand]:
+) -> list[AnyCommand]:
     """Note a checkpoint and queue, or skip, each suite on it.
 
     Args:
@@ -74,7 +76,7 @@ def observe(
         seen_at=now,
         written_at=found.written_at,
     )
-    commands: list[EvalCommand] = []
+    commands: list[AnyCommand] = []
     if old is not None and old.state is SeenState.READY and not old.snapshot:
         commands += gone(view, old, f"{shown(found.name)} was overwritten")
     if found.error is not None:
@@ -196,9 +198,9 @@ def aggregation(view: EvalView, group: Group, seen: int) -> EvalTaskRecord:
     )
 
 
-def _superseded(view: EvalView, suite: Suite) -> list[EvalCommand]:
+def _superseded(view: EvalView, suite: Suite) -> list[AnyCommand]:
     """Make room for a newer checkpoint: others of the suite that are still fresh wait behind, or are skipped."""
-    commands: list[EvalCommand] = []
+    commands: list[AnyCommand] = []
     for group in view.fresh_groups(suite.name):
         if group.guaranteed is not None:
             commands.append(Reprioritise(group.id, Priority.GUARANTEED))
@@ -212,20 +214,29 @@ def _superseded(view: EvalView, suite: Suite) -> list[EvalCommand]:
     return commands
 
 
-def end_group(view: EvalView, group: Group, state: GroupState, why: str) -> list[EvalCommand]:
-    """Give a locked group its fate and cancel what has not begun; what runs may finish for the ledger."""
+def end_group(view: EvalView, group: Group, state: GroupState, why: str) -> list[AnyCommand]:
+    """Give a locked group its fate and cancel what has not begun; what runs may finish for the ledger.
+
+    A member that waits for its score waits no longer.
+    """
     now = view.now()
-    commands: list[EvalCommand] = [
+    commands: list[AnyCommand] = [
         UpdateEvalTask(replace(task, state=TrialState.CANCELLED, error=why, ended_at=now))
         for task in view.group_tasks(group.id)
         if task.state is TrialState.PENDING
     ]
-    return [*commands, UpdateGroup(replace(group, state=state, why=why, ended_at=now))]
+    commands.append(UpdateGroup(replace(group, state=state, why=why, ended_at=now)))
+    population = view.population()
+    if population is None or group.trial is None or group.member is None:
+        return commands
+    member = population.locked_member(group.member)
+    changed = unscored(member, group.trial, group.replicate)
+    return commands if changed == member else [*commands, UpdateMember(changed)]
 
 
-def gone(view: EvalView, seen: Seen, why: str) -> list[EvalCommand]:
+def gone(view: EvalView, seen: Seen, why: str) -> list[AnyCommand]:
     """A checkpoint vanished, or was changed: nothing of its groups that has not ended can go on."""
-    commands: list[EvalCommand] = [UpdateSeen(replace(seen, state=SeenState.GONE, error=why))]
+    commands: list[AnyCommand] = [UpdateSeen(replace(seen, state=SeenState.GONE, error=why))]
     for group in view.groups_of(seen.id):
         locked = view.locked_group(group.id) if group.state is GroupState.QUEUED else None
         if locked is not None and locked.state is GroupState.QUEUED:
@@ -251,9 +262,9 @@ def again(view: EvalView, suite: Suite, seen: Seen, subject: Scored, number: int
     return InsertGroup(group, tuple(_tasks(view, suite.tasks, seen, group)))
 
 
-def backfill(view: EvalView, suites: Sequence[Suite], seen: Seen) -> list[EvalCommand]:
+def backfill(view: EvalView, suites: Sequence[Suite], seen: Seen) -> list[AnyCommand]:
     """Queue what suites miss on a checkpoint that still exists: whole groups, or eval tasks that were added."""
-    commands: list[EvalCommand] = []
+    commands: list[AnyCommand] = []
     if seen.state is not SeenState.READY:
         return commands
     for suite in suites:
@@ -272,7 +283,7 @@ def backfill(view: EvalView, suites: Sequence[Suite], seen: Seen) -> list[EvalCo
     return commands
 
 
-def _added(view: EvalView, suite: Suite, seen: Seen, group: Group) -> list[EvalCommand]:
+def _added(view: EvalView, suite: Suite, seen: Seen, group: Group) -> list[AnyCommand]:
     """Extend a group by eval tasks that its suite has gained since, or that changed their identity."""
     rows = [row for row in view.group_tasks(group.id) if row.kind is EvalTaskKind.EVALUATE]
     present = {row.identity for row in rows}
@@ -295,7 +306,7 @@ def _added(view: EvalView, suite: Suite, seen: Seen, group: Group) -> list[EvalC
         return []
     now = view.now()
     why = "its suite has another version of it since, or none"
-    changed: list[EvalCommand] = [
+    changed: list[AnyCommand] = [
         UpdateEvalTask(replace(row, state=TrialState.CANCELLED, error=why, ended_at=now)) for row in obsolete
     ]
     changed += [
@@ -322,9 +333,9 @@ def _added(view: EvalView, suite: Suite, seen: Seen, group: Group) -> list[EvalC
     return [*changed, *([UpdateGroup(opened)] if ended else []), InsertEvalTasks(tasks)]
 
 
-def drain(view: EvalView, suites: Sequence[Suite], why: str) -> list[EvalCommand]:
+def drain(view: EvalView, suites: Sequence[Suite], why: str) -> list[AnyCommand]:
     """No more checkpoints come: guarantee the final one, whatever a policy said of it."""
-    commands: list[EvalCommand] = []
+    commands: list[AnyCommand] = []
     final = view.newest_ready()
     if final is not None:
         for suite in suites:

@@ -8,14 +8,14 @@ from phyla.machine.commands import (
     Command,
     EndAttempt,
     InsertMember,
-    SetElite,
     SetStudyState,
     UpdateMember,
     UpdateTrial,
 )
+from phyla.machine.quorum import as_of
 from phyla.machine.rules import Rules
 from phyla.machine.view import View
-from phyla.population import Context, Decision, Start
+from phyla.population import Context, Decision, Start, ranked
 from phyla.records import AttemptState, JsonObject, Member, MemberState, StudyState, TrialState
 
 
@@ -25,11 +25,10 @@ def youngest(view: View) -> Member:
     Raises:
         ValueError: all are retired.
     """
-    members = [member for member in map(view.member, range(view.size)) if not member.retired]
-    return min(members, key=lambda m: (m.state is MemberState.DONE, m.spent_steps, m.generation, m.index))
+    return min(_active(view), key=lambda m: (m.state is MemberState.DONE, m.progress, m.generation, m.index))
 
 
-def join(view: View, beside: Member, number: int, *, fresh: bool) -> list[Command]:
+def join(view: View, rules: Rules, beside: Member, number: int, *, fresh: bool) -> list[Command]:
     """Add a member that stands, in steps and generations, where another one does.
 
     So barriers, burn-in and the end of the study stay common to all, and the new member trains what that one has
@@ -38,23 +37,25 @@ def join(view: View, beside: Member, number: int, *, fresh: bool) -> list[Comman
 
     Args:
         view: the study, inside the exclusive transaction that will apply the commands.
+        rules: what decisions go by.
         beside: the member that has come least far.
         number: how many members joined just before, by which donors are dealt out.
         fresh: start fresh in any case.
     """
-    scored = view.scored()
-    donor = None
-    if scored and not fresh:
-        donor = view.at_rank(number % max(1, scored // 2)).published
+    strategy = rules.strategy
+    # Weights that are ahead of that one would take the new member's clock along.
+    line = strategy.line(beside.progress) if strategy.quorum > 0 else None
+    scores = [] if fresh else ranked([as_of(one, line, strategy) for one in _active(view)])
+    donor = scores[number % max(1, len(scores) // 2)] if scores else None
     member = Member(
         study=beside.study,
         index=view.size,
         state=MemberState.READY,
-        spent_steps=beside.spent_steps,
+        progress=beside.progress,
         generation=beside.generation,
-        decided_steps=beside.spent_steps,
+        decided_at=beside.progress,
         head=donor if donor is not None and donor.can_donate else None,
-        joined_steps=beside.spent_steps,
+        joined_steps=beside.progress,
         joined_generation=beside.generation,
     )
     return [InsertMember(member)]
@@ -79,28 +80,11 @@ def explored(decision: Decision, member: Member, rules: Rules, context: Context)
     return replace(decision, params=params, reason={**reason, "changes": changed}, exploited=True)
 
 
-def await_generation(view: View, rules: Rules) -> list[Command]:
-    """Let members that were done wait for their generation, where generations go on together.
-
-    A changed configuration makes them ready; without the wait they would decide before the others come as far.
-    """
-    lowest = view.lowest_generation()
-    if not rules.strategy.synchronous or lowest is None:
-        return []
-    return [
-        UpdateMember(_waiting(view.locked_member(member.index)))
-        for member in map(view.member, range(view.size))
-        if member.state is MemberState.READY and member.generation > lowest and not rules.strategy.finished(member)
-    ]
-
-
-def reopen(view: View, rules: Rules, index: int) -> list[Command]:
-    """Take back that a member is done, said by who does not know how many steps it has to spend."""
+def reopen(view: View, index: int) -> list[Command]:
+    """Make a member ready again that a process called done which does not know how many steps it has to train."""
     member = view.locked_member(index)
     if member.state is not MemberState.DONE or member.retired:
         return []
-    if rules.strategy.synchronous:
-        return [UpdateMember(_waiting(member))]
     return [UpdateMember(replace(member, state=MemberState.READY))]
 
 
@@ -117,13 +101,8 @@ def reopen_study(view: View, rules: Rules) -> list[Command]:
     return [UpdateMember(replace(member, state=MemberState.DONE)) for member in members]
 
 
-def _waiting(member: Member) -> Member:
-    return replace(
-        member,
-        state=MemberState.WAITING,
-        wait_generation=member.generation,
-        wait_reason="the rest of the generation",
-    )
+def _active(view: View) -> list[Member]:
+    return [member for member in view.members() if not member.retired]
 
 
 def to_retire(view: View, count: int) -> list[int]:
@@ -131,21 +110,17 @@ def to_retire(view: View, count: int) -> list[int]:
 
     Among those without a score the last ones go first.
     """
-    unscored = [
-        member.index
-        for member in map(view.member, reversed(range(view.size)))
-        if not member.retired and (member.published is None or member.published.order is None)
-    ]
-    worst = [view.at_rank(rank).index for rank in reversed(range(view.scored()))]
+    active = _active(view)
+    worst = [state.member for state in reversed(ranked(active))]
+    unscored = [member.index for member in reversed(active) if member.index not in worst]
     return [*unscored, *worst][:count]
 
 
-def retire(view: View, rules: Rules, index: int) -> list[Command]:
+def retire(view: View, index: int) -> list[Command]:
     """Take a member out: its unfinished trial is cancelled, and nothing holds its checkpoints any more.
 
     Args:
         view: the study, inside the exclusive transaction that will apply the commands.
-        rules: what decisions go by.
         index: the member.
     """
     commands: list[Command] = []
@@ -170,15 +145,11 @@ def retire(view: View, rules: Rules, index: int) -> list[Command]:
         member,
         state=MemberState.DONE,
         head=None,
-        published=None,
-        recent=(),
+        states=(),
+        best=None,
         current_trial=None,
         broken_trial=None,
         measures_left=0,
-        wait_generation=None,
-        wait_until=None,
-        wait_reason=None,
         retired=True,
     )
-    elite: list[Command] = [SetElite(index, None)] if rules.strategy.keeps.elites else []
-    return [*commands, UpdateMember(out), *elite]
+    return [*commands, UpdateMember(out)]

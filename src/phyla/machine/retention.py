@@ -7,8 +7,9 @@ from typing import final
 import numpy as np
 
 from phyla.machine.keeping import Keeping
+from phyla.machine.states import KEPT
 from phyla.machine.view import View
-from phyla.population import front_of, thinned
+from phyla.population import front_of, lowest_generation, thinned
 from phyla.records import Checkpoint, TrialRecord
 
 ALL = 2**31 - 1
@@ -35,7 +36,9 @@ def retention(view: View, keeping: Keeping) -> Retention:
     """Apply the formula to a study's live checkpoints."""
     held = view.held_checkpoints()
     best = {trial.checkpoint for trial in _best(view, keeping)}
-    in_use = "in use: newest of its member, published, elite, parent of running work, or being evaluated"
+    in_use = (
+        "in use: newest of its member, published, best of its member, parent of running work, or being evaluated"
+    )
     is_best = "on the Pareto front" if keeping.tradeoffs else f"one of the best {keeping.keep_best}"
     every = keeping.keep_every_steps
     since = _kept_since(view, keeping)
@@ -73,30 +76,32 @@ def kept_front(trials: Sequence[TrialRecord], limit: int) -> list[TrialRecord]:
 
 def _kept_since(view: View, keeping: Keeping) -> int | None:
     """Return the first generation whose trials the strategy may still choose; None if it chooses no such trial."""
-    lowest = view.lowest_generation() if keeping.generations else None
+    if not keeping.generations:
+        return None
+    lowest = lowest_generation([one for one in view.members() if not one.retired])
     return None if lowest is None else max(0, lowest - keeping.generations)
 
 
 def bound(keeping: Keeping) -> int:
     """Return how many checkpoints of a study can be in use or best at most.
 
-    Newest of each member; what it published, where that lags; the parent and the progress of each running
-    trial; the best ones, or as much as is kept of the Pareto front; those that wait for the suite that gives
-    fitness, and the best of each suite. Milestones of other suites, and what they are at, come on top.
+    Newest of each member, which is also its newest state; the other states that it publishes, those that wait for
+    the suite that gives fitness among them; the parent and the progress of each running trial; the best ones, or
+    as much as is kept of the Pareto front; the best of each suite. Milestones of other suites, and what they are
+    at, come on top.
     """
     size = keeping.population_size
-    published = size if keeping.synchronous or keeping.suite is not None else 0
-    unscored = (keeping.max_lag + 1) * size if keeping.suite is not None else 0
+    states = (KEPT if keeping.suite is None else KEPT + keeping.max_lag + 1) * size
     elites = size if keeping.elites else 0
     # Progress saved in a generation counts as a trial of it, and the head is counted already.
     chosen = 2 * size * (keeping.generations + keeping.lead - 1) if keeping.generations else 0
     best = keeping.keep_front if keeping.tradeoffs else keeping.keep_best
-    return 3 * size + published + unscored + chosen + elites + best + keeping.suites
+    return 2 * size + states + chosen + elites + best + keeping.suites
 
 
 def explain(keeping: Keeping) -> str:
     """Return the formula and its value in words."""
-    published = " + what each published" if keeping.synchronous or keeping.suite is not None else ""
+    published = f" + the {KEPT - 1} before that each published"
     if keeping.suite is not None:
         published += f" + up to {keeping.max_lag + 1} of each that wait for suite {keeping.suite!r}"
     if keeping.generations:

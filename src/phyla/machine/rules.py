@@ -12,10 +12,6 @@ from phyla.population.checks import MOST_SECONDS
 from phyla.records import Objective
 from phyla.space import Space
 
-RECENT = 10
-"""Fitness values a member carries along; the t-test of Jaderberg et al. 2017 uses the last 10."""
-
-
 MOST = 2**31 - 1
 """Of attempts, and of checkpoints that are kept."""
 
@@ -109,7 +105,6 @@ class Rules:
         fitness, keeps = self.suite_fitness, self.strategy.keeps
         return Keeping(
             population_size=self.strategy.population_size,
-            synchronous=self.strategy.synchronous,
             generations=keeps.generations,
             elites=keeps.elites,
             lead=keeps.lead,
@@ -121,6 +116,11 @@ class Rules:
             suite=None if fitness is None else fitness.suite,
             max_lag=0 if fitness is None else fitness.max_lag,
         )
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether two decisions of one study may never be made at the same moment."""
+        return self.strategy.exclusive or self.suite_fitness is not None
 
     @property
     def aggregates(self) -> Mapping[str, str]:

@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from phyla.arguments import suggestion
-from phyla.machine.commands import Command, RaiseElites, SetElite, SetStudyState, UpdateMember, UpdateTrial
+from phyla.machine.commands import Command, SetStudyState, UpdateMember, UpdateTrial
 from phyla.machine.evaluation_view import EvalView
 from phyla.machine.judge import judged_values, mean_with, worth
-from phyla.machine.rules import RECENT, Rules
-from phyla.machine.view import View
-from phyla.records import Group, GroupState, Member, Scored, StudyState, TrialRecord, json_number, replace
+from phyla.machine.rules import Rules
+from phyla.machine.states import judged_again, unscored
+from phyla.records import Group, GroupState, Member, StudyState, TrialRecord, json_number, replace
 
 
 def score(view: EvalView, rules: Rules | None, group: Group) -> list[Command]:
@@ -55,23 +55,9 @@ def score(view: EvalView, rules: Rules | None, group: Group) -> list[Command]:
     commands: list[Command] = [UpdateTrial(judged)]
     # Of a fitness made of several metrics the standard error is not known.
     stderr = next(iter(stderrs.values())) if found.criteria is None else None
-    changed = _with_score(population, member, judged, stderr, count, rules)
+    changed = _with_score(member, judged, stderr, count, rules)
     if changed != member:
         commands.append(UpdateMember(changed))
-    if rules.strategy.keeps.elites:
-        elite = population.elite(member.index)
-        if elite is not None and elite.trial == trial.id:
-            again = replace(
-                elite,
-                fitness=found.fitness,
-                order=found.order,
-                criteria=found.criteria,
-                measurements=count,
-                stderr=stderr,
-            )
-            commands.append(SetElite(member.index, again if again.can_donate else None))
-        if not rules.strategy.synchronous:
-            commands.append(RaiseElites(member.index))
     return commands
 
 
@@ -95,57 +81,22 @@ def _stderr(trial: TrialRecord, name: str, estimate: Any, count: int) -> float |
     return now if count == 1 else _combined(facts.get(f"{name}/stderr"), now, count)
 
 
-def _with_score(
-    population: View,
-    member: Member,
-    trial: TrialRecord,
-    stderr: float | None,
-    count: int,
-    rules: Rules,
-) -> Member:
-    assert trial.checkpoint is not None
-    assert trial.fitness is not None
-    assert trial.reached_step is not None
-    scored = Scored(
-        trial=trial.id,
-        member=member.index,
-        checkpoint=trial.checkpoint,
-        index=trial.checkpoint_index,
-        step=trial.reached_step,
-        params=trial.params,
+def _with_score(member: Member, trial: TrialRecord, stderr: float | None, count: int, rules: Rules) -> Member:
+    """Return a member whose state of a trial has the score that the trial got."""
+    state = next((one for one in (*member.states, member.head) if one and one.trial == trial.id), None)
+    if state is None:
+        return member
+    scored = replace(
+        state,
         fitness=trial.fitness,
         order=trial.order,
         criteria=trial.criteria,
         measurements=count,
         stderr=stderr,
     )
-    changed = member
     if member.head is not None and member.head.trial == trial.id:
-        changed = replace(changed, head=scored)
-    published = member.published
-    if published is not None and published.trial == trial.id:
-        return replace(changed, published=scored)
-    newer = published is None or published.trial < trial.id
-    if rules.strategy.synchronous or not newer or not _descends(population, member, trial, rules):
-        return changed
-    return replace(changed, published=scored, recent=(*member.recent, trial.fitness)[-RECENT:])
-
-
-def _descends(population: View, member: Member, trial: TrialRecord, rules: Rules) -> bool:
-    """Return whether the member's newest weights come from this trial of its own."""
-    if member.current_trial is not None and population.trial(member.current_trial).jump_from is not None:
-        # It is just taking over another's weights.
-        return False
-    at = member.head.trial if member.head else None
-    depth = rules.suite_fitness.max_lag + 2 if rules.suite_fitness else 1
-    for _ in range(depth):
-        if at is None or at == trial.id:
-            return at == trial.id
-        record = population.trial(at)
-        if record.jump_from is not None:
-            return False
-        at = record.parent
-    return False
+        member = replace(member, head=scored)
+    return judged_again(member, scored)
 
 
 def _unscored(
@@ -156,12 +107,9 @@ def _unscored(
     assert fitness is not None
     assert population is not None
     commands: list[Command] = []
-    if group.replicate > 0 and member.published is not None and member.published.trial == trial.id:
-        # It could not be confirmed, so nobody may take it over.
-        commands.append(UpdateMember(replace(member, published=None)))
-    elite = population.elite(member.index) if rules.strategy.keeps.elites else None
-    if group.replicate > 0 and elite is not None and elite.trial == trial.id:
-        commands.append(SetElite(member.index, None))
+    changed = unscored(member, trial.id, group.replicate)
+    if changed != member:
+        commands.append(UpdateMember(changed))
     if group.state is GroupState.COMPLETE and missing:
         known = suggestion(missing[0], sorted(group.values))
         message = (

@@ -1,8 +1,9 @@
 """Checkpoints that cannot be used any more: their bytes are gone, or are not what was committed."""
 
-from phyla.machine.commands import Command, SetCheckpointState, SetElite, UpdateMember
+from phyla.machine.commands import Command, SetCheckpointState, UpdateMember
+from phyla.machine.states import without_checkpoint
 from phyla.machine.view import View
-from phyla.records import CheckpointState, Member, replace
+from phyla.records import CheckpointState
 
 
 def set_unusable(view: View, name: str, damage: str | None, *, taker: int | None = None) -> list[Command]:
@@ -12,7 +13,7 @@ def set_unusable(view: View, name: str, damage: str | None, *, taker: int | None
         view: the study.
         name: the checkpoint.
         damage: what is wrong with its files; None if there are none any more.
-        taker: index of a member whose row the caller writes, after `without`.
+        taker: index of a member whose row the caller writes, without that checkpoint.
     """
     row = view.checkpoint(name)
     if row is None or row.state is not CheckpointState.LIVE:
@@ -20,19 +21,9 @@ def set_unusable(view: View, name: str, damage: str | None, *, taker: int | None
     state = CheckpointState.LOST if damage is None else CheckpointState.DAMAGED
     commands: list[Command] = [SetCheckpointState(name, state, damage)]
     owner = view.trial(row.trial).member
-    elite = view.elite(owner)
-    if elite is not None and elite.checkpoint == name:
-        commands.append(SetElite(owner, None))
     if owner != taker:
         member = view.locked_member(owner)
-        changed = without(member, name)
-        if changed is not member:
+        changed = without_checkpoint(member, name)
+        if changed != member:
             commands.append(UpdateMember(changed))
     return commands
-
-
-def without(member: Member, name: str) -> Member:
-    """Return a member that does not publish a checkpoint; its head still names what it had."""
-    if member.published is None or member.published.checkpoint != name:
-        return member
-    return replace(member, published=None)

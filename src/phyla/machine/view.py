@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from phyla.machine.evaluation_view import EvalView
-from phyla.population import Population
-from phyla.records import Attempt, Checkpoint, Member, Report, Scored, StudyRecord, TrialRecord
+from phyla.population import History
+from phyla.records import Attempt, Checkpoint, Member, Report, StudyRecord, TrialRecord
 
 
-class View(Population, Protocol):
+class View(History, Protocol):
     """One study as a transaction sees it, its own writes included.
 
     Methods that say *locks* keep others off the row until the transaction ends.
@@ -26,15 +26,21 @@ class View(Population, Protocol):
         """Return an id that no other trial of this store has or gets."""
         ...
 
-    def elite(self, index: int) -> Scored | None:
-        """Return the elite of a member, or None."""
+    @property
+    def size(self) -> int:
+        """Number of members, those that were retired included."""
         ...
 
-    def next_ready(self, slot: str) -> Member | None:
-        """Return the ready member to decide about next; locks it and passes over locked ones.
+    def members(self) -> Sequence[Member]:
+        """Return all members by index, as one read; locks nothing."""
+        ...
 
-        Least `spent_steps` first, then one that ran in this slot last, then the lowest index.
-        """
+    def member(self, index: int) -> Member:
+        """Return a member; locks nothing."""
+        ...
+
+    def locked_ready(self, seen: Member) -> Member | None:
+        """Lock a ready member; None if another transaction has it locked, or changed it since it was seen."""
         ...
 
     def next_pending(self) -> TrialRecord | None:
@@ -96,7 +102,7 @@ class View(Population, Protocol):
         ...
 
     def held_checkpoints(self) -> frozenset[str]:
-        """Return names of: each member's head, published one, elite; parents, progress of unfinished trials."""
+        """Return names of: each member's head, states and best; parents, progress of unfinished trials."""
         ...
 
     def best_trials(self, count: int) -> Sequence[TrialRecord]:
@@ -107,37 +113,16 @@ class View(Population, Protocol):
         ...
 
     def broken_in_a_row(self) -> int:
-        """Return how many trials failed since the last one completed and the study was last resumed."""
-        ...
+        """Return how many trials failed since the last one completed and the study was last resumed.
 
-    def has_unfinished_trials(self) -> bool:
-        """Return whether any trial is running or pending."""
+        Once any trial has completed, those of members that were given up do not count.
+        """
         ...
 
     def evaluation(self) -> "EvalView | None":
         """Return the evaluation of this study's checkpoints, in the same transaction; None without suites."""
         ...
 
-    def unscored(self, member: int) -> int:
-        """Return how many checkpoints of a member wait for the suite that gives their fitness."""
-        ...
-
-    def awaited_groups(self, *, fitness: bool) -> int:
-        """Return how many of the study's own evaluation groups are queued; those for a fitness, or all."""
-        ...
-
-    def has_waiting(self) -> bool:
-        """Return whether any member waits."""
-        ...
-
-    def waiting_generation(self) -> int | None:
-        """Return the lowest generation any member waits for."""
-        ...
-
-    def next_wait_until(self) -> float | None:
-        """Return the earliest time any member waits for."""
-        ...
-
-    def active_members(self) -> int:
-        """Return how many members are not done."""
+    def awaited_groups(self) -> int:
+        """Return how many of the study's own evaluation groups are queued."""
         ...

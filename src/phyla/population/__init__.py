@@ -20,7 +20,7 @@ from phyla.population.pareto import ParetoTournament, ParetoTruncation
 from phyla.population.parts import check_space, check_strategy
 from phyla.population.pb2 import PB2
 from phyla.population.pbt import PBT
-from phyla.population.protocol import Population
+from phyla.population.protocol import History, Population, lowest_generation, ranked, ranked_best
 from phyla.population.randomness import decision_rng, trial_seed
 from phyla.population.reasons import describe
 from phyla.population.replay import Replay
@@ -28,7 +28,7 @@ from phyla.population.search import GridSearch, RandomSearch
 from phyla.population.single_worker import SingleWorkerExplore
 from phyla.population.stop_with import StopWith
 from phyla.population.stopping import Others, Reported, StoppingRule, check_rule
-from phyla.population.strategy import Context, Strategy
+from phyla.population.strategy import Context, Strategy, steps_to_line
 from phyla.population.tournament import BinaryTournament, TTest, WinnerTakesAll
 
 __all__ = [
@@ -54,6 +54,7 @@ __all__ = [
     "FixedSchedule",
     "FromSuite",
     "GridSearch",
+    "History",
     "InitiatorPBT",
     "Keeps",
     "Last",
@@ -88,6 +89,10 @@ __all__ = [
     "dominates",
     "front_of",
     "front_ranks",
+    "lowest_generation",
+    "ranked",
+    "ranked_best",
+    "steps_to_line",
     "thinned",
     "trial_seed",
 ]

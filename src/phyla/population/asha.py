@@ -5,22 +5,21 @@ from dataclasses import dataclass, replace
 from typing import final
 
 from phyla.errors import ConfigurationError
-from phyla.population.checks import check_boolean, check_integer
+from phyla.population.checks import check_integer, check_quorum
 from phyla.population.decision import Decision, Stop, Wait
 from phyla.population.fitness import FitnessRule, Last
 from phyla.population.from_suite import FromSuite
-from phyla.population.keeps import NOTHING, Keeps
-from phyla.population.protocol import Population
-from phyla.population.starts import fresh, given_up, proceed
-from phyla.population.strategy import Context
-from phyla.records import JsonObject, Member, MemberState
+from phyla.population.protocol import History, Population
+from phyla.population.starts import awaits_score, fresh, given_up, proceed
+from phyla.population.strategy import Context, Strategy
+from phyla.records import JsonObject, Member
 
 _LAST = Last()
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class ASHA:
+class ASHA(Strategy):
     """Many members start, few go on: those that are among the best so far at each rung.
 
     Rungs lie at `min_steps`, `min_steps * reduction_factor`, and so on, the last at `total_steps`; one trial leads
@@ -37,7 +36,7 @@ class ASHA:
     promoted by mistake. The price is that the first member to complete the last rung does so late.
 
     Source: Li et al. 2020, A system for massively parallel hyperparameter tuning, arXiv 1810.05934, algorithm 2.
-    With `synchronous=True`: Jamieson and Talwalkar 2016, arXiv 1502.07943 (successive halving).
+    With `quorum=1.0`: Jamieson and Talwalkar 2016, arXiv 1502.07943 (successive halving).
 
     Args:
         members: number of members, each with hyperparameters of its own.
@@ -45,9 +44,9 @@ class ASHA:
         min_steps: steps to the first rung.
         reduction_factor: of so many members at a rung one is promoted, at least 2.
         fitness: how the reports of one trial become its fitness, or the suite that gives it (`FromSuite`),
-            which needs `synchronous=True`.
-        synchronous: a rung is complete before anyone is promoted. Whole studies are then the same with any
-            number of workers, at the price of idle ones.
+            which needs `quorum=1.0`.
+        quorum: at 1.0 a rung is complete before anyone is promoted. Whole studies are then the same with any
+            number of workers, but workers may be idle.
 
     Raises:
         ConfigurationError: a number is out of range, or a suite gives the fitness of an asynchronous study.
@@ -58,21 +57,21 @@ class ASHA:
     min_steps: int
     reduction_factor: int = 3
     fitness: FitnessRule | FromSuite = _LAST
-    synchronous: bool = False
+    quorum: float = 0.0
 
     def __post_init__(self) -> None:
         for name, least in (("members", 1), ("total_steps", 1), ("min_steps", 1), ("reduction_factor", 2)):
             check_integer("ASHA", name, getattr(self, name), least)
-        check_boolean("ASHA", "synchronous", self.synchronous)
         if self.min_steps > self.total_steps:
             raise ConfigurationError(
                 f"ASHA(total_steps={self.total_steps}, min_steps={self.min_steps}): the first rung may not lie "
                 "beyond the last; lower min_steps or raise total_steps"
             )
-        if isinstance(self.fitness, FromSuite) and not self.synchronous:
+        check_quorum("ASHA", self.quorum)
+        if isinstance(self.fitness, FromSuite) and self.quorum < 1:
             raise ConfigurationError(
                 "ASHA(fitness=FromSuite(...)): a member can be ranked only when its suite is evaluated; use "
-                "synchronous=True"
+                "quorum=1.0"
             )
 
     @property
@@ -94,28 +93,17 @@ class ASHA:
         """Members wait for each other."""
         return True
 
-    @property
-    def member_steps(self) -> None:
-        """Unknown: members differ in what they spend."""
-        return None
-
-    @property
-    def keeps(self) -> Keeps:
-        """Nothing besides what members are at and what they published."""
-        return NOTHING
-
-    @property
-    def pareto(self) -> bool:
-        """No; rungs rank single numbers."""
-        return False
+    def line(self, progress: int) -> int:
+        """Return how many rungs a member has completed."""
+        return sum(rung <= progress for rung in self.rungs)
 
     def finished(self, member: Member) -> bool:
         """Return whether the member has completed the last rung, or, of rungs that changed, has all its steps."""
-        return member.generation >= len(self.rungs) or member.spent_steps >= self.total_steps
+        return member.generation >= len(self.rungs) or member.progress >= self.total_steps
 
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
         """Start, promote, wait or stop."""
-        steps = max(1, self.rungs[member.generation] - member.spent_steps)
+        steps = max(1, self.rungs[member.generation] - member.progress)
         if member.head is None:
             first = member.broken_trial is None
             params = context.space.sample(context.rng, member=member.index if first else None)
@@ -123,35 +111,32 @@ class ASHA:
         if member.broken_trial is not None:
             # It was promoted before; what broke is tried again.
             return given_up(member) or proceed(member, steps)
+        if awaits_score(member):
+            return Wait(reason={"why": "its evaluation"})
         rung, order = member.generation - 1, member.head.order
         if order is None or not math.isfinite(order):
             return Stop(reason={"why": "its score is no finite number"})
-        rank, count = _place(member, order, population)
+        rank, count = _place(member, order, population, context.history)
         place: JsonObject = {"rule": "asha", "rung": rung, "rank": rank + 1, "of": count}
         if rank < count // self.reduction_factor:
             return replace(proceed(member, steps), reason={"decision": "promote", "compared": place})
         # Members of lower rungs were asked before this one, so whoever may still come is being trained.
-        coming = any(trial.generation <= rung for trial in population.unfinished())
+        coming = any(trial.generation <= rung for trial in context.history.unfinished())
         if not coming or rank >= self.members // self.reduction_factor:
             return Stop(reason={**place, "why": f"it can no longer be among the best of rung {rung}"})
         return Wait(reason={**place, "why": f"others at rung {rung}"})
 
 
-def _place(member: Member, order: float, population: Population) -> tuple[int, int]:
+def _place(member: Member, order: float, population: Population, history: History) -> tuple[int, int]:
     """Return how many of those that completed the member's rung go before it, and how many completed it."""
     rung = member.generation - 1
-    better, equal = population.ahead(rung, order)
-    count = population.scored_in(rung)
-    if equal < 2:
-        return better, count
-    here = [
-        other
-        for other in population.members()
-        if other.generation == member.generation and other.head is not None and other.head.order == order
-    ]
-    promoted = (
-        other.index for other in here if other.state is MemberState.RUNNING or other.broken_trial is not None
-    )
-    lower = (other.index for other in here if other.index < member.index)
-    gone_on = equal - len(here)
-    return better + gone_on + len({*promoted, *lower}), count
+    results = history.results(rung)
+    better = sum(trial.order is not None and trial.order > order for trial in results)
+    equal = {trial.member for trial in results if trial.order == order} - {member.index}
+    if not equal:
+        return better, len(results)
+    # Those that were stopped at this rung are not among those that a member is compared with.
+    promoted = {trial.member for trial in history.results(rung + 1)}
+    promoted |= {trial.member for trial in history.unfinished() if trial.generation > rung}
+    promoted |= {other.index for other in population if other.broken_trial is not None}
+    return better + sum(other in promoted or other < member.index for other in equal), len(results)

@@ -4,16 +4,16 @@ from dataclasses import dataclass
 from typing import final
 
 from phyla.errors import ConfigurationError
-from phyla.population.exploit import Exploited, facts
+from phyla.population.exploit import Exploit, Exploited, facts
 from phyla.population.keeps import Keeps
-from phyla.population.protocol import Population
+from phyla.population.protocol import Population, ranked_best
 from phyla.population.strategy import Context
 from phyla.records import JsonObject, Member
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Backtrack:
+class Backtrack(Exploit):
     """A member that is worse than most lineages ever were copies one of the best states there ever were.
 
     The elite of a lineage is the best trial on the path that a member actually took. A member whose present
@@ -46,23 +46,18 @@ class Backtrack:
         """The elites."""
         return Keeps(elites=True)
 
-    @property
-    def pareto(self) -> bool:
-        """No; it compares single numbers."""
-        return False
-
     def choose(self, member: Member, population: Population, context: Context) -> Exploited:
         """Decide about one member."""
         mine = member.published
-        elites = population.elites()
-        reason: JsonObject = {"rule": "backtrack", "elites": elites}
+        elites = ranked_best(population)
+        reason: JsonObject = {"rule": "backtrack", "elites": len(elites)}
         if mine is None or mine.order is None or not elites:
             return Exploited(donor=None, reason={**reason, "why": "too few scores"})
-        line = population.elite_at_rank(int(self.quantile * elites + 1e-9))
+        line = elites[int(self.quantile * len(elites) + 1e-9)]
         reason = {**reason, "own": facts(mine), "line": facts(line)}
         if line.order is None or mine.order >= line.order:
             return Exploited(donor=None, reason={**reason, "why": "not worse than the elites"})
-        donor = population.elite_at_rank(int(context.rng.integers(max(1, int(self.pool * elites + 1e-9)))))
+        donor = elites[int(context.rng.integers(max(1, int(self.pool * len(elites) + 1e-9))))]
         if donor.order is None or donor.order <= mine.order:
             return Exploited(donor=None, reason={**reason, "why": "no elite is better"})
         return Exploited(donor=donor, reason={**reason, "donor": facts(donor)})

@@ -33,16 +33,16 @@ def check_boolean(strategy: str, name: str, value: object) -> None:
         raise ConfigurationError(f"{strategy}({name}={value!r}): must be True or False")
 
 
-def check_seconds(strategy: str, name: str, value: object) -> None:
-    """Refuse what is no number of seconds above 0.
+def check_quorum(strategy: str, value: object) -> None:
+    """Refuse a quorum that is not a share of the population.
 
     Raises:
-        ConfigurationError: names the strategy, the setting and the value.
+        ConfigurationError: names the strategy and the value.
     """
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not 0 < float(str(value)) <= MOST_SECONDS:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
         raise ConfigurationError(
-            f"{strategy}({name}={value!r}): must be a number of seconds above 0, and at most {MOST_SECONDS:,}"
+            f"{strategy}(quorum={value!r}): must be a share of the population from 0 (nobody waits) to 1 "
+            "(everybody waits for the slowest)"
         )
 
 

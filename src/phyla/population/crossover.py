@@ -8,7 +8,7 @@ from phyla.errors import ConfigurationError, SpaceError
 from phyla.population.checks import check_rule
 from phyla.population.exploit import facts
 from phyla.population.explore import Explore, Explored, Perturb
-from phyla.population.protocol import Population
+from phyla.population.protocol import Population, ranked
 from phyla.population.strategy import Context
 from phyla.records import Json, JsonObject, Scored
 
@@ -52,9 +52,9 @@ class Crossover:
 
     def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
         """Cross with a member that is drawn, then mutate."""
-        scored = population.scored()
-        top = max(1, int(self.quantile * scored + 1e-9))
-        mate = population.at_rank(int(context.rng.integers(top))).published if scored else None
+        scores = ranked(population)
+        top = max(1, int(self.quantile * len(scores) + 1e-9))
+        mate = scores[int(context.rng.integers(top))] if scores else None
         params = source.params
         crossed, changes, what = params, dict[str, JsonObject](), dict[str, Json]()
         if mate is not None and mate.can_donate:

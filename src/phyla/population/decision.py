@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from typing import TypeAlias, final
 
-from phyla.records import Json, JsonObject, Scored, drafted
+from phyla.records import Json, JsonObject, Scored
 
 
 @final
-@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
     """Train one trial.
@@ -36,19 +35,13 @@ class Start:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """Ask again later; with neither condition, after the next completed trial of anyone.
+    """Ask again later: at each claim, as long as nothing else can be started.
 
     Attributes:
-        generation: ask again when every member that is not done reached this generation.
-        seconds: ask again after this many seconds.
         reason: why, as data.
-        state: new state of the strategy; None leaves it as it is.
     """
 
     reason: JsonObject
-    generation: int | None = None
-    seconds: float | None = None
-    state: Json = None
 
 
 @final

@@ -10,10 +10,9 @@ from phyla.population.checks import check_integer, check_steps
 from phyla.population.decision import Decision, Start
 from phyla.population.fitness import FitnessRule, Last
 from phyla.population.from_suite import FromSuite
-from phyla.population.keeps import NOTHING, Keeps
 from phyla.population.protocol import Population
 from phyla.population.starts import fresh, replaces, stopped
-from phyla.population.strategy import Context
+from phyla.population.strategy import Context, Strategy
 from phyla.records import Json, JsonObject, Member
 from phyla.space import Space
 
@@ -22,7 +21,7 @@ _LAST = Last()
 
 @final
 @dataclass(frozen=True, slots=True)
-class FixedSchedule:
+class FixedSchedule(Strategy):
     """Every member trains with hyperparameters that switch at given steps.
 
     With one member it replays a schedule; with more, each trains the same schedule with seeds of its own,
@@ -76,24 +75,9 @@ class FixedSchedule:
         return self.members
 
     @property
-    def synchronous(self) -> bool:
-        """Nobody waits."""
-        return False
-
-    @property
-    def exclusive(self) -> bool:
-        """Only waiting for evaluations needs decisions one after the other."""
-        return isinstance(self.fitness, FromSuite)
-
-    @property
     def member_steps(self) -> int:
         """Steps each member spends in all."""
         return self.total_steps
-
-    @property
-    def keeps(self) -> Keeps:
-        """Nothing besides what members are at and what they published."""
-        return NOTHING
 
     @property
     def pareto(self) -> bool:
@@ -115,10 +99,6 @@ class FixedSchedule:
                     "entry gives all hyperparameters, as the space allows them"
                 ) from error
 
-    def finished(self, member: Member) -> bool:
-        """Return whether the member has spent its steps."""
-        return member.spent_steps >= self.total_steps
-
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
         """Train up to the next switch at most.
 
@@ -128,7 +108,7 @@ class FixedSchedule:
         stop = stopped(member)
         if stop is not None:
             return stop
-        spent = member.spent_steps
+        spent = member.progress
         at = bisect_right(self.schedule, spent, key=lambda entry: entry[0]) - 1
         since, wanted = self.schedule[at]
         until = self.schedule[at + 1][0] if at + 1 < len(self.schedule) else self.total_steps

@@ -13,9 +13,9 @@ from phyla.population.explore import Explore, Perturb
 from phyla.population.fitness import FitnessRule, Last
 from phyla.population.from_suite import FromSuite
 from phyla.population.keeps import Keeps
-from phyla.population.protocol import Population
-from phyla.population.starts import fresh, replaces, scored_trial
-from phyla.population.strategy import Context
+from phyla.population.protocol import History, Population, lowest_generation
+from phyla.population.starts import awaits_score, fresh, replaces, scored_trial
+from phyla.population.strategy import Context, Strategy, steps_to_line
 from phyla.records import JsonObject, Member, Scored, TrialRecord
 
 _PERTURB, _LAST = Perturb(), Last()
@@ -23,7 +23,7 @@ _PERTURB, _LAST = Perturb(), Last()
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InitiatorPBT:
+class InitiatorPBT(Strategy):
     """Every completed trial initiates one binary tournament; the winner's mutated copy is trained next.
 
     The opponent is drawn uniformly from the other members' trials of the initiator's generation and of the one
@@ -79,14 +79,13 @@ class InitiatorPBT:
             )
 
     @property
-    def synchronous(self) -> bool:
+    def quorum(self) -> float:
         """With the gate, a generation is complete before any of it reproduces."""
-        return self.gate
+        return 1.0 if self.gate else 0.0
 
-    @property
-    def exclusive(self) -> bool:
-        """Members wait for each other, with the gate or without."""
-        return True
+    def line(self, progress: int) -> int:
+        """Return how many trials' worth of steps a member has come."""
+        return progress // self.steps_per_trial
 
     @property
     def member_steps(self) -> int:
@@ -98,25 +97,18 @@ class InitiatorPBT:
         """Trials that are opponents, or may be."""
         return Keeps(generations=self.generations, lead=1 if self.gate else 2)
 
-    @property
-    def pareto(self) -> bool:
-        """No; tournaments compare single numbers."""
-        return False
-
-    def finished(self, member: Member) -> bool:
-        """Return whether the member has spent its steps."""
-        return member.spent_steps >= self.total_steps
-
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
         """Start fresh, or let the member's last trial initiate its tournament."""
-        steps = min(self.steps_per_trial, self.total_steps - member.spent_steps)
         if member.head is None:
             first = member.broken_trial is None
             params = context.space.sample(context.rng, member=member.index if first else None)
+            steps = steps_to_line(member.progress, self.steps_per_trial, self.total_steps)
             return fresh(member, params, steps, {"decision": "start" if first else "replace"})
-        lowest = population.lowest_generation()
+        lowest = lowest_generation(population)
         if not self.gate and lowest is not None and lowest < member.generation - 1:
-            return Wait(generation=member.generation - 1, reason={"why": "the generation before"})
+            return Wait(reason={"why": "the generation before"})
+        if awaits_score(member):
+            return Wait(reason={"why": "its evaluation"})
         head = member.head
         opponent = self._opponent(member, population, context)
         compared: JsonObject = {"rule": "initiator", "generation": member.generation - 1, "own": facts(head)}
@@ -134,7 +126,7 @@ class InitiatorPBT:
             weights=weights,
             params=explored.params if explored else source.params,
             params_from=source.trial,
-            steps=steps,
+            steps=steps_to_line(max(member.progress, weights.age), self.steps_per_trial, self.total_steps),
             reason={
                 "decision": "explore" if wins else "exploit",
                 **({} if wins else {"copied": self.copy}),
@@ -148,23 +140,22 @@ class InitiatorPBT:
 
     def _opponent(self, member: Member, population: Population, context: Context) -> tuple[Scored, int] | None:
         """Draw a finite trial of another member and of the right generation; None if there is none."""
-        places = self.generations * (population.size - 1)
-        for drawn in context.rng.permutation(places):
-            back, other = divmod(int(drawn), population.size - 1)
-            index = other + (other >= member.index)
+        others = [other for other in population if other.index != member.index]
+        for drawn in context.rng.permutation(self.generations * len(others)):
+            back, place = divmod(int(drawn), len(others))
             wanted = member.generation - 1 - back
-            for trial in _backwards(population.member(index), population, wanted):
+            for trial in _backwards(others[place], context.history, wanted):
                 scored = scored_trial(trial) if trial.generation == wanted else None
-                if scored is not None and scored.can_donate:
+                if scored is not None and scored.can_donate and scored.age < self.total_steps:
                     return scored, wanted
         return None
 
 
-def _backwards(member: Member, population: Population, least: int) -> Iterator[TrialRecord]:
+def _backwards(member: Member, history: History, least: int) -> Iterator[TrialRecord]:
     """Iterate over a member's completed trials, newest first, down to a generation."""
     at = member.head.trial if member.head and member.generation > least >= 0 else None
     while at is not None:
-        trial = population.trial(at)
+        trial = history.trial(at)
         if trial.generation < least:
             return
         yield trial

@@ -1,28 +1,28 @@
 """Exploit rules for several goals that are traded off."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
 import numpy as np
 
 from phyla.errors import ConfigurationError
-from phyla.population.exploit import Exploited, facts, unfit
+from phyla.population.exploit import Exploit, Exploited, facts, quantile_of, unfit
 from phyla.population.fronts import crowding, dominates, front_ranks
-from phyla.population.keeps import NOTHING, Keeps
-from phyla.population.protocol import Population
+from phyla.population.protocol import Population, rank_of, ranked
 from phyla.population.strategy import Context
-from phyla.records import JsonObject, Member, json_number
+from phyla.population.tournament import opponent_of
+from phyla.records import JsonObject, Member, Scored, json_number
 
 
 @final
 class _Standing:
     """Members that may donate, compared as NSGA-II does: by front, then by how crowded it is there."""
 
-    def __init__(self, vectors: Sequence[tuple[int, tuple[float, ...]]]) -> None:
-        self._indices = np.asarray([index for index, _ in vectors], dtype=np.intp)
-        self._vectors = np.asarray([orders for _, orders in vectors], dtype=np.float64)
-        if not vectors:
+    def __init__(self, population: Population) -> None:
+        self._states = [one.published for one in population if one.published and one.published.can_donate]
+        self._indices = [state.member for state in self._states]
+        self._vectors = np.asarray([state.orders for state in self._states], dtype=np.float64)
+        if not self._states:
             return
         self._front = front_ranks(self._vectors)
         self._distance = crowding(self._vectors, self._front)
@@ -34,17 +34,16 @@ class _Standing:
 
     def place(self, member: Member) -> int | None:
         """Return where a member is; None if it may not donate."""
-        place = int(np.searchsorted(self._indices, member.index))
-        return place if place < len(self) and self._indices[place] == member.index else None
+        return self._indices.index(member.index) if member.index in self._indices else None
 
     def rank(self, place: int) -> int:
         """Return how many rank before a place."""
         return int(np.flatnonzero(self._ranked == place)[0])
 
-    def at_rank(self, rank: int) -> tuple[int, int]:
-        """Return place and index of the member at a rank."""
+    def at_rank(self, rank: int) -> tuple[int, Scored]:
+        """Return the place at a rank, and the state there."""
         place = int(self._ranked[rank])
-        return place, int(self._indices[place])
+        return place, self._states[place]
 
     def better(self, one: int, other: int) -> bool:
         """Return whether one place is strictly better; equal vectors never are."""
@@ -60,7 +59,7 @@ class _Standing:
 
 @final
 @dataclass(frozen=True, slots=True)
-class ParetoTruncation:
+class ParetoTruncation(Exploit):
     """A member in the bottom quantile copies a uniform draw from the top quantile, where several goals count.
 
     Members are sorted by non-dominated front, and within a front by crowding distance, the least crowded first;
@@ -72,7 +71,7 @@ class ParetoTruncation:
     (truncation selection).
 
     Args:
-        quantile: share of the members that have a fitness, in (0, 0.5]; rounded down, at least one member.
+        quantile: share of the members that have a fitness, in (0, 0.5]; rounded up, at most half of them.
 
     Raises:
         ConfigurationError: the quantile is out of range.
@@ -88,11 +87,6 @@ class ParetoTruncation:
             )
 
     @property
-    def keeps(self) -> Keeps:
-        """Nothing besides what members are at and what they published."""
-        return NOTHING
-
-    @property
     def pareto(self) -> bool:
         """Yes."""
         return True
@@ -101,14 +95,15 @@ class ParetoTruncation:
         """Decide about one member."""
         reason: JsonObject = {"rule": "pareto-truncation"}
         mine = member.published
-        scored = population.scored()
+        scores = ranked(population)
+        scored = len(scores)
         if mine is None or mine.order is None or scored < 2:
             return Exploited(donor=None, reason={**reason, "why": "too few scores", "scored": scored})
-        standing = _Standing(population.vectors())
+        standing = _Standing(population)
         own = standing.place(member)
-        share = max(1, int(self.quantile * scored + 1e-9))
+        share = quantile_of(self.quantile, scored)
         # Those that may not donate come last.
-        rank = population.rank(member) if own is None else standing.rank(own)
+        rank = rank_of(member, scores) if own is None else standing.rank(own)
         told: JsonObject = facts(mine) if own is None else {**facts(mine), **standing.told(own)}
         reason = {**reason, "rank": rank + 1, "of": scored, "share": share, "own": told}
         if rank < scored - share:
@@ -117,16 +112,15 @@ class ParetoTruncation:
         nobody = Exploited(donor=None, reason={**reason, "why": "nobody in the top is better"})
         if drawn >= len(standing):
             return nobody
-        place, index = standing.at_rank(drawn)
-        donor = population.member(index).published
-        if donor is None or not donor.can_donate or (own is not None and not standing.better(place, own)):
+        place, donor = standing.at_rank(drawn)
+        if own is not None and not standing.better(place, own):
             return nobody
         return Exploited(donor=donor, reason={**reason, "donor": {**facts(donor), **standing.told(place)}})
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class ParetoTournament:
+class ParetoTournament(Exploit):
     """A member is compared with one other, drawn uniformly, and copies it if that is strictly better.
 
     Better is who dominates the other. If neither does, it is who is on the better non-dominated front of the
@@ -144,11 +138,6 @@ class ParetoTournament:
     crowded: bool = True
 
     @property
-    def keeps(self) -> Keeps:
-        """Nothing besides what members are at and what they published."""
-        return NOTHING
-
-    @property
     def pareto(self) -> bool:
         """Yes."""
         return True
@@ -159,10 +148,9 @@ class ParetoTournament:
         mine = member.published
         if mine is None or mine.order is None:
             return Exploited(donor=None, reason={**reason, "why": "it has no score yet"})
-        if population.size < 2:
+        other = opponent_of(member, population, context)
+        if other is None:
             return Exploited(donor=None, reason={**reason, "why": "it is the only member"})
-        drawn = int(context.rng.integers(population.size - 1))
-        other = population.member(drawn + (drawn >= member.index))
         theirs = other.published
         if theirs is None or theirs.order is None:
             return Exploited(donor=None, reason={**reason, "opponent": other.index, "why": "no score to compare"})
@@ -175,7 +163,7 @@ class ParetoTournament:
             return Exploited(donor=theirs, reason={**met, "donor": facts(theirs), "why": "it dominates"})
         if dominates(mine.orders, theirs.orders) or not self.crowded:
             return Exploited(donor=None, reason={**met, "why": "the opponent does not dominate"})
-        standing = _Standing(population.vectors())
+        standing = _Standing(population)
         own, opponent = standing.place(member), standing.place(other)
         if own is None or opponent is None or not standing.better(opponent, own):
             return Exploited(donor=None, reason={**met, "why": "the opponent is not better"})

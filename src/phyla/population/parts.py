@@ -10,7 +10,8 @@ from phyla.space import Space
 
 _MEMBERS = (
     "population_size",
-    "synchronous",
+    "quorum",
+    "line",
     "exclusive",
     "fitness",
     "member_steps",
@@ -32,8 +33,8 @@ def check_strategy(strategy: object) -> None:
     missing = [name for name in _MEMBERS if not hasattr(strategy, name)]
     if missing:
         raise ConfigurationError(
-            f"strategy={strategy!r}: this is no strategy, it has no {' and no '.join(missing)}; use PBT(...), "
-            "RandomSearch(...) or another one"
+            f"strategy={strategy!r} is not a strategy: it has no {' and no '.join(missing)}. Use PBT(...), "
+            "RandomSearch(...) or another one; your own derives from phyla.population.Strategy"
         )
     for part in _parts(strategy):
         for name, value in _settings(part):

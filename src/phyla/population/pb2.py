@@ -11,7 +11,7 @@ from phyla.errors import ConfigurationError
 from phyla.population.checks import check_integer, check_rule
 from phyla.population.explore import Explore, Explored, Perturb
 from phyla.population.gaussian_process import Matrix, Posterior, best_window, fitted
-from phyla.population.protocol import Population
+from phyla.population.protocol import History, Population, lowest_generation
 from phyla.population.strategy import Context
 from phyla.records import JsonObject, Scored, TrialKind, TrialRecord, TrialState
 from phyla.space import Float, Int, Scalar
@@ -45,7 +45,7 @@ class PB2:
 
     The child is taken to start from the parent's weights, also where only hyperparameters are taken over.
 
-    Who is running depends on who asked first. So even with `synchronous=True` several workers do not repeat a
+    Who is running depends on who asked first. So even with `quorum=1.0` several workers do not repeat a
     study, unless `repeatable=True`.
 
     Source: Parker-Holder, Nguyen and Roberts 2020, Provably efficient online hyperparameter optimization with
@@ -58,7 +58,7 @@ class PB2:
         resample: probability, per parameter that is not modelled, of a fresh draw.
         fallback: how hyperparameters change without a model.
         repeatable: look only at generations that all members completed, and not at running trials. Then a
-            synchronous study is the same with any number of workers, and children are more alike.
+            study with `quorum=1.0` is the same with any number of workers, and children are more alike.
 
     Raises:
         ConfigurationError: a number is out of range.
@@ -95,7 +95,7 @@ class PB2:
             return self._fall_back(source, population, context, "no number to model")
         if source.order is None or not math.isfinite(source.order):
             return self._fall_back(source, population, context, "the parent has no finite fitness")
-        rows, pending = self._rows(population, numbers)
+        rows, pending = self._rows(population, context.history, numbers)
         finite = sum(math.isfinite(row.gain or 0.0) for row in rows)
         if finite < self.least_rows:
             why = f"{finite} of the {self.least_rows} rows that a model needs"
@@ -138,22 +138,22 @@ class PB2:
         return replace(explored, facts={**explored.facts, "model": {"rule": "pb2", "not_used": why}})
 
     def _rows(
-        self, population: Population, numbers: Mapping[str, Float | Int]
+        self, population: Population, history: History, numbers: Mapping[str, Float | Int]
     ) -> tuple[list["_Row"], list["_Row"]]:
         """Return the gains of trials that ended, newest first, and the places of running ones."""
-        done = population.last_completed(self.rows if not self.repeatable else self.rows + 2 * population.size)
+        done = history.last_completed(self.rows if not self.repeatable else self.rows + 2 * len(population))
         if self.repeatable:
-            lowest = population.lowest_generation()
+            lowest = lowest_generation(population)
             done = [one for one in done if lowest is None or one.generation < lowest]
-            abandoned = [one for one in population.ended(None) if lowest is None or one.generation < lowest]
+            abandoned = [one for one in history.ended(None) if lowest is None or one.generation < lowest]
             done = sorted([*done, *abandoned], key=lambda one: (-one.generation, one.member))[: self.rows]
         else:
-            done = [*done, *population.ended(None)]
+            done = [*done, *history.ended(None)]
             done = sorted(done, key=lambda one: (one.ended_at or 0.0, one.id), reverse=True)[: self.rows]
         known = {trial.id: trial for trial in done}
-        rows = [row for trial in done if (row := _row(trial, known, population, numbers)) is not None]
-        running = () if self.repeatable else population.unfinished()
-        pending = [row for trial in running if (row := _row(trial, known, population, numbers)) is not None]
+        rows = [row for trial in done if (row := _row(trial, known, history, numbers)) is not None]
+        running = () if self.repeatable else history.unfinished()
+        pending = [row for trial in running if (row := _row(trial, known, history, numbers)) is not None]
         return [row for row in rows if row.gain is not None], pending
 
 
@@ -174,7 +174,7 @@ class _Row:
 def _row(
     trial: TrialRecord,
     known: Mapping[int, TrialRecord],
-    population: Population,
+    history: History,
     numbers: Mapping[str, Float | Int],
 ) -> _Row | None:
     """Return a trial's row: its gain is over the trial whose weights it started from, also across a jump."""
@@ -184,7 +184,7 @@ def _row(
         or any(name not in trial.params for name in numbers)
     ):
         return None
-    parent = known.get(trial.parent) or population.trial(trial.parent)
+    parent = known.get(trial.parent) or history.trial(trial.parent)
     if parent.order is None or not math.isfinite(parent.order):
         return None
     if trial.state is TrialState.CANCELLED and trial.stop_reason is None:

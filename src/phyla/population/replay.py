@@ -9,10 +9,9 @@ from phyla.population.checks import check_integer
 from phyla.population.decision import Decision, Start
 from phyla.population.fitness import FitnessRule, Last
 from phyla.population.from_suite import FromSuite
-from phyla.population.keeps import NOTHING, Keeps
 from phyla.population.protocol import Population
 from phyla.population.starts import replaces, stopped
-from phyla.population.strategy import Context
+from phyla.population.strategy import Context, Strategy
 from phyla.records import JsonObject, Member, TrialRecord
 from phyla.space import Space
 
@@ -22,7 +21,7 @@ _NAMES = ("trial", "start_step", "end_step", "seed", "params")
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
+class Replay(Strategy):
     """One member trains the given trials again, one after the other.
 
     Hyperparameters, steps and seeds are those of the trials. A training function that depends on nothing else
@@ -97,24 +96,9 @@ class Replay:
         return 1
 
     @property
-    def synchronous(self) -> bool:
-        """Nobody waits."""
-        return False
-
-    @property
-    def exclusive(self) -> bool:
-        """Only waiting for evaluations needs decisions one after the other."""
-        return isinstance(self.fitness, FromSuite)
-
-    @property
     def member_steps(self) -> int:
         """Steps of all trials."""
         return int(self.trials[-1]["end_step"] - self.trials[0]["start_step"])
-
-    @property
-    def keeps(self) -> Keeps:
-        """Nothing besides what the member is at and what it published."""
-        return NOTHING
 
     @property
     def pareto(self) -> bool:

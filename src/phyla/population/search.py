@@ -13,10 +13,9 @@ from phyla.population.checks import MOST_MEMBERS, check_integer, check_steps
 from phyla.population.decision import Decision
 from phyla.population.fitness import FitnessRule, Last
 from phyla.population.from_suite import FromSuite
-from phyla.population.keeps import NOTHING, Keeps
 from phyla.population.protocol import Population
 from phyla.population.starts import fresh, given_up, proceed
-from phyla.population.strategy import Context
+from phyla.population.strategy import Context, Strategy
 from phyla.records import JsonObject, Member
 from phyla.space import Scalar, Space
 
@@ -28,7 +27,7 @@ Grid: TypeAlias = Mapping[str, Sequence[Scalar]]
 
 @final
 @dataclass(frozen=True, slots=True)
-class RandomSearch:
+class RandomSearch(Strategy):
     """Every member trains from the first step to the last with hyperparameters drawn from the priors.
 
     The baseline to compare with, at the same number of steps. A trial that breaks is tried again from where
@@ -62,33 +61,14 @@ class RandomSearch:
         return self.members
 
     @property
-    def synchronous(self) -> bool:
-        """Nobody waits."""
-        return False
-
-    @property
-    def exclusive(self) -> bool:
-        """Only waiting for evaluations needs decisions one after the other."""
-        return isinstance(self.fitness, FromSuite)
-
-    @property
     def member_steps(self) -> int:
         """Steps each member spends in all."""
         return self.total_steps
 
     @property
-    def keeps(self) -> Keeps:
-        """Nothing besides what members are at and what they published."""
-        return NOTHING
-
-    @property
     def pareto(self) -> bool:
         """Yes; nothing is compared."""
         return True
-
-    def finished(self, member: Member) -> bool:
-        """Return whether the member has spent its steps."""
-        return member.spent_steps >= self.total_steps
 
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
         """Draw hyperparameters, or go on with them."""
@@ -102,7 +82,7 @@ class RandomSearch:
 
 @final
 @dataclass(frozen=True, slots=True)
-class GridSearch:
+class GridSearch(Strategy):
     """Every combination of the given values is trained by one member, from the first step to the last.
 
     Parameters that the grid does not name start as the space says: at their `initial`, else drawn. A grid may
@@ -167,24 +147,9 @@ class GridSearch:
         return len(self.points)
 
     @property
-    def synchronous(self) -> bool:
-        """Nobody waits."""
-        return False
-
-    @property
-    def exclusive(self) -> bool:
-        """Only waiting for evaluations needs decisions one after the other."""
-        return isinstance(self.fitness, FromSuite)
-
-    @property
     def member_steps(self) -> int:
         """Steps each member spends in all."""
         return self.total_steps
-
-    @property
-    def keeps(self) -> Keeps:
-        """Nothing besides what members are at and what they published."""
-        return NOTHING
 
     @property
     def pareto(self) -> bool:
@@ -202,10 +167,6 @@ class GridSearch:
         """
         for index, point in enumerate(self.points):
             _started(index, point, space, np.random.default_rng(0))
-
-    def finished(self, member: Member) -> bool:
-        """Return whether the member has spent its steps."""
-        return member.spent_steps >= self.total_steps
 
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
         """Start at the member's point of the grid, or go on.
@@ -242,5 +203,5 @@ def _started(index: int, point: JsonObject, space: Space, rng: np.random.Generat
 
 
 def _steps(member: Member, steps_per_trial: int | None, total_steps: int) -> int:
-    left = total_steps - member.spent_steps
+    left = total_steps - member.progress
     return left if steps_per_trial is None else min(steps_per_trial, left)

@@ -5,14 +5,14 @@ from typing import final
 
 from phyla.errors import ConfigurationError
 from phyla.population.checks import check_integer
-from phyla.population.decision import Decision, Start
+from phyla.population.decision import Decision, Start, Wait
 from phyla.population.exploit import facts
 from phyla.population.fitness import FitnessRule, Last
 from phyla.population.from_suite import FromSuite
 from phyla.population.keeps import Keeps
 from phyla.population.protocol import Population
-from phyla.population.starts import before, fresh, replaces, scored_trial
-from phyla.population.strategy import Context
+from phyla.population.starts import awaits_score, before, fresh, replaces, scored_trial
+from phyla.population.strategy import Context, Strategy
 from phyla.records import JsonObject, Member, Scored, TrialRecord
 from phyla.space import Scalar, Space
 
@@ -22,7 +22,7 @@ _PHASES = ("center", "one way", "the other way", "best of three")
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SingleWorkerExplore:
+class SingleWorkerExplore(Strategy):
     """One member tries its hyperparameters, then mutated one way, then the other; and goes on with the best.
 
     A cycle has four trials. The first three start from the same checkpoint, the branch, and train for
@@ -71,16 +71,6 @@ class SingleWorkerExplore:
         return 1
 
     @property
-    def synchronous(self) -> bool:
-        """Where a suite gives the fitness, each trial has to be scored before the next."""
-        return isinstance(self.fitness, FromSuite)
-
-    @property
-    def exclusive(self) -> bool:
-        """Only waiting for evaluations needs decisions one after the other."""
-        return self.synchronous
-
-    @property
     def member_steps(self) -> int:
         """Steps the member spends."""
         return self.total_steps
@@ -90,30 +80,23 @@ class SingleWorkerExplore:
         """The branch and the trials that started from it."""
         return Keeps(generations=3)
 
-    @property
-    def pareto(self) -> bool:
-        """No; the best of three is chosen by a single number."""
-        return False
-
-    def finished(self, member: Member) -> bool:
-        """Return whether the member has spent its steps."""
-        return member.spent_steps >= self.total_steps
-
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
         """Train the center, one way, the other way, or the best of the three."""
         phase = member.generation % 4
         wanted = self.exploit_steps if phase == 3 else self.explore_steps
-        steps = min(wanted, self.total_steps - member.spent_steps)
+        steps = min(wanted, self.total_steps - member.progress)
         if member.head is None:
             first = member.broken_trial is None
             params = context.space.sample(context.rng, member=member.index if first else None)
             return fresh(member, params, steps, {"decision": "start" if first else "replace"})
+        if awaits_score(member):
+            return Wait(reason={"why": "its evaluation"})
         reason: JsonObject = {"decision": "branch", "way": _PHASES[phase], **replaces(member)}
         if phase == 0:
             return _start(member.head, member.head.params, member.head, steps, reason)
-        trials = [population.trial(member.head.trial)]
+        trials = [context.history.trial(member.head.trial)]
         while len(trials) < phase:
-            trials.insert(0, before(trials[0], population))
+            trials.insert(0, before(trials[0], context.history))
         center = _scored(trials[0])
         if phase == 3:
             tried = [_scored(trial) for trial in trials]
@@ -129,7 +112,7 @@ class SingleWorkerExplore:
         # A way on which a trial was stopped, or broke twice, is gone half as far, and then half of that.
         factor = self.factor ** (0.5 ** max(member.stops, member.replacements - 1))
         params = _moved(center.params, factor, up, space, context)
-        branch = None if trials[0].parent is None else _scored(population.trial(trials[0].parent))
+        branch = None if trials[0].parent is None else _scored(context.history.trial(trials[0].parent))
         return _start(
             branch, params, center, steps, {**reason, "up": up, "changes": _changes(center.params, params)}
         )

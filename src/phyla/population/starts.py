@@ -1,7 +1,7 @@
 """What strategies start trials from: nothing, the member's own state, or an earlier trial."""
 
 from phyla.population.decision import Start, Stop
-from phyla.population.protocol import Population
+from phyla.population.protocol import History
 from phyla.records import JsonObject, Member, Scored, TrialRecord, TrialState
 
 BROKEN_AT_MOST = 3
@@ -51,17 +51,26 @@ def given_up(member: Member) -> Stop | None:
     return stopped(member) or Stop(reason={"why": "its trials broke again", "trial": member.broken_trial})
 
 
-def before(trial: TrialRecord, population: Population) -> TrialRecord:
+def awaits_score(member: Member) -> bool:
+    """Return whether a member's newest trial still waits for the suite that gives its fitness."""
+    return member.head is not None and not member.head.judged
+
+
+def before(trial: TrialRecord, history: History) -> TrialRecord:
     """Return the true ancestor of a trial that has one: what its member had completed before."""
     ancestor = trial.parent if trial.jump_from is None else trial.jump_from
     assert ancestor is not None
-    return population.trial(ancestor)
+    return history.trial(ancestor)
 
 
 def scored_trial(trial: TrialRecord) -> Scored | None:
-    """Return a completed trial as a decision may start from it; None if it has not completed."""
+    """Return a completed trial as a decision may start from it; None if it has not completed.
+
+    Its progress is the age of its weights, as if its member had trained them itself.
+    """
     if trial.state is not TrialState.COMPLETED or trial.checkpoint is None or trial.reached_step is None:
         return None
+    age = trial.age + max(0, trial.reached_step - trial.start_step)
     return Scored(
         trial=trial.id,
         member=trial.member,
@@ -72,4 +81,6 @@ def scored_trial(trial: TrialRecord) -> Scored | None:
         fitness=trial.fitness,
         order=trial.order,
         criteria=trial.criteria,
+        age=age,
+        progress=age,
     )

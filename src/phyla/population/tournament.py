@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import final
 
 from phyla.errors import ConfigurationError
-from phyla.population.exploit import Exploited, facts, unfit
-from phyla.population.keeps import NOTHING, Keeps
-from phyla.population.protocol import Population
+from phyla.population.exploit import Exploit, Exploited, facts, unfit
+from phyla.population.protocol import History, Population, ranked
 from phyla.population.strategy import Context
 from phyla.records import JsonObject, Member, Scored
 from phyla.significance import welch
@@ -16,22 +15,12 @@ from phyla.significance import welch
 
 @final
 @dataclass(frozen=True, slots=True)
-class BinaryTournament:
+class BinaryTournament(Exploit):
     """A member is compared with one other, drawn uniformly, and copies it if that is strictly better.
 
     Others without a score are drawn, too; then nothing is copied. Source: Jaderberg et al. 2017, section 4.1.1
     (binary tournament).
     """
-
-    @property
-    def keeps(self) -> Keeps:
-        """Nothing besides what members are at and what they published."""
-        return NOTHING
-
-    @property
-    def pareto(self) -> bool:
-        """No; it compares single numbers."""
-        return False
 
     def choose(self, member: Member, population: Population, context: Context) -> Exploited:
         """Decide about one member."""
@@ -39,7 +28,7 @@ class BinaryTournament:
         mine = member.published
         if mine is None or mine.order is None:
             return Exploited(donor=None, reason={**reason, "why": "it has no score yet"})
-        other = _opponent(member, population, context)
+        other = opponent_of(member, population, context)
         if other is None:
             return Exploited(donor=None, reason={**reason, "why": "it is the only member"})
         theirs = other.published
@@ -53,7 +42,7 @@ class BinaryTournament:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TTest:
+class TTest(Exploit):
     """A member is compared with one other, drawn uniformly, and copies it if that is significantly better.
 
     Compared are the last scores of both, one per trial, as far back as the member trained its weights itself,
@@ -85,23 +74,13 @@ class TTest:
                 f"TTest(alpha={self.alpha!r}): a level of significance lies between 0 and 1, as in 0.05"
             )
 
-    @property
-    def keeps(self) -> Keeps:
-        """Nothing besides what members are at and what they published."""
-        return NOTHING
-
-    @property
-    def pareto(self) -> bool:
-        """No; it compares single numbers."""
-        return False
-
     def choose(self, member: Member, population: Population, context: Context) -> Exploited:
         """Decide about one member."""
         reason: JsonObject = {"rule": "t-test", "window": self.window, "alpha": self.alpha}
         mine = member.published
         if mine is None or mine.order is None:
             return Exploited(donor=None, reason={**reason, "why": "it has no score yet"})
-        other = _opponent(member, population, context)
+        other = opponent_of(member, population, context)
         if other is None:
             return Exploited(donor=None, reason={**reason, "why": "it is the only member"})
         theirs = other.published
@@ -113,7 +92,7 @@ class TTest:
             return Exploited(
                 donor=theirs, reason={**reason, "own": facts(mine), "donor": facts(theirs), "why": unfit(mine)}
             )
-        first, second = _scores(theirs, population, self.window), _scores(mine, population, self.window)
+        first, second = _scores(theirs, context.history, self.window), _scores(mine, context.history, self.window)
         met: JsonObject = {**reason, "own": facts(mine), "opponent": facts(theirs)}
         met = {**met, "own_scores": len(second), "opponent_scores": len(first)}
         if min(len(first), len(second)) < 2:
@@ -129,10 +108,10 @@ class TTest:
 
 @final
 @dataclass(frozen=True, slots=True)
-class WinnerTakesAll:
+class WinnerTakesAll(Exploit):
     """Every member but the best copies the best.
 
-    With `PBT(synchronous=True)` it is the winner-takes-all of learned_optimization's population based
+    With `PBT(quorum=1.0)` it is the winner-takes-all of learned_optimization's population based
     training: after every trial all members go on from the single best, with hyperparameters of their own. Give
     `fitness=MeanOfLast(k)` to compare means of the scores within a trial instead of the last one.
 
@@ -140,25 +119,15 @@ class WinnerTakesAll:
     population mutators.
     """
 
-    @property
-    def keeps(self) -> Keeps:
-        """Nothing besides what members are at and what they published."""
-        return NOTHING
-
-    @property
-    def pareto(self) -> bool:
-        """No; it compares single numbers."""
-        return False
-
     def choose(self, member: Member, population: Population, context: Context) -> Exploited:
         """Decide about one member."""
         mine = member.published
-        scored = population.scored()
-        reason: JsonObject = {"rule": "winner-takes-all", "of": scored}
+        scores = ranked(population)
+        reason: JsonObject = {"rule": "winner-takes-all", "of": len(scores)}
         if mine is None or mine.order is None:
             return Exploited(donor=None, reason={**reason, "why": "it has no score yet"})
-        best = population.at_rank(0).published
-        if best is None or not best.can_donate or best.order is None or best.order <= mine.order:
+        best = scores[0]
+        if not best.can_donate or best.order is None or best.order <= mine.order:
             return Exploited(donor=None, reason={**reason, "own": facts(mine), "why": "nobody is better"})
         return Exploited(donor=best, reason={**reason, "own": facts(mine), "donor": facts(best)})
 
@@ -178,29 +147,18 @@ def _moments(values: Sequence[float]) -> tuple[float, float]:
     return mean, math.sqrt(variance / len(values))
 
 
-def _opponent(member: Member, population: Population, context: Context) -> Member | None:
-    if population.size < 2:
-        return None
-    drawn = int(context.rng.integers(population.size - 1))
-    opponent = population.member(drawn + (drawn >= member.index))
-    if not opponent.retired:
-        return opponent
-    for other in context.rng.permutation(population.size - 1):
-        opponent = population.member(int(other) + int(other >= member.index))
-        if not opponent.retired:
-            return opponent
-    return None
+def opponent_of(member: Member, population: Population, context: Context) -> Member | None:
+    """Draw one of the other members uniformly; None if there are none."""
+    others = [other for other in population if other.index != member.index]
+    return others[int(context.rng.integers(len(others)))] if others else None
 
 
-def _scores(scored: Scored, population: Population, window: int) -> list[float]:
-    """Return the last finite sort keys of trials that trained these weights, newest first.
-
-    `Member.recent` would not do: in a synchronous study it is ahead of what is published.
-    """
+def _scores(scored: Scored, history: History, window: int) -> list[float]:
+    """Return the last finite sort keys of trials that trained these weights, newest first."""
     found: list[float] = [] if scored.order is None else [scored.order]
-    trial = population.trial(scored.trial)
+    trial = history.trial(scored.trial)
     while len(found) < window and trial.jump_from is None and trial.parent is not None:
-        trial = population.trial(trial.parent)
+        trial = history.trial(trial.parent)
         if trial.order is not None and math.isfinite(trial.order):
             found.append(trial.order)
     return found

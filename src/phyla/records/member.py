@@ -14,7 +14,6 @@ class MemberState(StrEnum):
 
     READY = "ready"
     RUNNING = "running"
-    WAITING = "waiting"
     DONE = "done"
 
 
@@ -29,14 +28,18 @@ class Scored:
         member: the member whose trial it is.
         checkpoint: name of the checkpoint the fitness was measured on.
         index: place within that checkpoint, for one that holds several models; else 0.
-        step: age of the weights.
+        step: step of the weights, as training counts it.
         params: the trial's hyperparameters.
         fitness: the number as measured; None while there is none.
         order: sort key, higher is better; -inf for nan, infinities and infeasible trials; None while there is no
             fitness.
-        measurements: how many times it was measured; `fitness` is their mean.
+        measurements: how many times it was measured; `fitness` is their mean. 0 while its evaluation is awaited;
+            without a fitness and above 0 its evaluation failed for good.
         stderr: standard error of the fitness; None where it is not known.
         criteria: the metrics that the fitness was made of; None where the fitness is the metric.
+        age: age of the weights: steps trained in this study along their lineage. Weights that were imported
+            have age 0, whatever step they are at.
+        progress: the member's progress when the trial completed.
     """
 
     trial: int
@@ -50,6 +53,8 @@ class Scored:
     measurements: int = 1
     stderr: float | None = None
     criteria: Criteria | None = None
+    age: int = 0
+    progress: int = 0
 
     @property
     def orders(self) -> tuple[float, ...]:
@@ -57,6 +62,11 @@ class Scored:
         if self.criteria is not None and self.criteria.orders:
             return self.criteria.orders
         return () if self.order is None else (self.order,)
+
+    @property
+    def judged(self) -> bool:
+        """Whether its evaluation is not awaited any more."""
+        return self.measurements > 0
 
     @property
     def can_donate(self) -> bool:
@@ -73,55 +83,52 @@ class Member:
     Attributes:
         study: id of the study.
         index: 0 .. the study's population_size - 1.
-        state: ready for a decision, running (or queued for a retry), waiting, or done.
-        spent_steps: steps of its completed trials, after `joined_steps`; never decreases.
+        state: ready for a decision, running (or queued for a retry), or done.
+        progress: its clock, in steps. It grows by the steps of each completed trial; when the member took over
+            weights that were older, it first jumps to their age. It never decreases.
         generation: number of its completed trials, after `joined_generation`.
-        decided_steps: `spent_steps` when it last took over somebody's state, or 0.
-        spent_s: seconds that its completed trials took, each from the claim of the attempt that completed it to
-            its completion, by the store's clock; never decreases.
-        decided_s: `spent_s` when it last took over somebody's state, or 0.
+        decided_at: `progress` at which its last trial that took over a state, or explored, started; or 0.
         head: its last completed trial, the one it continues from.
-        published: what the population sees of it; in synchronous studies it lags behind `head`.
-        recent: its last fitness values since it last took over somebody's weights, oldest first.
+        states: what others may see of it: its last completed trials, newest first.
+        best: where the strategy keeps elites, the best state with a finite score of those that it published
+            before `states`. A strategy sees the best of all that it published.
         current_trial: id of its running or queued trial.
         broken_trial: id of the broken or stopped trial that the next decision replaces.
         replacements: broken and stopped trials replaced at this generation.
         stops: how many of these were stopped early by a rule.
         measures_left: how many more times its head is to be measured before the next decision.
         slot: where its last trial ran, as `host:slot`; a worker there may still hold its weights.
-        wait_generation: waits until every active member reached this generation.
-        wait_until: waits until this time.
-        wait_reason: what it waits for, in words.
         retired: it was taken out when the population shrank, and is done for good; it has no head any more.
-        joined_steps: of a member that joined later: the `spent_steps` it was given then, none of which it trained.
+        joined_steps: of a member that joined later: the `progress` it was given then, none of which it trained.
         joined_generation: the same for `generation`.
     """
 
     study: int
     index: int
     state: MemberState
-    spent_steps: int = 0
+    progress: int = 0
     generation: int = 0
-    decided_steps: int = 0
+    decided_at: int = 0
     head: Scored | None = None
-    published: Scored | None = None
-    recent: tuple[float, ...] = ()
+    states: tuple[Scored, ...] = ()
+    best: Scored | None = None
     current_trial: int | None = None
     broken_trial: int | None = None
     replacements: int = 0
     measures_left: int = 0
     slot: str | None = None
-    wait_generation: int | None = None
-    wait_until: float | None = None
-    wait_reason: str | None = None
     stops: int = 0
     retired: bool = False
     joined_steps: int = 0
     joined_generation: int = 0
-    spent_s: float = 0.0
-    decided_s: float = 0.0
 
     @property
-    def trained_steps(self) -> int:
-        """Steps that it trained itself."""
-        return self.spent_steps - self.joined_steps
+    def given_up(self) -> bool:
+        """Whether it ended because its trials broke again and again; once the study is resumed it tries again."""
+        ended = self.state is MemberState.DONE and not self.retired
+        return ended and self.broken_trial is not None and not self.stops
+
+    @property
+    def published(self) -> Scored | None:
+        """Its newest state that does not wait for its evaluation, or None."""
+        return next((state for state in self.states if state.judged), None)

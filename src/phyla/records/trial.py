@@ -51,9 +51,9 @@ class TrialRecord:
         params_from: trial whose hyperparameters it took or derived its own from.
         replaces: broken trial that it replaces.
         params: flat hyperparameters.
-        start_step: age of the weights at the start.
-        end_step: age it is asked to reach.
-        reached_step: age it reached; None until it completes.
+        start_step: step of the weights at the start, as training counts it.
+        end_step: step it is asked to reach.
+        reached_step: step it reached; None until it completes.
         seed: seed for the training code, in [0, 2**31).
         token: newest fencing token; the number of claims so far.
         failures: attempts that failed (a preemption is none).
@@ -74,6 +74,7 @@ class TrialRecord:
         stop_reason: why a rule stopped it early, as data; None unless one did. It is then cancelled.
         origin: of an import, the directory or file that it was imported from; else None.
         criteria: the metrics that the fitness was made of; None where the fitness is the metric.
+        age: age of the weights at the start: steps trained in this study along their lineage.
     """
 
     id: int
@@ -112,6 +113,7 @@ class TrialRecord:
     stop_reason: JsonObject | None = None
     origin: str | None = None
     criteria: Criteria | None = None
+    age: int = 0
 
     def check_progress(self, step: int) -> None:
         """Refuse progress at a step that this trial does not train to.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from phyla.population import describe
-from phyla.records import Json, MemberState, TrialRecord, TrialState
+from phyla.records import Json, TrialRecord, TrialState
 from phyla.report.data import StudyData, finite_fitness
 from phyla.report.evaluation import EvaluationData
 from phyla.report.evaluation_page import evaluation_sections
@@ -211,8 +211,6 @@ def _members(data: StudyData) -> str:
         last = trials[-1] if trials else None
         elite = elites.get(index)
         state = member.state.value if member else ""
-        if member and member.state is MemberState.WAITING and member.wait_reason:
-            state += f" for {member.wait_reason}"
         spent = max((data.spent[trial.id].end or 0 for trial in done), default=0)
         finite = bool(done) and finite_fitness(done[-1]) is not None
         decision = describe(last.reason) if last else ""

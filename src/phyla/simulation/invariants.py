@@ -70,9 +70,9 @@ class Invariants:
         """
         for index in range(view.size):
             member = view.member(index)
-            if member.spent_steps != self._spent[index]:
+            if member.progress < self._spent[index]:
                 raise MachineDefect(
-                    f"member {index} completed {self._spent[index]} steps, and {member.spent_steps} are counted"
+                    f"member {index} completed {self._spent[index]} steps, and only {member.progress} are counted"
                 )
-        if view.has_unfinished_trials():
+        if view.unfinished():
             raise MachineDefect("the study completed, and there are unfinished trials")

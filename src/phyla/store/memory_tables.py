@@ -1,7 +1,6 @@
 """What the store in memory keeps, as rows with the indexes that its questions need."""
 
 import threading
-from functools import cached_property
 from typing import Any, TypeAlias, final
 
 from phyla.records import (
@@ -19,7 +18,6 @@ from phyla.records import (
     MemberState,
     Report,
     RunRecord,
-    Scored,
     Seen,
     SeenState,
     StudyRecord,
@@ -60,71 +58,24 @@ class Tables:
     """What is kept of one study, and the indexes that its questions need."""
 
     def __init__(self, study: int, population_size: int) -> None:
-        self.ranked = Order[int]()
-        self.ready = Order[int]()
-        self.ready_by_slot = Groups[int]()
-        self.active = Groups[int]()
-        self.waiting = Groups[int]()
-        self.awaited = Groups[int]()
-        self.members: Table[int, Member] = Table(self._follow_member)
-        for index in range(population_size):
-            self.members[index] = Member(study=study, index=index, state=MemberState.READY)
+        self.members = {
+            index: Member(study=study, index=index, state=MemberState.READY) for index in range(population_size)
+        }
         self.by_state = Groups[int]()
         self.finite = Groups[int]()
+        self.scored = Groups[int]()
         self.trials: Table[int, TrialRecord] = Table(self._follow_trial)
         self.running = Groups[tuple[int, int]]()
         self.expiry = Order[tuple[int, int]]()
         self.attempts: Table[tuple[int, int], Attempt] = Table(self._follow_attempt)
         self.in_state = Groups[str]()
         self.checkpoints: Table[str, Checkpoint] = Table(self._follow_checkpoint)
-        self.best_elites = Order[int]()
-        self.elites: Table[int, Scored | None] = Table(self._follow_elite)
         self.reports: dict[tuple[int, int], list[Report]] = {}
         self.marks: dict[tuple[int, int, int], float] = {}
         self.last_completed: dict[str, float] = {}
 
-    @cached_property
-    def aged(self) -> Order[int]:
-        """Members that published a score, by the age of its weights and the score."""
-        return self.members.order(_age)
-
-    @cached_property
-    def scored(self) -> Order[int]:
-        """Trials with a score, by generation and score."""
-        return self.trials.order(_score)
-
     # Written out, since they are called several times in each transaction. None stands for a row that is not
     # there, and for the value of a row that an index does not have.
-
-    def _follow_member(self, index: int, old: Member | None, new: Member | None) -> None:
-        old, new = old or _NOBODY, new or _NOBODY
-        before: Any = old.published and old.published.order
-        after: Any = new.published and new.published.order
-        if before != after:
-            self.ranked.move(index, before, after)
-        was, now = old.state, new.state
-        before = None if was is MemberState.DONE else old.generation
-        after = None if now is MemberState.DONE else new.generation
-        if before != after:
-            self.active.move(index, before, after)
-        if was is MemberState.READY or now is MemberState.READY:
-            before = old.spent_steps if was is MemberState.READY else None
-            after = new.spent_steps if now is MemberState.READY else None
-            if before != after:
-                self.ready.move(index, before, after)
-            before = old.slot if was is MemberState.READY else None
-            after = new.slot if now is MemberState.READY else None
-            if before != after:
-                self.ready_by_slot.move(index, before, after)
-        if was is MemberState.WAITING or now is MemberState.WAITING:
-            before = was if was is MemberState.WAITING else None
-            after = now if now is MemberState.WAITING else None
-            if before != after:
-                self.waiting.move(index, before, after)
-            before = before and old.wait_generation
-            after = after and new.wait_generation
-            if before != after:
-                self.awaited.move(index, before, after)
 
     def _follow_trial(self, trial: int, old: TrialRecord | None, new: TrialRecord | None) -> None:
         was = None if old is None or old.state is TrialState.COMPLETED else old.state
@@ -136,6 +87,9 @@ class Tables:
         after = new.checkpoint if new is not None and _is_finite(new) else None
         if before != after:
             self.finite.move(trial, before, after)
+        scored_before, scored_after = _scored_in(old), _scored_in(new)
+        if scored_before != scored_after:
+            self.scored.move(trial, scored_before, scored_after)
 
     def _follow_attempt(self, key: tuple[int, int], old: Attempt | None, new: Attempt | None) -> None:
         was = old if old is not None and old.state is AttemptState.RUNNING else None
@@ -155,25 +109,12 @@ class Tables:
         if before is not after:
             self.in_state.move(name, before, after)
 
-    def _follow_elite(self, member: int, old: Scored | None, new: Scored | None) -> None:
-        before = None if old is None else old.order or 0.0
-        after = None if new is None else new.order or 0.0
-        if before != after:
-            self.best_elites.move(member, before, after)
 
-
-_NOBODY = Member(study=0, index=-1, state=MemberState.DONE)
-
-
-def _age(member: Member) -> tuple[int, float] | None:
-    published = member.published
-    return None if published is None or published.order is None else (published.step, published.order)
-
-
-def _score(trial: TrialRecord) -> tuple[int, float] | None:
-    if trial.state is not TrialState.COMPLETED or trial.kind is not TrialKind.TRAIN or trial.order is None:
+def _scored_in(trial: TrialRecord | None) -> int | None:
+    """Return the generation of a result that has a fitness."""
+    if trial is None or trial.state is not TrialState.COMPLETED or trial.kind is not TrialKind.TRAIN:
         return None
-    return trial.generation, trial.order
+    return None if trial.order is None else trial.generation
 
 
 def _is_finite(trial: TrialRecord) -> bool:
@@ -196,9 +137,8 @@ class Ledger:
         self.best = Groups[int]()
         self.queued = Groups[int]()
         self.awaited = Groups[int]()
-        self.unscored = Groups[int]()
         self.groups: Table[int, Group] = Table(
-            follow_with(_of_group, self.on_seen, self.best, self.queued, self.awaited, self.unscored)
+            follow_with(_of_group, self.on_seen, self.best, self.queued, self.awaited)
         )
         self.in_group = Groups[int]()
         self.pending = Order[int]()
@@ -227,9 +167,8 @@ def _of_seen(seen: Seen) -> tuple[object, ...]:
 def _of_group(group: Group) -> tuple[object, ...]:
     best = group.run if group.best else None
     if group.state is not GroupState.QUEUED:
-        return group.seen, best, None, None, None
-    unscored = (group.study, group.member) if group.replicate == 0 else None
-    return group.seen, best, group.run, (group.study, group.trial is None), unscored
+        return group.seen, best, None, None
+    return group.seen, best, group.run, group.study
 
 
 def _of_task(task: EvalTaskRecord) -> tuple[object, ...]:

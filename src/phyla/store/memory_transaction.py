@@ -1,8 +1,7 @@
 """A transaction on a study in memory: what can be asked, and how commands are applied."""
 
 import heapq
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Self, cast, final
 
@@ -12,9 +11,7 @@ from phyla.records import (
     Checkpoint,
     CheckpointState,
     Member,
-    MemberState,
     Report,
-    Scored,
     StudyRecord,
     TrialKind,
     TrialRecord,
@@ -82,58 +79,10 @@ class MemoryTransaction:
         """Return all members by index."""
         return list(self.tables.members.values())
 
-    def scored(self) -> int:
-        """Return how many members have a published fitness."""
-        return len(self.tables.ranked)
-
-    def rank(self, member: Member) -> int:
-        """Return how many members rank before this one."""
-        return self.tables.ranked.above(*_rank_key(member))
-
-    def at_rank(self, rank: int) -> Member:
-        """Return the member at a rank."""
-        return self.tables.members[self.tables.ranked[-1 - rank][1]]
-
-    def vectors(self) -> Sequence[tuple[int, tuple[float, ...]]]:
-        """Return index and sort keys of the members that may donate."""
-        members = self.tables.members.values()
-        return [(m.index, m.published.orders) for m in members if m.published and m.published.can_donate]
-
-    def elite(self, index: int) -> Scored | None:
-        """Return the elite of a member, or None."""
-        return self.tables.elites.get(index)
-
-    def elites(self) -> int:
-        """Return how many members have an elite."""
-        return len(self.tables.best_elites)
-
-    def elite_at_rank(self, rank: int) -> Scored:
-        """Return the elite at a rank."""
-        elite = self.tables.elites[self.tables.best_elites[-1 - rank][1]]
-        assert elite is not None
-        return elite
-
-    def ranked_elites(self) -> Sequence[Scored]:
-        """Return all elites, best first."""
-        return [self.elite_at_rank(rank) for rank in range(self.elites())]
-
-    def lowest_generation(self) -> int | None:
-        """Return the lowest generation of members that are not done."""
-        return min(self.tables.active.values(), default=None)
-
-    def most_spent(self) -> int | None:
-        """Return the most steps that a ready member has spent."""
-        ready = self.tables.ready
-        return ready[-1][0] if len(ready) else None
-
-    def next_ready(self, slot: str) -> Member | None:
-        """Return the ready member to decide about next."""
-        ready = self.tables.ready
-        if not len(ready):
-            return None
-        least, index = ready[0]
-        here = [i for i in self.tables.ready_by_slot.of(slot) if self.tables.members[i].spent_steps == least]
-        return self.tables.members[min(here, default=index)]
+    def locked_ready(self, seen: Member) -> Member | None:
+        """Return a ready member that has not changed since it was seen, else None."""
+        member = self.tables.members[seen.index]
+        return member if member == seen else None
 
     def next_pending(self) -> TrialRecord | None:
         """Return the pending trial with the lowest id."""
@@ -182,50 +131,9 @@ class MemoryTransaction:
         found = [*self.tables.by_state.of(TrialState.RUNNING), *self.tables.by_state.of(TrialState.PENDING)]
         return [self.tables.trials[key] for key in sorted(found)]
 
-    def scored_in(self, generation: int) -> int:
-        """Return how many completed trials of a generation have a fitness."""
-        scored = self.tables.scored
-        return scored.before((generation + 1,)) - scored.before((generation,))
-
-    def ahead(self, generation: int, order: float) -> tuple[int, int]:
-        """Return how many completed trials of a generation are better, and how many equal."""
-        scored = self.tables.scored
-        end = scored.before((generation + 1,))
-        better = end - scored.before((generation, math.nextafter(order, math.inf)))
-        return better, end - better - scored.before((generation, order))
-
-    def orders(self, generation: int, rank: int, count: int) -> Sequence[float]:
-        """Return sort keys of the completed trials of a generation that have a fitness, best first."""
-        scored = self.tables.scored
-        first, end = scored.before((generation,)), scored.before((generation + 1,))
-        return [scored[at][0][1] for at in range(end - 1 - rank, max(first, end - rank - count) - 1, -1)]
-
-    def next_age(self, after: int) -> int | None:
-        """Return the lowest age above one, in steps, of weights with a published fitness."""
-        place = self.tables.aged.before((after + 1,))
-        return self.tables.aged[place][0][0] if place < len(self.tables.aged) else None
-
-    def rank_among(self, ages: tuple[int, int], order: float, member: int) -> int:
-        """Return how many members on weights of an age rank before a place."""
-        aged = self.tables.aged
-        return sum(aged.above((age, order), member) - len(aged) + end for age, _, end in self._ages(ages))
-
-    def at_rank_among(self, ages: tuple[int, int], rank: int) -> tuple[float, int]:
-        """Return sort key and index of the member at a rank among those on weights of an age."""
-        aged = self.tables.aged
-        spans = [(first, end) for _, first, end in self._ages(ages)]
-        if len(spans) == 1:
-            # They are sorted already.
-            (_, order), member = aged[spans[0][1] - 1 - rank]
-            return order, member
-        return sorted((aged[at][0][1], aged[at][1]) for span in spans for at in range(*span))[-1 - rank]
-
-    def _ages(self, ages: tuple[int, int]) -> Iterator[tuple[int, int, int]]:
-        """Iterate over (age, first, end): between which places in their order the members of an age are."""
-        age = self.next_age(ages[0] - 1)
-        while age is not None and age <= ages[1]:
-            yield age, self.tables.aged.before((age,)), self.tables.aged.before((age + 1,))
-            age = self.next_age(age)
+    def results(self, generation: int) -> Sequence[TrialRecord]:
+        """Return the completed training trials of a generation that have a fitness, by id."""
+        return [self.tables.trials[key] for key in sorted(self.tables.scored.of(generation))]
 
     def attempt(self, trial_id: int, token: int) -> Attempt | None:
         """Return one attempt."""
@@ -290,12 +198,7 @@ class MemoryTransaction:
         """Return names that members and unfinished trials refer to."""
         held: set[str | None] = set()
         for member in self.tables.members.values():
-            head, published = member.head, member.published
-            if head is not None:
-                held.add(head.checkpoint)
-            if published is not None and published is not head:
-                held.add(published.checkpoint)
-        held.update(elite.checkpoint for elite in self.tables.elites.values() if elite is not None)
+            held.update(one.checkpoint for one in (member.head, member.best, *member.states) if one is not None)
         for trial in self._unfinished():
             held.update((trial.parent_checkpoint, trial.progress))
         ledger = self._memory.ledger
@@ -315,15 +218,14 @@ class MemoryTransaction:
         return [trials[trial] for _, trial in heapq.nsmallest(count, ranked)]
 
     def broken_in_a_row(self) -> int:
-        """Return how many trials failed since the last one completed and the study was last resumed."""
+        """Return how many trials failed in a row, see `View.broken_in_a_row`."""
         resumed = self.study().resumed_at
         last = max(self.tables.last_completed.get("at", NEVER), NEVER if resumed is None else resumed)
         failed = [self.tables.trials[trial] for trial in self.tables.by_state.of(TrialState.FAILED)]
-        return sum((t.ended_at or 0.0) > last for t in failed)
-
-    def has_unfinished_trials(self) -> bool:
-        """Return whether any trial is running or pending."""
-        return any(self.tables.by_state.count(state) for state in UNFINISHED)
+        given_up = set[int]()
+        if "at" in self.tables.last_completed:
+            given_up = {index for index, one in self.tables.members.items() if one.given_up}
+        return sum((t.ended_at or 0.0) > last for t in failed if t.member not in given_up)
 
     def _unfinished(self) -> list[TrialRecord]:
         return [self.tables.trials[trial] for state in UNFINISHED for trial in self.tables.by_state.of(state)]
@@ -336,31 +238,9 @@ class MemoryTransaction:
         own = next((run.id for run in ledger.runs.values() if run.study == self._id and run.name == name), None)
         return None if own is None else MemoryEvaluation(ledger, own, self._now, self)
 
-    def unscored(self, member: int) -> int:
-        """Return how many checkpoints of a member wait for their fitness."""
-        return self._memory.ledger.unscored.count((self._id, member))
-
-    def awaited_groups(self, *, fitness: bool) -> int:
+    def awaited_groups(self) -> int:
         """Return how many of the study's own groups are queued."""
-        awaited = self._memory.ledger.awaited
-        return awaited.count((self._id, False)) + (0 if fitness else awaited.count((self._id, True)))
-
-    def has_waiting(self) -> bool:
-        """Return whether any member waits."""
-        return self.tables.waiting.count(MemberState.WAITING) > 0
-
-    def waiting_generation(self) -> int | None:
-        """Return the lowest generation any member waits for."""
-        return min(self.tables.awaited.values(), default=None)
-
-    def next_wait_until(self) -> float | None:
-        """Return the earliest time any member waits for."""
-        waited = (self.tables.members[index].wait_until for index in self.tables.waiting.of(MemberState.WAITING))
-        return min((t for t in waited if t is not None), default=None)
-
-    def active_members(self) -> int:
-        """Return how many members are not done."""
-        return sum(self.tables.active.count(generation) for generation in self.tables.active.values())
+        return self._memory.ledger.awaited.count(self._id)
 
     def reports(self, trial: int, token: int | None = None) -> Sequence[Report]:
         """Return what a trial reported, in order."""
@@ -412,12 +292,6 @@ class MemoryTransaction:
 
 
 _creation = attrgetter("created_at", "trial", "name")
-
-
-def _rank_key(member: Member) -> tuple[float, int]:
-    published = member.published
-    order = published.order if published and published.order is not None else NEVER
-    return order, member.index
 
 
 def _is_result(trial: TrialRecord) -> bool:

@@ -12,19 +12,15 @@ from phyla.machine import (
     InsertTrial,
     MarkDeleting,
     ParentGone,
-    PublishAll,
-    RaiseElites,
     RenewAttempts,
     SetCheckpointState,
     SetConfig,
-    SetElite,
     SetStrategyState,
     SetStudyState,
     SetTally,
     TakeCheckpoint,
     UpdateMember,
     UpdateTrial,
-    WakeMembers,
 )
 from phyla.records import CheckpointState, MemberState, TrialState, replace
 from phyla.store.memory_tables import NEVER
@@ -77,8 +73,7 @@ def _insert_member(tx: "MemoryTransaction", command: InsertMember) -> None:
 def retry_given_up(tx: "MemoryTransaction") -> None:
     """Make members ready that were given up for broken trials, as if none had broken yet."""
     for member in tx.members():
-        done = member.state is MemberState.DONE and not member.retired
-        if done and member.broken_trial is not None and not member.stops:
+        if member.given_up:
             again = replace(member, state=MemberState.READY, replacements=0)
             tx.changes.set(tx.tables.members, member.index, again)
 
@@ -89,42 +84,6 @@ def _set_config(tx: "MemoryTransaction", command: SetConfig) -> None:
         if member.state is MemberState.DONE and not member.retired:
             tx.changes.set(tx.tables.members, member.index, replace(member, state=MemberState.READY))
     tx.set_study(replace(tx.study(), config=command.config))
-
-
-def _wake_members(tx: "MemoryTransaction", command: WakeMembers) -> None:
-    for index in sorted(tx.tables.waiting.of(MemberState.WAITING)):
-        member = tx.tables.members[index]
-        if command.now is not None:
-            due = member.wait_until is not None and member.wait_until <= command.now
-        elif member.wait_generation is not None:
-            due = command.generation is not None and member.wait_generation <= command.generation
-        else:
-            due = command.completed and member.wait_until is None
-        if due:
-            awake = replace(
-                member, state=MemberState.READY, wait_generation=None, wait_until=None, wait_reason=None
-            )
-            tx.changes.set(tx.tables.members, index, awake)
-
-
-def _publish_all(tx: "MemoryTransaction", _command: PublishAll) -> None:
-    for member in tx.members():
-        if member.head is None or member.head.order is not None:
-            tx.changes.set(tx.tables.members, member.index, replace(member, published=member.head))
-
-
-def _raise_elites(tx: "MemoryTransaction", command: RaiseElites) -> None:
-    for member in tx.members() if command.member is None else [tx.member(command.member)]:
-        published, elite = member.published, tx.elite(member.index)
-        if published is None or not published.can_donate:
-            continue
-        same = elite is not None and elite.checkpoint == published.checkpoint
-        if elite is None or same or (published.order or 0.0) > (elite.order or 0.0):
-            tx.changes.set(tx.tables.elites, member.index, published)
-
-
-def _set_elite(tx: "MemoryTransaction", command: SetElite) -> None:
-    tx.changes.set(tx.tables.elites, command.member, command.elite)
 
 
 def _insert_checkpoint(tx: "MemoryTransaction", command: InsertCheckpoint) -> None:
@@ -181,10 +140,6 @@ WAYS: dict[type, Callable[["MemoryTransaction", Any], str | None]] = {
     UpdateMember: _update_member,
     InsertMember: _insert_member,
     SetConfig: _set_config,
-    WakeMembers: _wake_members,
-    PublishAll: _publish_all,
-    RaiseElites: _raise_elites,
-    SetElite: _set_elite,
     InsertCheckpoint: _insert_checkpoint,
     TakeCheckpoint: _take_checkpoint,
     MarkDeleting: _mark_deleting,

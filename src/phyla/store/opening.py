@@ -6,7 +6,7 @@ from phyla.store.memory import MemoryStore
 
 
 def open_store(url: str, *, clock: Clock = system_clock) -> Store:
-    """Open a store, creating or migrating its schema as needed.
+    """Open a store, creating its schema as needed.
 
     Args:
         url: `memory://`, `sqlite:///path/to/file.db`, or `postgresql://user@host/database`. SQLite takes the

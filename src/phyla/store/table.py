@@ -113,19 +113,6 @@ class Table(dict[K, V]):
     def __init__(self, follow: Follow[K, V]) -> None:
         super().__init__()
         self._follow = follow
-        self._later: list[tuple[Callable[[V], Any], Order[K]]] = []
-
-    def order(self, value_of: Callable[[V], Any]) -> Order[K]:
-        """Return one more index, which follows from now on; so what most studies never ask for costs them nothing.
-
-        Args:
-            value_of: gives the value of a row; None where the row is not in it.
-        """
-        order = Order[K]()
-        for key, row in self.items():
-            order.move(key, None, value_of(row))
-        self._later.append((value_of, order))
-        return order
 
     def __setitem__(self, key: K, row: V) -> None:
         self.swap(key, row)
@@ -135,16 +122,12 @@ class Table(dict[K, V]):
         old = self.get(key, _ABSENT)
         dict.__setitem__(self, key, row)
         self._follow(key, None if old is _ABSENT else old, row)
-        for value_of, order in self._later:
-            order.move(key, None if old is _ABSENT else value_of(old), value_of(row))
         return old
 
     def pop(self, key: K) -> V:  # type: ignore[override]
         """Remove a row."""
         old = super().pop(key)
         self._follow(key, old, None)
-        for value_of, order in self._later:
-            order.move(key, value_of(old), None)
         return old
 
 

@@ -16,7 +16,7 @@ from phyla.errors import (
     StudyFailed,
 )
 from phyla.machine import Claimed, Ended, Failure, NoWork, Outdated
-from phyla.records import StudyState, TrialRecord
+from phyla.records import MemberState, StudyState, TrialRecord
 from phyla.study.liveness import take_back
 from phyla.study.opened import OpenedStudy
 from phyla.study.unreported import Unreported
@@ -177,4 +177,6 @@ def tell_failed(opened: OpenedStudy, trials: Sequence[Trial], error: str) -> Non
 def finished(opened: OpenedStudy) -> bool:
     """Return whether a study takes no more work: it ended, or every member is done."""
     with opened.store.reader(opened.record.id) as reader:
-        return reader.study().state is not StudyState.RUNNING or reader.active_members() == 0
+        return reader.study().state is not StudyState.RUNNING or all(
+            member.state is MemberState.DONE for member in reader.members()
+        )

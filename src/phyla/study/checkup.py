@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 LITTLE_DISK_BYTES = 1 << 30
 FSYNC_ROUNDS = 5
 SLOW_FSYNC_S = 0.05
-REQUIRED = ("numpy", "scipy", "sqlalchemy", "alembic", "blake3", "plotly", "rich", "typer")
+REQUIRED = ("numpy", "scipy", "sqlalchemy", "blake3", "plotly", "rich", "typer")
 EXTRAS = (
     ("pandas", "pandas"),
     ("psycopg", "postgres"),
@@ -303,18 +303,11 @@ def _sqlite(file: Path) -> Finding:
 def _schema(found: str | None, head: str) -> Finding:
     if found is None:
         return Finding(Verdict.OK, "store", "empty; the first run makes its tables")
-    if found < head:
-        return Finding(
-            Verdict.WARN,
-            "store",
-            f"schema {found}, this version of phyla uses {head}",
-            "any other command migrates it; stop workers of older versions first",
-        )
     return Finding(
         Verdict.FAIL,
         "store",
-        f"schema {found} is newer than {head}, the one this version of phyla knows",
-        "pip install --upgrade phyla, or name another store",
+        f"schema {found}, made by another version of phyla; this one uses {head}",
+        "open it with the version that made it, or name another store",
     )
 
 

@@ -42,7 +42,7 @@ class Plan:
             return 0
         if self.member_steps is None:
             return None
-        spent, until = member.spent_steps, self.member_steps
+        spent, until = member.progress, self.member_steps
         kind = self.strategy["plugin"]
         if kind == "phyla.strategies/replay":
             return len(self.strategy["trials"]) - member.generation

@@ -84,8 +84,8 @@ class Progress:
 
     @property
     def spent_steps(self) -> int:
-        """Steps of all members' completed trials together."""
-        return sum(member.trained_steps for member in self.members)
+        """How far all members have come, in steps, together."""
+        return sum(member.progress - member.joined_steps for member in self.members)
 
     @property
     def total_steps(self) -> int | None:
@@ -96,7 +96,7 @@ class Progress:
         if self.member_steps is None:
             return None
         return sum(
-            member.trained_steps if member.retired else self.member_steps - member.joined_steps
+            (member.progress if member.retired else self.member_steps) - member.joined_steps
             for member in self.members
         )
 

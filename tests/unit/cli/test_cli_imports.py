@@ -5,7 +5,7 @@ import resource
 import subprocess
 import sys
 
-HEAVY = {"scipy", "numpy", "alembic", "sqlalchemy", "plotly", "pandas"}
+HEAVY = {"scipy", "numpy", "sqlalchemy", "plotly", "pandas"}
 
 
 def test_no_heavy_library_is_imported() -> None:

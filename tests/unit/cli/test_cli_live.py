@@ -23,7 +23,7 @@ def member(index: int, fitness: float | None) -> Member:
             fitness=fitness,
             order=fitness,
         )
-    return Member(study=1, index=index, state=MemberState.READY, spent_steps=10, generation=1, head=head)
+    return Member(study=1, index=index, state=MemberState.READY, progress=10, generation=1, head=head)
 
 
 def progress(members: tuple[Member, ...]) -> Progress:

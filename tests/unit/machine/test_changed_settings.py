@@ -241,15 +241,15 @@ def test_what_cannot_be_found_here_ends_the_work_of_this_process_alone() -> None
     assert len(at.trials()) == 16
 
 
-@pytest.mark.parametrize("synchronous", [False, True])
-def test_who_does_not_know_the_settings_does_not_say_that_a_member_is_done(synchronous: bool) -> None:
-    old = rules(pbt(total_steps=STEPS, synchronous=synchronous))
+@pytest.mark.parametrize("quorum", [0.0, 1.0])
+def test_who_does_not_know_the_settings_does_not_say_that_a_member_is_done(quorum: float) -> None:
+    old = rules(pbt(total_steps=STEPS, quorum=quorum))
     at = work(old)
     process = at.process(old)
     running = [claim(process, f"w{index}") for index in range(4)]
     process.complete([finished(running[0])])
     assert at.states()[0] is MemberState.DONE
-    new, config = unknown(pbt(synchronous=synchronous))
+    new, config = unknown(pbt(quorum=quorum))
     at.change(new, config)
     for given in running[1:]:
         process.complete([finished(given)])
@@ -331,9 +331,9 @@ def test_members_that_were_done_wait_for_their_generation(done: int) -> None:
         ids = {row.id: (row.member, row.generation) for row in rows}
         return [(row.member, row.generation, ids.get(row.parent or 0), dict(row.params)) for row in rows]
 
-    new = rules(pbt(synchronous=True))
+    new = rules(pbt(quorum=1.0))
     longer = work(new)
-    old = rules(pbt(total_steps=2 * STEPS, synchronous=True))
+    old = rules(pbt(total_steps=2 * STEPS, quorum=1.0))
     at = work(old)
     process = at.process(old)
     for _ in range(2):
@@ -361,7 +361,7 @@ def test_more_members_and_more_steps_for_each() -> None:
     process.lose_worker(running.worker, "it died", counts=False)
     assert train_all(process).state == "completed"
     with at.store.reader(at.study) as reader:
-        assert [member.spent_steps for member in reader.members()] == [4 * STEPS] * 6
+        assert [member.progress for member in reader.members()] == [4 * STEPS] * 6
 
 
 def test_other_rungs_train_nobody_beyond_the_whole_training() -> None:
@@ -372,4 +372,4 @@ def test_other_rungs_train_nobody_beyond_the_whole_training() -> None:
     at.change(new)
     assert train_all(at.process(new)).state == "completed"
     with at.store.reader(at.study) as reader:
-        assert max(member.spent_steps for member in reader.members()) == 18
+        assert max(member.progress for member in reader.members()) == 18

@@ -131,7 +131,7 @@ def test_measuring_again_averages_every_metric() -> None:
     controller.complete([first])
     with store.transaction(simulation.study.id, exclusive=True) as tx:
         member = tx.member(trial.member)
-        tx.apply([UpdateMember(replace(member, measures_left=1, spent_steps=0))])
+        tx.apply([UpdateMember(replace(member, measures_left=1, progress=0))])
     again = controller.claim("w")[0][0].trial
     assert again.kind is TrialKind.MEASURE
     done = replace(simulation.completion(again), values={"accuracy": [2.0], "latency_ms": [6.0]}, checkpoint=None)

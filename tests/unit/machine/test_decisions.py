@@ -9,22 +9,22 @@ import pytest
 
 from phyla.errors import LeaseLost, StoreBusy
 from phyla.integrations.optuna_search import Optuna
-from phyla.machine import Claimed, Completion, Ended, Failure, Idle, Rules
+from phyla.machine import Claimed, Completion, Ended, Failure, Rules
 from phyla.population import (
     ASHA,
-    NOTHING,
     PBT,
     Context,
     Decision,
     GridSearch,
-    Last,
     Measure,
     Perturb,
     RandomSearch,
     Start,
     Stop,
+    Strategy,
     Truncation,
     Wait,
+    lowest_generation,
 )
 from phyla.records import (
     CheckpointState,
@@ -220,7 +220,7 @@ def test_a_repeated_completion_gets_the_first_answer_and_counts_once() -> None:
     assert first == again
     assert not isinstance(again, LeaseLost)
     assert again.repeated
-    assert members(simulation)[0].spent_steps == 1
+    assert members(simulation)[0].progress == 1
 
 
 def test_a_late_completion_counts_until_somebody_else_claims() -> None:
@@ -356,15 +356,11 @@ def test_retention_keeps_what_is_needed_and_stays_within_its_bound() -> None:
             assert {t.checkpoint for t in reader.best_trials(2)} <= kept | {None}
 
 
-class Scripted:
+class Scripted(Strategy):
     """A strategy of a third party that uses every kind of decision."""
 
     population_size = 3
-    synchronous = False
     exclusive = True
-    keeps = NOTHING
-    fitness = Last()
-    member_steps = None
 
     def finished(self, member: Member) -> bool:
         return member.generation >= 4
@@ -375,9 +371,9 @@ class Scripted:
             return Stop(reason={"why": "enough"}, state=count + 1)
         if member.head is not None and member.head.measurements < 3:
             return Measure(times=2, reason={"why": "noisy"}, state=count + 1)
-        lowest = population.lowest_generation()
+        lowest = lowest_generation(population)
         if lowest is not None and lowest < member.generation:
-            return Wait(generation=member.generation, reason={"why": "the others"}, state=count + 1)
+            return Wait(reason={"why": "the others"})
         return Start(
             weights=member.head,
             params=context.space.sample(context.rng),
@@ -411,28 +407,13 @@ def test_a_strategy_may_wait_measure_stop_and_keep_state(workers: int) -> None:
 def test_a_strategy_that_waits_for_ever_is_told_so() -> None:
     class Forever(Scripted):
         def decide(self, member: Member, population: Any, context: Context) -> Decision:
-            return Wait(generation=99, reason={"why": "never"})
+            return Wait(reason={"why": "never"})
 
     simulation = make(Forever())
     _, rest = simulation.controller.claim("w")
     assert isinstance(rest, Ended)
     assert rest.state is StudyState.FAILED
     assert "every member waits" in (rest.message or "")
-
-
-def test_waiting_for_a_time() -> None:
-    class Patient(Scripted):
-        def decide(self, member: Member, population: Any, context: Context) -> Decision:
-            if context.now < 1_000_010:
-                return Wait(seconds=10, reason={"why": "early"})
-            return Scripted.decide(self, member, population, context)
-
-    simulation = make(Patient())
-    _, rest = simulation.controller.claim("w")
-    assert rest == Idle(seconds=10, why="every member waits")
-    simulation.clock.now += 10
-    claim(simulation)
-    assert [m.state for m in members(simulation)].count(MemberState.RUNNING) == 1
 
 
 def test_perturbed_copies_stay_in_the_space() -> None:
@@ -447,18 +428,6 @@ def test_perturbed_copies_stay_in_the_space() -> None:
     )
     simulation.run_serially()
     assert all(SPACE.contains(trial.params) for trial in trials(simulation).values())
-
-
-def test_a_strategy_that_waits_for_what_is_already_so_is_told_so() -> None:
-    class Impatient(Scripted):
-        def decide(self, member: Member, population: Any, context: Context) -> Decision:
-            return Wait(seconds=0, reason={"why": "nothing"})
-
-    simulation = make(Impatient())
-    _, rest = simulation.controller.claim("w")
-    assert isinstance(rest, Ended)
-    assert rest.state is StudyState.FAILED
-    assert "started nothing" in (rest.message or "")
 
 
 def test_a_request_that_met_a_crowd_is_made_again() -> None:

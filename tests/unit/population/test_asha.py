@@ -77,7 +77,7 @@ def test_one_worker_halves_exactly() -> None:
     workers=st.integers(1, 12),
     name=st.sampled_from(sorted(FITNESSES)),
     failure_rate=st.sampled_from([0.0, 0.4]),
-    synchronous=st.booleans(),
+    quorum=st.sampled_from([0.0, 0.8, 1.0]),
     seed=st.integers(0, 2**20),
 )
 @settings(max_examples=150)
@@ -89,10 +89,10 @@ def test_every_study_ends_and_every_rung_holds_what_it_should(
     workers: int,
     name: str,
     failure_rate: float,
-    synchronous: bool,
+    quorum: float,
     seed: int,
 ) -> None:
-    strategy = ASHA(members, total, min(least, total), factor, synchronous=synchronous)
+    strategy = ASHA(members, total, min(least, total), factor, quorum=quorum)
     done = ran(strategy, FITNESSES[name], workers, seed, failure_rate)
     rungs = at_rungs(done)
     assert rungs[0] == members
@@ -102,7 +102,7 @@ def test_every_study_ends_and_every_rung_holds_what_it_should(
         least_promoted = min(len(completed) // factor, finite)
         promoted = rungs[rung + 1] if rung + 1 < len(rungs) else 0
         assert promoted >= least_promoted
-        assert promoted <= (least_promoted if synchronous else max(0, len(completed) - factor + 1))
+        assert promoted <= (least_promoted if quorum == 1 else max(0, len(completed) - factor + 1))
     assert len(rungs) <= len(strategy.rungs)
 
 
@@ -116,7 +116,7 @@ def test_promote_wait_or_stop() -> None:
     population = Listed([5.0], [4.0], [3.0], [math.nan], [1.0], [0.5], [], [], [])
 
     def decided(index: int) -> Any:
-        return strategy.decide(population.member(index), population, context())
+        return strategy.decide(population.member(index), population, context(history=population))
 
     running = population.add(6, 0, 0.0, None)
     population.trials[running] = replace(population.trials[running], state=TrialState.RUNNING, order=None)
@@ -132,7 +132,9 @@ def test_promote_wait_or_stop() -> None:
 
 def test_a_minimised_objective() -> None:
     population = Listed([5.0], [4.0], [3.0], objective=Minimize("loss"))
-    decisions = [ASHA(3, 9, 1).decide(member, population, context()) for member in population.slots]
+    decisions = [
+        ASHA(3, 9, 1).decide(member, population, context(history=population)) for member in population.slots
+    ]
     assert [type(one) for one in decisions] == [Stop, Stop, Start]
 
 
@@ -143,7 +145,7 @@ def test_ties_promote_no_more_than_their_share(workers: int) -> None:
 
 def test_successive_halving_is_the_same_with_any_number_of_workers() -> None:
     def facts(workers: int) -> list[tuple[int, int, str]]:
-        done = ran(ASHA(10, 12, 2, 2, synchronous=True), FITNESSES["few values"], workers)
+        done = ran(ASHA(10, 12, 2, 2, quorum=1.0), FITNESSES["few values"], workers)
         return sorted((t.member, t.generation, str(t.params)) for t in done)
 
     assert facts(1) == facts(3) == facts(10)
@@ -155,7 +157,7 @@ def test_successive_halving_is_the_same_with_any_number_of_workers() -> None:
         (lambda: ASHA(0, 1, 1), r"ASHA\(members=0\)"),
         (lambda: ASHA(1, 1, 2), "first rung may not lie beyond the last"),
         (lambda: ASHA(1, 2, 1, 1), r"ASHA\(reduction_factor=1\)"),
-        (lambda: ASHA(1, 2, 1, fitness=FromSuite("s", "m")), "use synchronous=True"),
+        (lambda: ASHA(1, 2, 1, fitness=FromSuite("s", "m")), "use quorum=1.0"),
     ],
 )
 def test_settings_that_make_no_sense(make: Callable[[], Any], message: str) -> None:

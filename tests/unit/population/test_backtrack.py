@@ -9,6 +9,7 @@ import pytest
 from phyla.errors import ConfigurationError
 from phyla.machine import Failure, Rules
 from phyla.population import PBT, Backtrack, ExploitPipeline, Keeps, Truncation
+from phyla.population.protocol import ranked_best
 from phyla.records import Maximize, TrialRecord
 from phyla.space import Float, Space
 from populations import Listed, context
@@ -26,7 +27,7 @@ def chosen(population: Listed, member: int, **settings: float) -> set[int | None
 def test_a_member_is_compared_with_the_best_of_every_path() -> None:
     # Trials 1, 2 of member 0; 3, 4 of member 1; and so on. Elites: 9 (trial 7), 8 (5), 7 (3), 6 (1).
     population = Listed([6.0, 1.0], [7.0, 7.0], [8.0, 2.0], [9.0, 6.5])
-    assert [population.elite_at_rank(rank).trial for rank in range(4)] == [7, 5, 3, 1]
+    assert [elite.trial for elite in ranked_best(population)] == [7, 5, 3, 1]
     assert chosen(population, 0) == chosen(population, 2) == {7}
     assert chosen(population, 1) == chosen(population, 3) == {None}
     assert chosen(population, 0, pool=0.5) == {7, 5}
@@ -52,7 +53,7 @@ def test_a_population_that_got_worse_as_a_whole_goes_back() -> None:
 
 def test_nan_is_no_elite_and_goes_back() -> None:
     population = Listed([float("nan")], [1.0, float("nan")])
-    assert population.elites() == 1
+    assert len(ranked_best(population)) == 1
     assert chosen(population, 0) == chosen(population, 1) == {2}
     assert chosen(Listed([float("nan")], []), 0) == chosen(Listed([1.0], []), 1) == {None}
 
@@ -74,15 +75,14 @@ def test_an_elite_whose_checkpoint_is_lost_is_forgotten() -> None:
         controller.complete([simulation.completion(claimed[0].trial)])
     (back,), _ = controller.claim("w")
     with simulation.store.reader(simulation.study.id) as reader:
-        elite = reader.elite_at_rank(0)
-        assert elite == reader.elite(0)
+        elite = reader.member(0).states[1]
         assert elite.checkpoint in reader.held_checkpoints()
     assert back.trial.parent == elite.trial
     controller.fail(
         Failure(trial=back.trial.id, token=1, error="lost", retryable=False, parent_gone=elite.checkpoint)
     )
     with simulation.store.reader(simulation.study.id) as reader:
-        assert (reader.elites(), reader.elite(0)) == (0, None)
+        assert [state.trial for state in reader.member(0).states] == [2]
     (again,), _ = controller.claim("w")
     assert again.trial.parent == 2
 

@@ -26,7 +26,7 @@ def population(*params: JsonObject) -> Listed:
     for index, flat in enumerate(params):
         member = listed.slots[index]
         assert member.published
-        listed.slots[index] = replace(member, published=replace(member.published, params=flat))
+        listed.slots[index] = replace(member, states=(replace(member.published, params=flat),))
     return listed
 
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pytest
@@ -58,28 +57,11 @@ class Judged:
                 order=found.order,
                 criteria=JudgedBy(values=values, orders=found.orders, infeasible=found.infeasible),
             )
-        return Member(study=1, index=index, state=MemberState.READY, head=published, published=published)
-
-    @property
-    def size(self) -> int:
-        return len(self.slots)
-
-    def scored(self) -> int:
-        return sum(member.published is not None for member in self.slots)
-
-    def member(self, index: int) -> Member:
-        return self.slots[index]
-
-    def vectors(self) -> Sequence[tuple[int, tuple[float, ...]]]:
-        return [(m.index, m.published.orders) for m in self.slots if m.published and m.published.can_donate]
-
-    def rank(self, member: Member) -> int:
-        worse = [m for m in self.slots if m.published and not m.published.can_donate and m.index > member.index]
-        return len(self.vectors()) + len(worse)
+        states = () if published is None else (published,)
+        return Member(study=1, index=index, state=MemberState.READY, head=published, states=states)
 
     def choose(self, rule: Exploit, member: int, seed: int = 0) -> Exploited:
-        population: Any = self
-        return rule.choose(self.slots[member], population, context(seed))
+        return rule.choose(self.slots[member], self.slots, context(seed))
 
 
 def orders(member: Member) -> tuple[float, ...]:

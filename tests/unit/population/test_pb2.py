@@ -43,7 +43,7 @@ def newest(listed: Listed) -> Scored:
 
 
 def ask(listed: Listed, seed: int = 0, space: Space = LR, rule: PB2 | None = None, **more: Any) -> Explored:
-    explored = (rule or PB2(**more)).propose(newest(listed), listed, context(seed, space=space))
+    explored = (rule or PB2(**more)).propose(newest(listed), listed, context(seed, space=space, history=listed))
     assert explored is not None
     return explored
 
@@ -112,13 +112,13 @@ def test_running_trials_keep_children_apart() -> None:
             listed.trials[running], state=TrialState.RUNNING, order=None, fitness=None, reached_step=None
         )
     source = listed.scored_trial(parent)
-    explored = PB2().propose(source, listed, context(3, space=LR))
+    explored = PB2().propose(source, listed, context(3, space=LR, history=listed))
     assert explored is not None
     model: Any = explored.facts["model"]
     assert model["pending"] == 5
     assert model["mean"] == expected["mean"]
     assert abs(float(explored.params["lr"]) - alone) > 0.1  # type: ignore[arg-type]  # lr is a number
-    apart = PB2(repeatable=True).propose(source, listed, context(3, space=LR))
+    apart = PB2(repeatable=True).propose(source, listed, context(3, space=LR, history=listed))
     assert apart is not None
     assert '"pending": 0' in json.dumps(apart.facts)
 
@@ -130,7 +130,7 @@ def test_a_trial_that_ended_at_nan_counts_as_the_worst() -> None:
         for index in range(30):
             lr = index / 29
             listed.add(0, 1, lr / 10 if lr <= edge else math.nan, parent, params={"lr": lr})
-        explored = PB2().propose(listed.scored_trial(parent), listed, context(space=LR))
+        explored = PB2().propose(listed.scored_trial(parent), listed, context(space=LR, history=listed))
         assert explored is not None
         assert "kappa" in str(explored.facts)
         return float(explored.params["lr"])  # type: ignore[arg-type]  # lr is a number
@@ -153,7 +153,7 @@ def test_it_leaves_where_trials_break_or_are_stopped(how: str) -> None:
             listed.trials[trial] = replace(
                 listed.trials[trial], order=None, fitness=None, reached_step=None, **change
             )
-    explored = PB2().propose(listed.scored_trial(parent), listed, context(space=LR))
+    explored = PB2().propose(listed.scored_trial(parent), listed, context(space=LR, history=listed))
     assert explored is not None
     assert 0.4 < float(str(explored.params["lr"])) < 0.72
 
@@ -165,7 +165,7 @@ def test_one_score_does_not_hide_the_others(score: float) -> None:
     # Whatever it is worth, and what was trained from there.
     bad = listed.add(0, 10, score, good.trial, params={"lr": 0.2})
     listed.add(0, 11, score, bad, params={"lr": 0.4})
-    explored = PB2().propose(good, listed, context(space=LR))
+    explored = PB2().propose(good, listed, context(space=LR, history=listed))
     assert explored is not None
     assert explored.params["lr"] == pytest.approx(0.7, abs=0.1)
     assert all(math.isfinite(value) for value in explored.facts["model"].values() if isinstance(value, float))  # type: ignore[union-attr]
@@ -206,7 +206,7 @@ def test_a_population_gets_further_than_by_perturbing() -> None:
             total_steps=25,
             exploit=Truncation(0.25),
             explore=explore,
-            synchronous=True,
+            quorum=1.0,
         )
         simulation = Simulation(Rules(space=space, objective=Maximize("Q"), strategy=strategy), train, seed=seed)
         simulation.run_serially()
@@ -241,7 +241,7 @@ def test_bounds_log_scales_integers_choices_and_constraints_are_respected() -> N
     used, kinds = 0, set()
     for seed in range(25):
         source = listed.scored_trial(1 + RNG(seed).integers(len(listed.trials)).item())
-        explored = PB2(resample=0.5).propose(source, listed, context(seed, space=space))
+        explored = PB2(resample=0.5).propose(source, listed, context(seed, space=space, history=listed))
         assert explored is not None
         assert space.contains(explored.params)
         assert {n for n in explored.params if explored.params[n] != source.params.get(n)} <= set(explored.changes)
@@ -249,14 +249,14 @@ def test_bounds_log_scales_integers_choices_and_constraints_are_respected() -> N
         kinds.add((source.params["kind"], explored.params["kind"]))
     assert used > 12
     assert len(kinds) == 4
-    kept = PB2(resample=0.0).propose(newest(listed), listed, context(space=space))
+    kept = PB2(resample=0.0).propose(newest(listed), listed, context(space=space, history=listed))
     assert kept is not None
     assert kept.params["kind"] == newest(listed).params["kind"]
 
 
 def test_without_a_model_the_fallback_decides_and_the_reason_says_why() -> None:
     def why(listed: Listed, source: Scored, space: Space = LR) -> str:
-        explored = PB2(fallback=Perturb()).propose(source, listed, context(space=space))
+        explored = PB2(fallback=Perturb()).propose(source, listed, context(space=space, history=listed))
         assert explored is not None
         model: Any = explored.facts["model"]
         return str(model["not_used"])

@@ -21,7 +21,7 @@ RNG = np.random.default_rng
 
 def outcome(own: Sequence[float], other: Sequence[float], **settings: Any) -> Exploited:
     population = Listed(own, other)
-    return TTest(**settings).choose(population.member(0), population, context())
+    return TTest(**settings).choose(population.member(0), population, context(history=population))
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_few_scores_keep() -> None:
     for own, other in (([], A), (A, []), ([1.0], A), (A, [99.0])):
         assert outcome(own, other).donor is None
     population = Listed(A)
-    assert TTest().choose(population.member(0), population, context()).donor is None
+    assert TTest().choose(population.member(0), population, context(history=population)).donor is None
 
 
 def test_only_the_window_and_only_ones_own_training_of_the_weights_counts() -> None:
@@ -76,13 +76,13 @@ def test_only_the_window_and_only_ones_own_training_of_the_weights_counts() -> N
     assert outcome([0.0] * 5, [9.0] * 5, window=3).reason["own_scores"] == 3
     population = Listed([0.0] * 5, [9.0] * 5)
     taken = population.add(0, 5, 9.5, parent=10, jump=5)
-    jumped = replace(population.member(0), published=population.scored_trial(taken))
-    assert TTest().choose(jumped, population, context()).reason["own_scores"] == 1
+    jumped = replace(population.member(0), states=(population.scored_trial(taken),))
+    assert TTest().choose(jumped, population, context(history=population)).reason["own_scores"] == 1
 
 
 def test_less_is_better_when_minimising() -> None:
     population = Listed(A, [a - 2 for a in A], objective=Minimize("loss"))
-    choice = TTest().choose(population.member(0), population, context())
+    choice = TTest().choose(population.member(0), population, context(history=population))
     assert choice.donor is not None
     assert choice.donor.member == 1
     line = describe({"decision": "exploit", "copied": "both", "compared": choice.reason})
@@ -100,28 +100,35 @@ def test_a_binary_tournament_copies_whoever_is_strictly_better_and_draws_uniform
     rng = RNG(0)
     drawn: Counter[int | None] = Counter()
     for _ in range(2000):
-        donor = BinaryTournament().choose(population.member(0), population, context(rng)).donor
+        donor = BinaryTournament().choose(population.member(0), population, context(rng, history=population)).donor
         drawn[donor.member if donor else None] += 1
     assert set(drawn) == {1, None}
     assert drawn[1] == pytest.approx(400, abs=60)
     lost = Counter(
         choice.donor.member
         for choice in (
-            BinaryTournament().choose(population.member(5), population, context(rng)) for _ in range(2000)
+            BinaryTournament().choose(population.member(5), population, context(rng, history=population))
+            for _ in range(2000)
         )
         if choice.donor
     )
     assert set(lost) == {0, 1, 2, 3}
     assert min(lost.values()) > 320
     for index in (4, 1):
-        assert BinaryTournament().choose(population.member(index), population, context(rng)).donor is None
+        assert (
+            BinaryTournament().choose(population.member(index), population, context(rng, history=population)).donor
+            is None
+        )
     alone = Listed([1.0])
     assert BinaryTournament().choose(alone.member(0), alone, context(rng)).donor is None
 
 
 def test_the_winner_takes_all() -> None:
     population = Listed([1.0], [3.0], [3.0], [math.nan], [])
-    donors = [WinnerTakesAll().choose(member, population, context()).donor for member in population.slots]
+    donors = [
+        WinnerTakesAll().choose(member, population, context(history=population)).donor
+        for member in population.slots
+    ]
     assert [donor.member if donor else None for donor in donors] == [2, None, None, 2, None]
     hopeless = Listed([math.nan], [math.nan])
     assert WinnerTakesAll().choose(hopeless.member(0), hopeless, context()).donor is None

@@ -61,13 +61,13 @@ def drawn_strategy(rng: np.random.Generator, size: int, trials: int) -> Strategy
                 steps_per_trial=STEPS,
                 total_steps=total,
                 exploit=EXPLOITS[int(rng.integers(len(EXPLOITS)))],
-                synchronous=kind == 2,
+                quorum=(0.0, 0.8, 1.0)[kind - 2],
                 fitness=fitness,
             )
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_the_budget_is_exact_under_any_conditions(seed: int) -> None:
+def test_the_budget_is_kept_under_any_conditions(seed: int) -> None:
     rng = np.random.default_rng(seed)
     size, trials = int(rng.integers(1, 8)), int(rng.integers(1, 12))
     strategy = drawn_strategy(rng, size, trials)
@@ -98,6 +98,7 @@ def test_the_budget_is_exact_under_any_conditions(seed: int) -> None:
         rng=rng,
     ).run()
     assert run.state == "completed", run.message
-    assert run.completed == size * trials
-    assert run.steps.kept + run.steps.abandoned == size * trials * STEPS
+    # A member that takes over longer trained weights has fewer steps left; nobody is ahead in a whole generation.
+    assert run.completed == size * trials or (strategy.quorum < 1 and run.completed < size * trials)
+    assert run.steps.kept + run.steps.abandoned == run.completed * STEPS
     assert run.seconds.total == pytest.approx((crew.workers + crew.evaluators) * run.wall_s)

@@ -85,7 +85,7 @@ def test_workers_without_a_member_wait() -> None:
 
 
 def test_a_generation_takes_as_many_rounds_as_it_needs() -> None:
-    run = simulated(pbt(3, 4, synchronous=True), 2)
+    run = simulated(pbt(3, 4, quorum=1.0), 2)
     assert run.wall_s == 4 * 2 * 30.0
     assert run.seconds.shares()["waiting"] == pytest.approx(1 / 4)
     assert simulated(pbt(3, 4), 2).wall_s == 6 * 30.0
@@ -99,7 +99,7 @@ def test_the_first_trials_load_nothing_and_all_are_saved() -> None:
 
 def test_steps_that_no_member_descends_from_were_abandoned() -> None:
     space = Space(x=Float(0.0, 1.0), initial=({"x": 0.0}, {"x": 1.0}))
-    strategy = pbt(2, 5, synchronous=True, exploit=Truncation(0.5), explore=None)
+    strategy = pbt(2, 5, quorum=1.0, exploit=Truncation(0.5), explore=None)
     run = simulated(strategy, space=space, fitness=lambda params, step, rng: float(params["x"]))
     # Member 0 takes over member 1 after its first trial; from then on they are equal.
     assert (run.steps.kept, run.steps.abandoned) == (9 * STEPS, STEPS)
@@ -140,7 +140,7 @@ def test_what_may_start_only_later_is_waited_for() -> None:
 def test_a_barrier_costs_the_mean_of_the_slowest() -> None:
     spread, generations = 0.5, 2000
     durations = Durations(trial_s=1.0, spread=spread)
-    run = simulated(pbt(2, generations, synchronous=True), 2, durations=durations)
+    run = simulated(pbt(2, generations, quorum=1.0), 2, durations=durations)
     # The mean of the larger of two log-normal draws of mean 1 is 2 Phi(spread / sqrt(2)).
     slowest = 1 + math.erf(spread / 2)
     assert run.wall_s / generations == pytest.approx(slowest, rel=0.03)
@@ -220,7 +220,7 @@ def test_a_seed_gives_the_same_run() -> None:
 
 STRATEGIES: dict[str, tuple[Strategy, int]] = {
     "pbt": (pbt(6, 12), 72),
-    "synchronous": (pbt(6, 12, synchronous=True), 72),
+    "synchronous": (pbt(6, 12, quorum=1.0), 72),
     "t-test": (pbt(6, 12, exploit=TTest()), 72),
     "backtrack": (pbt(6, 12, exploit=Backtrack()), 72),
     "initiator": (InitiatorPBT(population_size=6, steps_per_trial=STEPS, total_steps=12 * STEPS), 72),
@@ -246,7 +246,7 @@ def test_every_strategy_keeps_its_budget_whatever_happens(name: str, workers: in
     "strategy",
     [
         pbt(5, 8, fitness=FromSuite("held", "q_mean", max_lag=1, remeasure=2)),
-        pbt(5, 8, fitness=FromSuite("held", "q_mean"), synchronous=True),
+        pbt(5, 8, fitness=FromSuite("held", "q_mean"), quorum=1.0),
         InitiatorPBT(
             population_size=5, steps_per_trial=STEPS, total_steps=8 * STEPS, fitness=FromSuite("held", "q_mean")
         ),

@@ -67,7 +67,7 @@ def test_it_is_unknown_where_it_depends_on_what_comes_and_known_in_the_end(tmp_p
 
 def test_a_member_that_a_stopping_rule_ended_is_not_waited_for(tmp_path: Path) -> None:
     grid = phyla.GridSearch({"lr": [0.1, 0.2]}, total_steps=10, steps_per_trial=5)
-    ended = Member(study=1, index=0, state=MemberState.DONE, spent_steps=5, generation=1)
+    ended = Member(study=1, index=0, state=MemberState.DONE, progress=5, generation=1)
     assert Plan.of(study(tmp_path, grid).config()).trials_left(ended) == 0
 
 

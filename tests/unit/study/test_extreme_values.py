@@ -26,10 +26,9 @@ MAKERS: dict[Callable[..., Any], tuple[dict[str, Any], tuple[str, ...]]] = {
             "steps_per_trial",
             "total_steps",
             "ready_interval",
-            "ready_s",
             "burn_in",
             "min_scores",
-            "synchronous",
+            "quorum",
         ),
     ),
     phyla.RandomSearch: ({"members": 2, **LENGTHS}, ("members", "total_steps", "steps_per_trial")),
@@ -40,7 +39,7 @@ MAKERS: dict[Callable[..., Any], tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     phyla.ASHA: (
         {"members": 2, "total_steps": 4, "min_steps": 1},
-        ("members", "total_steps", "min_steps", "reduction_factor", "synchronous"),
+        ("members", "total_steps", "min_steps", "reduction_factor", "quorum"),
     ),
     phyla.SingleWorkerExplore: (
         {"explore_steps": 1, "exploit_steps": 1, "total_steps": 9},

@@ -102,7 +102,7 @@ def test_values_that_the_space_allows() -> None:
         (phyla.RandomSearch(2, 10), phyla.RandomSearch(3, 10), "members"),
         (
             phyla.PBT(population_size=2, steps_per_trial=5, total_steps=10),
-            phyla.PBT(population_size=2, steps_per_trial=5, total_steps=10, synchronous=True),
+            phyla.PBT(population_size=2, steps_per_trial=5, total_steps=10, quorum=1.0),
             "synchronous",
         ),
     ],

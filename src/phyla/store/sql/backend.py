@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from phyla.errors import StoreError
 from phyla.records import RunRecord, StudyRecord
 from phyla.store.sql.evaluation_rows import Runs
+from phyla.store.sql.rows import Members
 from phyla.store.sql.statements import Statements
 
 StudyLock: TypeAlias = Literal["shared", "exclusive", "alone"]
@@ -87,6 +88,11 @@ class Backend(Protocol):
     @property
     def runs(self) -> Runs:
         """Makes records of runs."""
+        ...
+
+    @property
+    def members(self) -> Members:
+        """Makes records of members."""
         ...
 
     @property

@@ -10,13 +10,11 @@ from phyla.store.sql.statements import NOW, STUDY
 from phyla.store.sql.tables import (
     attempts,
     checkpoints,
-    elites,
     eval_attempts,
     eval_events,
     eval_groups,
     eval_results,
     eval_tasks,
-    generations,
     marks,
     members,
     reports,
@@ -57,6 +55,6 @@ def _deletions() -> Iterator[sa.Delete]:
     yield eval_results.delete().where(eval_results.c.run.in_(_RUNS), ~elsewhere)
     for table in (eval_attempts, eval_tasks, eval_groups, eval_events, seen_checkpoints):
         yield table.delete().where(table.c.run.in_(_RUNS))
-    for table in (runs, marks, reports, checkpoints, attempts, generations, elites, trials, members):
+    for table in (runs, marks, reports, checkpoints, attempts, trials, members):
         yield table.delete().where(table.c.study == STUDY)
     yield studies.delete().where(studies.c.id == STUDY)

@@ -173,9 +173,7 @@ class EvalStatements:
         """What a study asks about the evaluation of its checkpoints."""
         g, s = eval_groups.c, seen_checkpoints.c
         awaited = sa.select(sa.func.count()).select_from(eval_groups).where(g.study == STUDY, AWAITED)
-        self.unscored = self._compile(awaited.where(g.member == MEMBER, g.replicate == ZERO))
         self.awaited_groups = self._compile(awaited)
-        self.awaited_fitness = self._compile(awaited.where(g.member.is_not(None), g.trial.is_not(None)))
         names = (
             sa.select(s.name)
             .select_from(runs)

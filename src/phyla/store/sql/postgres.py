@@ -9,7 +9,7 @@ from phyla.records import RunRecord, StudyRecord
 from phyla.settings import Clock
 from phyla.store.sql.backend import Cursor, StudyLock
 from phyla.store.sql.evaluation_rows import Runs
-from phyla.store.sql.rows import Studies
+from phyla.store.sql.rows import Members, Studies
 from phyla.store.sql.statements import Statements
 
 try:
@@ -105,6 +105,7 @@ class PostgresBackend:
         self._clock = clock
         self._studies = Studies()
         self.runs = Runs()
+        self.members = Members()
         self.one_writer = False
         self.engine = sa.create_engine(
             parsed.set(drivername="postgresql+psycopg"),

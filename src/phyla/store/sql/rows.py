@@ -43,26 +43,21 @@ ATTEMPT_STATES = {state.value: state for state in AttemptState}
 
 MEMBER_FIELDS = (
     "state",
-    "spent_steps",
+    "progress",
     "generation",
-    "decided_steps",
+    "decided_at",
     "head",
-    "published",
-    "recent",
+    "states",
+    "best",
     "current_trial",
     "broken_trial",
     "replacements",
     "measures_left",
     "slot",
-    "wait_generation",
-    "wait_until",
-    "wait_reason",
     "stops",
     "retired",
     "joined_steps",
     "joined_generation",
-    "spent_s",
-    "decided_s",
 )
 TRIAL_FIELDS = (
     "state",
@@ -89,8 +84,6 @@ _member_fields = attrgetter(*MEMBER_FIELDS)
 _trial_fields = attrgetter(*TRIAL_FIELDS)
 
 FIELD_COLUMNS: dict[str, tuple[str, ...]] = {
-    "head": ("head", "head_order", "head_checkpoint"),
-    "published": ("published", "published_order", "published_checkpoint", "published_step"),
     "order": ("fitness_order",),
 }
 """Columns of the fields that are not simply one column of the same name."""
@@ -174,6 +167,8 @@ def scored_json(scored: Scored) -> str:
             "measurements": scored.measurements,
             **({} if scored.stderr is None else {"stderr": scored.stderr}),
             **({} if scored.criteria is None else {"criteria": scored.criteria.to_json()}),
+            "age": scored.age,
+            "progress": scored.progress,
         }
     )
 
@@ -189,65 +184,60 @@ def scored_record(text: str) -> Scored:
 def member_record(row: Row) -> Member:
     """Return the member of a row."""
     head = None if row[6] is None else scored_record(row[6])
-    if row[9] == row[6]:
-        published = head
-    else:
-        published = None if row[9] is None else scored_record(row[9])
+    states = tuple([scored_record(text) for text in decode(row[7])])
     return Member(
         study=row[0],
         index=row[1],
         state=MEMBER_STATES[row[2]],
-        spent_steps=row[3],
+        progress=row[3],
         generation=row[4],
-        decided_steps=row[5],
+        decided_at=row[5],
         head=head,
-        published=published,
-        recent=tuple(decode(row[12])),
-        current_trial=row[13],
-        broken_trial=row[14],
-        replacements=row[15],
-        measures_left=row[16],
-        slot=row[17],
-        wait_generation=row[18],
-        wait_until=row[19],
-        wait_reason=row[20],
-        stops=row[21] or 0,
-        retired=row[22] is not None,
-        joined_steps=row[23] or 0,
-        joined_generation=row[24] or 0,
-        spent_s=row[26] or 0.0,
-        decided_s=row[27] or 0.0,
+        states=states,
+        best=None if row[8] is None else scored_record(row[8]),
+        current_trial=row[9],
+        broken_trial=row[10],
+        replacements=row[11],
+        measures_left=row[12],
+        slot=row[13],
+        stops=row[14],
+        retired=bool(row[15]),
+        joined_steps=row[16],
+        joined_generation=row[17],
     )
 
 
+@final
+class Members:
+    """Records of members whose rows have not changed since they were last read; most of a population has not.
+
+    Rows are compared, not versions, so it does not matter in which order transactions committed.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], tuple[Row, Member]] = {}
+
+    def record(self, row: Row) -> Member:
+        """Return the member of a row."""
+        key = row[0], row[1]
+        known = self._known.get(key)
+        if known is not None and known[0] == row:
+            return known[1]
+        record = member_record(row)
+        self._known[key] = row, record
+        return record
+
+
 def _head(member: Member, values: Values) -> None:
-    head = member.head
-    values["head"] = None if head is None else scored_json(head)
-    values["head_order"] = None if head is None else head.order
-    values["head_checkpoint"] = None if head is None else head.checkpoint
+    values["head"] = None if member.head is None else scored_json(member.head)
 
 
-def _published(member: Member, values: Values) -> None:
-    published = member.published
-    if published is member.head and "head" in values:
-        values["published"] = values["head"]
-    else:
-        values["published"] = None if published is None else scored_json(published)
-    values["published_order"] = None if published is None else published.order
-    values["published_checkpoint"] = None if published is None else published.checkpoint
-    values["published_step"] = None if published is None else published.step
+def _states(member: Member, values: Values) -> None:
+    values["states"] = encode([scored_json(state) for state in member.states])
 
 
-def _recent(member: Member, values: Values) -> None:
-    values["recent"] = encode(member.recent)
-
-
-def _wait_reason(member: Member, values: Values) -> None:
-    values["wait_reason"] = text(member.wait_reason)
-
-
-def _retired(member: Member, values: Values) -> None:
-    values["retired"] = True if member.retired else None
+def _best(member: Member, values: Values) -> None:
+    values["best"] = None if member.best is None else scored_json(member.best)
 
 
 def _member_state(member: Member, values: Values) -> None:
@@ -257,10 +247,8 @@ def _member_state(member: Member, values: Values) -> None:
 _MEMBER_WRITERS: dict[str, Callable[[Member, Values], None]] = {
     "state": _member_state,
     "head": _head,
-    "published": _published,
-    "recent": _recent,
-    "wait_reason": _wait_reason,
-    "retired": _retired,
+    "states": _states,
+    "best": _best,
 }
 
 
@@ -317,6 +305,7 @@ def trial_record(row: Row) -> TrialRecord:
         stop_reason=None if row[33] is None else decode(row[33]),
         origin=row[34],
         criteria=None if row[35] is None else Criteria.from_json(decode(row[35])),
+        age=row[36],
     )
 
 
@@ -395,6 +384,7 @@ def trial_values(trial: TrialRecord) -> Values:
         "stop_reason": _stop_reason(trial.stop_reason),
         "origin": text(trial.origin),
         "criteria": _criteria(trial.criteria),
+        "age": trial.age,
     }
 
 

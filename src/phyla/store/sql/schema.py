@@ -1,25 +1,17 @@
-"""Creates and migrates the schema.
+"""Creates the schema, and refuses a database that has another one.
 
-A new database gets the tables as `phyla.store.sql.tables` declares them, an older one the migrations it lacks;
-that both end with the same schema is tested. Alembic is imported for migrations only, for it is slow to start.
-
-Migrations expand first and contract in a later release: a revision may add tables, nullable columns,
-indexes and triggers, which processes of the release before do not mind; what they still use goes one release
-later.
+There is one schema until the first release; later versions will migrate older databases.
 """
-
-from pathlib import Path
 
 import sqlalchemy as sa
 
 from phyla.errors import SchemaMismatch
 from phyla.store.sql.backend import Backend
-from phyla.store.sql.tables import TRIGGERS, metadata
+from phyla.store.sql.tables import metadata
 
-HEAD = "0014"
-"""Revision this version of phyla reads and writes."""
+HEAD = "development-2"
+"""Revision of the schema that this version of phyla reads and writes."""
 
-MIGRATIONS = Path(__file__).parent / "migrations"
 REVISION_TABLE = "phyla_revision"
 
 _revisions = sa.Table(
@@ -28,14 +20,13 @@ _revisions = sa.Table(
     sa.Column("version_num", sa.String(32), nullable=False),
     sa.PrimaryKeyConstraint("version_num", name=f"{REVISION_TABLE}_pkc"),
 )
-"""As Alembic makes it."""
 
 
-def bring_up_to_date(backend: Backend) -> None:
-    """Create or migrate the schema if it is not the one this version uses.
+def ensure_schema(backend: Backend) -> None:
+    """Create the schema in a new database.
 
     Raises:
-        SchemaMismatch: the database was made by a newer version.
+        SchemaMismatch: the database was made by another version.
     """
     with backend.engine.connect() as connection:
         if backend.revision(connection) == HEAD:
@@ -46,37 +37,16 @@ def bring_up_to_date(backend: Backend) -> None:
         if found is None:
             create(connection)
         elif found != HEAD:
-            migrate(connection, found, backend.url)
+            raise SchemaMismatch(
+                f"{backend.url} was made by another version of phyla (schema {found}; this version uses {HEAD}): "
+                "open it with that version, or name another database"
+            )
         connection.commit()
 
 
 def create(connection: sa.Connection) -> None:
     """Create the schema in a database that has none, inside the transaction that is open."""
-    # What is in the way is not phyla's own: it shall be an error.
+    # Tables of that name which are there already are not phyla's: that has to be an error.
     metadata.create_all(connection, checkfirst=False)
-    for statement in TRIGGERS[connection.dialect.name]:
-        connection.exec_driver_sql(statement)
     _revisions.create(connection, checkfirst=False)
     connection.execute(_revisions.insert().values(version_num=HEAD))
-
-
-def migrate(connection: sa.Connection, found: str | None, url: str) -> None:
-    """Run the migrations that come after a revision, all of them after None, inside the open transaction.
-
-    Raises:
-        SchemaMismatch: the revision is unknown.
-    """
-    from alembic import command
-    from alembic.config import Config
-    from alembic.script import ScriptDirectory
-
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-    config.attributes["connection"] = connection
-    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    if found is not None and found not in known:
-        raise SchemaMismatch(
-            f"{url} has schema revision {found}, this version of phyla knows revisions up to {HEAD}; it was made "
-            "by a newer one: pip install --upgrade phyla, or name another database"
-        )
-    command.upgrade(config, HEAD)

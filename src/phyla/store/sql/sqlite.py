@@ -16,7 +16,7 @@ from phyla.settings import Clock
 from phyla.store.sql.backend import Cursor, StudyLock
 from phyla.store.sql.evaluation_rows import Runs
 from phyla.store.sql.file_systems import network_file_system
-from phyla.store.sql.rows import Studies
+from phyla.store.sql.rows import Members, Studies
 from phyla.store.sql.statements import Statements
 from phyla.store.sqlite_url import read_sqlite_url, sqlite_url
 
@@ -131,6 +131,7 @@ class SqliteBackend:
         self._busy_timeout_s = busy_timeout_s
         self._studies = Studies()
         self.runs = Runs()
+        self.members = Members()
         self.one_writer = True
         network = network_file_system(self._path)
         if network is not None:

@@ -16,23 +16,16 @@ from sqlalchemy.dialects import postgresql, sqlite
 from phyla.store.sql.evaluation_statements import EvalStatements
 from phyla.store.sql.rows import columns
 from phyla.store.sql.tables import (
-    ACTIVE,
     DAMAGED,
     DELETING,
     ENDED,
     LIVE,
     PENDING,
-    RANKED,
-    READY,
     RUNNING,
     SCORED,
     UNFINISHED,
-    UNRANKED,
-    WAITING,
     attempts,
     checkpoints,
-    elites,
-    generations,
     marks,
     members,
     reports,
@@ -49,13 +42,10 @@ MEMBER = sa.bindparam("k_member", type_=sa.Integer)
 TRIAL = sa.bindparam("k_trial", type_=sa.BigInteger)
 TOKEN = sa.bindparam("k_token", type_=sa.Integer)
 NAME = sa.bindparam("k_name", type_=sa.Text)
-SLOT = sa.bindparam("k_slot", type_=sa.Text)
 WORKER = sa.bindparam("k_worker", type_=sa.Text)
 ORDER = sa.bindparam("k_order", type_=sa.Double)
 GENERATION = sa.bindparam("k_generation", type_=sa.Integer)
-YOUNGEST = sa.bindparam("k_youngest", type_=sa.BigInteger)
 STEP = sa.bindparam("k_step", type_=sa.BigInteger)
-OLDEST = sa.bindparam("k_oldest", type_=sa.BigInteger)
 NOW = sa.bindparam("k_now", type_=sa.Double)
 EXPIRES_AFTER = sa.bindparam("k_expires_after", type_=sa.Double)
 LIMIT = sa.bindparam("k_limit", type_=sa.Integer)
@@ -64,13 +54,6 @@ AFTER = sa.bindparam("k_after", type_=sa.BigInteger)
 
 ZERO: sa.ColumnElement[int] = sa.literal_column("0")
 ONE: sa.ColumnElement[int] = sa.literal_column("1")
-
-_AWAKE = {
-    members.c.state: sa.literal_column("'ready'"),
-    members.c.wait_generation: sa.null(),
-    members.c.wait_until: sa.null(),
-    members.c.wait_reason: sa.null(),
-}
 
 
 @final
@@ -90,7 +73,6 @@ class Statements:
         self._identity()
         self._studies()
         self._members()
-        self._elites()
         self._trials()
         self._attempts()
         self._checkpoints()
@@ -160,149 +142,27 @@ class Statements:
             studies.update().where(s.id == STUDY).values(state_version=s.state_version + ONE), ["strategy_state"]
         )
 
-    def _orders(self, scored: sa.Column[str]) -> sa.ColumnElement[str]:
-        """Return the sort keys in a score as JSON, without reading the rest of it."""
-        if self._dialect.name == "sqlite":
-            return sa.func.json_extract(scored, sa.literal_column("'$.criteria.orders'"))
-        criteria, orders = sa.literal_column("'criteria'", sa.Text), sa.literal_column("'orders'", sa.Text)
-        return sa.func.json_extract_path_text(sa.cast(scored, sa.JSON), criteria, orders)
-
-    def _step(self, scored: sa.Column[str]) -> sa.ColumnElement[int]:
-        """Return the age of the weights in a score as JSON."""
-        if self._dialect.name == "sqlite":
-            return sa.func.json_extract(scored, sa.literal_column("'$.step'"))
-        step = sa.func.json_extract_path_text(sa.cast(scored, sa.JSON), sa.literal_column("'step'", sa.Text))
-        return sa.cast(step, sa.BigInteger)
-
     def _members(self) -> None:
         m = members.c
         mine = m.study == STUDY
         one = sa.select(members).where(mine, m.member == MEMBER)
         self.member = self._compile(one)
         self.locked_member = self._compile(self._locked(one))
+        self.locked_ready = self._compile(self._locked(one, skip=True))
         self.all_members = self._compile(sa.select(members).where(mine).order_by(m.member))
-        self.vectors = self._compile(
-            sa.select(m.member, m.published_order, self._orders(m.published)).where(mine).order_by(m.member)
-        )
         self.insert_member = self._compile(members.insert().inline(), ["study", "member", "state"])
         self.insert_whole_member = self._insert(members)
-        least = sa.select(sa.func.min(m.spent_steps)).where(mine, READY).scalar_subquery()
-        ready = self._locked(sa.select(members).where(mine, READY).limit(ONE).offset(ZERO), skip=True)
-        self.next_ready = self._compile(ready.order_by(m.spent_steps, m.member))
-        self.next_ready_of_slot = self._compile(
-            ready.where(m.spent_steps == least, m.slot == SLOT).order_by(m.member)
-        )
-        self.unranked = self._compile(sa.select(sa.func.count()).where(mine, UNRANKED).select_from(members))
-        self.ranks_before = self._compile(
-            sa.select(sa.func.count())
-            .select_from(members)
-            .where(mine, RANKED, sa.tuple_(m.published_order, m.member) > sa.tuple_(ORDER, MEMBER))
-        )
-        at_rank = (
-            sa.select(m.member)
-            .where(mine, RANKED)
-            .order_by(m.published_order.desc(), m.member.desc())
-            .limit(ONE)
-            .offset(OFFSET)
-            .scalar_subquery()
-        )
-        self.at_rank = self._compile(sa.select(members).where(mine, m.member == at_rank))
-        self.next_age = self._compile(
-            sa.select(sa.func.min(m.published_step)).where(mine, RANKED, m.published_step > AFTER)
-        )
-        # Of one age, the index also gives the order.
-        self.rank_of_age, self.at_rank_of_age = self._among(m.published_step == OLDEST)
-        self.rank_of_ages, self.at_rank_of_ages = self._among(m.published_step.between(YOUNGEST, OLDEST))
-        self.most_spent = self._compile(sa.select(sa.func.max(m.spent_steps)).where(mine, READY))
-        self.lowest_generation = self._compile(sa.select(sa.func.min(m.generation)).where(mine, ACTIVE))
-        self.active_members = self._compile(sa.select(sa.func.count()).select_from(members).where(mine, ACTIVE))
-        self.has_waiting = self._compile(
-            sa.select(ONE).select_from(members).where(mine, WAITING).limit(ONE).offset(ZERO)
-        )
-        self.waiting_generation = self._compile(sa.select(sa.func.min(m.wait_generation)).where(mine, WAITING))
-        self.next_wait_until = self._compile(sa.select(sa.func.min(m.wait_until)).where(mine, WAITING))
-        waiting = members.update().where(mine, WAITING)
-        self.wake_by_time = self._compile(waiting.where(m.wait_until <= NOW).values(_AWAKE), [])
-        reached = waiting.where(m.wait_generation <= GENERATION)
-        self.wake_by_generation = self._compile(reached.values(_AWAKE), [])
-        any_completed = waiting.where(m.wait_generation.is_(None), m.wait_until.is_(None))
-        self.wake_by_completion = self._compile(any_completed.values(_AWAKE), [])
-        self.publish_all = self._compile(
-            members.update()
-            .where(mine, m.published.is_distinct_from(m.head))
-            # What is not scored yet stays unseen.
-            .where(sa.or_(m.head.is_(None), m.head_order.is_not(None)))
-            .values(
-                published=m.head,
-                published_order=m.head_order,
-                published_checkpoint=m.head_checkpoint,
-                published_step=self._step(m.head),
-            ),
-            [],
-        )
-        self.wake_done = self._compile(
-            members.update()
-            .where(mine, m.state == sa.literal_column("'done'"), m.retired.is_(None))
-            .values(_AWAKE),
-            [],
-        )
-        again = members.update().where(mine, m.state == sa.literal_column("'done'"), m.retired.is_(None))
+        ready: sa.ColumnElement[str] = sa.literal_column("'ready'")
+        done = members.update().where(mine, m.state == sa.literal_column("'done'"), m.retired.is_(sa.false()))
+        self.wake_done = self._compile(done.values({m.state: ready}), [])
         self.retry_given_up = self._compile(
-            again.where(m.broken_trial.is_not(None), m.stops == ZERO).values({**_AWAKE, m.replacements: ZERO}), []
-        )
-        self.member_checkpoints = self._compile(sa.select(m.head_checkpoint, m.published_checkpoint).where(mine))
-        trained = m.generation - sa.func.coalesce(m.joined_generation, ZERO)
-        self.spent_generations = self._compile(sa.select(sa.func.sum(trained)).where(mine))
-
-    def _among(self, ages: sa.ColumnElement[bool]) -> tuple[str, str]:
-        """Return how to count, and how to find, the ranks of members on weights of some age."""
-        m = members.c
-        chosen = sa.and_(m.study == STUDY, RANKED, ages)
-        before = sa.tuple_(m.published_order, m.member) > sa.tuple_(ORDER, MEMBER)
-        rank = sa.select(sa.func.count()).select_from(members).where(chosen, before)
-        place = sa.select(m.published_order, m.member).where(chosen)
-        ranked = place.order_by(m.published_order.desc(), m.member.desc())
-        return self._compile(rank), self._compile(ranked.limit(ONE).offset(OFFSET))
-
-    def _elites(self) -> None:
-        e, m = elites.c, members.c
-        mine = e.study == STUDY
-        self.elite = self._compile(sa.select(e.scored).where(mine, e.member == MEMBER))
-        self.count_elites = self._compile(sa.select(sa.func.count()).select_from(elites).where(mine))
-        # Ranks are counted in the index alone.
-        by_rank = e.scored_order.desc(), e.member.desc()
-        at_rank = sa.select(e.member).where(mine).order_by(*by_rank).limit(ONE).offset(OFFSET).scalar_subquery()
-        self.elite_at_rank = self._compile(sa.select(e.scored).where(mine, e.member == at_rank))
-        self.ranked_elites = self._compile(sa.select(e.scored).where(mine).order_by(*by_rank))
-        self.elite_checkpoints = self._compile(sa.select(e.checkpoint).where(mine))
-        names = [column.name for column in e]
-        dialect = sqlite if self._dialect.name == "sqlite" else postgresql
-        published = sa.select(m.study, m.member, m.published, m.published_order, m.published_checkpoint).where(
-            m.study == STUDY, RANKED, m.published_order > ORDER
-        )
-        for one in (False, True):
-            chosen = published.where(m.member == MEMBER) if one else published
-            insert: Any = dialect.insert(elites).from_select(names, chosen)
-            new = insert.excluded
-            text = self._compile(
-                insert.on_conflict_do_update(
-                    index_elements=["study", "member"],
-                    set_={name: new[name] for name in names[2:]},
-                    where=sa.or_(new.scored_order > e.scored_order, new.checkpoint == e.checkpoint),
-                )
-            )
-            if one:
-                self.raise_elite = text
-            else:
-                self.raise_elites = text
-        whole: Any = dialect.insert(elites)
-        self.set_elite = self._compile(
-            whole.on_conflict_do_update(
-                index_elements=["study", "member"], set_={name: whole.excluded[name] for name in names[2:]}
+            done.where(m.broken_trial.is_not(None), m.stops == ZERO).values(
+                {m.state: ready, m.replacements: ZERO}
             ),
-            names,
+            [],
         )
-        self.drop_elite = self._compile(elites.delete().where(mine, e.member == MEMBER))
+        trained = m.generation - m.joined_generation
+        self.spent_generations = self._compile(sa.select(sa.func.sum(trained)).where(mine))
 
     def update_member(self, fields: tuple[str, ...]) -> str:
         """Return the statement that writes these fields of a member."""
@@ -338,9 +198,6 @@ class Statements:
         self.trials_page = self._compile(after.limit(LIMIT).offset(ZERO))
         self.trials_of_member = self._compile(after.where(t.member == MEMBER))
         self.trials_of_member_page = self._compile(after.where(t.member == MEMBER).limit(LIMIT).offset(ZERO))
-        self.has_unfinished = self._compile(
-            sa.select(ONE).select_from(trials).where(mine, UNFINISHED).limit(ONE).offset(ZERO)
-        )
         self.unfinished_checkpoints = self._compile(
             sa.select(t.parent_checkpoint, t.progress).where(mine, UNFINISHED)
         )
@@ -355,10 +212,16 @@ class Statements:
         )
         completed = t.state == sa.literal_column("'completed'")
         last = sa.select(sa.func.max(t.ended_at)).where(mine, ENDED, completed).scalar_subquery()
+        m = members.c
+        done = sa.and_(m.state == sa.literal_column("'done'"), m.retired.is_(sa.false()))
+        given_up_members = sa.select(m.member).where(
+            m.study == STUDY, done, m.broken_trial.is_not(None), m.stops == ZERO
+        )
         self.broken_in_a_row = self._compile(
             sa.select(sa.func.count())
             .select_from(trials)
             .where(mine, ENDED, failed, t.ended_at > sa.func.coalesce(last, NOW), t.ended_at > NOW)
+            .where(sa.or_(last.is_(None), t.member.not_in(given_up_members)))
         )
         newest = sa.select(trials).where(mine, ENDED, completed, train)
         self.last_completed = self._compile(
@@ -373,21 +236,8 @@ class Statements:
         self.ended = self._compile(sa.select(trials).where(mine, ENDED, any_way, train, came_to))
         # In no order: SQLite would else walk all trials by id instead of these by their own index.
         self.unfinished = self._compile(sa.select(trials).where(mine, UNFINISHED))
-        of_generation = (
-            sa.select(sa.func.count()).select_from(trials).where(mine, t.generation == GENERATION, SCORED)
-        )
-        best = sa.select(t.fitness_order).where(mine, t.generation == GENERATION, SCORED)
-        self.orders_of_generation = self._compile(
-            best.order_by(t.fitness_order.desc()).limit(LIMIT).offset(OFFSET)
-        )
-        self.orders_from_worst = self._compile(best.order_by(t.fitness_order).limit(LIMIT).offset(OFFSET))
-        compared = (t.fitness_order > ORDER, t.fitness_order == ORDER)
-        self.ahead = self._compile(sa.select(*(of_generation.where(one).scalar_subquery() for one in compared)))
-        g = generations.c
-        self.kept_scored = self._compile(sa.select(g.scored).where(g.study == STUDY, g.generation == GENERATION))
-        self.count_scored = self._compile(of_generation)
-        self.keep_scored = self._insert(generations)
-        self.forget_scored = self._compile(generations.delete().where(g.study == STUDY))
+        of_generation = sa.select(trials).where(mine, t.generation == GENERATION, SCORED)
+        self.results = self._compile(of_generation.order_by(t.id))
         live = sa.and_(checkpoints.c.study == t.study, checkpoints.c.name == t.checkpoint)
         self.best_trials = self._compile(
             sa.select(trials)

@@ -15,7 +15,7 @@ from phyla.store.sql.deleting import delete_study
 from phyla.store.sql.evaluation import SqlEvaluation
 from phyla.store.sql.evaluation_rows import run_record
 from phyla.store.sql.rows import Values, study_record, text
-from phyla.store.sql.schema import bring_up_to_date
+from phyla.store.sql.schema import ensure_schema
 from phyla.store.sql.transaction import SqlTransaction
 
 
@@ -24,7 +24,7 @@ class SqlStore:
     """Remembers studies in a SQL database. Safe for use by several threads and processes.
 
     Args:
-        backend: the database; its schema is created or migrated as needed.
+        backend: the database; its schema is created as needed.
 
     Raises:
         StoreUnavailable: it cannot be opened or reached.
@@ -35,7 +35,7 @@ class SqlStore:
         self._backend = backend
         self._process = os.getpid()
         try:
-            bring_up_to_date(backend)
+            ensure_schema(backend)
         except Exception as error:
             backend.close()
             raise _explained(backend, error) from error
@@ -293,10 +293,7 @@ class _Opened:
             study, now = backend.study(session.cursor, self._study, self._lock)
             if study is None:
                 raise StudyNotFound(f"there is no study with id {self._study} in {self._store.url}")
-            exclusive = self._lock in ("exclusive", "alone")
-            return SqlTransaction(
-                backend, session.cursor, study, now, write=self._block.write, exclusive=exclusive
-            )
+            return SqlTransaction(backend, session.cursor, study, now, write=self._block.write)
         except BaseException as error:
             self._store._end(session, error)
             raise
@@ -337,7 +334,7 @@ class _OpenedRun:
             raise StoreError(f"there is no run with id {self._run.id} in {self._store.url}")
         population = None
         if study is not None:
-            population = SqlTransaction(backend, cursor, study, now, write=write, exclusive=self._exclusive)
+            population = SqlTransaction(backend, cursor, study, now, write=write)
         evaluation = SqlEvaluation(backend, cursor, run, now, population, write=write)
         if population is not None:
             population.evaluated_by(evaluation)

@@ -1,4 +1,4 @@
-"""The schema. It equals the sum of the migrations, which is tested.
+"""The schema.
 
 Times are seconds since the epoch. Columns that hold JSON are text on every database, written and read
 by `phyla.store.sql.codec`. What a partial index is conditioned on appears word for word in the
@@ -6,9 +6,8 @@ statements that use it, because SQLite proves nothing else. Its columns are also
 because SQLite would else look at every row.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from enum import StrEnum
-from typing import Final
 
 import sqlalchemy as sa
 
@@ -30,8 +29,6 @@ from phyla.records import (
 metadata = sa.MetaData()
 
 READY = sa.text("state = 'ready'")
-WAITING = sa.text("state = 'waiting'")
-ACTIVE = sa.text("state <> 'done'")
 RUNNING = sa.text("state = 'running'")
 PENDING = sa.text("state = 'pending'")
 LIVE = sa.text("state = 'live'")
@@ -39,11 +36,8 @@ DELETING = sa.text("state = 'deleting'")
 DAMAGED = sa.text("damage IS NOT NULL")
 UNFINISHED = sa.text("ended_at IS NULL")
 ENDED = sa.text("ended_at IS NOT NULL")
-UNRANKED = sa.text("published_order IS NULL")
-RANKED = sa.text("published_order IS NOT NULL")
 RESULT = sa.text("state = 'completed' AND kind = 'train'")
-_SCORED = "{0}state = 'completed' AND {0}kind = 'train' AND {0}fitness_order IS NOT NULL"
-SCORED = sa.text(_SCORED.format(""))
+SCORED = sa.text("state = 'completed' AND kind = 'train' AND fitness_order IS NOT NULL")
 QUEUED = sa.text("state = 'queued'")
 FRESH = sa.text("state = 'queued' AND priority = 1 AND coalesce(guaranteed, '') <> 'fitness'")
 STARTED = sa.text("state = 'queued' AND started")
@@ -108,54 +102,23 @@ members = sa.Table(
     sa.Column("study", sa.ForeignKey("studies.id", name="members_study"), primary_key=True),
     sa.Column("member", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("state", sa.Text, nullable=False),
-    sa.Column("spent_steps", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("progress", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("generation", sa.Integer, nullable=False, server_default="0"),
-    sa.Column("decided_steps", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("decided_at", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("head", sa.Text),
-    sa.Column("head_order", sa.Double),
-    sa.Column("head_checkpoint", sa.Text),
-    sa.Column("published", sa.Text),
-    sa.Column("published_order", sa.Double),
-    sa.Column("published_checkpoint", sa.Text),
-    sa.Column("recent", sa.Text, nullable=False, server_default="[]"),
+    sa.Column("states", sa.Text, nullable=False, server_default="[]"),
+    sa.Column("best", sa.Text),
     sa.Column("current_trial", sa.BigInteger),
     sa.Column("broken_trial", sa.BigInteger),
     sa.Column("replacements", sa.Integer, nullable=False, server_default="0"),
     sa.Column("measures_left", sa.Integer, nullable=False, server_default="0"),
     sa.Column("slot", sa.Text),
-    sa.Column("wait_generation", sa.Integer),
-    sa.Column("wait_until", sa.Double),
-    sa.Column("wait_reason", sa.Text),
-    sa.Column("stops", sa.Integer),
-    # True, or NULL.
-    sa.Column("retired", sa.Boolean(create_constraint=False)),
-    sa.Column("joined_steps", sa.BigInteger),
-    sa.Column("joined_generation", sa.Integer),
-    sa.Column("published_step", sa.BigInteger),
-    sa.Column("spent_s", sa.Double),
-    sa.Column("decided_s", sa.Double),
+    sa.Column("stops", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("retired", sa.Boolean(create_constraint=False), nullable=False, server_default=sa.false()),
+    sa.Column("joined_steps", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("joined_generation", sa.Integer, nullable=False, server_default="0"),
     sa.CheckConstraint(_one_of("state", MemberState), name="members_state"),
     sa.CheckConstraint("state <> 'running' OR current_trial IS NOT NULL", name="members_running_has_trial"),
-    _index("members_ready", "study", "spent_steps", "member", where=READY),
-    _index("members_ready_slot", "study", "spent_steps", "slot", "member", where=READY),
-    _index("members_rank", "study", "published_order", "member", where=RANKED),
-    _index("members_age", "study", "published_step", "published_order", "member", where=RANKED),
-    _index("members_unranked", "study", where=UNRANKED),
-    _index("members_active", "study", "generation", where=ACTIVE),
-    _index("members_wait_generation", "study", "wait_generation", "wait_until", where=WAITING),
-    _index("members_wait_until", "study", "wait_until", where=WAITING),
-)
-
-elites = sa.Table(
-    "elites",
-    metadata,
-    sa.Column("study", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("member", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("scored", sa.Text, nullable=False),
-    sa.Column("scored_order", sa.Double, nullable=False),
-    sa.Column("checkpoint", sa.Text, nullable=False),
-    _index("elites_rank", "study", "scored_order", "member"),
-    sqlite_with_rowid=False,
 )
 
 trials = sa.Table(
@@ -205,6 +168,7 @@ trials = sa.Table(
     # condition on kinds is older, and processes of the release before understand it.
     sa.Column("origin", sa.Text),
     sa.Column("criteria", sa.Text),
+    sa.Column("age", sa.BigInteger, nullable=False, server_default="0"),
     sa.CheckConstraint(_one_of("kind", (TrialKind.TRAIN, TrialKind.MEASURE)), name="trials_kind"),
     sa.CheckConstraint(_one_of("state", TrialState), name="trials_state"),
     sa.CheckConstraint(
@@ -220,33 +184,6 @@ trials = sa.Table(
     _index("trials_generation", "study", "generation", "fitness_order", "state", "kind", where=SCORED),
     _index("trials_best", "study", sa.text("fitness_order DESC"), "id", where=RESULT),
 )
-
-generations = sa.Table(
-    "generations",
-    metadata,
-    sa.Column("study", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("generation", sa.Integer, primary_key=True, autoincrement=False),
-    # How many of its trials have a fitness; a row is there once a decision has counted them, and then the
-    # triggers below keep it true, whoever writes: also a process of the release before.
-    sa.Column("scored", sa.Integer, nullable=False),
-    sqlite_with_rowid=False,
-)
-
-_GETS_SCORE = (
-    "AFTER UPDATE OF state, fitness_order ON trials FOR EACH ROW "
-    f"WHEN ({_SCORED.format('new.')} AND NOT ({_SCORED.format('old.')}))"
-)
-_COUNT = "UPDATE generations SET scored = scored + 1 WHERE study = new.study AND generation = new.generation;"
-_BODY = f"$$ BEGIN {_COUNT} RETURN NULL; END $$"
-
-TRIGGERS: Final[Mapping[str, Sequence[str]]] = {
-    "sqlite": (f"CREATE TRIGGER trials_scored {_GETS_SCORE} BEGIN {_COUNT} END",),
-    "postgresql": (
-        f"CREATE FUNCTION phyla_count_scored() RETURNS trigger AS {_BODY} LANGUAGE plpgsql",
-        f"CREATE TRIGGER trials_scored {_GETS_SCORE} EXECUTE FUNCTION phyla_count_scored()",
-    ),
-}
-"""What makes the triggers, by dialect."""
 
 attempts = sa.Table(
     "attempts",

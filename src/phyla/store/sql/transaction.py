@@ -9,12 +9,10 @@ from phyla.records import (
     Checkpoint,
     Member,
     Report,
-    Scored,
     StudyRecord,
     TrialRecord,
 )
 from phyla.store.sql.backend import Backend, Cursor
-from phyla.store.sql.codec import decode
 from phyla.store.sql.evaluation import SqlEvaluation
 from phyla.store.sql.rows import (
     Row,
@@ -23,7 +21,6 @@ from phyla.store.sql.rows import (
     batch_records,
     checkpoint_record,
     member_record,
-    scored_record,
     trial_record,
 )
 from phyla.store.sql.writing import Held, Writer
@@ -42,7 +39,6 @@ class SqlTransaction:
         study: the study's row.
         now: the database's time.
         write: whether rows are locked where that is promised.
-        exclusive: whether no other transaction gives a trial of this study a score.
     """
 
     def __init__(
@@ -53,7 +49,6 @@ class SqlTransaction:
         now: float,
         *,
         write: bool,
-        exclusive: bool,
     ) -> None:
         self._backend = backend
         self._sql = backend.statements if write else backend.reading
@@ -63,7 +58,6 @@ class SqlTransaction:
         self._held = Held(study)
         self._writer = Writer(self._sql, cursor, self._held)
         self._write = write
-        self._exclusive = exclusive
         self._evaluation: SqlEvaluation | None = None
         self._asked_evaluation = False
 
@@ -114,109 +108,16 @@ class SqlTransaction:
         return self._held.member(member_record(row))
 
     def members(self) -> Sequence[Member]:
-        """Return all members by index."""
-        return [member_record(row) for row in self._all(self._sql.all_members)]
+        """Return all members by index, as one read."""
+        record = self._backend.members.record
+        return [record(tuple(row)) for row in self._all(self._sql.all_members)]
 
-    def next_ready(self, slot: str) -> Member | None:
-        """Return the ready member to decide about next; locks it and passes over locked ones."""
-        row = self._one(self._sql.next_ready_of_slot, k_slot=slot) or self._one(self._sql.next_ready)
-        return None if row is None else self._held.member(member_record(row))
-
-    def vectors(self) -> Sequence[tuple[int, tuple[float, ...]]]:
-        """Return index and sort keys of the members that may donate."""
-        rows = [row for row in self._all(self._sql.vectors) if row[1] is not None and row[1] > NEVER]
-        texts = [f"[{row[1]!r}]" if row[2] in (None, "[]") else row[2] for row in rows]
-        found = decode(f"[{','.join(texts)}]")
-        return [(row[0], tuple(orders)) for row, orders in zip(rows, found, strict=True)]
-
-    def scored(self) -> int:
-        """Return how many members have a published fitness."""
-        return self.size - self._count(self._sql.unranked)
-
-    def rank(self, member: Member) -> int:
-        """Return how many members rank before this one."""
-        published = member.published
-        order = published.order if published and published.order is not None else NEVER
-        return self._count(self._sql.ranks_before, k_order=order, k_member=member.index)
-
-    def at_rank(self, rank: int) -> Member:
-        """Return the member at a rank."""
-        row = self._one(self._sql.at_rank, k_offset=rank)
-        if row is None:
-            raise IndexError(f"study {self._id} has no member at rank {rank}")
-        return member_record(row)
-
-    def next_age(self, after: int) -> int | None:
-        """Return the lowest age above one, in steps, of weights with a published fitness."""
-        row = self._one(self._sql.next_age, k_after=after)
-        return None if row is None else row[0]
-
-    def rank_among(self, ages: tuple[int, int], order: float, member: int) -> int:
-        """Return how many members on weights of an age rank before a place."""
-        youngest, oldest = ages
-        place: Values = {"k_oldest": oldest, "k_order": order, "k_member": member}
-        if youngest == oldest:
-            return self._count(self._sql.rank_of_age, **place)
-        return self._count(self._sql.rank_of_ages, k_youngest=youngest, **place)
-
-    def at_rank_among(self, ages: tuple[int, int], rank: int) -> tuple[float, int]:
-        """Return sort key and index of the member at a rank among those on weights of an age."""
-        youngest, oldest = ages
-        if youngest == oldest:
-            row = self._one(self._sql.at_rank_of_age, k_oldest=oldest, k_offset=rank)
-        else:
-            row = self._one(self._sql.at_rank_of_ages, k_youngest=youngest, k_oldest=oldest, k_offset=rank)
-        if row is None:
-            raise IndexError(f"study {self._id} has no member at rank {rank} at ages {youngest} to {oldest}")
-        return row[0], row[1]
-
-    def elite(self, index: int) -> Scored | None:
-        """Return the elite of a member, or None."""
-        row = self._one(self._sql.elite, k_member=index)
-        return None if row is None else scored_record(row[0])
-
-    def elites(self) -> int:
-        """Return how many members have an elite."""
-        return self._count(self._sql.count_elites)
-
-    def elite_at_rank(self, rank: int) -> Scored:
-        """Return the elite at a rank."""
-        row = self._one(self._sql.elite_at_rank, k_offset=rank)
-        if row is None:
-            raise IndexError(f"study {self._id} has no elite at rank {rank}")
-        return scored_record(row[0])
-
-    def ranked_elites(self) -> Sequence[Scored]:
-        """Return all elites, best first."""
-        return [scored_record(row[0]) for row in self._all(self._sql.ranked_elites)]
-
-    def lowest_generation(self) -> int | None:
-        """Return the lowest generation of members that are not done."""
-        row = self._one(self._sql.lowest_generation)
-        return None if row is None else row[0]
-
-    def most_spent(self) -> int | None:
-        """Return the most steps that a ready member has spent."""
-        row = self._one(self._sql.most_spent)
-        return None if row is None else row[0]
-
-    def has_waiting(self) -> bool:
-        """Return whether any member waits."""
-        return self._one(self._sql.has_waiting) is not None
-
-    def waiting_generation(self) -> int | None:
-        """Return the lowest generation any member waits for."""
-        row = self._one(self._sql.waiting_generation)
-        return None if row is None else row[0]
-
-    def next_wait_until(self) -> float | None:
-        """Return the earliest time any member waits for."""
-        row = self._one(self._sql.next_wait_until)
-        return None if row is None else row[0]
-
-    def active_members(self) -> int:
-        """Return how many members are not done."""
-        return self._count(self._sql.active_members)
+    def locked_ready(self, seen: Member) -> Member | None:
+        """Lock a ready member; None if another transaction has it locked, or changed it since it was seen."""
+        row = self._one(self._sql.locked_ready, k_member=seen.index)
+        if row is None or self._backend.members.record(tuple(row)) != seen:
+            return None
+        return self._held.member(seen)
 
     # Trials
 
@@ -280,44 +181,9 @@ class SqlTransaction:
         found = [trial_record(row) for row in self._all(self._sql.unfinished)]
         return sorted(found, key=lambda trial: trial.id)
 
-    def scored_in(self, generation: int) -> int:
-        """Return how many completed trials of a generation have a fitness."""
-        kept = self._kept_scored(generation)
-        if kept is not None:
-            return kept
-        scored = self._count(self._sql.count_scored, k_generation=generation)
-        if self._exclusive:
-            # From here on the database counts on. Beside others this could miss what they have not yet committed.
-            values = {"study": self._id, "generation": generation, "scored": scored}
-            self._cursor.execute(self._sql.keep_scored, values)
-        return scored
-
-    def ahead(self, generation: int, order: float) -> tuple[int, int]:
-        """Return how many completed trials of a generation are better, and how many equal."""
-        row = self._one(self._sql.ahead, k_generation=generation, k_order=order)
-        assert row is not None
-        better, equal = row
-        return better, equal
-
-    def orders(self, generation: int, rank: int, count: int) -> Sequence[float]:
-        """Return sort keys of the completed trials of a generation that have a fitness, best first."""
-        statement, of = self._sql.orders_of_generation, {"k_generation": generation}
-        kept = self._kept_scored(generation)
-        if kept is None or rank + count <= kept / 2:
-            return [row[0] for row in self._all(statement, **of, k_offset=rank, k_limit=count)]
-        # Rows are walked over one by one; from the other end there are fewer.
-        statement = self._sql.orders_from_worst
-        after = max(0, kept - rank - count)
-        rows = self._all(statement, **of, k_offset=after, k_limit=max(0, kept - rank - after))
-        return [row[0] for row in reversed(rows)]
-
-    def _kept_scored(self, generation: int) -> int | None:
-        row = self._one(self._sql.kept_scored, k_generation=generation)
-        return None if row is None else int(row[0])
-
-    def has_unfinished_trials(self) -> bool:
-        """Return whether any trial is running or pending."""
-        return self._one(self._sql.has_unfinished) is not None
+    def results(self, generation: int) -> Sequence[TrialRecord]:
+        """Return the completed training trials of a generation that have a fitness, by id."""
+        return [trial_record(row) for row in self._all(self._sql.results, k_generation=generation)]
 
     def best_trials(self, count: int) -> Sequence[TrialRecord]:
         """Return the completed trials with the best finite fitness and a live checkpoint, best first."""
@@ -325,7 +191,7 @@ class SqlTransaction:
         return [trial_record(row) for row in rows]
 
     def broken_in_a_row(self) -> int:
-        """Return how many trials failed since the last one completed and the study was last resumed."""
+        """Return how many trials failed in a row, see `View.broken_in_a_row`."""
         resumed = self.study().resumed_at
         return self._count(self._sql.broken_in_a_row, k_now=NEVER if resumed is None else resumed)
 
@@ -409,10 +275,11 @@ class SqlTransaction:
 
     def held_checkpoints(self) -> frozenset[str]:
         """Return names that members, unfinished trials and evaluation refer to."""
-        rows = self._all(self._sql.member_checkpoints) + self._all(self._sql.unfinished_checkpoints)
-        rows += self._all(self._sql.elite_checkpoints)
-        rows += self._all(self._sql.evaluation.held_checkpoints)
-        return frozenset(name for row in rows for name in row if name is not None)
+        rows = self._all(self._sql.unfinished_checkpoints) + self._all(self._sql.evaluation.held_checkpoints)
+        held = {name for row in rows for name in row if name is not None}
+        for member in self.members():
+            held |= {one.checkpoint for one in (member.head, member.best, *member.states) if one is not None}
+        return frozenset(held)
 
     # Evaluation
 
@@ -435,14 +302,9 @@ class SqlTransaction:
             self._evaluation = evaluation
             self._asked_evaluation = True
 
-    def unscored(self, member: int) -> int:
-        """Return how many checkpoints of a member wait for their fitness."""
-        return self._count(self._sql.evaluation.unscored, k_member=member)
-
-    def awaited_groups(self, *, fitness: bool) -> int:
+    def awaited_groups(self) -> int:
         """Return how many of the study's own groups are queued."""
-        sql = self._sql.evaluation
-        return self._count(sql.awaited_fitness if fitness else sql.awaited_groups)
+        return self._count(self._sql.evaluation.awaited_groups)
 
     def apply(self, commands: Sequence[AnyCommand]) -> list[str]:
         """Apply commands in order; return the checkpoints that were marked for deletion."""

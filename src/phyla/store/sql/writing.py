@@ -16,19 +16,15 @@ from phyla.machine import (
     InsertTrial,
     MarkDeleting,
     ParentGone,
-    PublishAll,
-    RaiseElites,
     RenewAttempts,
     SetCheckpointState,
     SetConfig,
-    SetElite,
     SetStrategyState,
     SetStudyState,
     SetTally,
     TakeCheckpoint,
     UpdateMember,
     UpdateTrial,
-    WakeMembers,
 )
 from phyla.records import Member, StudyRecord, TrialRecord
 from phyla.store.sql.backend import Cursor
@@ -36,14 +32,12 @@ from phyla.store.sql.codec import encode
 from phyla.store.sql.rows import (
     MEMBER_FIELDS,
     TRIAL_FIELDS,
-    Values,
     attempt_values,
     batch_json,
     changed_member,
     changed_trial,
     checkpoint_values,
     member_values,
-    scored_json,
     stored_state,
     tally_json,
     text,
@@ -135,8 +129,6 @@ class Writer:
     def _set_config(self, command: SetConfig) -> None:
         self._cursor.execute(self._sql.retry_given_up, {"k_study": self._id})
         self._cursor.execute(self._sql.wake_done, {"k_study": self._id})
-        # Counted on only for strategies whose transactions are exclusive: others would wait for each other here.
-        self._cursor.execute(self._sql.forget_scored, {"k_study": self._id})
         self._held.members.clear()
         values = {"config": encode(command.config), "k_study": self._id}
         self._cursor.execute(self._sql.set_config, values)
@@ -219,43 +211,6 @@ class Writer:
         }
         self._cursor.execute(self._sql.set_checkpoint_state, values)
 
-    def _wake_members(self, command: WakeMembers) -> None:
-        key: Values = {"k_study": self._id}
-        if command.now is not None:
-            self._cursor.execute(self._sql.wake_by_time, {**key, "k_now": command.now})
-        else:
-            if command.generation is not None:
-                reached = {**key, "k_generation": command.generation}
-                self._cursor.execute(self._sql.wake_by_generation, reached)
-            if command.completed:
-                self._cursor.execute(self._sql.wake_by_completion, key)
-        self._held.members.clear()
-
-    def _publish_all(self, _command: PublishAll) -> None:
-        self._cursor.execute(self._sql.publish_all, {"k_study": self._id})
-        self._held.members.clear()
-
-    def _raise_elites(self, command: RaiseElites) -> None:
-        key: Values = {"k_study": self._id, "k_order": float("-inf")}
-        if command.member is None:
-            self._cursor.execute(self._sql.raise_elites, key)
-        else:
-            self._cursor.execute(self._sql.raise_elite, {**key, "k_member": command.member})
-
-    def _set_elite(self, command: SetElite) -> None:
-        elite = command.elite
-        if elite is None:
-            self._cursor.execute(self._sql.drop_elite, {"k_study": self._id, "k_member": command.member})
-            return
-        values = {
-            "study": self._id,
-            "member": command.member,
-            "scored": scored_json(elite),
-            "scored_order": elite.order,
-            "checkpoint": elite.checkpoint,
-        }
-        self._cursor.execute(self._sql.set_elite, values)
-
     def _set_study_state(self, command: SetStudyState) -> None:
         values = {"state": command.state.value, "message": text(command.message), "k_study": self._id}
         self._cursor.execute(self._sql.set_study_state, values)
@@ -277,10 +232,6 @@ _WAYS: dict[type, Callable[[Writer, Any], None]] = {
     InsertMember: Writer._insert_member,
     SetConfig: Writer._set_config,
     UpdateMember: Writer._update_member,
-    WakeMembers: Writer._wake_members,
-    PublishAll: Writer._publish_all,
-    RaiseElites: Writer._raise_elites,
-    SetElite: Writer._set_elite,
     InsertCheckpoint: Writer._insert_checkpoint,
     TakeCheckpoint: Writer._take_checkpoint,
     SetCheckpointState: Writer._set_checkpoint_state,

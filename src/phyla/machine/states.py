@@ -1,0 +1,76 @@
+"""What a member publishes: its newest states, which others may compare themselves with and take over."""
+
+from collections.abc import Iterable
+
+from phyla.machine.rules import Rules
+from phyla.records import Member, Scored, replace
+
+KEPT = 2
+"""States with a score that are kept of each member."""
+
+
+def states_kept(rules: Rules) -> int:
+    """Return how many states are kept of each member."""
+    fitness = rules.suite_fitness
+    # Those that wait for their evaluation come on top; one more than may wait, while it is being trained on.
+    return KEPT if fitness is None else KEPT + fitness.max_lag + 1
+
+
+def published(member: Member, state: Scored, rules: Rules) -> Member:
+    """Return a member that publishes one more state; of those that it publishes no longer, the best is kept."""
+    states = (state, *member.states)
+    kept = states_kept(rules)
+    best = best_of(member.best, states[kept:][::-1]) if rules.strategy.keeps.elites else None
+    return replace(member, states=states[:kept], best=best)
+
+
+def best_of(best: Scored | None, states: Iterable[Scored]) -> Scored | None:
+    """Return the best state with a finite score, of equal ones the first; None if there is none."""
+    for state in states:
+        if state.can_donate and (best is None or (state.order or 0.0) > (best.order or 0.0)):
+            best = state
+    return best
+
+
+def judged_again(member: Member, state: Scored) -> Member:
+    """Return a member whose state of a trial has another score, if it still publishes that state."""
+    states = tuple(state if one.trial == state.trial else one for one in member.states)
+    best = member.best
+    if best is not None and best.trial == state.trial:
+        best = state if state.can_donate else None
+    return replace(member, states=states, best=best)
+
+
+def without_trial(member: Member, trial: int) -> Member:
+    """Return a member that no longer publishes the state of a trial."""
+    left = tuple(one for one in member.states if one.trial != trial)
+    best = None if member.best is not None and member.best.trial == trial else member.best
+    return replace(member, states=left, best=best)
+
+
+def unscored(member: Member, trial: int, replicate: int) -> Member:
+    """Return a member whose state of a trial gets no score: a group of the suite that gives fitness ended without.
+
+    Its member goes on, and the others no longer wait for the score. A state that could not be confirmed is
+    withdrawn.
+
+    Args:
+        member: the member whose trial it is.
+        trial: the trial whose checkpoint was evaluated.
+        replicate: of the group; above 0 it was to confirm a score that the state has.
+    """
+    if replicate > 0:
+        return without_trial(member, trial)
+
+    def judged(state: Scored) -> Scored:
+        return replace(state, measurements=1) if state.trial == trial and not state.judged else state
+
+    head = None if member.head is None else judged(member.head)
+    return replace(member, head=head, states=tuple(map(judged, member.states)))
+
+
+def without_checkpoint(member: Member, name: str) -> Member:
+    """Return a member that no longer publishes states on a checkpoint."""
+    left = tuple(one for one in member.states if one.checkpoint != name)
+    best = None if member.best is not None and member.best.checkpoint == name else member.best
+    return replace(member, states=left, best=best)
