@@ -100,11 +100,6 @@ def test_values_that_the_space_allows() -> None:
     [
         (phyla.GridSearch({"lr": [0.1, 0.2]}, 10), phyla.GridSearch({"lr": [0.1, 0.3]}, 10), "grid"),
         (phyla.RandomSearch(2, 10), phyla.RandomSearch(3, 10), "members"),
-        (
-            phyla.PBT(population_size=2, steps_per_trial=5, total_steps=10),
-            phyla.PBT(population_size=2, steps_per_trial=5, total_steps=10, quorum=1.0),
-            "synchronous",
-        ),
     ],
 )
 def test_settings_of_a_strategy_that_never_change_are_not_said_to_change(
@@ -217,8 +212,8 @@ def test_a_grid_without_parameters_says_what_to_use(grid: Any) -> None:
     [
         (phyla.PBT, r"strategy=PBT: .*as in PBT\(population_size=..., steps_per_trial=..., total_steps=...\)"),
         (phyla.RandomSearch, r"strategy=RandomSearch: .*as in RandomSearch\(members=..., total_steps=...\)"),
-        (3, "strategy=3: this is no strategy, it has no population_size"),
-        (phyla.Truncation(), "this is no strategy, it has no population_size and no synchronous"),
+        (3, "strategy=3 is not a strategy: it has no population_size"),
+        (phyla.Truncation(), "is not a strategy: it has no population_size and no quorum"),
         (pbt(exploit=phyla.Truncation), r"PBT\(exploit=...\) has Truncation: .*as in Truncation\(\)"),
         (pbt(explore=phyla.Perturb), r"PBT\(explore=...\) has Perturb"),
         (pbt(fitness=phyla.MeanOfLast), r"PBT\(fitness=...\) has MeanOfLast: .*as in MeanOfLast\(k=...\)"),

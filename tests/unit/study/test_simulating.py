@@ -44,7 +44,7 @@ def test_nothing_is_trained_opened_or_written(tmp_path: Path) -> None:
     assert (found.wall_s, found.wall_range_s, found.completes) == (40.0, (40.0, 40.0), True)
     assert found.shares()["training"] == 1.0
     assert found.wasted()["preempted"] == 0.0
-    assert found.bound == 10
+    assert found.bound == 13
     assert not (tmp_path / "none").exists()
     assert json.dumps(found.to_json(), allow_nan=False)
 
