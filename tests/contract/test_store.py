@@ -433,7 +433,7 @@ def test_broken_trials_are_counted_afresh_once_a_study_is_resumed(subject: Subje
     controller.complete([completion(good)])
     assert in_a_row() == 0, "what completes counts as before"
     assert break_one(last) is StudyState.RUNNING
-    assert in_a_row() == 0, "its member is given up"
+    assert in_a_row() == 1
     following = next(work for work in controller.claim("w", 3)[0] if work.trial.generation == 1)
     assert break_one(following) is StudyState.RUNNING
     assert in_a_row() == 1
@@ -499,30 +499,6 @@ def test_what_a_member_publishes_comes_back_and_is_held(subject: Subject) -> Non
         assert reader.member(1).published == states[1]
         assert reader.held_checkpoints() == {"1.1", "2.1", "3.1", "4.1"}
         assert reader.member(0).states == ()
-
-
-def test_trials_of_members_that_were_given_up_do_not_count_once_one_has_completed(subject: Subject) -> None:
-    controller = subject.controller(size=3)
-    claims, _ = controller.claim("w", 3)
-
-    def broken(trials: Sequence[machine.Claimed]) -> int:
-        for work in trials:
-            controller.fail(Failure(trial=work.trial.id, token=1, error="e", retryable=False))
-        with subject.again().reader(1) as reader:
-            return reader.broken_in_a_row()
-
-    with subject.store.transaction(1, exclusive=True) as tx:
-        tx.apply([machine.UpdateMember(replace(tx.locked_member(claims[0].trial.member), replacements=1))])
-    assert broken(claims[:1]) == 1, "nothing has completed"
-    controller.complete([completion(claims[2])])
-    subject.clock.now += 1
-    assert broken(claims[1:2]) == 1
-    with subject.store.transaction(1, exclusive=True) as tx:
-        member = tx.locked_member(claims[1].trial.member)
-        tx.apply([machine.UpdateMember(replace(member, state=MemberState.DONE))])
-    with subject.again().reader(1) as reader:
-        assert [reader.member(work.trial.member).given_up for work in claims] == [True, True, False]
-        assert reader.broken_in_a_row() == 0
 
 
 def test_a_member_goes_on_when_its_parent_is_gone(subject: Subject) -> None:

@@ -143,8 +143,8 @@ def test_a_study_that_was_resumed_counts_broken_trials_afresh(tmp_path: Path, wa
     made = study(tmp_path, train, max_broken=3, max_attempts=1)
     with pytest.raises(StudyFailed, match="3 trials in a row failed"):
         made.run()
-    # The cause is mended; two more break for other reasons.
-    broken += [True, True]
+    # The cause is repaired; one more breaks for another reason.
+    broken.append(True)
     if way == "resume":
         assert maintain("errors", home=tmp_path).resume()
         while (trial := made.ask()) is not None:
@@ -156,7 +156,7 @@ def test_a_study_that_was_resumed_counts_broken_trials_afresh(tmp_path: Path, wa
                 made.tell(trial)
     else:
         made.run()
-    assert made.results().counts() == {"completed": 12, "failed": 5}
+    assert made.results().counts() == {"completed": 12, "failed": 4}
     assert made.results().state is StudyState.COMPLETED
 
 
@@ -247,7 +247,7 @@ def test_progress_is_where_a_retry_resumes(tmp_path: Path) -> None:
     assert results.best is not None
     assert results.best.fitness == 10
     live = {row.name for row in results.checkpoints() if row.state is CheckpointState.LIVE}
-    assert live == {trial.checkpoint for trial in results.trials() if trial.generation == 1}
+    assert live == {trial.checkpoint for trial in results.trials()}, "the last two states of a member are kept"
     assert sorted(p.name for p in (tmp_path / "checkpoints" / "errors").iterdir() if p.name[0] != ".") == [*live]
 
 

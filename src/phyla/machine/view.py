@@ -113,10 +113,7 @@ class View(History, Protocol):
         ...
 
     def broken_in_a_row(self) -> int:
-        """Return how many trials failed since the last one completed and the study was last resumed.
-
-        Once any trial has completed, those of members that were given up do not count.
-        """
+        """Return how many trials failed since the last one completed and the study was last resumed."""
         ...
 
     def evaluation(self) -> "EvalView | None":

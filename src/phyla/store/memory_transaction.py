@@ -222,10 +222,7 @@ class MemoryTransaction:
         resumed = self.study().resumed_at
         last = max(self.tables.last_completed.get("at", NEVER), NEVER if resumed is None else resumed)
         failed = [self.tables.trials[trial] for trial in self.tables.by_state.of(TrialState.FAILED)]
-        given_up = set[int]()
-        if "at" in self.tables.last_completed:
-            given_up = {index for index, one in self.tables.members.items() if one.given_up}
-        return sum((t.ended_at or 0.0) > last for t in failed if t.member not in given_up)
+        return sum((t.ended_at or 0.0) > last for t in failed)
 
     def _unfinished(self) -> list[TrialRecord]:
         return [self.tables.trials[trial] for state in UNFINISHED for trial in self.tables.by_state.of(state)]

@@ -212,16 +212,10 @@ class Statements:
         )
         completed = t.state == sa.literal_column("'completed'")
         last = sa.select(sa.func.max(t.ended_at)).where(mine, ENDED, completed).scalar_subquery()
-        m = members.c
-        done = sa.and_(m.state == sa.literal_column("'done'"), m.retired.is_(sa.false()))
-        given_up_members = sa.select(m.member).where(
-            m.study == STUDY, done, m.broken_trial.is_not(None), m.stops == ZERO
-        )
         self.broken_in_a_row = self._compile(
             sa.select(sa.func.count())
             .select_from(trials)
             .where(mine, ENDED, failed, t.ended_at > sa.func.coalesce(last, NOW), t.ended_at > NOW)
-            .where(sa.or_(last.is_(None), t.member.not_in(given_up_members)))
         )
         newest = sa.select(trials).where(mine, ENDED, completed, train)
         self.last_completed = self._compile(
