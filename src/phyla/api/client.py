@@ -124,6 +124,13 @@ class WorkClient(Protocol):
         """Take back all that a dead worker held; return how many attempts that were."""
         ...
 
+    def wait(self, seconds: float) -> None:
+        """Return once there may be work for a worker that got none, or after so many seconds at the latest.
+
+        For one thread, and not while another call of it runs.
+        """
+        ...
+
     def is_active(self) -> bool:
         """Return whether there may be more work."""
         ...

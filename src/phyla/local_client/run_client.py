@@ -38,6 +38,7 @@ class RunClient:
         self._run_of_task: dict[int, int] = {}
         self._run_of_group: dict[int, int] = {}
         self._asked_at: dict[int, float] = {}
+        self._changes = store.changes()
         self._last = 0
 
     def exchange(
@@ -153,6 +154,10 @@ class RunClient:
     def lose_worker(self, worker: str, error: str, *, counts: bool) -> int:
         """Take back all that a dead worker held."""
         return sum(controller.lose_worker(worker, error, counts=counts) for _, controller in self._runs.values())
+
+    def wait(self, seconds: float) -> None:
+        """Return once something was committed, or after so many seconds at the latest."""
+        self._changes.wait(seconds)
 
     def is_active(self) -> bool:
         """Return whether there may be more work."""

@@ -71,6 +71,7 @@ class LocalClient:
         self._repository = repository
         self._collects = collects
         self._joins = joins
+        self._changes = store.changes()
         self._completed_since_collection = 0
 
     def study(self) -> StudyRecord:
@@ -151,6 +152,10 @@ class LocalClient:
         if found is None:
             raise StudyNotFound(f"study {self._study.name!r} in {self._store.url} has no suites")
         return found
+
+    def wait(self, seconds: float) -> None:
+        """Return once something was committed, or after so many seconds at the latest."""
+        self._changes.wait(seconds)
 
     def is_active(self) -> bool:
         """Return whether there may be more work."""

@@ -94,6 +94,24 @@ class StoreIdentity:
     lasting: bool = True
 
 
+class Changes(Protocol):
+    """Tells when something was committed, so that a worker without work need not ask again and again."""
+
+    def wait(self, seconds: float) -> None:
+        """Return once something was committed since the last call, or after so many seconds at the latest.
+
+        The first call returns at once: what was committed before it is not known.
+
+        Raises:
+            StoreUnavailable: the store cannot be reached.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release the connection."""
+        ...
+
+
 class Store(Protocol):
     """Remembers studies. Safe for use by several threads and, except in memory, several processes."""
 
@@ -199,6 +217,10 @@ class Store(Protocol):
 
     def evaluations(self, run: RunRecord) -> AbstractContextManager[EvalReader]:
         """Open a consistent look at the evaluation of one run."""
+        ...
+
+    def changes(self) -> Changes:
+        """Return what waits for commits, by this process or another; for one thread."""
         ...
 
     def close(self) -> None:

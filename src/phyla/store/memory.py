@@ -1,5 +1,6 @@
 """A store in memory: for tests, simulations and as the oracle of the other stores."""
 
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,9 @@ from phyla.store.memory_evaluation import MemoryEvaluation
 from phyla.store.memory_tables import Memory, Tables
 from phyla.store.memory_transaction import MemoryTransaction
 from phyla.store.memory_writing import retry_given_up
+
+LOOK_S = 0.002
+"""How long a worker waits before it asks again."""
 
 
 @final
@@ -185,6 +189,22 @@ class MemoryStore:
         """Open a consistent look at the evaluation of one run."""
         with self.evaluating(run) as evaluation:
             yield evaluation
+
+    def changes(self) -> "_Changes":
+        """Return what waits for commits."""
+        return _Changes()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@final
+class _Changes:
+    """Only threads of this process commit, and they rarely wait for each other: asking again is cheap."""
+
+    def wait(self, seconds: float) -> None:
+        """Wait a moment."""
+        time.sleep(min(seconds, LOOK_S))
 
     def close(self) -> None:
         """Nothing is open."""

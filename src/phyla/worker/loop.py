@@ -20,8 +20,8 @@ from phyla.worker.trainer import Trainer
 FLUSH_S = 1.0
 """How often reports of a running trial are sent."""
 
-IDLE_S = 0.1
-"""How long a worker without work waits before it asks again, at most."""
+IDLE_S = 0.25
+"""How long a worker without work waits before it asks again, if nothing was committed meanwhile."""
 
 
 @final
@@ -126,7 +126,6 @@ class Worker:
 
     def _work(self, on_trial: Callable[[], None], on_idle: Callable[[], None]) -> Ended | Outdated | None:
         completions: list[Completion | Evaluated] = []
-        pause_s = 0.005
         while True:
             outdated = self._evaluator is not None and self._evaluator.outdated
             count = 0 if self._stopping or outdated else 1
@@ -141,7 +140,6 @@ class Worker:
             completions = []
             self._tick()
             if claimed:
-                pause_s = 0.005
                 done = self._do(claimed[0])
                 completions = [done] if done else []
                 if not completions:
@@ -151,8 +149,7 @@ class Worker:
             elif isinstance(rest, Idle):
                 on_idle()
                 with self._watch.within(Phase.WAITING):
-                    time.sleep(min(pause_s, rest.seconds) if rest.seconds is not None else pause_s)
-                pause_s = min(pause_s * 1.5, IDLE_S)
+                    self._client.wait(IDLE_S if rest.seconds is None else min(IDLE_S, rest.seconds))
 
     def _holding(self) -> int | None:
         return None if self._evaluator is None else self._evaluator.holding

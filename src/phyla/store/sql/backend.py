@@ -57,6 +57,18 @@ class Session(Protocol):
         ...
 
 
+class Watch(Protocol):
+    """A connection that learns of commits."""
+
+    def wait(self, seconds: float) -> None:
+        """Return once something was committed since the last call; see `phyla.store.Changes`."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection."""
+        ...
+
+
 class Backend(Protocol):
     """A kind of database: how to connect, lock, tell the time and explain errors."""
 
@@ -142,6 +154,14 @@ class Backend(Protocol):
 
     def lock_schema(self, connection: sa.Connection) -> None:
         """Begin a transaction in which nobody else changes the schema."""
+        ...
+
+    def watch(self) -> Watch:
+        """Open a connection that learns of commits."""
+        ...
+
+    def announce(self, cursor: Cursor) -> None:
+        """Let those who wait learn of the transaction when it commits."""
         ...
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, final
 
-from phyla.machine import AnyCommand, EvalCommand
+from phyla.machine import AnyCommand, EndEvalAttempt, EvalCommand, InsertEvalTasks, SetRunState
 from phyla.records import EvalAttempt, EvalEvent, EvalResult, EvalTaskRecord, Group, RunRecord, Seen, storable
 from phyla.store.evaluation import NEWEST_DURATIONS
 from phyla.store.sql.backend import Backend, Cursor
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from phyla.store.sql.transaction import SqlTransaction
 
 NEVER = float("-inf")
+
+_MAKES_WORK = (EndEvalAttempt, InsertEvalTasks, SetRunState)
+"""What workers that have nothing to do wait for."""
 
 
 @final
@@ -48,6 +51,7 @@ class SqlEvaluation:
         *,
         write: bool,
     ) -> None:
+        self._backend = backend
         self._sql = (backend.statements if write else backend.reading).evaluation
         self._cursor = cursor
         self._id = run.id
@@ -325,4 +329,6 @@ class SqlEvaluation:
 
     def apply_one(self, command: EvalCommand) -> None:
         """Apply one command about evaluation."""
+        if isinstance(command, _MAKES_WORK):
+            self._backend.announce(self._cursor)
         self._writer.apply(command)

@@ -38,6 +38,10 @@ SELECT (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database(
        has_function_privilege('pg_catalog.pg_control_system()', 'execute')
 """
 
+
+CHANNEL = "phyla_changes"
+"""What those who wait for a commit listen to."""
+
 _BUSY = {
     "40001": "another transaction changed the same rows",
     "40P01": "two transactions waited for each other",
@@ -70,6 +74,37 @@ class PostgresSession:
             self._connection.invalidate()
         finally:
             self._connection.close()
+
+
+@final
+class PostgresWatch:
+    """Is told of commits by `LISTEN` and `NOTIFY`.
+
+    Args:
+        connection: used for nothing else.
+    """
+
+    def __init__(self, connection: Any) -> None:
+        # It stays open, and must not be given to a transaction afterwards.
+        connection.detach()
+        self._connection = connection.driver_connection
+        self._connection.autocommit = True
+        self._listens = False
+
+    def wait(self, seconds: float) -> None:
+        """Return once something was committed since the last call, or after so many seconds at the latest."""
+        if not self._listens:
+            self._connection.execute(f"LISTEN {CHANNEL}")
+            self._listens = True
+            return
+        if next(self._connection.notifies(timeout=seconds, stop_after=1), None) is not None:
+            # One look for all that came meanwhile.
+            for _ in self._connection.notifies(timeout=0):
+                pass
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
 
 
 @final
@@ -202,6 +237,14 @@ class PostgresBackend:
     def forget_connections(self) -> None:
         """Drop the pool without closing what it holds."""
         self.engine.dispose(close=False)
+
+    def watch(self) -> "PostgresWatch":
+        """Open a connection that learns of commits."""
+        return PostgresWatch(self.engine.raw_connection())
+
+    def announce(self, cursor: Cursor) -> None:
+        """Let those who wait learn of the transaction when it commits."""
+        cursor.execute(f"NOTIFY {CHANNEL}")
 
     def close(self) -> None:
         """Close every connection."""

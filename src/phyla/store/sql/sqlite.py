@@ -3,6 +3,7 @@
 import errno
 import os
 import sqlite3
+import time
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,6 +27,8 @@ except ImportError:  # Windows: writers then take turns by SQLite's own waiting,
     fcntl = None  # type: ignore[assignment]  # a module that is missing here
 
 BUSY_TIMEOUT_S = 30.0
+LOOK_S = 0.004
+"""How often a worker that waits looks whether something was committed."""
 CACHE_KIB = 16 * 1024
 PAGES_BETWEEN_CHECKPOINTS = 4000
 """A checkpoint of the write-ahead log costs some milliseconds; SQLite's default of 1000 pages makes it so
@@ -99,6 +102,33 @@ class SqliteSession:
         if self._turn is not None:
             self._turn.end()
         self._idle.append(self._connection)
+
+
+@final
+class SqliteWatch:
+    """Sees commits by other connections: SQLite counts them in shared memory, so looking takes microseconds.
+
+    Args:
+        connection: used for nothing else.
+    """
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._seen: int | None = None
+
+    def wait(self, seconds: float) -> None:
+        """Return once something was committed since the last call, or after so many seconds at the latest."""
+        until = time.monotonic() + seconds
+        while (now := self._commits()) == self._seen and (left := until - time.monotonic()) > 0:
+            time.sleep(min(LOOK_S, left))
+        self._seen = now
+
+    def _commits(self) -> int:
+        return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
 
 
 @final
@@ -257,6 +287,13 @@ class SqliteBackend:
         self._parents.append(self._idle)
         self._idle = deque()
         self.engine.dispose(close=False)
+
+    def watch(self) -> "SqliteWatch":
+        """Open a connection that learns of commits."""
+        return SqliteWatch(self.engine.raw_connection())
+
+    def announce(self, cursor: Cursor) -> None:
+        """Do nothing: every commit shows."""
 
     def close(self) -> None:
         """Close every connection."""

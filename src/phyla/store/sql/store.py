@@ -1,5 +1,6 @@
 """The store on a SQL database."""
 
+import contextlib
 import os
 import uuid
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from typing import Any, final
 from phyla.errors import StoreError, StudyNotFound
 from phyla.records import JsonObject, MemberState, RunKind, RunRecord, RunState, StudyRecord, StudyState, storable
 from phyla.store.contract import StoreIdentity
-from phyla.store.sql.backend import Backend, Cursor, Session, StudyLock
+from phyla.store.sql.backend import Backend, Cursor, Session, StudyLock, Watch
 from phyla.store.sql.codec import encode
 from phyla.store.sql.deleting import delete_study
 from phyla.store.sql.evaluation import SqlEvaluation
@@ -34,6 +35,7 @@ class SqlStore:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._process = os.getpid()
+        self._watching: list[_Changes] = []
         try:
             ensure_schema(backend)
         except Exception as error:
@@ -135,6 +137,7 @@ class SqlStore:
         with _Block(self, write=True) as session:
             sql = self._backend.statements
             values: Values = {"k_study": study, "state": state.value, "message": text(message)}
+            self._backend.announce(session.cursor)
             if state is StudyState.RUNNING:
                 resumed = {**values, "resumed_at": self._backend.now(session.cursor)}
                 session.cursor.execute(sql.resume_study, resumed)
@@ -204,8 +207,16 @@ class SqlStore:
         """Open a consistent look at the evaluation of one run."""
         return _OpenedRun(self, run, write=False, exclusive=False)
 
+    def changes(self) -> "_Changes":
+        """Return what waits for commits, by this process or another; for one thread."""
+        changes = _Changes(self._backend)
+        self._watching.append(changes)
+        return changes
+
     def close(self) -> None:
         """Release every connection."""
+        for changes in self._watching:
+            changes.close()
         self._backend.close()
 
     def _begin(self, *, write: bool) -> Session:
@@ -229,6 +240,32 @@ class SqlStore:
             session.rollback()
             if isinstance(error, self._backend.driver_errors):
                 raise _explained(self._backend, error) from error
+
+
+@final
+class _Changes:
+    """Waits for commits; opens its connection when it is first asked to."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._watch: Watch | None = None
+
+    def wait(self, seconds: float) -> None:
+        """Return once something was committed since the last call; see `phyla.store.Changes`."""
+        try:
+            if self._watch is None:
+                self._watch = self._backend.watch()
+            self._watch.wait(seconds)
+        except Exception as error:
+            self.close()
+            raise _explained(self._backend, error) from error
+
+    def close(self) -> None:
+        """Release the connection."""
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            with contextlib.suppress(*self._backend.driver_errors):
+                watch.close()
 
 
 def found_revision(backend: Backend) -> str | None:

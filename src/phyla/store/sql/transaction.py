@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import final
 
-from phyla.machine import AnyCommand, EvalCommand
+from phyla.machine import AnyCommand, EndAttempt, EvalCommand, SetConfig, SetStudyState
 from phyla.records import (
     Attempt,
     Checkpoint,
@@ -27,6 +27,9 @@ from phyla.store.sql.writing import Held, Writer
 
 NEVER = float("-inf")
 NAN = float("nan")
+
+_MAKES_WORK = (EndAttempt, SetStudyState, SetConfig)
+"""What workers that have nothing to do wait for."""
 
 
 @final
@@ -308,6 +311,8 @@ class SqlTransaction:
 
     def apply(self, commands: Sequence[AnyCommand]) -> list[str]:
         """Apply commands in order; return the checkpoints that were marked for deletion."""
+        if any(isinstance(command, _MAKES_WORK) for command in commands):
+            self._backend.announce(self._cursor)
         return self._writer.apply(commands, self._apply_one_of_evaluation)
 
     def _apply_one_of_evaluation(self, command: EvalCommand) -> None:
