@@ -44,7 +44,9 @@ def waits(home: Path, storage: str | None) -> list[float]:
     found = []
     for one in ended:
         # The worker that completes it claims in the same transaction.
-        others = [a.claimed_at for a in attempts if a.worker != one.worker and a.claimed_at >= (one.ended_at or 0.0)]
+        others = [
+            a.claimed_at for a in attempts if a.worker != one.worker and a.claimed_at >= (one.ended_at or 0.0)
+        ]
         if others:
             found.append((others[0] - (one.ended_at or 0.0)) * 1e3)
     return found
@@ -57,7 +59,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("bench/results/wake.json"))
     arguments = parser.parse_args()
     found: dict[str, Any] = {"machine": facts(arguments.where)}
-    print(f"{'store':12} {'median':>8} {'p95':>8} {'most':>8}   ms from a completion to the claim that waited for it")
+    print(
+        f"{'store':12} {'median':>8} {'p95':>8} {'most':>8}   ms from a completion to the claim that waited for it"
+    )
     for name, storage in (("sqlite", None), ("postgresql", arguments.postgres)):
         if name == "postgresql" and storage is None:
             continue

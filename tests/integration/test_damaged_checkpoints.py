@@ -327,9 +327,7 @@ def test_a_damaged_checkpoint_that_waits_for_evaluation_is_gone_and_not_scored(
 
 
 @pytest.mark.parametrize("quorum", [0.0, 1.0])
-def test_a_population_does_not_wait_for_the_score_of_a_damaged_checkpoint(
-    tmp_path: Path, quorum: float
-) -> None:
+def test_a_population_does_not_wait_for_the_score_of_a_damaged_checkpoint(tmp_path: Path, quorum: float) -> None:
     SPOILED.clear()
     strategy = phyla.PBT(
         population_size=3,
