@@ -1,8 +1,9 @@
 """How soon a waiting worker starts once the trial that it waited for has completed.
 
-Run from the repository: `python bench/wake.py`. A population of 3 with quorum 1.0 on 3 workers: one member is slow,
-so at each of its completions the other two workers wait for it. What is measured is the time from that completion, as
-the store noted it, to the first claim that follows. On SQLite, and on PostgreSQL where a URL is given.
+Run from the repository: `python bench/wake.py`. A population of 3 with quorum 1.0 on 3 workers: one member is
+slow, so at each of its completions the other two workers wait for it. What is measured is the time from that
+completion, as the store noted it, to the first claim that follows. On SQLite, and on PostgreSQL where a URL is
+given.
 """
 
 import argparse

@@ -4,6 +4,7 @@ The numbers that studies are compared with come from a simulation of the rule (2
 scores 0.7 to 1.3). Few seeds are run here, so tolerances are generous.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from phyla.errors import ConfigurationError
 from phyla.evaluation import EvalTask, Suite
 from phyla.machine import Claimed, ClaimedEvaluation, Completion, Ended, Failure, Imported, Rules
 from phyla.population import PBT, Backtrack, FromSuite, Truncation
-from phyla.records import Maximize, StudyState, TrialRecord, TrialState, WorkKind, replace
+from phyla.records import Maximize, StudyState, TrialRecord, TrialState, WorkKind
 from phyla.space import Float, Space
 from quorum_reference import TOTAL, Outcome, by_age, mean, study
 from simulation import Simulation

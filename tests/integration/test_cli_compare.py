@@ -230,30 +230,3 @@ def test_status_and_report_tell_where_the_time_went(cli: Phyla, tmp_path: Path) 
     page = tmp_path / "page.html"
     cli("report", "pbt-r0", "-o", page)
     assert "<h2>Where the time went</h2>" in page.read_text()
-
-
-def test_studies_made_before_times_were_recorded_are_read_as_ever(
-    folder: Path, tmp_path: Path, cli: Phyla
-) -> None:
-    import sqlite3
-
-    home = tmp_path / "home"
-    home.mkdir()
-    with sqlite3.connect(folder / ".phyla" / "phyla.db") as now, sqlite3.connect(home / "phyla.db") as before:
-        now.backup(before)
-        # As it was before revision 0008.
-        before.execute("ALTER TABLE attempts DROP COLUMN timings")
-        before.execute("DROP INDEX members_age")
-        for column in ("published_step", "spent_s", "decided_s"):
-            before.execute(f"ALTER TABLE members DROP COLUMN {column}")
-        before.execute("ALTER TABLE studies DROP COLUMN resumed_at")
-        before.execute("DROP TRIGGER trials_scored")
-        before.execute("DROP TABLE generations")
-        before.execute("UPDATE phyla_revision SET version_num = ?", ("0007",))
-    assert "time of workers" not in cli("status", "pbt-r0", "--home", home)
-    page = tmp_path / "page.html"
-    cli("report", "pbt-r0", "--home", home, "-o", page)
-    assert "Where the time went" not in page.read_text()
-    assert "time of pbt: not known" in cli("compare", "pbt", "wide", "--home", home, "-o", page)
-    assert "No attempt has told where its time went" in page.read_text()
-    assert load_study("pbt-r0", home=home).attempts()[0].timings is None

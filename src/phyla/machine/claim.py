@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from phyla.leases import check_transition
@@ -36,7 +37,6 @@ from phyla.records import (
     TrialKind,
     TrialRecord,
     TrialState,
-    replace,
 )
 
 Step = tuple[ClaimAnswer | None, list[AnyCommand]]

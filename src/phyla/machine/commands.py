@@ -17,7 +17,6 @@ from phyla.records import (
     StudyState,
     Tally,
     TrialRecord,
-    drafted,
 )
 
 
@@ -46,7 +45,6 @@ class InsertAttempt:
 
 
 @final
-@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndAttempt:
     """Set how an attempt ended."""
@@ -113,7 +111,6 @@ class TakeCheckpoint:
 
 
 @final
-@drafted
 @dataclass(frozen=True, slots=True)
 class MarkDeleting:
     """Mark a live checkpoint for deletion, unless a trial took it since `taken` was read.
@@ -126,7 +123,6 @@ class MarkDeleting:
 
 
 @final
-@drafted
 @dataclass(frozen=True, slots=True)
 class SetCheckpointState:
     """Set a checkpoint's state; `damage` says what is wrong with a damaged one."""

@@ -1,6 +1,7 @@
 """Eval tasks: claimed, completed, failed, lost; and groups, which complete as a whole."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from phyla.errors import LeaseLost
 from phyla.evaluation import suite_named
@@ -34,7 +35,6 @@ from phyla.records import (
     RunState,
     Scored,
     TrialState,
-    replace,
 )
 
 MAX_CLAIMS = 30

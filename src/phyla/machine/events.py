@@ -16,12 +16,10 @@ from phyla.records import (
     Seen,
     StudyState,
     TrialRecord,
-    drafted,
 )
 
 
 @final
-@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
     """A trial was trained to its end.
@@ -106,7 +104,6 @@ class Ended:
 
 
 @final
-@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outdated:
     """The study goes on, with settings that this process cannot take over: another one has to go on.
@@ -220,7 +217,6 @@ class ClaimedEvaluation:
 
 
 @final
-@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
     """An eval task was run to its end, or a group was aggregated.

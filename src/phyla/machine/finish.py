@@ -1,5 +1,6 @@
 """How attempts end: completed, failed, released, lost, cancelled."""
 
+from dataclasses import replace
 from typing import cast
 
 from phyla.errors import LeaseLost
@@ -36,7 +37,6 @@ from phyla.records import (
     TrialRecord,
     TrialState,
     json_number,
-    replace,
 )
 
 

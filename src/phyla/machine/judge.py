@@ -5,11 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
-from phyla.records import Criteria, Objective, Scored, TrialRecord, drafted
+from phyla.records import Criteria, Objective, Scored, TrialRecord
 
 
 @final
-@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worth:
     """The fields of a trial and of a `Scored` that come from an objective.

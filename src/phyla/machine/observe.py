@@ -1,6 +1,7 @@
 """Checkpoints come into sight: which suites run on them, and how soon."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from phyla.evaluation import EvalTask, Skip, Suite, fate
 from phyla.machine.commands import UpdateMember
@@ -31,7 +32,6 @@ from phyla.records import (
     Seen,
     SeenState,
     TrialState,
-    replace,
     shown,
 )
 

@@ -7,11 +7,12 @@ was when it had come as far. So scores are never compared across different amoun
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from phyla.machine.rules import Rules
 from phyla.machine.states import best_of
 from phyla.population import Strategy
-from phyla.records import Member, MemberState, replace
+from phyla.records import Member, MemberState
 
 
 def needed(quorum: float, members: int) -> int:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from phyla.arguments import suggestion
@@ -10,7 +11,7 @@ from phyla.machine.evaluation_view import EvalView
 from phyla.machine.judge import judged_values, mean_with, worth
 from phyla.machine.rules import Rules
 from phyla.machine.states import judged_again, unscored
-from phyla.records import Group, GroupState, Member, StudyState, TrialRecord, json_number, replace
+from phyla.records import Group, GroupState, Member, StudyState, TrialRecord, json_number
 
 
 def score(view: EvalView, rules: Rules | None, group: Group) -> list[Command]:

@@ -1,9 +1,10 @@
 """What a member publishes: its newest states, which others may compare themselves with and take over."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from phyla.machine.rules import Rules
-from phyla.records import Member, Scored, replace
+from phyla.records import Member, Scored
 
 KEPT = 2
 """States with a score that are kept of each member."""

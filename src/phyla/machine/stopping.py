@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import final
 
 from phyla.leases import check_transition
@@ -33,7 +33,6 @@ from phyla.records import (
     TrialRecord,
     TrialState,
     direction,
-    replace,
 )
 
 NOTHING = Tally(count=0, mean=math.nan, best=math.nan, step=0)

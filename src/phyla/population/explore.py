@@ -8,11 +8,10 @@ from phyla.errors import ConfigurationError
 from phyla.population.checks import check_rule
 from phyla.population.protocol import Population
 from phyla.population.strategy import Context
-from phyla.records import JsonObject, Scored, drafted
+from phyla.records import JsonObject, Scored
 
 
 @final
-@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explored:
     """New hyperparameters.

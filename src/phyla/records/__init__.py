@@ -5,14 +5,11 @@ Times are seconds since the epoch (UTC) by the database's clock. Steps are count
 own clock. Hyperparameters are flat mappings with slashed names.
 """
 
-from typing import TYPE_CHECKING
-
 from phyla.arguments import suggest_arguments
 from phyla.records.attempt import Attempt, AttemptState, Cause, Phase, said_by
 from phyla.records.checkpoint import Checkpoint, CheckpointKind, CheckpointState
 from phyla.records.constrained import Constrained, Constraint
 from phyla.records.criteria import Criteria
-from phyla.records.drafts import drafted
 from phyla.records.evaluation import (
     EvalAttempt,
     EvalEvent,
@@ -40,12 +37,6 @@ from phyla.records.study import StudyRecord, StudyState
 from phyla.records.tally import Mark, Tally
 from phyla.records.trial import TrialKind, TrialRecord, TrialState
 from phyla.records.weighted_sum import WeightedSum
-
-if TYPE_CHECKING:
-    # It checks the names and types of fields.
-    from dataclasses import replace
-else:
-    from phyla.records.drafts import replace
 
 __all__ = [
     "WORST",
@@ -96,12 +87,10 @@ __all__ = [
     "WeightedSum",
     "WorkKind",
     "direction",
-    "drafted",
     "json_number",
     "read_list",
     "read_number",
     "read_object",
-    "replace",
     "restored",
     "said_by",
     "shown",

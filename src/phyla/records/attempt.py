@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, final
 
-from phyla.records.drafts import drafted
 from phyla.records.json import JsonObject
 from phyla.records.tally import Tally
 
@@ -80,7 +79,6 @@ class Cause:
 
 
 @final
-@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """One try at a trial.

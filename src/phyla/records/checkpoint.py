@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import final
 
-from phyla.records.drafts import drafted
-
 
 class CheckpointState(StrEnum):
     """Whether a checkpoint's bytes can be used.
@@ -28,7 +26,6 @@ class CheckpointKind(StrEnum):
 
 
 @final
-@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """One checkpoint.

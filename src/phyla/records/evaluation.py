@@ -5,7 +5,6 @@ from enum import StrEnum
 from typing import final
 
 from phyla.records.attempt import AttemptState
-from phyla.records.drafts import drafted
 from phyla.records.json import JsonObject
 from phyla.records.trial import TrialState
 
@@ -69,7 +68,6 @@ class SeenState(StrEnum):
 
 
 @final
-@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
     """A checkpoint as evaluation sees it: one version of one name in one run.
@@ -138,7 +136,6 @@ class Priority:
 
 
 @final
-@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """An evaluation group: one suite on one checkpoint, complete as a whole or not at all.
@@ -195,7 +192,6 @@ class EvalTaskKind(StrEnum):
 
 
 @final
-@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalTaskRecord:
     """One shard of one eval task on one checkpoint: what a worker claims.
@@ -256,7 +252,6 @@ class EvalTaskRecord:
 
 
 @final
-@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalAttempt:
     """One try at an eval task, under one lease; fields as in `Attempt`."""
@@ -273,7 +268,6 @@ class EvalAttempt:
 
 
 @final
-@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalResult:
     """One entry of the results ledger: what one shard of one eval task found on one checkpoint.

@@ -5,7 +5,6 @@ from enum import StrEnum
 from typing import final
 
 from phyla.records.criteria import Criteria
-from phyla.records.drafts import drafted
 from phyla.records.json import JsonObject
 
 
@@ -18,7 +17,6 @@ class MemberState(StrEnum):
 
 
 @final
-@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
     """A completed trial as others may take it over: score, weights and hyperparameters are one fact.
@@ -75,7 +73,6 @@ class Scored:
 
 
 @final
-@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
     """One slot of the population.

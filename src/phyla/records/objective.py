@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, final
 
 from phyla.errors import ConfigurationError
-from phyla.records.drafts import drafted
 from phyla.records.json import JsonObject
 
 WORST = -math.inf
 
 
 @final
-@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
     """What an objective makes of the metrics of one trial.

@@ -3,12 +3,10 @@
 from dataclasses import dataclass
 from typing import final
 
-from phyla.records.drafts import drafted
 from phyla.records.report import Report
 
 
 @final
-@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
     """The reports of the objective in one attempt so far.
@@ -29,7 +27,6 @@ class Tally:
 
 
 @final
-@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
     """Where trials are compared: the first report of the objective at or after a multiple of `every` steps.

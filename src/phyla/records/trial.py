@@ -6,7 +6,6 @@ from typing import final
 
 from phyla.errors import UsageError
 from phyla.records.criteria import Criteria
-from phyla.records.drafts import drafted
 from phyla.records.json import JsonObject
 
 
@@ -32,7 +31,6 @@ class TrialKind(StrEnum):
 
 
 @final
-@drafted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRecord:
     """One trial.

@@ -1,6 +1,5 @@
 """A study on a virtual clock: the real controller and store, with workers that only take their time."""
 
-import gc
 import heapq
 import math
 from collections import deque
@@ -42,10 +41,6 @@ from phyla.simulation.workers import Crew, SimulatedWorker
 from phyla.store import MemoryStore
 
 HOUR = 3600.0
-PORTION = 200
-"""Events after which what came since is hidden from the cyclic garbage collector until the end."""
-LOOK_AT_EVERY = 10
-"""Of so many portions the collector looks at one; at each while it finds garbage."""
 IN_VAIN = 10_000
 """Workers that leave, one after the other, before anything is done: from then on nothing is expected."""
 
@@ -122,23 +117,9 @@ class Simulator:
         for worker in self._workers:
             self._start_process(worker)
             self._ask(worker)
-        # Records live to the end, in millions: the cyclic collector need not look at them again and again.
-        collects = gc.isenabled()
-        portions, garbage = 0, True
-        gc.disable()
-        try:
-            while self._events and self._ended is None and self._in_vain < IN_VAIN:
-                self.step()
-                if self._number >= (portions + 1) * PORTION:
-                    portions += 1
-                    if garbage or portions % LOOK_AT_EVERY == 0:
-                        garbage = gc.collect(0) > 0
-                    gc.freeze()
-            return self._outcome()
-        finally:
-            gc.unfreeze()
-            if collects:
-                gc.enable()
+        while self._events and self._ended is None and self._in_vain < IN_VAIN:
+            self.step()
+        return self._outcome()
 
     def step(self) -> None:
         """Let the next thing happen."""

@@ -4,6 +4,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, final
 
 from phyla.errors import StoreError, StudyNotFound
@@ -18,7 +19,6 @@ from phyla.records import (
     RunState,
     StudyRecord,
     StudyState,
-    replace,
 )
 from phyla.settings import Clock, system_clock
 from phyla.store.contract import StoreIdentity

@@ -1,6 +1,7 @@
 """The evaluation of a run in memory: for tests, simulations and as the oracle of the other stores."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, final
 
 from phyla.machine import AnyCommand
@@ -33,7 +34,6 @@ from phyla.records import (
     RunRecord,
     Seen,
     TrialState,
-    replace,
 )
 from phyla.store.evaluation import NEWEST_DURATIONS
 from phyla.store.memory_tables import Ledger, LedgerKey, urgency

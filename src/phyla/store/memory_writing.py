@@ -1,6 +1,7 @@
 """How the store in memory applies commands."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from phyla.machine import (
@@ -22,7 +23,7 @@ from phyla.machine import (
     UpdateMember,
     UpdateTrial,
 )
-from phyla.records import CheckpointState, MemberState, TrialState, replace
+from phyla.records import CheckpointState, MemberState, TrialState
 from phyla.store.memory_tables import NEVER
 
 if TYPE_CHECKING:
