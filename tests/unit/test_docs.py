@@ -42,7 +42,7 @@ def run_python(*arguments: str, cwd: Path) -> str:
         env={**clean, "PYTHONPATH": os.pathsep.join([str(cwd), str(ROOT / "src")])},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -123,7 +123,7 @@ class EvalView(Protocol):
         ...
 
     def claimed_ahead(self, expires_after: float) -> Sequence[EvalAttempt]:
-        """Return running attempts that were claimed after `now()`, and whose lease lasts beyond a time.
+        """Return running attempts claimed after `now()` whose lease lasts beyond a time; first to end first.
 
         There are some after the clock was set back.
         """

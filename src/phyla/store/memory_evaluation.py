@@ -235,7 +235,8 @@ class MemoryEvaluation:
     def claimed_ahead(self, expires_after: float) -> Sequence[EvalAttempt]:
         """Return running attempts that were claimed after `now()`, and whose lease lasts beyond a time."""
         running = self.running_evaluations()
-        return [row for row in running if row.expires_at > expires_after and row.claimed_at > self._now]
+        ahead = [row for row in running if row.expires_at > expires_after and row.claimed_at > self._now]
+        return sorted(ahead, key=lambda row: (row.expires_at, row.task))
 
     def events(self, *, after: int = 0) -> Sequence[EvalEvent]:
         """Return events by id."""

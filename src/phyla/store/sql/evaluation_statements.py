@@ -283,8 +283,8 @@ class EvalStatements:
             .offset(ZERO),
             " FOR UPDATE OF eval_tasks, eval_groups SKIP LOCKED",
         )
-        ahead = running.where(a.expires_at > EXPIRES_AFTER, a.claimed_at > NOW)
-        self.claimed_ahead = self._compile(ahead)
+        ahead = sa.select(eval_attempts).where(mine, RUNNING, a.expires_at > EXPIRES_AFTER, a.claimed_at > NOW)
+        self.claimed_ahead = self._compile(ahead.order_by(a.expires_at, a.task))
         self.insert_attempt = self._compile(
             eval_attempts.insert().inline(), [column.name for column in eval_attempts.columns]
         )

@@ -271,8 +271,8 @@ class Statements:
                 skip=True,
             )
         )
-        ahead = running.where(a.expires_at > EXPIRES_AFTER, a.claimed_at > NOW)
-        self.claimed_ahead = self._compile(ahead)
+        ahead = sa.select(attempts).where(mine, RUNNING, a.expires_at > EXPIRES_AFTER, a.claimed_at > NOW)
+        self.claimed_ahead = self._compile(ahead.order_by(a.expires_at, a.trial))
         self.insert_attempt = self._insert(attempts)
         self.end_attempt = self._compile(
             attempts.update().where(a.trial == TRIAL, a.token == TOKEN),
