@@ -276,6 +276,8 @@ class Disk:
                 self._named(call, (HERE, path, Folder()))
             case ("mkdirat", [int() as base, bytes() as path, *_]):
                 self._named(call, (base, path, Folder()))
+            case ("link", [bytes() as old, bytes() as new]):
+                self._named(call, (HERE, new, self.find(HERE, old)))
             case ("unlink" | "rmdir", [bytes() as path]):
                 self._named(call, (HERE, path, None))
             case ("unlinkat", [int() as base, bytes() as path, *_]):

@@ -239,9 +239,10 @@ def test_among_many_that_decide_without_a_pause_each_change_has_its_turn(server:
         worker.result(WAIT_S)
     with server.store.reader(study) as reader:
         trials = reader.trials()
-    assert {trial.end_step - trial.start_step for trial in trials} <= {STEPS, *newest}
     for steps, before in newest.items():
-        assert all(trial.end_step - trial.start_step >= steps for trial in trials if trial.id > before)
+        later = [trial.end_step for trial in trials if trial.id > before]
+        in_force = [one for one in newest if one >= steps]
+        assert all(any(end % one == 0 for one in in_force) for end in later)
 
 
 def _config(steps: int) -> Any:

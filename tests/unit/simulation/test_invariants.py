@@ -55,7 +55,7 @@ def test_steps_are_counted_once() -> None:
     with store.reader(study.id) as view:
         invariants.finished(view)
         invariants.completed(TRIAL, 5)
-        with pytest.raises(MachineDefect, match="member 0 completed 5 steps, and 0 are counted"):
+        with pytest.raises(MachineDefect, match="member 0 completed 5 steps, and only 0 are counted"):
             invariants.finished(view)
 
 
