@@ -39,7 +39,7 @@ def output(words: str | list[bytes], cwd: Path) -> bytes:
 
 @pytest.mark.parametrize(
     "name",
-    [b"run?1", b"exp%20A#b", b"""-it's=$HOME "x";&\\y`\nz""", "ü 模型".encode() + b"\xff\xfe"],
+    [b"run?1", b"exp%20A#b", b"""-it's=$HOME "x";&\\y`\nz""", "ü 模型".encode()],
     ids=repr,
 )
 def test_a_printed_command_finds_the_study(name: bytes, tmp_path: Path) -> None:
@@ -52,6 +52,14 @@ def test_a_printed_command_finds_the_study(name: bytes, tmp_path: Path) -> None:
     assert sorted(os.fsencode(path.name) for path in tmp_path.iterdir()) == sorted(
         [name, b"small.html", b"small.py"]
     )
+
+
+def test_a_home_whose_name_is_no_text_is_found(tmp_path: Path) -> None:
+    (tmp_path / "small.py").write_text(STUDY_FILE)
+    home = [b"--home", b"run \xff\xfe"]
+    phyla_command = [os.fsencode(sys.executable), b"-m", b"phyla.cli"]
+    output([*phyla_command, b"run", b"small.py", b"--workers", b"1", *home], tmp_path)
+    assert b"completed" in output([*phyla_command, b"status", b"small", *home], tmp_path)
 
 
 @pytest.mark.parametrize(("one", "other"), [("run?1", "run?2"), ("exp%20A", "exp A"), ("a#1", "a#2")])

@@ -50,7 +50,8 @@ def test_a_study_with_a_suite(tmp_path: Path, quorum: float) -> None:
     options: Any = {"quorum": quorum, "start_from": [phyla.StartFrom(given, step=50)]}
     made = study(tmp_path, 4, 3, **options)
     results = made.run()
-    assert results.counts() == {"completed": 12}
+    # Where the newest states are compared, members that copy a longer trained one end the sooner.
+    assert results.counts() == {"completed": 10 if quorum == 0 else 12}
     assert all(row.fitness is not None for row in results.trials() if row.kind is TrialKind.TRAIN)
     assert results.best is not None
     assert results.best.fitness > 100.0

@@ -35,7 +35,7 @@ study = phyla.Study(
     name="toy",
     space=phyla.Space(lr=phyla.Float(0.1, 1.0)),
     objective=phyla.Maximize("score"),
-    strategy=phyla.PBT(population_size=2, steps_per_trial=5, total_steps=10),
+    strategy=phyla.PBT(population_size=2, steps_per_trial=5, total_steps=10, quorum=0),
     train=train, storage={storage!r}, {options}
 )
 if __name__ == "__main__":

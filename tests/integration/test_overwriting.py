@@ -11,6 +11,7 @@ import pytest
 
 import phyla
 from command_line import Phyla
+from phyla.checkpoints.ownership import OWNER_NAME
 from phyla.controller import Controller
 from phyla.errors import ConfigurationError, NotImportable, StateError
 from phyla.settings import child_environment
@@ -124,7 +125,7 @@ def test_one_study_can_be_run_and_overwritten(tmp_path: Path) -> None:
     before = {trial.id for trial in one.run().trials()}
     assert before.isdisjoint(trial.id for trial in one.run(overwrite=True).trials())
     assert study(tmp_path / "new", cell(1.0)).run(overwrite=True).counts() == {"completed": 4}
-    memory = study(tmp_path, cell(1.0), storage="memory://")
+    memory = study(tmp_path / "memory", cell(1.0), storage="memory://")
     memory.run()
     assert memory.run(overwrite=True).counts() == {"completed": 4}
 
@@ -143,7 +144,7 @@ def test_what_phyla_did_not_make_is_left_alone_and_named(tmp_path: Path, caplog:
     assert store.find_study("cell") is None
     store.close()
     assert [path.read_text() for path in mine] == ["mine"] * 4
-    assert len(files(tmp_path)) == len(mine)
+    assert len([name for name in files(tmp_path) if not name.endswith(OWNER_NAME)]) == len(mine)
     for name in ("checkpoints/cell: data, mine.txt", "work/cell: mine.txt", "logs/cell: mine.txt"):
         assert any(left.endswith(name) for left in done.left), name
 

@@ -140,7 +140,7 @@ class PB2:
     def _rows(
         self, population: Population, history: History, numbers: Mapping[str, Float | Int]
     ) -> tuple[list["_Row"], list["_Row"]]:
-        """Return the gains of trials that ended, newest first, and the places of running ones."""
+        """Return the gains of trials that ended last, newest first, and the places of running ones."""
         done = history.last_completed(self.rows if not self.repeatable else self.rows + 2 * len(population))
         if self.repeatable:
             lowest = lowest_generation(population)
@@ -150,6 +150,8 @@ class PB2:
         else:
             done = [*done, *history.ended(None)]
             done = sorted(done, key=lambda one: (one.ended_at or 0.0, one.id), reverse=True)[: self.rows]
+            # In an order that clocks do not change, since sums of numbers depend on it.
+            done.sort(key=lambda one: one.id, reverse=True)
         known = {trial.id: trial for trial in done}
         rows = [row for trial in done if (row := _row(trial, known, history, numbers)) is not None]
         running = () if self.repeatable else history.unfinished()
