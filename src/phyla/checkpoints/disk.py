@@ -137,6 +137,23 @@ def make_dirs(disk: Disk, path: Path) -> None:
     disk.fsync_dir(path.parent)
 
 
+def advice_on(error: OSError) -> str:
+    """Return what to do about an error of storage, as a clause."""
+    match error.errno:
+        case errno.ENOSPC:
+            return "make room or keep fewer checkpoints, then resume the study"
+        case errno.EDQUOT:
+            return "the disk quota is used up: make room, keep fewer checkpoints or ask for a larger quota"
+        case errno.EROFS:
+            return "the file system is read-only: choose another home for the study, or mount it for writing"
+        case errno.EACCES | errno.EPERM:
+            return f"user {os.geteuid()} lacks the permission: give it, or choose another home for the study"
+        case errno.ESTALE:
+            return "the file system was mounted or exported anew: mount it again, then resume the study"
+        case _:
+            return "look at the file system's health, then resume the study"
+
+
 def _fsync(path: Path, flags: int) -> None:
     descriptor = os.open(path, flags)
     try:

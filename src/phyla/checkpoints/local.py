@@ -12,7 +12,7 @@ from typing import final
 
 from phyla import settings
 from phyla.checkpoints.digests import digests
-from phyla.checkpoints.disk import Disk, RealDisk, make_dirs
+from phyla.checkpoints.disk import Disk, RealDisk, advice_on, make_dirs
 from phyla.checkpoints.manifest import MANIFEST_NAME, Manifest, ManifestFile
 from phyla.checkpoints.ownership import Owner, Ownership
 from phyla.checkpoints.repository import Committed
@@ -401,21 +401,13 @@ class LocalCheckpoints:
             ) from error
 
     def _advice(self, error: OSError) -> str:
-        match error.errno:
-            case errno.ENOSPC:
-                try:
-                    free = f"{self._disk.free_bytes(self._root)} bytes"
-                except OSError:
-                    free = "an unknown number of bytes"
-                return f"{free} are free there: make room or keep fewer checkpoints, then resume the study"
-            case errno.EDQUOT:
-                return "the disk quota is used up: make room, keep fewer checkpoints or ask for a larger quota"
-            case errno.EROFS:
-                return "the file system is read-only: choose another home for the study, or mount it for writing"
-            case errno.EACCES | errno.EPERM:
-                return f"user {os.geteuid()} lacks the permission: give it, or choose another home for the study"
-            case _:
-                return "look at the file system's health, then resume the study"
+        if error.errno != errno.ENOSPC:
+            return advice_on(error)
+        try:
+            free = f"{self._disk.free_bytes(self._root)} bytes"
+        except OSError:
+            free = "an unknown number of bytes"
+        return f"{free} are free there: {advice_on(error)}"
 
 
 def _call(calls: Iterable[Callable[[], None]]) -> None:

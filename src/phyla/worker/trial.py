@@ -199,6 +199,12 @@ class Trial:
         path.mkdir(parents=True, exist_ok=True)
         return path
 
+    @property
+    def places(self) -> str:
+        """The directories that it writes to, for messages."""
+        work = self._work_root / f"trial-{self.id}"
+        return f"{work} (working_dir)" if self._staged is None else f"{self._staged} (checkpoint_dir) and {work}"
+
     # Training
 
     def steps(self) -> Iterator[int]:
