@@ -2,9 +2,9 @@
 
     python bench/faults.py --faults 300 --seed 1
 
-Prints a table, and every violation with the command that repeats it; with `--json FILE`, writes what happened, with
-facts about the machine. Exit status 1 if anything was violated. Needs Linux, `cc` and the right to mount (root, or
-user namespaces). What is chosen by chance follows from the seed; when exactly a fault strikes does not.
+Prints a table, and every violation with the command that repeats it; with `--json FILE`, writes what happened,
+with facts about the machine. Exit status 1 if anything was violated. Needs Linux, `cc` and the right to mount
+(root, or user namespaces). What is left to chance follows from the seed; when exactly a fault strikes does not.
 """
 
 import argparse
@@ -21,7 +21,9 @@ from machine import facts
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from fault_cases import KINDS, FailingCalls, Outcome, isolated, run_case
+from failing_calls import FailingCalls
+from fault_cases import Outcome, isolated
+from fault_kinds import KINDS, run_case
 
 ISOLATED = "PHYLA_FAULTS_ISOLATED"
 
@@ -73,14 +75,15 @@ def show(outcome: Outcome, each: int) -> None:
             print(f"  fault: {fault.what}")
         for violation in outcome.violations:
             print(f"  VIOLATED: {violation}")
-        print(f"  again: python bench/faults.py --kind {outcome.kind!r} --seed {outcome.seed} --faults 1 --each {each}")
+        again = f"--kind {outcome.kind!r} --seed {outcome.seed} --faults 1 --each {each}"
+        print(f"  again: python bench/faults.py {again}")
     sys.stdout.flush()
 
 
 def table(outcomes: list[Outcome]) -> str:
     """Return one row for each kind."""
     lines = [
-        "| fault | injected | studies | finished without a stop | stops | stopped, healed, finished | violations |",
+        "| fault | injected | studies | never stopped | stops | stopped, healed, finished | violations |",
         "|---|---|---|---|---|---|---|",
     ]
     for kind in [*dict.fromkeys(one.kind for one in outcomes), None]:

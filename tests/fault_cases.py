@@ -1,27 +1,20 @@
 """Faults of storage, injected at random into a study that runs, and what must hold of the study then.
 
-A *case* is one study with faults of one kind, chosen by a seed: when, where, and how often. Whenever the study stops,
-its last words must name the fault; then the fault is healed and the study is run again, until it finishes. Nothing
-outside phyla's own directories may have changed by a byte.
+A *case* is one study with faults of one kind, chosen by a seed: when, where, and how often. Whenever the study
+stops, its last words must name the fault; then the fault is healed and the study is run again, until it finishes.
+Nothing outside phyla's own directories may have changed by a byte.
 
 Disks that are full or read-only are real: small file systems in memory, in a mount namespace of their own (see
 `isolated`). Quotas, stale handles and failing disks are not to be had everywhere, so there the system calls of
 the study's processes fail (`failing_calls.c`).
 """
 
-import contextlib
-import ctypes
-import errno
 import hashlib
 import json
-import mmap
 import os
 import re
-import shutil
-import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -32,12 +25,13 @@ from typing import Any
 import numpy as np
 
 import faulty_study
-from phyla.checkpoints import MANIFEST_NAME, LocalCheckpoints
+from failing_calls import FailingCalls
+from phyla.checkpoints import LocalCheckpoints
 from phyla.checkpoints.ownership import OWNER_NAME
 from phyla.errors import CheckpointError
 from phyla.records import AttemptState, CheckpointState, GroupState, StudyState, TrialState
 from phyla.store import open_store
-from phyla.study import Results, load_study, maintain
+from phyla.study import Results, load_study
 
 TESTS = Path(__file__).parent
 PROGRAM = TESTS / "faulty_study.py"
@@ -85,80 +79,24 @@ class Outcome:
         return sum(fault.struck > 0 for fault in self.faults)
 
 
-# --- system calls that fail
+# --- what is done to a study
 
 
-OPEN, CREATE, WRITE, FLUSH, NAME, LOOK, READ = (1 << bit for bit in range(7))
-EVERYTHING = OPEN | CREATE | WRITE | FLUSH | NAME | LOOK | READ
+@dataclass(frozen=True)
+class Kind:
+    """One kind of fault.
 
-
-class _Control(ctypes.Structure):
-    _fields_ = (
-        ("left", ctypes.c_int64),
-        ("failed", ctypes.c_int64),
-        ("error", ctypes.c_uint32),
-        ("kinds", ctypes.c_uint32),
-        ("share", ctypes.c_uint32),
-        ("unused", ctypes.c_uint32),
-        ("last", ctypes.c_char * 512),
-        ("prefix", ctypes.c_char * 512),
-    )
-
-
-class FailingCalls:
-    """Lets system calls of other processes fail while they run.
-
-    Args:
-        file: where the processes are told.
-        library: what `build` made.
+    Attributes:
+        inject: does it.
+        says: what the last words of a study that it stops must match; empty if it may stop none.
+        hurts: whether it changes checkpoints.
+        prepare: called before the study begins.
     """
 
-    def __init__(self, file: Path, library: Path) -> None:
-        file.write_bytes(bytes(ctypes.sizeof(_Control)))
-        with file.open("r+b") as opened:
-            self._page = mmap.mmap(opened.fileno(), ctypes.sizeof(_Control))
-        self._control = _Control.from_buffer(self._page)
-        self.environment = {"LD_PRELOAD": str(library), "FAILING_CALLS": str(file)}
-
-    @staticmethod
-    def build(folder: Path) -> Path:
-        """Compile the library that is preloaded."""
-        library = folder / "failing_calls.so"
-        if not library.exists():
-            source = TESTS / "failing_calls.c"
-            command = ["cc", "-shared", "-fPIC", "-O1", "-o", f"{library}.new", str(source), "-ldl"]
-            subprocess.run(command, check=True, capture_output=True, text=True)
-            Path(f"{library}.new").rename(library)
-        return library
-
-    def begin(self, prefix: Path | str, error: int, kinds: int, *, share: int = 1000, count: int = -1) -> None:
-        """Let calls fail from now on.
-
-        Args:
-            prefix: what the paths begin with.
-            error: errno.
-            kinds: of calls.
-            share: of these calls that fail, of 1000.
-            count: how many may fail; -1 for any number.
-        """
-        control = self._control
-        control.left = 0
-        control.prefix, control.error, control.kinds, control.share = str(prefix).encode(), error, kinds, share
-        control.left = count
-
-    def end(self) -> None:
-        """Let no further call fail."""
-        self._control.left = 0
-
-    @property
-    def failed(self) -> int:
-        """Calls that failed so far."""
-        return int(self._control.failed)
-
-    @property
-    def last(self) -> str:
-        """Path of the call that failed last."""
-        return bytes(self._control.last).decode(errors="replace")
+    inject: "Callable[[Case], None]"
+    says: str = ""
+    hurts: bool = False
+    prepare: "Callable[[Case], None]" = lambda case: None
 
 
 # --- a study, its surroundings, and what is done to it
@@ -169,7 +107,7 @@ def isolated() -> list[str]:
     return ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--mount"]
 
 
-def _tree(folder: Path, *, without: Sequence[Path] = ()) -> dict[str, Any]:
+def tree(folder: Path, *, without: Sequence[Path] = ()) -> dict[str, Any]:
     """Return what is below a folder, byte by byte, with permissions and times."""
     found: dict[str, Any] = {}
     for path in sorted([folder, *folder.rglob("*")]):
@@ -178,7 +116,7 @@ def _tree(folder: Path, *, without: Sequence[Path] = ()) -> dict[str, Any]:
         status = path.lstat()
         content: Any = None
         if path.is_symlink():
-            content = os.readlink(path)
+            content = str(path.readlink())
         elif path.is_file():
             content = hashlib.sha256(path.read_bytes()).hexdigest()
         # What is put beside it changes the times of a directory.
@@ -191,15 +129,16 @@ class Case:
     """One study, with everything around it.
 
     Args:
+        name: of the kind.
         kind: of the faults.
         seed: decides all that is left to chance.
         folder: a new directory for it.
         library: what `FailingCalls.build` made.
     """
 
-    def __init__(self, kind: str, seed: int, folder: Path, library: Path) -> None:
-        self.kind = KINDS[kind]
-        self.rng = np.random.default_rng([seed, sorted(KINDS).index(kind)])
+    def __init__(self, name: str, kind: Kind, seed: int, folder: Path, library: Path) -> None:
+        self.kind = kind
+        self.rng = np.random.default_rng([seed, *name.encode()])
         self.base = folder.resolve()
         self.home, self.weights = self.base / "home", self.base / "weights"
         self.root = self.weights / faulty_study.NAME
@@ -225,7 +164,7 @@ class Case:
             "checkpoints": str(self.weights),
             "witness": str(self.private / "witness"),
         }
-        self.outcome = Outcome(kind, seed, {name: self.options[name] for name in list(self.options)[2:8]})
+        self.outcome = Outcome(name, seed, {name: self.options[name] for name in list(self.options)[2:8]})
         self.mounted: list[Path] = []
         self.foreign: dict[Path, dict[str, Any]] = {}
         self.healing: list[Callable[[], None]] = []
@@ -248,7 +187,7 @@ class Case:
             (folder / "4.1" / "images.bin").write_bytes(bytes([number]) * 300)
             (folder / "read me.txt").write_text("precious")
             (folder / "link").symlink_to("read me.txt")
-        self.foreign.update({folder: _tree(folder) for folder in strange})
+        self.foreign.update({folder: tree(folder) for folder in strange})
 
     def surround_root(self) -> None:
         """Put files that are not phyla's into the study's own checkpoint directory."""
@@ -257,7 +196,7 @@ class Case:
         for folder in (self.root / "backup", self.root / "1.1.0123456789ab"):
             folder.mkdir()
             (folder / "weights").write_bytes(b"mine")
-            self.foreign[folder] = _tree(folder)
+            self.foreign[folder] = tree(folder)
 
     def mount(self, where: Path, options: str) -> None:
         """Mount a file system in memory."""
@@ -330,12 +269,12 @@ class Case:
     def _run_once(self, faults: int) -> bool:
         """Run the study until it ends, with faults if some are left; return whether it finished."""
         outcome = self.outcome
-        injecting = outcome.injected < faults and len(outcome.faults) < 4 * faults and len(outcome.stops) < ATTEMPTS
+        injecting = self._wants(faults) and len(outcome.stops) < ATTEMPTS
         if injecting and self.begun and self.rng.random() < 0.3:
             self.inject()
         process = self.start()
         try:
-            while injecting and outcome.injected < faults and len(outcome.faults) < 4 * faults:
+            while injecting and self._wants(faults):
                 wanted = self.begun + int(self.rng.integers(1, 14))
                 if not self.wait(process, lambda wanted=wanted: self.begun >= wanted):  # type: ignore[misc]
                     break
@@ -365,6 +304,10 @@ class Case:
         self.heal()
         self._check_stop(process.returncode, output)
         return False
+
+    def _wants(self, faults: int) -> bool:
+        """Return whether more faults are to be injected; some find nothing to strike."""
+        return self.outcome.injected < faults and len(self.outcome.faults) < 4 * faults
 
     def _check_stop(self, status: int, output: str) -> None:
         outcome = self.outcome
@@ -410,11 +353,9 @@ class Case:
         """The study is whole, and nothing else was changed."""
         say = self.outcome.violations.append
         for folder, before in self.foreign.items():
-            if _tree(folder) != before:
+            if tree(folder) != before:
                 say(f"{folder}, which is not phyla's, was changed")
-        results = load_study(
-            faulty_study.NAME, home=self.home, storage=self.storage, checkpoints=self.weights
-        )
+        results = load_study(faulty_study.NAME, home=self.home, storage=self.storage, checkpoints=self.weights)
         for problem in (*self._check_records(results), *self._check_bytes(results), *self._check_witness(results)):
             say(problem)
 
@@ -521,7 +462,7 @@ class Case:
             if not lasting and (faults or not self.kind.hurts):
                 # It happened between the look at the files and their use.
                 self.outcome.raced += 1
-            elif all(fault.silent for fault in lasting) and known and min(known) < min(f.at for f in lasting):
+            elif lasting and all(fault.silent for fault in lasting) and known and min(known) < lasting[0].at:
                 # Digests are verified at a process's first use.
                 self.outcome.unseen += 1
             else:
@@ -529,341 +470,3 @@ class Case:
 
 
 ADVICE = re.compile(r"\b(run|mount|make|free|look|check|choose|give|ask|resume|say|put)\b", re.IGNORECASE)
-
-
-# --- kinds of faults
-
-
-@dataclass(frozen=True)
-class Kind:
-    """One kind of fault.
-
-    Attributes:
-        inject: does it.
-        says: what the last words of a study that it stops must match; empty if it may stop none.
-        hurts: whether it changes checkpoints.
-        prepare: called before the study begins.
-    """
-
-    inject: Callable[[Case], None]
-    says: str = ""
-    hurts: bool = False
-    prepare: Callable[[Case], None] = lambda case: None
-
-
-def _committed(case: Case) -> Path | None:
-    """Return some committed checkpoint, most likely a new one."""
-    strange = {folder.name for folder in case.foreign}
-    with contextlib.suppress(FileNotFoundError):
-        found = [path for path in case.root.iterdir() if path.name[0].isdecimal() and path.name not in strange]
-        with contextlib.suppress(FileNotFoundError):
-            found.sort(key=lambda path: path.stat().st_mtime_ns)
-        if found:
-            return found[-1 - int(len(found) * case.rng.random() ** 2)]
-    return None
-
-
-def _hurt_a_file(how: Callable[[Case, Path], str]) -> Callable[[Case], None]:
-    def inject(case: Case) -> None:
-        deadline = time.monotonic() + 2
-        while time.monotonic() < deadline:
-            checkpoint = _committed(case)
-            if checkpoint is None:
-                time.sleep(0.005)
-                continue
-            with contextlib.suppress(OSError):  # it was collected meanwhile
-                file = case.pick(sorted(path for path in checkpoint.rglob("*") if path.is_file()))
-                before = file.stat()
-                what = how(case, file)
-                silent = False
-                if file.exists():
-                    silent = file.stat().st_size == before.st_size and case.rng.random() < 0.5
-                    if silent:
-                        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-                case.note(f"{what} {file.relative_to(case.root)}", checkpoint=checkpoint.name, silent=silent)
-                return
-
-    return inject
-
-
-def _flip(case: Case, file: Path) -> str:
-    file.chmod(0o644)
-    with file.open("r+b") as opened:
-        content = opened.read()
-        if not content:
-            raise FileNotFoundError
-        at = int(case.rng.integers(len(content)))
-        opened.seek(at)
-        opened.write(bytes([content[at] ^ (1 << int(case.rng.integers(8)))]))
-    return f"flipped a bit of byte {at} of"
-
-
-def _truncate(case: Case, file: Path) -> str:
-    size = file.stat().st_size
-    if not size:
-        raise FileNotFoundError
-    left = int(case.rng.integers(size))
-    file.chmod(0o644)
-    os.truncate(file, left)
-    return f"left {left} of {size} bytes of"
-
-
-def _unlink(case: Case, file: Path) -> str:
-    file.unlink()
-    return "removed"
-
-
-def _lose_checkpoint(case: Case) -> None:
-    if case.rng.random() < 0.25:
-        staged = [path for path in (case.root / ".staging").glob("*") if path.name[0].isdecimal()]
-        victim = case.pick([*staged, case.root / ".staging"])
-        shutil.rmtree(victim, ignore_errors=True)
-        case.note(f"removed {victim.relative_to(case.root)}")
-        return
-    deadline = time.monotonic() + 2
-    while time.monotonic() < deadline:
-        checkpoint = _committed(case)
-        if checkpoint is None:
-            time.sleep(0.005)
-            continue
-        moved = case.away / f"{len(case.outcome.faults)}-{checkpoint.name}"
-        with contextlib.suppress(FileNotFoundError):
-            checkpoint.rename(moved)
-            case.note(f"moved {checkpoint.name} away", checkpoint=checkpoint.name)
-            if case.rng.random() < 0.4:
-                case.healing.append(lambda: _put_back(case, moved, checkpoint))
-            return
-
-
-def _put_back(case: Case, moved: Path, place: Path) -> None:
-    if moved.exists() and not place.exists() and place.parent.is_dir():
-        moved.rename(place)
-
-
-ABSENT = r"the checkpoints of study 'faulty' are not in .*(no such directory|empty|cannot be read)"
-NOT_OURS = r"is not the checkpoint directory of study 'faulty' of this store"
-
-
-def _move_root(case: Case) -> bool:
-    """Move the root, or what it is in, away; it comes back when the fault is healed."""
-    place = case.root if case.weights in case.mounted or case.rng.random() < 0.7 else case.weights
-    moved = case.away / f"root-{len(case.outcome.faults)}"
-    if not place.exists():
-        return False
-    place.rename(moved)
-    root = moved if place == case.root else moved / case.root.name
-    kept = (root / ".staging", root / ".deleting")
-    before = _tree(root, without=kept) if root.exists() else {}
-
-    def back() -> None:
-        if root.exists() and _tree(root, without=kept) != before:
-            case.outcome.violations.append(f"{place} was changed after it was moved to {moved}")
-        if place.is_dir() and not place.is_symlink():
-            shutil.rmtree(place)
-        elif os.path.lexists(place):
-            place.unlink()
-        moved.rename(place)
-
-    case.healing.append(back)
-    return True
-
-
-def _lose_root(case: Case) -> None:
-    if not _move_root(case):
-        return
-    moved = sorted(case.away.glob("root-*"))[-1]
-    if not case.weights.exists() and case.rng.random() < 0.5:
-        # As an empty mount point.
-        case.weights.mkdir()
-    case.note(f"moved the checkpoints to {moved.name}")
-
-
-def _replace_root(case: Case) -> None:
-    root = case.root
-    marker = root / OWNER_NAME
-    way = str(case.pick(["files", "empty", "file", "other store", "other study", "link", "marker", "no marker"]))
-    if way in ("marker", "no marker"):
-        try:
-            was = marker.read_bytes()
-            marker.rename(case.away / f"marker-{len(case.outcome.faults)}")
-        except FileNotFoundError:
-            return
-        if way == "marker":
-            texts = ["", "{", '{"format": 1, "store": "0123", "study": "faulty"}', "[]", '{"format": 9}']
-            marker.write_text(str(case.pick(texts)))
-
-        def back() -> None:
-            marker.unlink(missing_ok=True)
-            marker.write_bytes(was)
-
-        case.healing.append(back)
-        case.note(f"changed or removed the marker ({way})")
-        return
-    if not _move_root(case):
-        return
-    case.weights.mkdir(exist_ok=True)
-    if way == "file":
-        root.write_text("precious")
-    elif way == "link":
-        root.symlink_to(case.base / "nowhere")
-    elif way == "empty":
-        root.mkdir()
-    else:
-        for folder in (root / "4.1", root / "train", root / ".staging" / "4.2"):
-            folder.mkdir(parents=True)
-            (folder / "weights.bin").write_bytes(b"precious")
-        if way != "files":
-            study = "faulty" if way == "other store" else "theirs"
-            marker.write_text(json.dumps({"format": 1, "store": "f" * 32, "study": study}))
-    before = _tree(case.weights) if not root.is_file() else {"": root.read_bytes()}
-
-    def unchanged() -> None:
-        now = _tree(case.weights) if not root.is_file() else {"": root.read_bytes()}
-        if now != before:
-            case.outcome.violations.append(
-                f"what took the place of the checkpoints ({way}) was changed: "
-                f"{sorted(set(now.items()) ^ set(before.items()))[:4]}"
-            )
-
-    case.healing.append(unchanged)
-    case.note(f"put something else in the place of the checkpoints ({way})")
-
-
-def _small(case: Case) -> None:
-    """Put the checkpoints, or everything, on a small file system."""
-    if case.rng.random() < 0.5:
-        case.mount(case.weights, "size=6m,nr_inodes=1500")
-    else:
-        # The database's log may grow to 16 MiB.
-        case.mount(case.home, "size=32m,nr_inodes=1500")
-        case.options["checkpoints"] = str(case.home / "weights")
-        case.weights = case.home / "weights"
-        case.root = case.weights / faulty_study.NAME
-        case.weights.mkdir()
-
-
-def _fill(case: Case) -> None:
-    where = case.mounted[0]
-    hog = where / "somebody else's"
-    case.healing.append(lambda: hog.unlink(missing_ok=True))
-    with hog.open("ab", buffering=0) as file:
-        for size in (1 << 16, 1 << 12, 1 << 8):
-            with contextlib.suppress(OSError):
-                while file.write(bytes(size)) == size:
-                    pass
-    case.note(f"filled {where.name}")
-
-
-def _use_up_names(case: Case) -> None:
-    where = case.mounted[0]
-    hog = where / "somebody else's"
-    case.healing.append(lambda: shutil.rmtree(hog, ignore_errors=True))
-    with contextlib.suppress(OSError):
-        hog.mkdir(exist_ok=True)
-        for number in range(10**6):
-            (hog / str(number)).touch()
-    case.note(f"used up the inodes of {where.name}")
-
-
-def _read_only(case: Case) -> None:
-    """Remount the checkpoints read-only; a database that is open for writing keeps a file system from that."""
-    if case.mounted[0] == case.home:
-        case.note("let the home be read-only", struck=0)
-        _let_fail(case, case.home, errno.EROFS, CREATE | NAME | WRITE | FLUSH)
-        return
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
-        done = subprocess.run(
-            ["mount", "-o", "remount,ro", str(case.weights)], check=False, capture_output=True, text=True
-        )
-        if done.returncode == 0:
-            case.healing.append(
-                lambda: subprocess.run(["mount", "-o", "remount,rw", str(case.weights)], check=True) and None
-            )
-            case.note("remounted the checkpoints read-only")
-            return
-
-
-def _let_fail(case: Case, where: Path, error: int, kinds: int, *, share: int = 1000, count: int = -1) -> None:
-    """Let calls fail until the fault that was noted last is healed; count there how many did."""
-    fault, before = case.outcome.faults[-1], case.calls.failed
-
-    def end() -> None:
-        case.calls.end()
-        fault.struck = case.calls.failed - before
-        fault.what += f", {fault.struck} failed, the last one at {case.calls.last}" if fault.struck else ""
-
-    case.healing.append(end)
-    case.calls.begin(where, error, kinds, share=share, count=count)
-
-
-def _calls(error: int, kinds: Sequence[int], shares: Sequence[int]) -> Callable[[Case], None]:
-    def inject(case: Case) -> None:
-        places = [
-            *[case.weights, case.root, case.root / ".staging", case.home] * 2,
-            case.weights,
-            case.root,
-            case.root / ".staging",
-            case.root / OWNER_NAME,
-            case.home,
-            case.home / "phyla.db",
-            case.home / "logs",
-            case.home / "work",
-            case.home / "outputs",
-            case.home / "locks",
-        ]
-        checkpoint = _committed(case)
-        if checkpoint is not None:
-            places += [checkpoint, checkpoint / MANIFEST_NAME]
-        where, kind, share = case.pick(places), int(case.pick(kinds)), int(case.pick(shares))
-        count = int(case.pick([-1, -1, 1, 3]))
-        relative = where.relative_to(case.base)
-        name = errno.errorcode[error]
-        case.note(f"{name} from calls {kind:#x} below {relative}, {share} of 1000, {count} times", struck=0)
-        _let_fail(case, where, error, kind, share=share, count=count)
-
-    return inject
-
-
-SQLITE = "disk I/O error|database or disk is full|unable to open database file|attempt to write a readonly"
-
-KINDS: dict[str, Kind] = {
-    "bit flip": Kind(_hurt_a_file(_flip), hurts=True),
-    "truncation": Kind(_hurt_a_file(_truncate), hurts=True),
-    "vanished file": Kind(_hurt_a_file(_unlink), hurts=True),
-    "vanished checkpoint": Kind(_lose_checkpoint, hurts=True),
-    "vanished root": Kind(_lose_root, says=f"{ABSENT}|{NOT_OURS}"),
-    "foreign root": Kind(_replace_root, says=f"{ABSENT}|{NOT_OURS}"),
-    "full disk": Kind(_fill, says=f"No space left on device|{SQLITE}", prepare=_small),
-    "no inodes": Kind(_use_up_names, says=f"No space left on device|{SQLITE}", prepare=_small),
-    "quota of bytes": Kind(
-        _calls(errno.EDQUOT, [WRITE, WRITE | FLUSH], [1000, 300]), says=f"Disk quota exceeded|{SQLITE}"
-    ),
-    "quota of inodes": Kind(_calls(errno.EDQUOT, [CREATE], [1000, 300]), says=f"Disk quota exceeded|{SQLITE}"),
-    "stale handles": Kind(
-        _calls(errno.ESTALE, [EVERYTHING, LOOK | OPEN, READ | WRITE | FLUSH, NAME | CREATE], [1000, 200, 30]),
-        says=f"Stale file handle|{SQLITE}",
-    ),
-    "failing disk": Kind(
-        _calls(errno.EIO, [READ, WRITE | FLUSH, READ | WRITE | FLUSH, LOOK | OPEN], [1000, 200, 30]),
-        says=f"Input/output error|{SQLITE}",
-    ),
-    "read-only": Kind(_read_only, says=f"Read-only file system|{SQLITE}", prepare=_small),
-}
-
-
-def run_case(kind: str, seed: int, faults: int, folder: Path, library: Path) -> Outcome:
-    """Run one case in a directory of its own below a folder; it is kept only where something was wrong."""
-    base = Path(tempfile.mkdtemp(prefix=f"{kind.replace(' ', '-')}-{seed}-", dir=folder))
-    case = Case(kind, seed, base, library)
-    try:
-        outcome = case.run(faults)
-    except Exception as error:
-        error.add_note(f"in case {kind!r} {seed}, in {base}")
-        raise
-    if not outcome.violations:
-        shutil.rmtree(base, ignore_errors=True)
-    return outcome
-
-
-_ = maintain, socket

@@ -85,12 +85,12 @@ def files_of(chain: Chain) -> dict[str, bytes]:
     }
 
 
-def witness(trial: phyla.Trial, source: str | None, wrong: str | None) -> None:
-    """Say what this trial loaded."""
+def witness(trial: phyla.Trial | None, source: str | None, wrong: str | None) -> None:
+    """Say what this trial, or an evaluation, loaded."""
     line = {
         "pid": os.getpid(),
-        "trial": trial.id,
-        "token": trial.token,
+        "trial": trial.id if trial else None,
+        "token": trial.token if trial else None,
         "source": source,
         "wrong": wrong,
         "at": time.time(),
@@ -109,6 +109,7 @@ def setup(worker: phyla.WorkerContext) -> None:
 def read(evaluation: phyla.Evaluation) -> None:
     """Measure the length of the chain, after a look at all bytes; save an array."""
     chain = load(evaluation.checkpoint.path)
+    witness(None, evaluation.checkpoint.path.name, None)
     evaluation.save(length=[len(chain)])
     evaluation.record(length=len(chain))
 

@@ -86,15 +86,19 @@ class LocalCheckpoints:
             self.ownership.check()
 
     def stage(self, name: str) -> Path:
-        """Return a new empty directory to save into; what an earlier call of that name left is removed."""
+        """Return a new empty directory to save into; what an earlier call of that name left is removed.
+
+        Raises:
+            CheckpointsAbsent: the directory of all of them is gone, or something else is in its place.
+        """
         path = self._staging / _checked(name)
         self._manifest_begun.discard(name)
+        # A root that is gone is not made again: its checkpoints are elsewhere.
+        self.check_owner()
         with self._storage_errors("create", path):
             try:
                 self._disk.make_dir(path)
             except FileNotFoundError:
-                # A root that is gone is not made again: its checkpoints are elsewhere.
-                self.check_owner()
                 make_dirs(self._disk, self._staging)
                 self._disk.make_dir(path)
             except FileExistsError:
@@ -106,6 +110,7 @@ class LocalCheckpoints:
         """Make what was staged durable and visible under its name, all at once.
 
         Raises:
+            CheckpointsAbsent: the directory of all of them is gone, or something else is in its place.
             NoCheckpoint: no file was saved.
             CheckpointMissing: nothing was staged under this name.
             CheckpointError: the name is taken, a file was still being written, or there is
@@ -113,6 +118,7 @@ class LocalCheckpoints:
         """
         final_path = self._root / _checked(name)
         staging = self._staging / name
+        self.check_owner()
         with self._storage_errors("commit", staging):
             if final_path.exists():
                 raise _taken(name, final_path)
@@ -199,23 +205,25 @@ class LocalCheckpoints:
         except CheckpointCorrupt as error:
             raise CheckpointCorrupt(f"checkpoint {name}, in {path.parent}: {error}") from error
 
-    def use(self, name: str, digest: str | None = None) -> Path:
+    def use(self, name: str, digest: str | None = None, *, again: bool = False) -> Path:
         """Return the directory of a committed checkpoint that is about to be read, if it is what was committed.
 
         Names and sizes are compared every time. Digests are verified when this object first uses the checkpoint,
-        and again when a file was changed since; above `verify_bytes` they are not.
+        and again when a file was changed since or with `again`; above `verify_bytes` they are not.
 
         Raises:
             CheckpointsAbsent: the directory of all of them is gone, or something else is in its place.
             CheckpointMissing: there is no directory of that name.
             CheckpointCorrupt: its files are not what was committed.
         """
+        if again:
+            self._verified.pop(name, None)
         try:
             return self._sound(name, digest)
         except (CheckpointMissing, CheckpointCorrupt):
-            # Where the whole directory is out of sight, no checkpoint is lost or damaged.
+            # Where the whole directory is out of sight, or just came back, no checkpoint is lost or damaged.
             self.check_owner()
-            raise
+            return self._sound(name, digest)
 
     def _sound(self, name: str, digest: str | None) -> Path:
         path = self.path(name)
@@ -407,6 +415,10 @@ class LocalCheckpoints:
             free = f"{self._disk.free_bytes(self._root)} bytes"
         except OSError:
             free = "an unknown number of bytes"
+        with suppress(OSError):
+            found = os.statvfs(self._root)
+            if found.f_files and not found.f_favail:
+                free += ", but no inodes for more files,"
         return f"{free} are free there: {advice_on(error)}"
 
 

@@ -82,6 +82,7 @@ from phyla.machine.resize import await_generation, join, reopen, reopen_study, r
 from phyla.machine.retention import ALL, Retention, bound, explain, retention
 from phyla.machine.rules import Rules
 from phyla.machine.stopping import report
+from phyla.machine.unusable import set_unusable
 from phyla.machine.view import View
 
 __all__ = [
@@ -177,6 +178,7 @@ __all__ = [
     "retention",
     "retire",
     "save_progress",
+    "set_unusable",
     "settle",
     "settle_group",
     "to_retire",

@@ -1,7 +1,6 @@
 """Trains trials."""
 
 import contextlib
-import errno
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any, final
 
 from phyla.api import Client
-from phyla.checkpoints import CheckpointRepository, advice_on
+from phyla.checkpoints import CheckpointRepository, advice_on, is_storage_error
 from phyla.errors import (
     CheckpointMissing,
     CheckpointsAbsent,
@@ -29,7 +28,6 @@ from phyla.worker.stopwatch import Stopwatch
 from phyla.worker.trial import Trial, unusable_start
 
 ERROR_CHARACTERS = 4000
-_STORAGE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE, errno.EIO)
 
 
 @final
@@ -252,21 +250,18 @@ class Trainer:
 
     def _raised(self, trial: Trial, error: Exception | SystemExit) -> None:
         self._release_if_absent(trial.record)
-        if isinstance(error, OSError) and error.errno in _STORAGE_ERRNOS:
-            self._stop_study(
-                trial.record,
-                f"training met an error of storage: {cause_of(error, self._train, None).words()}; trial {trial.id} "
-                f"writes to {trial.places}; {advice_on(error)}",
-                trial,
-            )
+        if isinstance(error, OSError) and is_storage_error(error):
+            what = cause_of(error, self._train, None).words()
+            message = f"training failed with {what}; trial {trial.id} writes to {trial.places}; {advice_on(error)}"
+            self._stop_study(trial.record, message, trial)
             return
         text = traceback_of(error)[-ERROR_CHARACTERS:]
         cause = self._logged(trial, error)
         trial.discard()
-        # Training may have failed because files of the checkpoint vanished behind our back.
+        # Training may have failed because files of the checkpoint vanished or changed behind our back.
         unusable = None
         with contextlib.suppress(CheckpointStorageFailed):
-            unusable = unusable_start(trial.record, self._client, self._repository)
+            unusable = unusable_start(trial.record, self._client, self._repository, again=True)
         if unusable is not None:
             text = f"{text.rstrip()}\n{unusable.error}"
         failure = unusable or Failure(trial=trial.id, token=trial.token, error=text, cause=cause)

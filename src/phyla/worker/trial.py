@@ -459,8 +459,16 @@ def _parent(name: str | None, step: int, record: TrialRecord, repository: Checkp
     return Parent(path=repository.path(name), step=step, name=name, index=record.parent_index, trial=record.parent)
 
 
-def unusable_start(record: TrialRecord, client: Client, repository: CheckpointRepository) -> Failure | None:
+def unusable_start(
+    record: TrialRecord, client: Client, repository: CheckpointRepository, *, again: bool = False
+) -> Failure | None:
     """Return the failure to hand in if a checkpoint that a trial starts from cannot be used; None if all can.
+
+    Args:
+        record: the trial.
+        client: speaks with the study.
+        repository: where its checkpoints are.
+        again: read all bytes again, because training from them failed.
 
     Raises:
         CheckpointStorageFailed: the storage failed, which says nothing about the checkpoint.
@@ -472,7 +480,7 @@ def unusable_start(record: TrialRecord, client: Client, repository: CheckpointRe
         recorded = client.checkpoint(name)
         damage = None
         try:
-            repository.use(name, None if recorded is None else recorded.digest)
+            repository.use(name, None if recorded is None else recorded.digest, again=again)
             continue
         except CheckpointMissing as error:
             text = str(error)
