@@ -292,6 +292,9 @@ def _calls(error: int, kinds: Sequence[int], shares: Sequence[int]) -> Callable[
 
 SQLITE = "disk I/O error|database or disk is full|unable to open database file|attempt to write a readonly"
 
+BROKEN = f"{SQLITE}|database disk image is malformed"
+"""SQLite may take a database that could not be read for a damaged one; the next run shows that it is sound."""
+
 KINDS: dict[str, Kind] = {
     "bit flip": Kind(_hurt_a_file(_flip), hurts=True),
     "truncation": Kind(_hurt_a_file(_truncate), hurts=True),
@@ -309,11 +312,11 @@ KINDS: dict[str, Kind] = {
         _calls(
             errno.ESTALE, [EVERYTHING, LOOK | OPEN | READ, READ | WRITE | FLUSH, NAME | CREATE], [1000, 300, 50]
         ),
-        says=f"Stale file handle|{SQLITE}",
+        says=f"Stale file handle|{BROKEN}",
     ),
     "failing disk": Kind(
         _calls(errno.EIO, [READ, WRITE | FLUSH, READ | WRITE | FLUSH, LOOK | OPEN], [1000, 300, 50]),
-        says=f"Input/output error|{SQLITE}",
+        says=f"Input/output error|{BROKEN}",
     ),
     "read-only": Kind(_read_only, says=f"Read-only file system|{SQLITE}", prepare=_small),
 }
