@@ -42,7 +42,7 @@ class NoFiles:
         self.check(seen)
         return Path(seen.path)
 
-    def check(self, seen: Seen) -> None:
+    def check(self, seen: Seen, *, again: bool = False) -> None:
         if seen.name in self.taken:
             raise CheckpointMissing(f"{seen.name} was deleted")
 

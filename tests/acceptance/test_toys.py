@@ -33,8 +33,8 @@ def best(strategy: Strategy, space: Space, train: Any, seed: int) -> float:
 FIG2_SPACE = Space(
     h0=Float(0.0, 1.0), h1=Float(0.0, 1.0), initial=[{"h0": 1.0, "h1": 0.0}, {"h0": 0.0, "h1": 1.0}]
 )
-# The published rule compares the newest states. Two members that always compare equal ages tie exactly once one has
-# copied the other and exploring moved nothing, and then stay so.
+# The published rule compares the newest states. Two members that always compare equal ages tie exactly, and for
+# good, once one has copied the other and exploring moved nothing.
 FIG2 = PBT(
     population_size=2,
     steps_per_trial=5,

@@ -145,6 +145,19 @@ def test_a_file_that_is_no_database_is_explained(tmp_path: Path) -> None:
         open_store(f"sqlite:///{path}")
 
 
+def test_a_file_that_seems_damaged_is_not_given_up_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    store = open_store(f"sqlite:///{path}")
+    store.create_study("s", {}, 1, 2)
+    store.close()
+    content = path.read_bytes()
+    path.write_bytes(content[:4096] + bytes(len(content) - 4096))
+    with pytest.raises(StoreUnavailable, match=r"malformed; the disk failed, or .* run this again; .* \.recover"):
+        open_store(f"sqlite:///{path}").create_study("t", {}, 1, 2)
+    path.write_bytes(content)
+    assert open_store(f"sqlite:///{path}").find_study("s") is not None
+
+
 def test_a_path_that_cannot_be_opened_is_explained(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(StoreUnavailable, match="unable to open database file; check that the path is right"):

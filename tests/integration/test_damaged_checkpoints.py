@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -268,9 +269,59 @@ def test_what_is_sound_is_read_once_in_each_process(tmp_path: Path, monkeypatch:
 
     results = study(tmp_path, 3, train=failing_once).run()
     parents = {trial.parent_checkpoint for trial in results.trials()} - {None}
-    assert {path.parent.name for path in read if path.name == "chain.json"} == parents
-    assert len(read) == len(set(read)) == 2 * len(parents)
+    assert results.best is not None
+    best = results.best.checkpoint.name
+    # Once before the first attempt, and once more since that failed; the best one again before the run ends.
+    times = {name: 2 * (name in parents) + (name == best) for name in (*parents, best)}
+    assert Counter(path.parent.name for path in read if path.name == "chain.json") == times
+    assert len(read) == 2 * sum(times.values())
     assert results.damaged() == []
+
+
+def test_a_bit_that_flips_after_the_first_use_is_found_when_training_fails(tmp_path: Path) -> None:
+    bad: list[str] = []
+
+    def reading(trial: Trial) -> None:
+        if trial.parent is not None:
+            if trial.generation == 2 and not bad:
+                # The process has verified these bytes.
+                bad.append(trial.parent.name)
+                flip(trial.parent.path)
+            if (trial.parent.path / "optimizer" / "state").read_bytes() != b"state" * 100:
+                raise ValueError("these weights are no weights")
+        train(trial)
+
+    results = study(tmp_path, 4, train=reading, max_broken=1).run()
+    check(results, bad, completed=12)
+    (cancelled,) = [trial for trial in results.trials() if trial.state is TrialState.CANCELLED]
+    assert cancelled.failures == 0
+    assert "these weights are no weights" in (cancelled.error or "")
+
+
+@pytest.mark.parametrize("way", ["flipped bit", "deleted file", "vanished"])
+def test_the_best_checkpoint_is_verified_before_the_run_ends(tmp_path: Path, way: str) -> None:
+    scores: dict[int, float] = {}
+
+    def hurting(trial: Trial) -> None:
+        train(trial)
+        chain = json.loads((trial.checkpoint_dir / "chain.json").read_text())
+        # The first trial is the best; its checkpoint is kept for that, and nobody loads it again.
+        scores[trial.id] = 100.0 if trial.id == 1 else float(len(chain))
+        trial.report(score=scores[trial.id])
+        if trial.generation == 3 and trial.member == 0:
+            best = phyla.load_study("bytes", home=tmp_path).best
+            assert best is not None
+            assert best.trial == 1
+            shutil.rmtree(best.checkpoint.path) if way == "vanished" else WAYS[way](best.checkpoint.path)
+
+    results = study(tmp_path, 4, train=hurting).run()
+    best = results.best
+    assert best is not None
+    assert best.trial != 1
+    assert best.fitness == 4.0
+    assert (best.checkpoint.path / "chain.json").exists()
+    (first,) = [row for row in results.checkpoints() if row.trial == 1]
+    assert first.state is (CheckpointState.LOST if way == "vanished" else CheckpointState.DAMAGED)
 
 
 # --- evaluation

@@ -54,6 +54,17 @@ def test_a_disk_that_fills_up(tmp_path: Path, workers: int) -> None:
     assert load(tmp_path).counts()["completed"] == MEMBERS * TRIALS
 
 
+def test_a_disk_without_inodes_says_that_bytes_are_not_what_is_missing(tmp_path: Path) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    checkpoints.mkdir()
+    # There is room for the marker, and for no directory beside that of staged checkpoints.
+    mount = f"mount -t tmpfs -o size=8m,nr_inodes=4 tmpfs {checkpoints}"
+    done = run_with_mount(mount, tmp_path, members=MEMBERS, trials=TRIALS)
+    assert done.returncode == 1, done.stderr
+    assert "No space left on device" in done.stderr
+    assert "no inodes for more files" in done.stderr
+
+
 def test_a_read_only_place_for_checkpoints(tmp_path: Path) -> None:
     checkpoints = tmp_path / "checkpoints"
     checkpoints.mkdir()

@@ -3,6 +3,8 @@
 import errno
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -168,10 +170,76 @@ def test_a_full_disk_stops_the_study_and_costs_no_attempt(tmp_path: Path) -> Non
 
     with pytest.raises(StudyFailed, match="No space left on device") as caught:
         study(tmp_path, train).run()
-    assert "Free space" in str(caught.value)
+    assert "make room" in str(caught.value)
     results = study(tmp_path, good).run()
     assert results.counts() == {"completed": 12}
     assert all(trial.failures == 0 for trial in results.trials())
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE, errno.EIO])
+def test_an_error_of_storage_without_a_file_name_says_where_training_writes(tmp_path: Path, number: int) -> None:
+    def train(trial: Trial) -> None:
+        if trial.generation == 2:
+            assert trial.checkpoint_dir.is_dir()
+            raise OSError(number, os.strerror(number))
+        good(trial)
+
+    with pytest.raises(StudyFailed, match=os.strerror(number)) as caught:
+        study(tmp_path, train).run()
+    assert f"{tmp_path}/checkpoints/errors/.staging/" in str(caught.value)
+    assert f"{tmp_path}/work/errors/trial-" in str(caught.value)
+    assert "Then run the study again" in str(caught.value)
+    results = study(tmp_path, good).run()
+    assert results.counts() == {"completed": 12}
+    assert all(trial.failures == 0 for trial in results.trials())
+
+
+def test_an_error_of_storage_in_an_evaluation_costs_no_attempt_and_stops_the_study(tmp_path: Path) -> None:
+    full = tmp_path / "full"
+    full.touch()
+
+    @phyla.eval_task
+    def saving(evaluation: phyla.Evaluation) -> None:
+        if full.exists():
+            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+        evaluation.record(length=1.0)
+
+    def made() -> phyla.Study:
+        return study(tmp_path, good, suites=[phyla.Suite("length", [saving])])
+
+    with pytest.raises(StudyFailed, match=f"{tmp_path}/outputs/errors .*Disk quota exceeded.*make room"):
+        made().run()
+    full.unlink()
+    results = made().run()
+    assert results.counts() == {"completed": 12}
+    assert {group.state for group in results.evaluations().groups()} == {"complete"}
+
+
+def test_logs_that_cannot_be_written_stop_the_run_with_their_path(tmp_path: Path) -> None:
+    (tmp_path / "study.py").write_text(
+        """
+import phyla
+
+def train(trial):
+    (trial.checkpoint_dir / "state").write_text("")
+    trial.report(score=1.0)
+
+study = phyla.Study(
+    "errors", {"lr": phyla.Float(0.1, 1.0)}, phyla.Maximize("score"), phyla.RandomSearch(2, 1), train, home="home"
+)
+"""
+    )
+    logs = tmp_path / "home" / "logs"
+    logs.parent.mkdir()
+    logs.write_text("not a directory")
+    words = [sys.executable, "-m", "phyla.cli", "run", "study.py", "--workers", "2"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 1
+    assert f"error: cannot run workers: [Errno 20] Not a directory: '{logs}/errors'" in done.stderr
+    assert "Traceback" not in done.stderr
+    logs.unlink()
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_checkpoint_deleted_behind_our_back(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 import phyla
+from command_line import Phyla
+from phyla.checkpoints import LocalCheckpoints
 from phyla.errors import CheckpointsAbsent, CheckpointsNotOurs
 from phyla.records import CheckpointState, GroupState, StudyState
 from phyla.settings import child_environment
@@ -113,7 +115,7 @@ def test_what_somebody_puts_into_the_directory_is_never_touched(tmp_path: Path) 
         (folder / "weights").write_bytes(b"mine")
     (root / "notes.txt").write_text("mine")
     before = [tree(folder) for folder in mine]
-    with pytest.warns(UserWarning, match=r"5 directories .* 'mine' are none that this store knows.*left alone"):
+    with pytest.warns(UserWarning, match=r"5 directories .* 'mine' are not known to this store.*left alone"):
         study(tmp_path).run()
     assert [tree(folder) for folder in mine] == before
     assert (root / "notes.txt").read_text() == "mine"
@@ -202,7 +204,82 @@ def test_adopting_takes_no_data_set_and_no_other_study(tmp_path: Path) -> None:
     assert study(tmp_path).run().state is StudyState.COMPLETED
 
 
+@pytest.mark.parametrize("when", ["before it saves", "before it commits"])
+def test_nothing_is_written_into_what_takes_the_place_of_the_directory(tmp_path: Path, when: str) -> None:
+    root, away = tmp_path / "checkpoints" / "mine", tmp_path / "away"
+    before: dict[str, Any] = {}
+
+    def replaced(trial: phyla.Trial) -> None:
+        staged = trial.checkpoint_dir if when == "before it commits" else None
+        if trial.generation == 2 and not away.exists():
+            root.rename(away)
+            # As another study's, which has directories of the same names.
+            (root / ".staging").mkdir(parents=True)
+            (root / ".staging" / "4.2").mkdir()
+            if staged is not None:
+                shutil.copytree(away / ".staging" / staged.name, staged)
+                (staged / "weights").write_bytes(b"theirs")
+            before.update(tree(root))
+        if staged is None:
+            train(trial)
+        else:
+            trial.report(score=1.0)
+            if not away.exists():
+                (staged / "chain.json").write_text("[]")
+
+    with pytest.raises(CheckpointsNotOurs, match=str(root)):
+        study(tmp_path, replaced).run()
+    found = tree(root)
+    if when == "before it commits":
+        # What this store staged is its own, wherever it is.
+        before = {name: one for name, one in before.items() if name in found}
+    assert found == before
+    shutil.rmtree(root)
+    away.rename(root)
+    assert study(tmp_path).run().state is StudyState.COMPLETED
+
+
+def test_a_deleted_checkpoint_that_is_there_again_is_left_alone_and_listed(tmp_path: Path, cli: Phyla) -> None:
+    results = study(tmp_path).run()
+    root = tmp_path / "checkpoints" / "mine"
+    deleted = [row.name for row in results.checkpoints() if row.state is CheckpointState.DELETED]
+    kept = next(row.name for row in results.checkpoints() if row.state is CheckpointState.LIVE)
+    shutil.copytree(root / kept, root / deleted[0])
+    before = tree(root)
+    study(tmp_path, trials=TRIALS).run()
+    assert tree(root) == before
+    assert f"1 checkpoints that were deleted are in {root} again: {deleted[0]}" in cli(
+        "doctor", "mine", "--home", tmp_path
+    )
+
+
 # --- what is out of sight
+
+
+def test_a_checkpoint_that_comes_back_while_it_is_looked_for_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted(tmp_path)
+    root, away = tmp_path / "checkpoints" / "mine", tmp_path / "away"
+    real = LocalCheckpoints.path
+    moved: list[str] = []
+
+    def path(self: LocalCheckpoints, name: str) -> Path:
+        """Find nothing once, as where a mount is away for a moment."""
+        if not moved:
+            moved.append(name)
+            root.rename(away)
+            try:
+                return real(self, name)
+            finally:
+                away.rename(root)
+        return real(self, name)
+
+    monkeypatch.setattr(LocalCheckpoints, "path", path)
+    results = study(tmp_path).run()
+    assert moved
+    assert {row.state for row in results.checkpoints()} <= {CheckpointState.LIVE, CheckpointState.DELETED}
+    assert {row.state for row in results.trials()} == {"completed"}
 
 
 def test_a_home_that_was_moved_still_works(tmp_path: Path, undisturbed: list[tuple[Any, ...]]) -> None:

@@ -4,6 +4,7 @@ This package moves bytes. It decides nothing, and it knows no store: which check
 study is the store's word, not the directory's.
 """
 
+from phyla.checkpoints.disk import advice_on, is_storage_error
 from phyla.checkpoints.imports import import_checkpoint, look_at_source
 from phyla.checkpoints.local import LocalCheckpoints
 from phyla.checkpoints.manifest import MANIFEST_NAME, Manifest, ManifestFile
@@ -18,10 +19,12 @@ __all__ = [
     "Manifest",
     "ManifestFile",
     "Owner",
+    "advice_on",
     "attempt_name",
     "claim_digest",
     "import_checkpoint",
     "import_name",
+    "is_storage_error",
     "look_at_source",
     "made_by",
 ]

@@ -12,6 +12,9 @@ REMOVERS = 1000
 """How often a directory is removed again because somebody else was quicker with some entry of it."""
 
 
+_STORAGE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE, errno.EIO)
+
+
 class Disk(Protocol):
     """Everything that `LocalCheckpoints` changes on disk goes through here; all methods raise OSError."""
 
@@ -135,6 +138,28 @@ def make_dirs(disk: Disk, path: Path) -> None:
     with suppress(FileExistsError):
         disk.make_dir(path)
     disk.fsync_dir(path.parent)
+
+
+def is_storage_error(error: BaseException) -> bool:
+    """Return whether an error says that a file system is full, read-only or failing."""
+    return isinstance(error, OSError) and error.errno in _STORAGE_ERRNOS
+
+
+def advice_on(error: OSError) -> str:
+    """Return what to do about an error of storage, as a clause."""
+    match error.errno:
+        case errno.ENOSPC:
+            return "make room, or keep fewer checkpoints"
+        case errno.EDQUOT:
+            return "the disk quota is used up: make room, keep fewer checkpoints or ask for a larger quota"
+        case errno.EROFS:
+            return "the file system is read-only: choose another home for the study, or mount it for writing"
+        case errno.EACCES | errno.EPERM:
+            return f"user {os.geteuid()} lacks the permission: give it, or choose another home for the study"
+        case errno.ESTALE:
+            return "the file system was mounted or exported anew: mount it again"
+        case _:
+            return "look at the file system's health"
 
 
 def _fsync(path: Path, flags: int) -> None:

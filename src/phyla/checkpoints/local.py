@@ -12,7 +12,7 @@ from typing import final
 
 from phyla import settings
 from phyla.checkpoints.digests import digests
-from phyla.checkpoints.disk import Disk, RealDisk, make_dirs
+from phyla.checkpoints.disk import Disk, RealDisk, advice_on, make_dirs
 from phyla.checkpoints.manifest import MANIFEST_NAME, Manifest, ManifestFile
 from phyla.checkpoints.ownership import Owner, Ownership
 from phyla.checkpoints.repository import Committed
@@ -86,15 +86,19 @@ class LocalCheckpoints:
             self.ownership.check()
 
     def stage(self, name: str) -> Path:
-        """Return a new empty directory to save into; what an earlier call of that name left is removed."""
+        """Return a new empty directory to save into; what an earlier call of that name left is removed.
+
+        Raises:
+            CheckpointsAbsent: the directory of all of them is gone, or something else is in its place.
+        """
         path = self._staging / _checked(name)
         self._manifest_begun.discard(name)
+        # A root that is gone is not made again: its checkpoints are elsewhere.
+        self.check_owner()
         with self._storage_errors("create", path):
             try:
                 self._disk.make_dir(path)
             except FileNotFoundError:
-                # A root that is gone is not made again: its checkpoints are elsewhere.
-                self.check_owner()
                 make_dirs(self._disk, self._staging)
                 self._disk.make_dir(path)
             except FileExistsError:
@@ -106,6 +110,7 @@ class LocalCheckpoints:
         """Make what was staged durable and visible under its name, all at once.
 
         Raises:
+            CheckpointsAbsent: the directory of all of them is gone, or something else is in its place.
             NoCheckpoint: no file was saved.
             CheckpointMissing: nothing was staged under this name.
             CheckpointError: the name is taken, a file was still being written, or there is
@@ -113,6 +118,7 @@ class LocalCheckpoints:
         """
         final_path = self._root / _checked(name)
         staging = self._staging / name
+        self.check_owner()
         with self._storage_errors("commit", staging):
             if final_path.exists():
                 raise _taken(name, final_path)
@@ -199,23 +205,25 @@ class LocalCheckpoints:
         except CheckpointCorrupt as error:
             raise CheckpointCorrupt(f"checkpoint {name}, in {path.parent}: {error}") from error
 
-    def use(self, name: str, digest: str | None = None) -> Path:
+    def use(self, name: str, digest: str | None = None, *, again: bool = False) -> Path:
         """Return the directory of a committed checkpoint that is about to be read, if it is what was committed.
 
         Names and sizes are compared every time. Digests are verified when this object first uses the checkpoint,
-        and again when a file was changed since; above `verify_bytes` they are not.
+        and again when a file was changed since or with `again`; above `verify_bytes` they are not.
 
         Raises:
             CheckpointsAbsent: the directory of all of them is gone, or something else is in its place.
             CheckpointMissing: there is no directory of that name.
             CheckpointCorrupt: its files are not what was committed.
         """
+        if again:
+            self._verified.pop(name, None)
         try:
             return self._sound(name, digest)
         except (CheckpointMissing, CheckpointCorrupt):
-            # Where the whole directory is out of sight, no checkpoint is lost or damaged.
+            # Where the whole directory is out of sight, or just came back, no checkpoint is lost or damaged.
             self.check_owner()
-            raise
+            return self._sound(name, digest)
 
     def _sound(self, name: str, digest: str | None) -> Path:
         path = self.path(name)
@@ -401,21 +409,17 @@ class LocalCheckpoints:
             ) from error
 
     def _advice(self, error: OSError) -> str:
-        match error.errno:
-            case errno.ENOSPC:
-                try:
-                    free = f"{self._disk.free_bytes(self._root)} bytes"
-                except OSError:
-                    free = "an unknown number of bytes"
-                return f"{free} are free there: make room or keep fewer checkpoints, then resume the study"
-            case errno.EDQUOT:
-                return "the disk quota is used up: make room, keep fewer checkpoints or ask for a larger quota"
-            case errno.EROFS:
-                return "the file system is read-only: choose another home for the study, or mount it for writing"
-            case errno.EACCES | errno.EPERM:
-                return f"user {os.geteuid()} lacks the permission: give it, or choose another home for the study"
-            case _:
-                return "look at the file system's health, then resume the study"
+        if error.errno != errno.ENOSPC:
+            return advice_on(error)
+        try:
+            free = f"{self._disk.free_bytes(self._root)} bytes"
+        except OSError:
+            free = "an unknown number of bytes"
+        with suppress(OSError):
+            found = os.statvfs(self._root)
+            if found.f_files and not found.f_favail:
+                free += ", but no inodes for more files,"
+        return f"{free} are free there: {advice_on(error)}"
 
 
 def _call(calls: Iterable[Callable[[], None]]) -> None:

@@ -101,7 +101,7 @@ class CheckpointRepository(Protocol):
         """
         ...
 
-    def use(self, name: str, digest: str | None = None) -> Path:
+    def use(self, name: str, digest: str | None = None, *, again: bool = False) -> Path:
         """Return the directory of a committed checkpoint that is about to be read, if it is what was committed.
 
         Names and sizes are compared every time, digests when this object first uses the checkpoint.
@@ -109,6 +109,7 @@ class CheckpointRepository(Protocol):
         Args:
             name: its name.
             digest: identity of its content, as it was recorded; None if that is not known.
+            again: compare digests even if this object has used the checkpoint before.
 
         Raises:
             CheckpointMissing: there is no directory of that name.

@@ -479,6 +479,19 @@ class Controller:
             with self._transaction() as (tx, _):
                 tx.apply([SetCheckpointState(name, state) for name in names])
 
+    def set_unusable(self, name: str, damage: str | None) -> None:
+        """Mark a checkpoint as lost or damaged, so that it is no donor, no parent and not the best any more.
+
+        Args:
+            name: the checkpoint.
+            damage: what is wrong with its files; None if there are none any more.
+
+        Raises:
+            StoreError: the database failed.
+        """
+        with self._store.transaction(self._study, exclusive=True) as tx:
+            tx.apply(machine.set_unusable(tx, name, damage))
+
     def _transaction(self) -> AbstractContextManager[tuple[Transaction, Current]]:
         def opened(current: Current) -> AbstractContextManager[Transaction]:
             # Settings that this process does not know may be those of a strategy that is exclusive.

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, final
 
 from phyla.api import WorkClient
+from phyla.checkpoints import advice_on
 from phyla.errors import StoreBusy, StoreError, StudyChanged, StudyFailed
 from phyla.launchers import remains
 from phyla.launchers.spec import (
@@ -120,6 +121,14 @@ class LocalLauncher:
             StudyChanged: settings or suites were changed, and workers cannot take them over.
             StoreError: the database failed.
         """
+        try:
+            return self._run()
+        except OSError as error:
+            message = f"cannot run workers: {error}; {advice_on(error)}. Then run the study again"
+            self._client.give_up(message)
+            raise StudyFailed(message) from error
+
+    def _run(self) -> bool:
         self._logs.mkdir(parents=True, exist_ok=True)
         previous = self._catch_interrupts()
         ended = threading.Event()
@@ -255,7 +264,7 @@ class LocalLauncher:
                 self._replaced.add(process.spec.index)
                 self._start_again(process, f"{how} while the study was running")
             return
-        tail = process.log.read_text(errors="replace")[-LOG_TAIL:].strip()
+        tail = _tail(process.log)
         if status == EXIT_OUTDATED:
             # Another process would know no more; the others hand in their work, too.
             self._client.lose_worker(process.name, f"{how} within the trial", counts=False)
@@ -335,6 +344,14 @@ class LocalLauncher:
             _close(process)
             self._client.lose_worker(process.name, "its run ended", counts=False)
         self._processes.clear()
+
+
+def _tail(log: Path) -> str:
+    """Return the end of a log, as far as it can be read."""
+    try:
+        return log.read_text(errors="replace")[-LOG_TAIL:].strip()
+    except OSError as error:
+        return f"({log} cannot be read: {error.strerror})"
 
 
 def _close(process: _Process) -> None:

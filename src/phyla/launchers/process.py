@@ -10,9 +10,11 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from phyla.checkpoints import advice_on, is_storage_error
 from phyla.errors import CheckpointsAbsent, PhylaError, StoreError
 from phyla.launchers.spec import (
     BEATS,
@@ -23,7 +25,7 @@ from phyla.launchers.spec import (
     WorkerSpec,
 )
 from phyla.machine import Outdated
-from phyla.records import WorkKind
+from phyla.records import StudyState, WorkKind
 from phyla.settings import escape_output
 
 if TYPE_CHECKING:
@@ -51,6 +53,8 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001  # user code; the supervisor shows what it printed
         if isinstance(error, PhylaError):
             print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
+        elif isinstance(error, OSError) and is_storage_error(error):
+            print(f"{error}; {advice_on(error)}", file=sys.stderr)  # noqa: T201
         else:
             traceback.print_exc()
         sys.exit(EXIT_CHECKPOINTS_ABSENT if isinstance(error, CheckpointsAbsent) else EXIT_CANNOT_START)
@@ -158,6 +162,7 @@ def _make_trainer(spec: WorkerSpec) -> Callable[[], str | None]:
             suites=rules.suites,
             sources=StudySources(repository),
             outputs=Path(spec.outputs),
+            stop=partial(client.end_study, StudyState.FAILED),
             bindings=Bindings(worker=spec.gin_bindings),
         )
         evaluator = Evaluator(

@@ -9,7 +9,7 @@ from typing import final
 from phyla.api import Answer, CollectResult, Given, GroupResults
 from phyla.checkpoints import CheckpointRepository, import_checkpoint, import_name
 from phyla.controller import TRAIN_ONLY, Controller, mark_deleting
-from phyla.errors import CheckpointError, StudyNotFound
+from phyla.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing, StudyNotFound
 from phyla.local_client.run_client import group_results
 from phyla.local_client.sorting import sort_out
 from phyla.machine import (
@@ -274,6 +274,26 @@ class LocalClient:
         self._repository.delete(*found.leftover, *deleted)
         self._delete(deleting)
         self._take_back([found.rows[name] for name in committed if name in found.rows])
+
+    def verify(self, checkpoint: Checkpoint) -> bool:
+        """Read a checkpoint again; if it is not what was committed, mark it as lost or damaged and return False.
+
+        Raises:
+            CheckpointsAbsent: the directory of the checkpoints is not there, or is not the study's.
+            CheckpointStorageFailed: it cannot be read now, which says nothing about it.
+        """
+        damage = None
+        try:
+            self._repository.use(checkpoint.name, checkpoint.digest, again=True)
+        except CheckpointMissing as error:
+            LOG.warning("%s", error)
+        except CheckpointCorrupt as error:
+            damage = str(error)
+            LOG.warning("%s; it is not used any more", error)
+        else:
+            return True
+        self._controller.set_unusable(checkpoint.name, damage)
+        return False
 
     def _take_back(self, rows: Sequence[Checkpoint]) -> None:
         """Make lost checkpoints live again that are complete where they should be."""

@@ -78,6 +78,7 @@ from phyla.machine.resize import join, reopen, reopen_study, retire, to_retire, 
 from phyla.machine.retention import ALL, Retention, bound, explain, retention
 from phyla.machine.rules import Rules
 from phyla.machine.stopping import report
+from phyla.machine.unusable import set_unusable
 from phyla.machine.view import View
 
 __all__ = [
@@ -168,6 +169,7 @@ __all__ = [
     "retention",
     "retire",
     "save_progress",
+    "set_unusable",
     "settle_group",
     "to_retire",
     "youngest",

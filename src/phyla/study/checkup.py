@@ -340,6 +340,20 @@ def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool)
             f"{', '.join(strange[:UNKNOWN_SHOWN])}{more}",
             "phyla leaves them alone; delete them yourself if nobody needs them",
         )
+    back = sorted(
+        name
+        for name, row in found.rows.items()
+        if row.state is CheckpointState.DELETED and (places.checkpoints(study.name) / name).exists()
+    )
+    if back:
+        more = "" if len(back) <= UNKNOWN_SHOWN else f" and {len(back) - UNKNOWN_SHOWN} more"
+        yield Finding(
+            Verdict.WARN,
+            about,
+            f"{len(back)} checkpoints that were deleted are in {places.checkpoints(study.name)} again: "
+            f"{', '.join(back[:UNKNOWN_SHOWN])}{more}",
+            "the study does not use them and leaves them alone; delete them yourself if nobody needs them",
+        )
     problems = []
     for row in rows:
         try:

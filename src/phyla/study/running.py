@@ -3,19 +3,23 @@
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from phyla import plugins, settings
-from phyla.errors import CheckpointsAbsent, ConfigurationError, StudyChanged, StudyFailed
+from phyla.checkpoints import advice_on
+from phyla.errors import CheckpointsAbsent, CheckpointStorageFailed, ConfigurationError, StudyChanged, StudyFailed
 from phyla.launchers import LocalLauncher, WorkerSpec
 from phyla.machine import Outdated
-from phyla.records import StudyState
+from phyla.records import Aim, StudyState
 from phyla.study.findings import Findings, say_nothing_to_do
 from phyla.study.interrupting import interrupts
 from phyla.study.liveness import others_at_work, take_back
 from phyla.study.opened import OpenedStudy
 from phyla.study.outputs import remove_leftovers
+from phyla.study.progress import best_of
 from phyla.study.results import Results
 from phyla.study.unaggregated import Unaggregated
 from phyla.study.unreported import Unreported
@@ -167,7 +171,9 @@ def _run(
         findings.look(at_once=True)
         opened.client.collect()
         opened.client.recover()
-    except CheckpointsAbsent as error:
+        if results.state is StudyState.COMPLETED:
+            _verify_best(opened)
+    except (CheckpointsAbsent, CheckpointStorageFailed) as error:
         if results.state is StudyState.RUNNING and not others_at_work(opened, launch):
             opened.store.set_state(opened.record.id, StudyState.STOPPED, str(error))
         raise
@@ -233,9 +239,20 @@ def _resume(study: "Study", opened: OpenedStudy, launch: Launch) -> None:
     _clean_outputs(study, opened)
 
 
+def _verify_best(opened: OpenedStudy) -> None:
+    """Make sure that the best checkpoint, or all on the front, can be used; else the next best takes its place."""
+    aim = Aim.from_config(opened.record.config)
+    while True:
+        with opened.store.reader(opened.record.id) as reader:
+            found = [reader.checkpoint(trial.checkpoint or "") for trial in best_of(reader, aim)]
+        if all(opened.client.verify(row) for row in found if row is not None):
+            return
+
+
 def _clean_outputs(study: "Study", opened: OpenedStudy) -> None:
     if opened.run is not None:
-        with opened.store.evaluations(opened.run) as evaluations:
+        # What cannot be removed now is removed after the next run.
+        with opened.store.evaluations(opened.run) as evaluations, suppress(OSError):
             remove_leftovers(evaluations, study.places.outputs(study.name))
 
 
@@ -270,7 +287,10 @@ def _worker(study: "Study", opened: OpenedStudy, kinds: frozenset[str], name: st
     state = None
     if study.setup is not None:
         directory = work_root / "worker-0"
-        directory.mkdir(parents=True, exist_ok=True)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StudyFailed(f"cannot make {directory}: {error.strerror}; {advice_on(error)}") from error
         state = study.setup(WorkerContext(name=name, index=0, study=study.name, working_dir=directory))
     evaluator = None
     if study.rules.suites and "evaluate" in kinds:
@@ -278,6 +298,7 @@ def _worker(study: "Study", opened: OpenedStudy, kinds: frozenset[str], name: st
             suites=study.rules.suites,
             sources=StudySources(opened.repository),
             outputs=study.places.outputs(study.name),
+            stop=partial(opened.client.end_study, StudyState.FAILED),
         )
         evaluator = Evaluator(
             opened.client,

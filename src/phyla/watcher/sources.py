@@ -38,7 +38,7 @@ class DirectorySources:
         self._given[seen.id] = path
         return path
 
-    def check(self, seen: Seen) -> None:
+    def check(self, seen: Seen, *, again: bool = False) -> None:
         """Make sure that what was read still is what was seen.
 
         Raises:

@@ -24,6 +24,7 @@ class EvaluatedRun:
             ledger's entries are, too.
         bindings: where gin bindings come from.
         changed: tells whether it has other suites by now.
+        stop: ends the study of the run, with a message, where storage fails; None counts that as a failure.
     """
 
     suites: tuple[Suite, ...]
@@ -31,6 +32,7 @@ class EvaluatedRun:
     outputs: Path
     bindings: Bindings = field(default_factory=Bindings)
     changed: Callable[[], bool] = lambda: False
+    stop: Callable[[str], None] | None = None
 
 
 def source_of(task: EvalTask) -> str:

@@ -12,6 +12,7 @@ from typing import Any, final
 
 from phyla import plugins
 from phyla.api import WorkClient
+from phyla.checkpoints import advice_on, is_storage_error
 from phyla.errors import (
     CheckpointCorrupt,
     CheckpointError,
@@ -87,7 +88,7 @@ class Evaluator:
         return None if self._loaded is None else self._loaded.seen
 
     def run(self, work: ClaimedEvaluation) -> Evaluated | EvaluationFailed | None:
-        """Do one piece of work; None when evaluation code saw that it was asked to stop.
+        """Do one piece of work; None when evaluation code saw that it was asked to stop, or storage failed.
 
         Raises:
             StoreError: the database failed.
@@ -104,8 +105,11 @@ class Evaluator:
         except (StoreError, CheckpointsAbsent):
             raise
         except CheckpointStorageFailed as error:
-            # It may be read again later, or elsewhere.
             self._loaded = None
+            if run.stop is not None:
+                _stop(run, str(error))
+                return None
+            # It may be read again later, or elsewhere.
             return _failed(work, f"{type(error).__name__}: {error}")
         except CheckpointError as error:
             self._loaded = None
@@ -122,16 +126,19 @@ class Evaluator:
             self._loaded = None
             return self._raised(work, run, error)
 
-    def _raised(self, work: ClaimedEvaluation, run: EvaluatedRun, error: BaseException) -> EvaluationFailed:
+    def _raised(self, work: ClaimedEvaluation, run: EvaluatedRun, error: BaseException) -> EvaluationFailed | None:
         if work.task.kind is EvalTaskKind.EVALUATE:
             try:
-                run.sources.check(work.seen)
+                run.sources.check(work.seen, again=True)
             except CheckpointsAbsent:
                 raise
             except CheckpointStorageFailed:
                 pass
             except CheckpointError as vanished:
                 return _gone(work, vanished)
+        if isinstance(error, OSError) and is_storage_error(error) and run.stop is not None:
+            _stop(run, f"an evaluation that saves into {run.outputs} failed with {error}; {advice_on(error)}")
+            return None
         if isinstance(error, EvaluationError):
             return _failed(work, f"{type(error).__name__}: {error}")
         return _failed(work, "".join(traceback.format_exception(error))[-ERROR_CHARACTERS:])
@@ -241,6 +248,12 @@ def _failed(work: ClaimedEvaluation, error: str, *, retryable: bool = True) -> E
     return EvaluationFailed(
         task=work.task.id, group=work.task.group, token=work.task.token, error=error, retryable=retryable
     )
+
+
+def _stop(run: EvaluatedRun, message: str) -> None:
+    """End the study: the storage is broken, which is no eval task's fault. The eval task returns to the queue."""
+    assert run.stop is not None
+    run.stop(f"{message}. Then run the study again. Completed trials and evaluations are kept")
 
 
 def _gone(work: ClaimedEvaluation, error: CheckpointError) -> EvaluationFailed:

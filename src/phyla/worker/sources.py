@@ -18,8 +18,12 @@ class Sources(Protocol):
         """
         ...
 
-    def check(self, seen: Seen) -> None:
+    def check(self, seen: Seen, *, again: bool = False) -> None:
         """Make sure, after it was read, that it still is what was seen.
+
+        Args:
+            seen: the checkpoint.
+            again: read all bytes again where they are verified, because the evaluation failed.
 
         Raises:
             CheckpointError: it is gone, or no longer what was seen.
@@ -46,15 +50,22 @@ class StudySources:
             CheckpointMissing: it is gone.
             CheckpointCorrupt: its files are not what was committed.
         """
-        # The identity of one of several models in a checkpoint ends with its place.
-        return self._repository.use(seen.name, seen.identity.partition("#")[0])
+        return self._use(seen)
 
-    def check(self, seen: Seen) -> None:
+    def _use(self, seen: Seen, *, again: bool = False) -> Path:
+        # The identity of one of several models in a checkpoint ends with its place.
+        return self._repository.use(seen.name, seen.identity.partition("#")[0], again=again)
+
+    def check(self, seen: Seen, *, again: bool = False) -> None:
         """Make sure that it still is what was committed.
+
+        Args:
+            seen: the checkpoint.
+            again: read all bytes again, because the evaluation failed.
 
         Raises:
             CheckpointsAbsent: the directory of all of them is gone.
             CheckpointMissing: it is gone.
             CheckpointCorrupt: its files are not what was committed.
         """
-        self.path(seen)
+        self._use(seen, again=again)

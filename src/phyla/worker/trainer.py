@@ -1,7 +1,6 @@
 """Trains trials."""
 
 import contextlib
-import errno
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -10,8 +9,9 @@ from pathlib import Path
 from typing import Any, final
 
 from phyla.api import Client
-from phyla.checkpoints import CheckpointRepository
+from phyla.checkpoints import CheckpointRepository, advice_on, is_storage_error
 from phyla.errors import (
+    CheckpointMissing,
     CheckpointsAbsent,
     CheckpointStorageFailed,
     LeaseLost,
@@ -28,7 +28,6 @@ from phyla.worker.stopwatch import Stopwatch
 from phyla.worker.trial import Trial, unusable_start
 
 ERROR_CHARACTERS = 4000
-_STORAGE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 @final
@@ -126,29 +125,40 @@ class Trainer:
         self.watch.enter(Phase.LOADING)
         try:
             unusable = unusable_start(record, self._client, self._repository)
-        except CheckpointsAbsent:
+            if unusable is not None:
+                self._fail(replace(unusable, timings=self.watch.take()))
+                return None
+            trial = Trial(
+                record,
+                self._client,
+                self._repository,
+                metrics=self._metrics,
+                work_root=self._work_root,
+                clock=self._clock,
+                worker=self._state,
+                cached_state=self._take_cached(record),
+                on_report=on_report,
+                watch=self.watch,
+            )
+        except (CheckpointsAbsent, CheckpointMissing) as error:
             with contextlib.suppress(LeaseLost):
                 self._client.release(record.id, record.token)
-            raise
+            if isinstance(error, CheckpointsAbsent):
+                raise
+            # It vanished just now: whoever claims the trial looks again.
+            return None
         except CheckpointStorageFailed as error:
             self._stop_study(record, str(error))
             return None
-        if unusable is not None:
-            self._fail(replace(unusable, timings=self.watch.take()))
-            return None
-        trial = Trial(
-            record,
-            self._client,
-            self._repository,
-            metrics=self._metrics,
-            work_root=self._work_root,
-            clock=self._clock,
-            worker=self._state,
-            cached_state=self._take_cached(record),
-            on_report=on_report,
-            watch=self.watch,
-        )
         self.current = trial
+        try:
+            return self._run(trial)
+        except CheckpointStorageFailed as error:
+            # What training left could not be removed.
+            self._stop_study(record, str(error))
+            return None
+
+    def _run(self, trial: Trial) -> Completion | None:
         if self._stopping:
             trial.stop()
         try:
@@ -229,30 +239,29 @@ class Trainer:
 
     def _stop_study(self, record: TrialRecord, message: str, trial: Trial | None = None) -> None:
         """Stop everything: the place where results go is broken, which is no trial's fault."""
-        try:
+        with contextlib.suppress(CheckpointStorageFailed):
+            # What stays is removed when the study is run again.
             if trial is not None:
                 trial.discard()
-        finally:
-            with contextlib.suppress(LeaseLost):
-                self._client.release(record.id, record.token)
-            kept = (
-                f"Completed trials and saved progress are kept; what trial {record.id} trained since is repeated."
-            )
-            self._client.end_study(StudyState.FAILED, f"{message} Then run the study again. {kept}")
+        with contextlib.suppress(LeaseLost):
+            self._client.release(record.id, record.token)
+        kept = f"Completed trials and saved progress are kept; what trial {record.id} trained since is repeated."
+        self._client.end_study(StudyState.FAILED, f"{message}. Then run the study again. {kept}")
 
     def _raised(self, trial: Trial, error: Exception | SystemExit) -> None:
         self._release_if_absent(trial.record)
-        if isinstance(error, OSError) and error.errno in _STORAGE_ERRNOS:
-            message = f"training could not write: {error}. Free space or choose another home."
+        if isinstance(error, OSError) and is_storage_error(error):
+            what = cause_of(error, self._train, None).words()
+            message = f"training failed with {what}; trial {trial.id} writes to {trial.places}; {advice_on(error)}"
             self._stop_study(trial.record, message, trial)
             return
         text = traceback_of(error)[-ERROR_CHARACTERS:]
         cause = self._logged(trial, error)
         trial.discard()
-        # Training may have failed because files of the checkpoint vanished behind our back.
+        # Training may have failed because files of the checkpoint vanished or changed behind our back.
         unusable = None
         with contextlib.suppress(CheckpointStorageFailed):
-            unusable = unusable_start(trial.record, self._client, self._repository)
+            unusable = unusable_start(trial.record, self._client, self._repository, again=True)
         if unusable is not None:
             text = f"{text.rstrip()}\n{unusable.error}"
         failure = unusable or Failure(trial=trial.id, token=trial.token, error=text, cause=cause)

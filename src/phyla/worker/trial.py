@@ -199,6 +199,12 @@ class Trial:
         path.mkdir(parents=True, exist_ok=True)
         return path
 
+    @property
+    def places(self) -> str:
+        """The directories that it writes to, for messages."""
+        work = self._work_root / f"trial-{self.id}"
+        return f"{work} (working_dir)" if self._staged is None else f"{self._staged} (checkpoint_dir) and {work}"
+
     # Training
 
     def steps(self) -> Iterator[int]:
@@ -453,8 +459,16 @@ def _parent(name: str | None, step: int, record: TrialRecord, repository: Checkp
     return Parent(path=repository.path(name), step=step, name=name, index=record.parent_index, trial=record.parent)
 
 
-def unusable_start(record: TrialRecord, client: Client, repository: CheckpointRepository) -> Failure | None:
+def unusable_start(
+    record: TrialRecord, client: Client, repository: CheckpointRepository, *, again: bool = False
+) -> Failure | None:
     """Return the failure to hand in if a checkpoint that a trial starts from cannot be used; None if all can.
+
+    Args:
+        record: the trial.
+        client: speaks with the study.
+        repository: where its checkpoints are.
+        again: read all bytes again, because training from them failed.
 
     Raises:
         CheckpointStorageFailed: the storage failed, which says nothing about the checkpoint.
@@ -466,7 +480,7 @@ def unusable_start(record: TrialRecord, client: Client, repository: CheckpointRe
         recorded = client.checkpoint(name)
         damage = None
         try:
-            repository.use(name, None if recorded is None else recorded.digest)
+            repository.use(name, None if recorded is None else recorded.digest, again=again)
             continue
         except CheckpointMissing as error:
             text = str(error)

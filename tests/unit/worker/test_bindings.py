@@ -35,7 +35,7 @@ class Files:
     def path(self, seen: Seen) -> Path:
         return Path(seen.path)
 
-    def check(self, seen: Seen) -> None:
+    def check(self, seen: Seen, *, again: bool = False) -> None:
         return
 
 

@@ -35,7 +35,7 @@ class Files:
             raise CheckpointGone(f"{seen.name} was deleted")
         return path
 
-    def check(self, seen: Seen) -> None:
+    def check(self, seen: Seen, *, again: bool = False) -> None:
         self.path(seen)
 
 

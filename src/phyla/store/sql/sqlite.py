@@ -325,8 +325,10 @@ _ADVICE: Mapping[int, str] = {
     sqlite3.SQLITE_READONLY: "the file, or the folder it is in, is read-only: make both writable",
     sqlite3.SQLITE_PERM: "permission is missing: make the file and its folder writable",
     sqlite3.SQLITE_CANTOPEN: "check that the path is right and that the folder is writable",
-    sqlite3.SQLITE_IOERR: "the disk failed or is full: check it before going on",
-    sqlite3.SQLITE_CORRUPT: "the file is damaged: copy it away, then restore a backup or try sqlite3's .recover",
+    sqlite3.SQLITE_IOERR: "the disk failed, is full or was made read-only: check it before going on",
+    # SQLite also says so of a sound file, when the disk failed while it was read.
+    sqlite3.SQLITE_CORRUPT: "the disk failed, or the file is damaged: check the disk and run this again; if that "
+    "does not help, copy the file away, then restore a backup or try sqlite3's .recover",
     sqlite3.SQLITE_NOTADB: "the file is no SQLite database: name another one",
 }
 
