@@ -23,8 +23,6 @@ MAY_SCAN = {"all_studies", "evaluation.all_runs"}
 MAY_SORT = {
     "count_unfinished",
     "checkpoints",
-    "claimed_ahead",
-    "evaluation.claimed_ahead",
     "evaluation.running",
     "evaluation.groups_of",
 }

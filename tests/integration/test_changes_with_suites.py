@@ -42,7 +42,7 @@ def study(folder: Path, size: int, trials: int, *, quorum: float, **options: Any
     return phyla.Study("scored", SPACE, objective, strategy, train, suites=[SUITE], home=folder, **options)
 
 
-@pytest.mark.parametrize("quorum", [0.0, 1.0])
+@pytest.mark.parametrize("quorum", [0.8, 1.0])
 def test_a_study_with_a_suite(tmp_path: Path, quorum: float) -> None:
     given = tmp_path / "given"
     given.mkdir()
@@ -50,8 +50,7 @@ def test_a_study_with_a_suite(tmp_path: Path, quorum: float) -> None:
     options: Any = {"quorum": quorum, "start_from": [phyla.StartFrom(given, step=50)]}
     made = study(tmp_path, 4, 3, **options)
     results = made.run()
-    # Where the newest states are compared, members that copy a longer trained one end the sooner.
-    assert results.counts() == {"completed": 10 if quorum == 0 else 12}
+    assert results.counts() == {"completed": 12}
     assert all(row.fitness is not None for row in results.trials() if row.kind is TrialKind.TRAIN)
     assert results.best is not None
     assert results.best.fitness > 100.0
