@@ -366,12 +366,11 @@ class Case:
         done = [row for row in rows if row.state is TrialState.COMPLETED]
         if results.state is not StudyState.COMPLETED:
             yield f"it finished in state {results.state}"
-        for member in range(MEMBERS):
-            mine = sorted((row.generation, row.end_step) for row in done if row.member == member)
-            # A member that takes over longer trained weights comes to the end in fewer trials.
-            ended = bool(mine) and mine[-1][1] == TRIALS * faulty_study.STEPS
-            if not ended or [generation for generation, _ in mine] != list(range(len(mine))):
-                yield f"member {member} completed {mine}, want {TRIALS * faulty_study.STEPS} steps"
+        # A member that takes over longer trained weights comes to the end in fewer trials.
+        for member in results.members():
+            mine = sorted(row.generation for row in done if row.member == member.index)
+            if member.progress != TRIALS * faulty_study.STEPS or mine != list(range(len(mine))):
+                yield f"member {member.index} completed generations {mine} and {member.progress} steps"
         for row in rows:
             if row.state in (TrialState.RUNNING, TrialState.PENDING):
                 yield f"trial {row.id} is {row.state}"

@@ -202,7 +202,7 @@ def test_what_is_asked_for_is_taken_back_once_its_process_is_dead(runs: Runs) ->
                 "toy",
                 phyla.Space(lr=phyla.Float(0.1, 1.0)),
                 phyla.Maximize("score"),
-                phyla.PBT(population_size=2, steps_per_trial=5, total_steps=10),
+                phyla.PBT(population_size=2, steps_per_trial=5, total_steps=10, quorum=0),
                 home=home,
                 storage=runs.storage,
                 lease_s=600.0,

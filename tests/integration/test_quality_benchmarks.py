@@ -51,7 +51,8 @@ def test_a_study_of_every_problem_repeats_exactly(problem: str) -> None:
 def test_every_contender_spends_the_same_steps_with_every_option(contender: Contender) -> None:
     for make in contender.options.values():
         outcome = run_cell(Cell(problem="fig2", label=contender.label, strategy=make(SMALL), seed=1))
-        assert 0.8 * SMALL.all_steps <= outcome["spent"] <= SMALL.all_steps
+        # Of two members that never wait, one that copies the other may skip half of its own steps.
+        assert 0.75 * SMALL.all_steps <= outcome["spent"] <= SMALL.all_steps
 
 
 def test_what_was_found_is_not_run_again_and_a_line_that_is_cut_off_is(tmp_path: Path) -> None:
