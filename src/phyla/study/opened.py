@@ -94,8 +94,10 @@ def open_study(
         # What cannot be imported shall leave no study behind.
         check_usable(study.start_from, population_size)
     record = store.create_study(study.name, config, study.seed, population_size)
-    say_if_edited(store, record, study)
+    before = record
     record = reconcile(store, record, config, study, extend=extend)
+    if record.state is StudyState.COMPLETED:
+        say_if_edited(store, before, study)
     client = LocalClient(store, record, study.rules, repository)
     if works:
         client.start_from(study.start_from, settings.system_clock)
