@@ -115,9 +115,9 @@ def test_files_in_shared_memory_are_left_out() -> None:
 
 
 def test_what_the_model_does_not_know_is_refused() -> None:
-    with pytest.raises(NotImplementedError, match="link"):
-        played(SAVE + '1 link("/d/a", "/d/b") = 0')
-    assert played('1 link("/e/a", "/e/b") = 0').tree() == {}
+    with pytest.raises(NotImplementedError, match="symlink"):
+        played(SAVE + '1 symlink("/d/a", "/d/b") = 0')
+    assert played('1 symlink("/e/a", "/e/b") = 0').tree() == {}
     with pytest.raises(NotImplementedError, match="moved"):
         played(SAVE + '1 rename("/d/a", "/e/a") = 0')
     with pytest.raises(ValueError, match="raise strace -s"):

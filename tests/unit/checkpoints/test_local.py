@@ -283,8 +283,16 @@ def test_every_file_of_many_is_flushed_before_the_manifest_is_written(tmp_path: 
 def test_many_files_are_flushed_at_the_same_time(tmp_path: Path) -> None:
     disk = Interposed()
     # Nobody passes before four have come: one after the other would never end.
-    together = threading.Barrier(4, timeout=60)
-    disk.before["make_read_only"] = together.wait
+    come: list[int] = []
+    four = threading.Event()
+
+    def wait() -> None:
+        come.append(1)
+        if len(come) >= 4:
+            four.set()
+        assert four.wait(60)
+
+    disk.before["make_read_only"] = wait
     save_many(LocalCheckpoints(tmp_path, disk), 64)
 
 

@@ -123,7 +123,6 @@ def test_promote_wait_or_stop() -> None:
     assert isinstance(decided(0), Start)
     assert isinstance(decided(1), Start)
     assert isinstance(decided(2), Wait)
-    assert (decided(2).generation, decided(2).seconds) == (None, None)
     assert isinstance(decided(4), Stop)
     assert decided(3).reason["why"] == "its score is no finite number"
     del population.trials[running]

@@ -144,14 +144,16 @@ def test_failed_trials_and_odd_fitness_lie_at_the_edge(study: StudyData) -> None
 
 def test_outliers_do_not_flatten_the_rest(study: StudyData) -> None:
     data = simulated(maximize=False)
-    ruined = [
-        replace(trial, fitness=1e9, order=-1e9) if trial.id == 30 and trial.fitness is not None else trial
+    # Far from 0, so that the axis is linear.
+    moved = [
+        trial if trial.fitness is None else replace(trial, fitness=5 + trial.fitness, order=-5 - trial.fitness)
         for trial in data.trials
     ]
+    ruined = [replace(trial, fitness=1e9, order=-1e9) if trial.id == 30 else trial for trial in moved]
     figure = fitness_figure(replace(data, trials=ruined))
     assert figure.layout.yaxis.range[1] < 10
     assert data.best is not None
-    assert figure.layout.yaxis.range[0] < (data.best.fitness or 0.0)
+    assert figure.layout.yaxis.range[0] < 5 + (data.best.fitness or 0.0)
     assert "Outside of the range shown: 1 point;" in notes(figure)
     assert fitness_figure(study).layout.yaxis.range is None
 

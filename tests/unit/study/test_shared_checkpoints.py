@@ -38,7 +38,7 @@ def test_it_is_kept_when_a_rule_stops_the_trial_that_wrote_it(tmp_path: Path) ->
         "shared",
         {"lr": phyla.Float(0.1, 1.0)},
         phyla.Maximize("score"),
-        phyla.PBT(population_size=2, steps_per_trial=1, total_steps=3, exploit=None),
+        phyla.PBT(population_size=2, steps_per_trial=1, total_steps=3, quorum=0, exploit=None),
         home=tmp_path,
         storage="memory://",
         stopping=phyla.Divergence(),
