@@ -1,6 +1,8 @@
 """What must hold of a study on disk after whatever happened to its processes."""
 
+import contextlib
 import json
+import sqlite3
 import subprocess
 import sys
 from collections import Counter
@@ -10,11 +12,11 @@ from typing import Any
 
 import phyla
 from phyla.checkpoints import LocalCheckpoints
-from phyla.records import AttemptState, CheckpointState, EvalTaskKind, GroupState, TrialState
+from phyla.records import AttemptState, CheckpointState, EvalTaskKind, GroupState, TrialKind, TrialState
 from phyla.settings import child_environment
 from phyla.store import open_store
 from phyla.study import Results
-from toy_study import score
+from toy_study import STEPS, score
 
 TOY = Path(__file__).with_name("toy_study.py")
 
@@ -45,7 +47,8 @@ def check_whole(results: Results, *, members: int, trials: int, finished: bool =
     completed = [row for row in rows if row.state is TrialState.COMPLETED]
     by_id = {row.id: row for row in rows}
     if finished:
-        assert len(completed) == members * trials
+        assert len({row.member for row in completed}) == members
+        assert not miscounted(results, trials * STEPS)
         assert not [row for row in rows if row.state in (TrialState.RUNNING, TrialState.PENDING)]
         assert not [a for a in results.attempts() if a.state is AttemptState.RUNNING]
     counted = Counter((row.member, row.generation) for row in completed)
@@ -67,6 +70,29 @@ def check_whole(results: Results, *, members: int, trials: int, finished: bool =
             chain = json.loads((repository.path(row.checkpoint) / "chain.json").read_text())
             assert [trial for trial, _ in chain] == ancestry(row.id, by_id), "weights of another trial"
             assert chain[-1][1] == int(row.checkpoint.split(".")[1])
+
+
+def miscounted(results: Results, steps: int) -> list[str]:
+    """Return the members, of those that are not retired, whose completed trials do not add up to their steps.
+
+    A trial ends its steps after where its member was, or after the weights that it took over, if these are ahead.
+    """
+    wrong = []
+    for member in results.members():
+        mine = [row for row in results.trials() if row.member == member.index and row.kind is TrialKind.TRAIN]
+        done = sorted(
+            (row for row in mine if row.state is TrialState.COMPLETED and row.end_step > row.start_step),
+            key=lambda row: row.generation,
+        )
+        reached = 0
+        for row in done:
+            if row.start_step > reached and row.jump_from is None and row.reason["decision"] != "join":
+                wrong.append(f"trial {row.id} skips steps without weights of another member")
+            reached = max(reached, row.start_step) + row.end_step - row.start_step
+        if not member.retired and (reached, member.progress) != (steps, steps):
+            told = [(row.generation, row.start_step, row.end_step) for row in done]
+            wrong.append(f"member {member.index} completed {told}: {reached} steps, {member.progress} counted")
+    return wrong
 
 
 def check_evaluated(results: Results) -> None:
@@ -121,3 +147,11 @@ def ancestry(trial: int, by_id: Mapping[int, Any]) -> list[int]:
 def load(home: Path) -> Results:
     """Open the toy study."""
     return phyla.load_study("toy", home=home)
+
+
+def keep_identity(database: Path) -> None:
+    """Let a copied SQLite file stand for the original, whose checkpoints a copy may not touch."""
+    if database.exists():
+        with contextlib.suppress(sqlite3.OperationalError), contextlib.closing(sqlite3.connect(database)) as store:
+            store.execute("UPDATE store_identity SET place = ?", (f"inode {database.stat().st_ino}",))
+            store.commit()

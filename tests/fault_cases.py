@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 import faulty_study
+from durability import miscounted
 from failing_calls import FailingCalls
 from phyla.checkpoints import LocalCheckpoints
 from phyla.checkpoints.ownership import OWNER_NAME
@@ -366,11 +367,10 @@ class Case:
         done = [row for row in rows if row.state is TrialState.COMPLETED]
         if results.state is not StudyState.COMPLETED:
             yield f"it finished in state {results.state}"
-        # A member that takes over longer trained weights comes to the end in fewer trials.
-        for member in results.members():
-            mine = sorted(row.generation for row in done if row.member == member.index)
-            if member.progress != TRIALS * faulty_study.STEPS or mine != list(range(len(mine))):
-                yield f"member {member.index} completed generations {mine} and {member.progress} steps"
+        yield from miscounted(results, TRIALS * faulty_study.STEPS)
+        generations = [(row.member, row.generation) for row in done]
+        if len(set(generations)) < len(generations) or len({row.member for row in done}) < MEMBERS:
+            yield f"generations are missing or there twice: {sorted(generations)}"
         for row in rows:
             if row.state in (TrialState.RUNNING, TrialState.PENDING):
                 yield f"trial {row.id} is {row.state}"

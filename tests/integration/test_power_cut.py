@@ -23,7 +23,7 @@ import pytest
 from sqlalchemy.dialects import sqlite
 
 import phyla.store.sql.sqlite
-from durability import check_whole
+from durability import check_whole, keep_identity
 from file_trace import STRACE, Bytes, Call, Change, Disk, Keep, Names, Tree, parse, read, restore
 from phyla.errors import PhylaError, StudyNotFound
 from phyla.records import TrialState
@@ -61,15 +61,6 @@ def run(home: Path, *before: str, failpoint: str = "", careless: Sequence[str] =
         check=False,
     )
     assert (done.returncode < 0) if failpoint else (done.returncode == 0), done.stderr[-5000:]
-
-
-def keep_identity(home: Path) -> None:
-    """Let the database be no copy: after a power cut the files are the same, which restored ones are not."""
-    database = home / "deep" / "store" / "phyla.db"
-    if database.exists():
-        with contextlib.suppress(sqlite3.OperationalError), contextlib.closing(sqlite3.connect(database)) as store:
-            store.execute("UPDATE store_identity SET place = ?", (f"inode {database.stat().st_ino}",))
-            store.commit()
 
 
 # --- recording
@@ -282,7 +273,8 @@ def test_what_is_left_can_be_resumed(recording: Recording, scratch: Path) -> Non
         if upcoming in FLUSHES and seen in chosen:
             home = scratch / str(seen)
             restore(disk.left(nothing if chosen.index(seen) % 2 else some(rng)), home)
-            keep_identity(home)
+            # After a power cut the file is the same one, which a restored one is not.
+            keep_identity(home / "deep" / "store" / "phyla.db")
             run(home)
             check(home, promises, finished=True)
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import pytest
 import typer.main
 
 import phyla
+from durability import keep_identity
 from phyla import plugins
 from phyla.cli import main
 from phyla.cli.app import app
@@ -172,6 +174,7 @@ def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     """A copy of that folder, where a module waits to be imported."""
     copy = tmp_path / "copy"
     shutil.copytree(made, copy)
+    keep_identity(copy / "home" / "phyla.db")
     evil = tmp_path / "evil"
     evil.mkdir()
     (evil / "canary.py").write_text(CANARY)
@@ -301,10 +304,9 @@ def test_what_a_worker_process_imports_comes_from_its_supervisor(folder: Path) -
         python_path=tuple(sys.path),
         kinds=("train", "evaluate"),
         config=given,
+        name="here",
     )
     before = sys.path[:]
-    import signal
-
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         outdated = _make(WorkerSpec.from_json(spec.to_json()))()
