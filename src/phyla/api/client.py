@@ -82,7 +82,7 @@ class WorkClient(Protocol):
 
         Args:
             completions: what was finished.
-            worker: who asks.
+            worker: the worker that asks for work.
             count: how much is wanted.
             kinds: what is wanted; eval tasks come first.
             holding: id of the checkpoint, as it was seen, that the worker has loaded.
@@ -101,7 +101,7 @@ class WorkClient(Protocol):
         ...
 
     def release_evaluation(self, task: int, token: int) -> None:
-        """Return an eval task to the queue; it is no failure.
+        """Return an eval task to the queue; this does not count as a failure.
 
         Raises:
             LeaseLost: the lease is gone.
@@ -125,7 +125,7 @@ class WorkClient(Protocol):
         ...
 
     def wait(self, seconds: float) -> None:
-        """Return once there may be work for a worker that got none, or after so many seconds at the latest.
+        """Return once there may be work for a worker that got none, or after `seconds` at the latest.
 
         For one thread, and not while another call of it runs.
         """
@@ -168,7 +168,7 @@ class Client(WorkClient, Protocol):
         ...
 
     def release(self, trial: int, token: int) -> None:
-        """Return a trial to the queue; it is no failure.
+        """Return a trial to the queue; this does not count as a failure.
 
         Raises:
             LeaseLost: the lease is gone.

@@ -28,7 +28,7 @@ from phyla.errors import (
 from phyla.failpoints import failpoint
 
 FLUSHED_IN_TURN = 8
-"""Up to so many files and directories, starting threads costs more than it saves."""
+"""Up to this many files and directories, starting threads costs more than it saves."""
 FLUSH_THREADS = 16
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

@@ -108,7 +108,7 @@ def resized(config: JsonObject, population_size: int) -> tuple[JsonObject, Rules
     """Return a configuration with another number of members, and its rules, whose functions cannot be called.
 
     Raises:
-        ConfigurationError: a plug-in is missing, or the strategy cannot have so many members.
+        ConfigurationError: a plug-in is missing, or the strategy does not allow that many members.
         NotImportable: the strategy or the objective is of a class that is not registered.
     """
     strategy: Any = config["strategy"]

@@ -106,7 +106,7 @@ class Controller:
 
         A completion whose lease is gone is answered with the error, and one that a rule stops with the reason;
         neither holds up the others. Eval tasks are given out before trials, so that scores come while they
-        matter. If a strategy or one of its rules raises, the completions count all the same, and the study is
+        matter. If a strategy or one of its rules raises, the completions still count, and the study is
         stopped with what it raised.
 
         Raises:
@@ -270,7 +270,7 @@ class Controller:
             evaluations.settle(evaluation, current.rules, [failure.group])
 
     def release_evaluation(self, task: int, token: int) -> None:
-        """Return an eval task to the queue; it is no failure.
+        """Return an eval task to the queue; this does not count as a failure.
 
         Raises:
             LeaseLost: a newer claim or a cancellation took the lease away.
@@ -282,7 +282,7 @@ class Controller:
                 tx.apply(machine.release_evaluation(evaluation, task, token))
 
     def release(self, trial: int, token: int) -> None:
-        """Return a trial to the queue; it is no failure.
+        """Return a trial to the queue; this does not count as a failure.
 
         Raises:
             LeaseLost: a newer claim, a cancellation or a quarantine took the lease away.

@@ -20,7 +20,7 @@ class Policy:
         milestone_every: guarantee checkpoints whose step is a multiple of this many steps.
         latest: when a newer checkpoint arrives, skip those whose evaluation has not begun.
         skip_if_busy: skip a checkpoint that arrives while an earlier one is being evaluated.
-        throttle_s: skip checkpoints that arrive within so many seconds after the last one that was queued.
+        throttle_s: skip checkpoints that arrive within this many seconds of the last one queued.
         start_delay_s: evaluate no checkpoint before it is this many seconds old.
         backfill: also evaluate checkpoints that were there before the suite or one of its eval tasks, when
             nothing newer waits.

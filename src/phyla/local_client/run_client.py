@@ -156,7 +156,7 @@ class RunClient:
         return sum(controller.lose_worker(worker, error, counts=counts) for _, controller in self._runs.values())
 
     def wait(self, seconds: float) -> None:
-        """Return once something was committed, or after so many seconds at the latest."""
+        """Return once something was committed, or after `seconds` at the latest."""
         self._changes.wait(seconds)
 
     def is_active(self) -> bool:

@@ -154,7 +154,7 @@ class LocalClient:
         return found
 
     def wait(self, seconds: float) -> None:
-        """Return once something was committed, or after so many seconds at the latest."""
+        """Return once something was committed, or after `seconds` at the latest."""
         self._changes.wait(seconds)
 
     def is_active(self) -> bool:

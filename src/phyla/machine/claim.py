@@ -49,7 +49,7 @@ def claim(view: View, rules: Rules, worker: str, gone: frozenset[str] = frozense
     Args:
         view: the study, inside the transaction that will apply the commands.
         rules: what decisions go by.
-        worker: who asks.
+        worker: the worker that asks for work.
         gone: checkpoints that turned out not to be live while an earlier answer was applied.
 
     Returns:

@@ -48,7 +48,7 @@ def claim_evaluation(
 
     Args:
         view: the run, inside the transaction that will apply the commands.
-        worker: who asks.
+        worker: the worker that asks for work.
         lease_s: seconds the claim lasts unless renewed.
         holding: the checkpoint that the worker has loaded.
         lost: checkpoints of a study that turned out not to be live while an earlier answer was applied.
@@ -146,7 +146,7 @@ def _aggregated(view: EvalView, rules: Rules | None, group: Group, done: Evaluat
 
 
 def settle_group(view: EvalView, rules: Rules | None, group_id: int) -> list[AnyCommand]:
-    """Return what follows once an eval task of a group has ended: its aggregation, or its fate."""
+    """Return what follows once an eval task of a group has ended: its aggregation, or the end of its group."""
     group = view.locked_group(group_id)
     if group is None or group.state is not GroupState.QUEUED or view.unfinished_tasks(group_id):
         return []
@@ -233,7 +233,7 @@ def lose_evaluation(view: EvalView, task_id: int, token: int, error: str, *, cou
 
 
 def release_evaluation(view: EvalView, task_id: int, token: int) -> list[AnyCommand]:
-    """Return an eval task to the queue, as a preempted worker does; it is no failure.
+    """Return an eval task to the queue, as a preempted worker does; this does not count as a failure.
 
     Raises:
         LeaseLost: a newer claim or a cancellation took the lease away.
@@ -249,7 +249,7 @@ def release_evaluation(view: EvalView, task_id: int, token: int) -> list[AnyComm
 
 
 def finish_run(view: EvalView) -> list[AnyCommand]:
-    """End a run that is draining once every group has its fate."""
+    """End a run that is draining once every group has ended."""
     if view.run().state is RunState.DRAINING and not view.open_groups():
         return [SetRunState(RunState.ENDED, view.run().message)]
     return []
@@ -286,7 +286,7 @@ def replicate(view: EvalView, rules: Rules, subject: Scored, times: int) -> list
 
 
 def _queued_again(view: EvalView, task: EvalTaskRecord) -> UpdateEvalTask:
-    """Return a task to the queue, unless its group has its fate already: then nobody waits for it."""
+    """Return a task to the queue, unless its group has ended already: then nobody waits for it."""
     group = view.group(task.group)
     if group.state is GroupState.QUEUED:
         return UpdateEvalTask(replace(task, state=TrialState.PENDING, worker=None))

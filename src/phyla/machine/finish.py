@@ -316,7 +316,7 @@ def _quarantine(view: View, rules: Rules, trial: TrialRecord, failures: int, err
 
 
 def release(view: View, trial_id: int, token: int) -> list[Command]:
-    """Return a trial to the queue, as a preempted worker does; it is no failure.
+    """Return a trial to the queue, as a preempted worker does; this does not count as a failure.
 
     Raises:
         LeaseLost: a newer claim, a cancellation or a quarantine took the lease away.

@@ -215,7 +215,7 @@ def _superseded(view: EvalView, suite: Suite) -> list[AnyCommand]:
 
 
 def end_group(view: EvalView, group: Group, state: GroupState, why: str) -> list[AnyCommand]:
-    """Give a locked group its fate and cancel what has not begun; what runs may finish for the ledger.
+    """End a locked group and cancel what has not begun; what runs may finish for the ledger.
 
     A member that waits for its score waits no longer.
     """

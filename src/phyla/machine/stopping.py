@@ -63,7 +63,7 @@ def report(
 def judge(
     view: View, rules: Rules, trial: TrialRecord, reports: Sequence[Report]
 ) -> tuple[JsonObject | None, list[Command]]:
-    """Let the stopping rules look at new reports of a trial, one by one; so it is all the same how they came.
+    """Show new reports of a trial to the stopping rules, one by one, so that batching them makes no difference.
 
     Args:
         view: the study; the trial is locked.

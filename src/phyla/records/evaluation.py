@@ -72,7 +72,7 @@ class SeenState(StrEnum):
 class Seen:
     """A checkpoint as evaluation sees it: one version of one name in one run.
 
-    A checkpoint that is overwritten in place, or quarantined and then mended, is seen again: a new row.
+    A checkpoint that is overwritten in place, or quarantined and then repaired, is seen again: a new row.
 
     Attributes:
         id: key in its store; 0 before it is inserted.
@@ -160,7 +160,7 @@ class Group:
         values: aggregates by name: `{"value": float, "stderr": float | None}`, non-finite ones as text.
         created_at: seconds since the epoch.
         not_before: nothing of it starts earlier.
-        ended_at: when it reached its fate.
+        ended_at: when it ended.
     """
 
     id: int = 0
@@ -308,7 +308,7 @@ class EvalResult:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalEvent:
-    """Something about a run that a person should know: a regression, a mended or quarantined checkpoint.
+    """Something about a run that a person should know: a regression, a repaired or quarantined checkpoint.
 
     Attributes:
         id: key in its store; 0 before it is inserted.

@@ -113,8 +113,8 @@ class Directory:
                 if self._present() != present:
                     return
         except (FileNotFoundError, RuntimeError):
-            # A root went away before it was watched; or an event is about a name that is no text, which ends the
-            # events and counts as one.
+            # A root went away before it was watched, or an event is about a name that is not valid text: that ends
+            # the events, and counts as one.
             self._closed.wait(min(TICK_S, self._poll_s))
         except (OSError, ImportError):
             # No events on this system, or no more of them: too many directories are watched already.

@@ -272,7 +272,7 @@ class Trial:
     def stop_reason(self) -> Mapping[str, Any] | None:
         """Why a stopping rule stopped this trial, as data; None unless one did.
 
-        It is known about a second after the report. Training that goes on all the same is in vain: the trial
+        It is known about a second after the report. Training on is pointless: the trial
         counts as stopped, and what it leaves is thrown away.
         """
         return self._stop_reason
