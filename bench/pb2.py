@@ -20,8 +20,8 @@ from machine import facts
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from phyla.population import PB2
 from phyla.space import Float, Space
+from phyla.strategies import PB2
 from populations import Listed, context
 
 NAMES = ("lr", "momentum", "decay", "dropout")

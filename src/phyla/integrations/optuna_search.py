@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, final
 from phyla.arguments import suggest_arguments
 from phyla.errors import ConfigurationError
 from phyla.integrations.optuna_space import anywhere, distribution, suggested, writer
-from phyla.population import Context, Decision, FitnessRule, FromSuite, History, Last, Population, Strategy, Wait
-from phyla.population.checks import check_integer, check_steps
-from phyla.population.starts import fresh, given_up, proceed
 from phyla.records import Json, JsonObject, Member, MemberState, TrialRecord, TrialState
 from phyla.space import Scalar, Space
 from phyla.space.conditions import conditions, hold, ordered
+from phyla.strategies import Context, Decision, FitnessRule, FromSuite, History, Last, Population, Strategy, Wait
+from phyla.strategies.checks import check_integer, check_steps
+from phyla.strategies.starts import fresh, given_up, proceed
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

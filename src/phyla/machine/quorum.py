@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from phyla.machine.rules import Rules
 from phyla.machine.states import best_of
-from phyla.population import Strategy
 from phyla.records import Member, MemberState
+from phyla.strategies import Strategy
 
 
 def needed(quorum: float, members: int) -> int:

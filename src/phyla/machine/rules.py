@@ -7,10 +7,10 @@ from typing import final
 from phyla.errors import ConfigurationError
 from phyla.evaluation import Suite, suite_named
 from phyla.machine.keeping import Keeping
-from phyla.population import BestOfLast, FromSuite, StoppingRule, Strategy, check_rule, check_strategy
-from phyla.population.checks import MOST_SECONDS
 from phyla.records import Objective
 from phyla.space import Space
+from phyla.strategies import BestOfLast, FromSuite, StoppingRule, Strategy, check_rule, check_strategy
+from phyla.strategies.checks import MOST_SECONDS
 
 MOST = 2**31 - 1
 """Of attempts, and of checkpoints that are kept."""

@@ -20,10 +20,10 @@ from phyla.errors import ConfigurationError
 from phyla.integrations.optuna_search import SAMPLERS, Optuna, _Shown
 from phyla.integrations.optuna_space import distribution, read, writer
 from phyla.machine import Ended, Failure, Rules
-from phyla.population import Divergence
 from phyla.records import Maximize, Minimize, Objective, Report, StudyState, TrialRecord, TrialState
 from phyla.settings import child_environment
 from phyla.space import Choice, Float, Int, Ordinal, Parameter, Params, Space
+from phyla.strategies import Divergence
 from simulation import Simulation
 
 PLANE = Space(x=Float(-5.0, 5.0), y=Float(-5.0, 5.0))

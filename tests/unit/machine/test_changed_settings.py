@@ -12,17 +12,6 @@ from phyla.controller import Controller, differences, to_config
 from phyla.errors import StudyChanged
 from phyla.machine import Claimed, Completion, Ended, Outdated, Rules
 from phyla.plugins import reference_here
-from phyla.population import (
-    ASHA,
-    PBT,
-    Backtrack,
-    Divergence,
-    ExploreWith,
-    FromSuite,
-    MeanOfLast,
-    StoppingRule,
-    Truncation,
-)
 from phyla.records import (
     Checkpoint,
     JsonObject,
@@ -34,6 +23,17 @@ from phyla.records import (
 )
 from phyla.space import Float, Params, Space
 from phyla.store import MemoryStore, Store
+from phyla.strategies import (
+    ASHA,
+    PBT,
+    Backtrack,
+    Divergence,
+    ExploreWith,
+    FromSuite,
+    MeanOfLast,
+    StoppingRule,
+    Truncation,
+)
 from simulation import VirtualClock
 
 STEPS = 5
