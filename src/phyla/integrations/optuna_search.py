@@ -15,7 +15,7 @@ from phyla.records import Json, JsonObject, Member, MemberState, TrialRecord, Tr
 from phyla.space import Scalar, Space
 from phyla.space.conditions import conditions, hold, ordered
 from phyla.strategies import Context, Decision, FitnessRule, FromSuite, History, Last, Population, Strategy, Wait
-from phyla.strategies.checks import check_integer, check_steps
+from phyla.strategies.checks import check_steps
 from phyla.strategies.starts import fresh, given_up, proceed
 
 if TYPE_CHECKING:
@@ -91,8 +91,8 @@ class Optuna(Strategy):
     fitness: FitnessRule | FromSuite = _LAST
 
     def __post_init__(self) -> None:
-        check_integer("Optuna", "members", self.members, 1)
-        check_steps("Optuna", self.steps_per_trial, self.total_steps)
+        check_integers(self, members=1)
+        check_steps(self)
         if self.sampler not in SAMPLERS:
             known = ", ".join(map(repr, SAMPLERS))
             raise ConfigurationError(
@@ -130,8 +130,7 @@ class Optuna(Strategy):
         Raises:
             SpaceError: no hyperparameters that the constraints allow were found.
         """
-        left = self.total_steps - member.progress
-        steps = left if self.steps_per_trial is None else min(self.steps_per_trial, left)
+        steps = steps_left(member, self.steps_per_trial, self.total_steps)
         if member.head is not None:
             stop = given_up(member)
             if stop is not None:

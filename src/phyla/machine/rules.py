@@ -102,12 +102,13 @@ class Rules:
     @property
     def keeping(self) -> Keeping:
         """What decides which checkpoints are kept."""
-        fitness, keeps = self.suite_fitness, self.strategy.keeps
+        fitness, strategy = self.suite_fitness, self.strategy
+        alone = strategy.quorum >= 1 or strategy.population_size == 1
         return Keeping(
-            population_size=self.strategy.population_size,
-            generations=keeps.generations,
-            elites=keeps.elites,
-            lead=keeps.lead,
+            population_size=strategy.population_size,
+            generations=strategy.keeps_generations,
+            elites=strategy.keeps_best,
+            lead=1 if alone else 2,
             keep_best=self.keep_best,
             keep_front=self.keep_front,
             keep_every_steps=self.keep_every_steps,

@@ -1,39 +1,54 @@
-"""Decisions about a population: strategies, exploit, explore and stopping rules, fitness. Pure."""
+"""Decisions about a population: strategies, exploit, explore and stopping rules, fitness. Pure.
+
+`exploit`, `explore` and `stopping` hold the rules, one file each beside the contract; strategies are here.
+"""
+
+from dataclasses import is_dataclass
 
 from phyla.arguments import suggest_arguments
 from phyla.strategies.asha import ASHA
-from phyla.strategies.backtrack import Backtrack
-from phyla.strategies.crossover import Crossover
-from phyla.strategies.decision import Decision, Measure, Start, Stop, Wait
-from phyla.strategies.divergence import Divergence
-from phyla.strategies.exploit import Exploit, Exploited, ExploitPipeline, Truncation
-from phyla.strategies.explore import Explore, Explored, ExplorePipeline, Perturb, Resample
-from phyla.strategies.explore_with import ExploreWith
-from phyla.strategies.fitness import BestOfLast, FitnessRule, Last, MeanOfLast
-from phyla.strategies.fixed_schedule import FixedSchedule
-from phyla.strategies.from_suite import FromSuite
+from phyla.strategies.describe import describe
+from phyla.strategies.exploit import Exploit, Exploited, ExploitPipeline
+from phyla.strategies.exploit.backtrack import Backtrack
+from phyla.strategies.exploit.pareto import ParetoTournament, ParetoTruncation
+from phyla.strategies.exploit.tournament import BinaryTournament, TTest
+from phyla.strategies.exploit.truncation import Truncation, WinnerTakesAll
+from phyla.strategies.explore import Explore, Explored, ExplorePipeline, ExploreWith
+from phyla.strategies.explore.crossover import Crossover
+from phyla.strategies.explore.pb2 import PB2
+from phyla.strategies.explore.perturb import Perturb, Resample
+from phyla.strategies.fitness import BestOfLast, FitnessRule, FromSuite, Last, MeanOfLast
 from phyla.strategies.fronts import crowding, dominates, front_of, front_ranks, thinned
 from phyla.strategies.initiator import InitiatorPBT
-from phyla.strategies.keeps import NOTHING, Keeps
-from phyla.strategies.median_stopping import MedianStopping
-from phyla.strategies.pareto import ParetoTournament, ParetoTruncation
-from phyla.strategies.parts import check_space, check_strategy
-from phyla.strategies.pb2 import PB2
 from phyla.strategies.pbt import PBT
-from phyla.strategies.protocol import History, Population, lowest_generation, ranked, ranked_best
-from phyla.strategies.randomness import decision_rng, trial_seed
-from phyla.strategies.reasons import describe
-from phyla.strategies.replay import Replay
+from phyla.strategies.replay import FixedSchedule, Replay
 from phyla.strategies.search import GridSearch, RandomSearch
 from phyla.strategies.single_worker import SingleWorkerExplore
-from phyla.strategies.stop_with import StopWith
-from phyla.strategies.stopping import Others, Reported, StoppingRule, check_rule
-from phyla.strategies.strategy import Context, Strategy, steps_to_line
-from phyla.strategies.tournament import BinaryTournament, TTest, WinnerTakesAll
+from phyla.strategies.starts import steps_to_line
+from phyla.strategies.stopping import Others, Reported, StoppingRule, StopWith, check_rule
+from phyla.strategies.stopping.divergence import Divergence
+from phyla.strategies.stopping.median import MedianStopping
+from phyla.strategies.strategy import (
+    Context,
+    Decision,
+    History,
+    Measure,
+    Population,
+    Start,
+    Stop,
+    Strategy,
+    Wait,
+    check_space,
+    check_strategy,
+    decision_rng,
+    lowest_generation,
+    ranked,
+    ranked_best,
+    trial_seed,
+)
 
 __all__ = [
     "ASHA",
-    "NOTHING",
     "PB2",
     "PBT",
     "Backtrack",
@@ -56,7 +71,6 @@ __all__ = [
     "GridSearch",
     "History",
     "InitiatorPBT",
-    "Keeps",
     "Last",
     "MeanOfLast",
     "Measure",
@@ -97,34 +111,4 @@ __all__ = [
     "trial_seed",
 ]
 
-suggest_arguments(
-    ASHA,
-    PB2,
-    PBT,
-    Backtrack,
-    BestOfLast,
-    BinaryTournament,
-    Crossover,
-    Divergence,
-    ExploitPipeline,
-    ExplorePipeline,
-    ExploreWith,
-    FixedSchedule,
-    FromSuite,
-    GridSearch,
-    InitiatorPBT,
-    Last,
-    MeanOfLast,
-    MedianStopping,
-    ParetoTournament,
-    ParetoTruncation,
-    Perturb,
-    RandomSearch,
-    Replay,
-    Resample,
-    SingleWorkerExplore,
-    StopWith,
-    TTest,
-    Truncation,
-    WinnerTakesAll,
-)
+suggest_arguments(*(globals()[name] for name in __all__ if is_dataclass(globals()[name])))

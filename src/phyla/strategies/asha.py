@@ -1,20 +1,15 @@
 """Asynchronous successive halving (Li et al. 2018, arXiv 1810.05934)."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import final
 
 from phyla.errors import ConfigurationError
 from phyla.records import JsonObject, Member
-from phyla.strategies.checks import check_integer, check_quorum
-from phyla.strategies.decision import Decision, Stop, Wait
-from phyla.strategies.fitness import FitnessRule, Last
-from phyla.strategies.from_suite import FromSuite
-from phyla.strategies.protocol import History, Population
-from phyla.strategies.starts import awaits_score, fresh, given_up, proceed
-from phyla.strategies.strategy import Context, Strategy
-
-_LAST = Last()
+from phyla.strategies.checks import check_integers, check_share
+from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
+from phyla.strategies.starts import awaits_score, given_up, proceed, sampled
+from phyla.strategies.strategy import Context, Decision, History, Population, Stop, Strategy, Wait
 
 
 @final
@@ -56,18 +51,19 @@ class ASHA(Strategy):
     total_steps: int
     min_steps: int
     reduction_factor: int = 3
-    fitness: FitnessRule | FromSuite = _LAST
+    fitness: FitnessRule | FromSuite = LAST
     quorum: float = 0.0
+    exclusive = True
+    member_steps = None
 
     def __post_init__(self) -> None:
-        for name, least in (("members", 1), ("total_steps", 1), ("min_steps", 1), ("reduction_factor", 2)):
-            check_integer("ASHA", name, getattr(self, name), least)
+        check_integers(self, members=1, total_steps=1, min_steps=1, reduction_factor=2)
         if self.min_steps > self.total_steps:
             raise ConfigurationError(
                 f"ASHA(total_steps={self.total_steps}, min_steps={self.min_steps}): the first rung may not lie "
                 "beyond the last; lower min_steps or raise total_steps"
             )
-        check_quorum("ASHA", self.quorum)
+        check_share(self, quorum="[0, 1]")
         if isinstance(self.fitness, FromSuite) and self.quorum < 1:
             raise ConfigurationError(
                 "ASHA(fitness=FromSuite(...)): a member can be ranked only when its suite is evaluated; use "
@@ -88,11 +84,6 @@ class ASHA(Strategy):
         """Number of members."""
         return self.members
 
-    @property
-    def exclusive(self) -> bool:
-        """Members wait for each other."""
-        return True
-
     def line(self, progress: int) -> int:
         """Return how many rungs a member has completed."""
         return sum(rung <= progress for rung in self.rungs)
@@ -105,9 +96,7 @@ class ASHA(Strategy):
         """Start, promote, wait or stop."""
         steps = max(1, self.rungs[member.generation] - member.progress)
         if member.head is None:
-            first = member.broken_trial is None
-            params = context.space.sample(context.rng, member=member.index if first else None)
-            return fresh(member, params, steps, {"decision": "start" if first else "replace"})
+            return sampled(member, steps, context)
         if member.broken_trial is not None:
             # It was promoted before; what broke is tried again.
             return given_up(member) or proceed(member, steps)
@@ -119,7 +108,7 @@ class ASHA(Strategy):
         rank, count = _place(member, order, population, context.history)
         place: JsonObject = {"rule": "asha", "rung": rung, "rank": rank + 1, "of": count}
         if rank < count // self.reduction_factor:
-            return replace(proceed(member, steps), reason={"decision": "promote", "compared": place})
+            return proceed(member, steps, decision="promote", compared=place)
         # Members of lower rungs were asked before this one, so whoever may still come is being trained.
         coming = any(trial.generation <= rung for trial in context.history.unfinished())
         if not coming or rank >= self.members // self.reduction_factor:

@@ -1,6 +1,7 @@
-"""Checks of a strategy's settings."""
+"""Checks of a strategy's or rule's settings, when it is made."""
 
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
 from phyla.errors import ConfigurationError
 
@@ -10,69 +11,95 @@ MOST_STEPS = 2**53
 """Up to here every integer is a float as well, in JSON and in other languages."""
 
 
-def check_integer(strategy: str, name: str, value: object, least: int) -> None:
+def check_integers(plugin: object, **least: int) -> None:
+    """Refuse settings that are no integers, too small, or larger than any study could use.
+
+    Args:
+        plugin: the strategy or rule; its settings are its attributes.
+        least: the least value of each setting, by its name.
+
+    Raises:
+        ConfigurationError: names the plug-in, the setting and the value.
+    """
+    for name, lowest in least.items():
+        check_integer(type(plugin).__name__, name, getattr(plugin, name), lowest)
+
+
+def check_integer(plugin: str, name: str, value: object, least: int) -> None:
     """Refuse what is no integer, too small, or larger than any study could use.
 
     Raises:
-        ConfigurationError: names the strategy, the setting and the value.
+        ConfigurationError: names the plug-in, the setting and the value.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigurationError(f"{strategy}({name}={value!r}): must be an integer of at least {least}")
+        raise ConfigurationError(f"{plugin}({name}={value!r}): must be an integer of at least {least}")
     most = MOST_MEMBERS if name in ("population_size", "members") else MOST_STEPS
     if value > most:
-        raise ConfigurationError(f"{strategy}({name}={value!r}): must be at most {most:,}")
+        raise ConfigurationError(f"{plugin}({name}={value!r}): must be at most {most:,}")
 
 
-def check_boolean(strategy: str, name: str, value: object) -> None:
-    """Refuse what is neither True nor False.
+def check_share(plugin: object, **intervals: str) -> None:
+    """Refuse settings that are no numbers in an interval.
+
+    Args:
+        plugin: the strategy or rule; its settings are its attributes.
+        intervals: by name of the setting, as in "(0, 1]", where 0 is refused and 1 allowed.
+
+    Raises:
+        ConfigurationError: names the plug-in, the setting and the value.
+    """
+    for name, interval in intervals.items():
+        value = getattr(plugin, name)
+        low, high = map(float, interval[1:-1].split(","))
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not low <= value <= high
+            or (value == low and interval[0] == "(")
+            or (value == high and interval[-1] == ")")
+        ):
+            raise ConfigurationError(f"{type(plugin).__name__}({name}={value!r}): must be a number in {interval}")
+
+
+def check_steps(plugin: Any) -> None:
+    """Refuse `total_steps` and `steps_per_trial` that are no lengths, and trials longer than the whole training.
 
     Raises:
         ConfigurationError: names the strategy, the setting and the value.
     """
-    if not isinstance(value, bool):
-        raise ConfigurationError(f"{strategy}({name}={value!r}): must be True or False")
-
-
-def check_quorum(strategy: str, value: object) -> None:
-    """Refuse a quorum that is not a share of the population.
-
-    Raises:
-        ConfigurationError: names the strategy and the value.
-    """
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-        raise ConfigurationError(
-            f"{strategy}(quorum={value!r}): must be a share of the population from 0 (nobody waits) to 1 "
-            "(everybody waits for the slowest)"
-        )
-
-
-def check_steps(strategy: str, steps_per_trial: object, total_steps: object) -> None:
-    """Refuse trials longer than the whole training of a member, and lengths that are none.
-
-    Raises:
-        ConfigurationError: names the strategy, the setting and the value.
-    """
-    check_integer(strategy, "total_steps", total_steps, 1)
-    if steps_per_trial is None:
+    check_integers(plugin, total_steps=1)
+    if plugin.steps_per_trial is None:
         return
-    check_integer(strategy, "steps_per_trial", steps_per_trial, 1)
-    assert isinstance(steps_per_trial, int)
-    assert isinstance(total_steps, int)
-    if steps_per_trial > total_steps:
+    check_integers(plugin, steps_per_trial=1)
+    if plugin.steps_per_trial > plugin.total_steps:
         raise ConfigurationError(
-            f"{strategy}(steps_per_trial={steps_per_trial}, total_steps={total_steps}): a trial may not be "
-            "longer than the whole training of a member; lower steps_per_trial or raise total_steps"
+            f"{type(plugin).__name__}(steps_per_trial={plugin.steps_per_trial}, total_steps={plugin.total_steps}):"
+            " a trial may not be longer than the whole training of a member; lower steps_per_trial or raise "
+            "total_steps"
         )
 
 
-def check_rule(plugin: str, name: str, rule: object, method: Literal["choose", "propose"]) -> None:
-    """Refuse what is no exploit rule, or no explore rule.
+def check_rules(
+    plugin: object, method: Literal["choose", "propose"], name: str, *, optional: bool = False
+) -> None:
+    """Refuse a setting that is no exploit rule, or no explore rule, and lists of such; None where it is optional.
 
     Raises:
         ConfigurationError: names the plug-in, the setting, the value, and what to give.
     """
-    if not callable(getattr(rule, method, None)):
-        example = "Truncation()" if method == "choose" else "Perturb() or ExploreWith(function)"
-        raise ConfigurationError(
-            f"{plugin}({name}={rule!r}): this is no rule, it has no {method}; give one, such as {example}"
-        )
+    for rule in items_of(getattr(plugin, name)):
+        if not callable(getattr(rule, method, None)) and not (optional and rule is None):
+            example = "Truncation()" if method == "choose" else "Perturb() or ExploreWith(function)"
+            raise ConfigurationError(
+                f"{type(plugin).__name__}({name}={rule!r}): this is no rule, it has no {method}; give one, "
+                f"such as {example}"
+            )
+
+
+def items_of(value: object) -> Iterator[object]:
+    """Iterate over a setting, or over what it lists, however deep."""
+    if isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from items_of(item)
+    else:
+        yield value

@@ -1,12 +1,12 @@
-"""How the reports of one trial become its fitness."""
+"""Where the fitness of a trial comes from: from its reports, or from a suite."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, final
+from typing import Final, Protocol, final
 
-from phyla.errors import ConfigurationError
 from phyla.records import Goal, Maximize
+from phyla.strategies.checks import check_integers
 
 
 class FitnessRule(Protocol):
@@ -17,11 +17,6 @@ class FitnessRule(Protocol):
         ...
 
 
-def _check_count(k: int, name: str) -> None:
-    if k < 1:
-        raise ConfigurationError(f"{name}({k!r}): the number of reports must be an integer of at least 1")
-
-
 @final
 @dataclass(frozen=True, slots=True)
 class Last:
@@ -30,6 +25,9 @@ class Last:
     def __call__(self, values: Sequence[float], objective: Goal) -> float:
         """Return the last value."""
         return values[-1]
+
+
+LAST: Final = Last()
 
 
 @final
@@ -44,7 +42,7 @@ class MeanOfLast:
     k: int
 
     def __post_init__(self) -> None:
-        _check_count(self.k, "MeanOfLast")
+        check_integers(self, k=1)
 
     def __call__(self, values: Sequence[float], objective: Goal) -> float:
         """Return the mean."""
@@ -67,11 +65,42 @@ class BestOfLast:
     k: int
 
     def __post_init__(self) -> None:
-        _check_count(self.k, "BestOfLast")
+        check_integers(self, k=1)
 
     def __call__(self, values: Sequence[float], objective: Goal) -> float:
         """Return the best value."""
         finite = [value for value in values[-self.k :] if math.isfinite(value)]
-        if not finite:
-            return math.nan
-        return max(finite) if isinstance(objective, Maximize) else min(finite)
+        best = max if isinstance(objective, Maximize) else min
+        return best(finite, default=math.nan)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FromSuite:
+    """The fitness of a trial is an aggregate of a suite, evaluated on the checkpoint that it left.
+
+    Members keep training while evaluation lags behind; an exploit takes over the checkpoint that was
+    evaluated, with the hyperparameters of the trial that wrote it.
+
+    Args:
+        suite: name of one of the study's suites.
+        metric: name of the aggregate; the study's objective says whether more is better. None takes the aggregates
+            that the objective names, one or several.
+        max_lag: checkpoints of one member that may wait for their evaluation while it trains on; with more,
+            the member waits.
+        remeasure: how many more times, each with other seeds, a donor's checkpoint is evaluated before it is
+            copied; its fitness is then the mean.
+        max_partial: groups in a row that end partial before the study stops with an error.
+
+    Raises:
+        ConfigurationError: a number is out of range.
+    """
+
+    suite: str
+    metric: str | None = None
+    max_lag: int = 2
+    remeasure: int = 0
+    max_partial: int = 5
+
+    def __post_init__(self) -> None:
+        check_integers(self, max_lag=0, remeasure=0, max_partial=1)

@@ -1,24 +1,27 @@
 """Initiator based evolution (Li et al. 2019, arXiv 1902.01894)."""
 
-from collections.abc import Iterator
+import math
 from dataclasses import dataclass
 from typing import final
 
 from phyla.errors import ConfigurationError
-from phyla.records import JsonObject, Member, Scored, TrialRecord
-from phyla.strategies.checks import check_integer, check_rule, check_steps
-from phyla.strategies.copying import Copy, check_copy, taken_over
-from phyla.strategies.decision import Decision, Start, Wait
+from phyla.records import JsonObject, Member, Scored
+from phyla.strategies.checks import check_integers, check_rules, check_steps
 from phyla.strategies.exploit import facts
-from phyla.strategies.explore import Explore, Perturb
-from phyla.strategies.fitness import FitnessRule, Last
-from phyla.strategies.from_suite import FromSuite
-from phyla.strategies.keeps import Keeps
-from phyla.strategies.protocol import History, Population, lowest_generation
-from phyla.strategies.starts import awaits_score, fresh, replaces, scored_trial
-from phyla.strategies.strategy import Context, Strategy, steps_to_line
-
-_PERTURB, _LAST = Perturb(), Last()
+from phyla.strategies.explore import Explore
+from phyla.strategies.explore.perturb import PERTURB
+from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
+from phyla.strategies.starts import (
+    Copy,
+    awaits_score,
+    before,
+    check_copy,
+    explored,
+    sampled,
+    scored_trial,
+    steps_to_line,
+)
+from phyla.strategies.strategy import Context, Decision, Population, Strategy, Wait, lowest_generation
 
 
 @final
@@ -59,17 +62,15 @@ class InitiatorPBT(Strategy):
     total_steps: int
     generations: int = 2
     gate: bool = True
-    explore: Explore | None = _PERTURB
-    fitness: FitnessRule | FromSuite = _LAST
+    explore: Explore | None = PERTURB
+    fitness: FitnessRule | FromSuite = LAST
     copy: Copy = "both"
 
     def __post_init__(self) -> None:
-        check_integer("InitiatorPBT", "population_size", self.population_size, 1)
-        check_integer("InitiatorPBT", "steps_per_trial", self.steps_per_trial, 1)
-        check_steps("InitiatorPBT", self.steps_per_trial, self.total_steps)
+        check_integers(self, population_size=1, steps_per_trial=1)
+        check_steps(self)
         check_copy("InitiatorPBT", self.copy)
-        if self.explore is not None:
-            check_rule("InitiatorPBT", "explore", self.explore, "propose")
+        check_rules(self, "propose", "explore", optional=True)
         if self.generations not in (1, 2):
             raise ConfigurationError(f"InitiatorPBT(generations={self.generations!r}): choose 1 or 2")
         if isinstance(self.fitness, FromSuite) and not self.gate:
@@ -83,80 +84,59 @@ class InitiatorPBT(Strategy):
         """With the gate, a generation is complete before any of it reproduces."""
         return 1.0 if self.gate else 0.0
 
-    def line(self, progress: int) -> int:
-        """Return how many trials' worth of steps a member has come."""
-        return progress // self.steps_per_trial
-
     @property
-    def member_steps(self) -> int:
-        """Steps each member spends in all."""
-        return self.total_steps
-
-    @property
-    def keeps(self) -> Keeps:
+    def keeps_generations(self) -> int:
         """Trials that are opponents, or may be."""
-        return Keeps(generations=self.generations, lead=1 if self.gate else 2)
+        return self.generations
 
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
         """Start fresh, or let the member's last trial initiate its tournament."""
         if member.head is None:
-            first = member.broken_trial is None
-            params = context.space.sample(context.rng, member=member.index if first else None)
-            steps = steps_to_line(member.progress, self.steps_per_trial, self.total_steps)
-            return fresh(member, params, steps, {"decision": "start" if first else "replace"})
+            return sampled(member, steps_to_line(member.progress, self.steps_per_trial, self.total_steps), context)
         lowest = lowest_generation(population)
         if not self.gate and lowest is not None and lowest < member.generation - 1:
             return Wait(reason={"why": "the generation before"})
         if awaits_score(member):
             return Wait(reason={"why": "its evaluation"})
-        head = member.head
-        opponent = self._opponent(member, population, context)
-        compared: JsonObject = {"rule": "initiator", "generation": member.generation - 1, "own": facts(head)}
-        if opponent is not None:
-            met: JsonObject = {**facts(opponent[0]), "generation": opponent[1]}
-            compared = {**compared, "opponent": met}
-        own = float("-inf") if head.order is None else head.order
-        wins = opponent is None or opponent[0].order is None or opponent[0].order <= own
-        winner = head if opponent is None or wins else opponent[0]
-        if not wins:
-            compared = {**compared, "donor": facts(winner)}
-        weights, source = taken_over(head, winner, self.copy)
-        explored = self.explore.propose(source, population, context) if self.explore else None
-        return Start(
-            weights=weights,
-            params=explored.params if explored else source.params,
-            params_from=source.trial,
-            steps=steps_to_line(max(member.progress, weights.age), self.steps_per_trial, self.total_steps),
-            reason={
-                "decision": "explore" if wins else "exploit",
-                **({} if wins else {"copied": self.copy}),
-                "compared": compared,
-                "changes": explored.changes if explored else {},
-                **(explored.facts if explored else {}),
-                **replaces(member),
-            },
-            exploited=True,
+        head, generation = member.head, member.generation - 1
+        compared: JsonObject = {"rule": "initiator", "generation": generation, "own": facts(head)}
+        donor = None
+        met = self._opponent(member, population, context)
+        if met is not None:
+            opponent, back = met
+            compared = {**compared, "opponent": {**facts(opponent), "generation": generation - back}}
+            if opponent.order is not None and opponent.order > (-math.inf if head.order is None else head.order):
+                donor, compared = opponent, {**compared, "donor": facts(opponent)}
+        return explored(
+            member,
+            donor,
+            self.copy,
+            self.explore,
+            population,
+            context,
+            line=(self.steps_per_trial, self.total_steps),
+            compared=compared,
         )
 
     def _opponent(self, member: Member, population: Population, context: Context) -> tuple[Scored, int] | None:
-        """Draw a finite trial of another member and of the right generation; None if there is none."""
+        """Draw a finite trial of another member, and how many generations back it is; None if there is none."""
         others = [other for other in population if other.index != member.index]
         for drawn in context.rng.permutation(self.generations * len(others)):
             back, place = divmod(int(drawn), len(others))
-            wanted = member.generation - 1 - back
-            for trial in _backwards(others[place], context.history, wanted):
-                scored = scored_trial(trial) if trial.generation == wanted else None
-                if scored is not None and scored.can_donate and scored.age < self.total_steps:
-                    return scored, wanted
+            scored = _of_generation(others[place], context, member.generation - 1 - back)
+            if scored is not None and scored.can_donate and scored.age < self.total_steps:
+                return scored, back
         return None
 
 
-def _backwards(member: Member, history: History, least: int) -> Iterator[TrialRecord]:
-    """Iterate over a member's completed trials, newest first, down to a generation."""
-    at = member.head.trial if member.head and member.generation > least >= 0 else None
-    while at is not None:
-        trial = history.trial(at)
-        if trial.generation < least:
-            return
-        yield trial
-        at = trial.parent if trial.jump_from is None else trial.jump_from
+def _of_generation(member: Member, context: Context, generation: int) -> Scored | None:
+    """Return what a member had completed at a generation; None if it has not come as far."""
+    if member.head is None or member.generation <= generation or generation < 0:
+        return None
+    trial = context.history.trial(member.head.trial)
+    while trial.generation > generation:
+        earlier = before(trial, context.history)
+        if earlier is None:
+            return None
+        trial = earlier
+    return scored_trial(trial) if trial.generation == generation else None

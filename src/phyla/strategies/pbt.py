@@ -5,22 +5,19 @@ from typing import final
 
 from phyla.errors import ConfigurationError
 from phyla.records import JsonObject, Member, Scored
-from phyla.strategies.checks import check_integer, check_quorum, check_rule, check_steps
-from phyla.strategies.copying import Copy, check_copy, taken_over
-from phyla.strategies.decision import Decision, Measure, Start
-from phyla.strategies.exploit import Exploit, Exploited, Truncation
-from phyla.strategies.explore import Explore, Perturb
-from phyla.strategies.fitness import FitnessRule, Last
-from phyla.strategies.from_suite import FromSuite
-from phyla.strategies.keeps import NOTHING, Keeps
-from phyla.strategies.protocol import History, Population
-from phyla.strategies.starts import replaces
-from phyla.strategies.strategy import Context, Strategy, steps_to_line
+from phyla.strategies.checks import check_integers, check_rules, check_share, check_steps
+from phyla.strategies.exploit import Exploit, Exploited, keep
+from phyla.strategies.exploit.truncation import Truncation
+from phyla.strategies.explore import Explore
+from phyla.strategies.explore.perturb import PERTURB
+from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
+from phyla.strategies.starts import Copy, check_copy, explored, proceed, sampled, steps_to_line
+from phyla.strategies.strategy import Context, Decision, History, Measure, Population, Start, Strategy
 
 DRAWS = 5
 """How often an exploit rule is asked whose choice may not donate."""
 
-_TRUNCATION, _PERTURB, _LAST = Truncation(), Perturb(), Last()
+_TRUNCATION = Truncation()
 
 
 @final
@@ -58,8 +55,8 @@ class PBT(Strategy):
     steps_per_trial: int
     total_steps: int
     exploit: Exploit | None = _TRUNCATION
-    explore: Explore | None = _PERTURB
-    fitness: FitnessRule | FromSuite = _LAST
+    explore: Explore | None = PERTURB
+    fitness: FitnessRule | FromSuite = LAST
     ready_interval: int | None = None
     burn_in: int = 0
     quorum: float = 0.8
@@ -67,17 +64,10 @@ class PBT(Strategy):
     min_scores: int = 1
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("population_size", 1),
-            ("steps_per_trial", 1),
-            ("total_steps", 1),
-            ("burn_in", 0),
-            ("min_scores", 1),
-        ):
-            check_integer("PBT", name, getattr(self, name), least)
-        check_steps("PBT", self.steps_per_trial, self.total_steps)
+        check_integers(self, population_size=1, steps_per_trial=1, burn_in=0, min_scores=1)
+        check_steps(self)
         if self.ready_interval is not None:
-            check_integer("PBT", "ready_interval", self.ready_interval, 1)
+            check_integers(self, ready_interval=1)
         for name in ("ready_interval", "burn_in"):
             steps = getattr(self, name)
             if steps is not None and steps >= self.total_steps:
@@ -85,12 +75,10 @@ class PBT(Strategy):
                     f"PBT({name}={steps}, total_steps={self.total_steps}): every member ends before that, so "
                     f"nobody would ever exploit or explore; lower {name} or raise total_steps, or use RandomSearch"
                 )
-        check_quorum("PBT", self.quorum)
+        check_share(self, quorum="[0, 1]")
         check_copy("PBT", self.copy)
-        if self.exploit is not None:
-            check_rule("PBT", "exploit", self.exploit, "choose")
-        if self.explore is not None:
-            check_rule("PBT", "explore", self.explore, "propose")
+        check_rules(self, "choose", "exploit", optional=True)
+        check_rules(self, "propose", "explore", optional=True)
 
     @property
     def exclusive(self) -> bool:
@@ -98,68 +86,48 @@ class PBT(Strategy):
         return isinstance(self.fitness, FromSuite) and self.fitness.remeasure > 0
 
     @property
-    def member_steps(self) -> int:
-        """Steps each member spends in all."""
-        return self.total_steps
-
-    @property
-    def keeps(self) -> Keeps:
-        """What the exploit rule may choose."""
-        return NOTHING if self.exploit is None else self.exploit.keeps
+    def keeps_best(self) -> bool:
+        """Whether the exploit rule may choose it."""
+        return self.exploit is not None and self.exploit.keeps_best
 
     @property
     def pareto(self) -> bool:
         """Whether the exploit rule can compare without a single number."""
         return self.exploit is None or self.exploit.pareto
 
-    def line(self, progress: int) -> int:
-        """Return how many trials' worth of steps a member has come."""
-        return progress // self.steps_per_trial
-
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
         """Start fresh, continue, or take over a better member's state and explore."""
         if member.head is None:
-            first = member.broken_trial is None
-            params = context.space.sample(context.rng, member=member.index if first else None)
-            return Start(
-                weights=None,
-                params=params,
-                params_from=None,
-                steps=self._steps(member, None),
-                reason={"decision": "start" if first else "replace", **replaces(member)},
-            )
-        head = member.head
+            return sampled(member, self._steps(member, 0), context)
         compared: JsonObject = {"why": "not ready"}
         if self._ready(member):
             if self.exploit is None:
-                return self._explored(member, population, None, context, {"rule": "none"})
+                return self._explored(member, None, population, context, {"rule": "none"})
             choice = self._chosen(self.exploit, member, population, context)
-            if choice.donor is not None and choice.donor.trial != head.trial:
+            donor, compared = choice.donor, choice.reason
+            if donor is not None and donor.trial != member.head.trial:
                 wanted = self.fitness.remeasure + 1 if isinstance(self.fitness, FromSuite) else 1
-                if choice.donor.measurements < wanted:
+                if donor.measurements < wanted:
                     return Measure(
-                        times=wanted - choice.donor.measurements,
-                        subject=choice.donor,
-                        reason={"decision": "measure", "compared": choice.reason},
+                        times=wanted - donor.measurements,
+                        subject=donor,
+                        reason={"decision": "measure", "compared": compared},
                     )
-                return self._explored(member, population, choice.donor, context, choice.reason)
-            compared = choice.reason
+                return self._explored(member, donor, population, context, compared)
         if member.broken_trial is not None:
-            return self._explored(
-                member, population, None, context, {"why": "the same work broke or was stopped before"}
-            )
-        return Start(
-            weights=head,
-            params=head.params,
-            params_from=head.trial,
-            steps=self._steps(member, head),
-            reason={"decision": "continue", "compared": compared},
-        )
+            why: JsonObject = {"why": "the same work broke or was stopped before"}
+            return self._explored(member, None, population, context, why)
+        return proceed(member, self._steps(member, member.head.age), compared=compared)
 
-    def _steps(self, member: Member, weights: Scored | None) -> int:
-        """Return how many steps bring these weights to the member's next grid line."""
-        start = max(member.progress, weights.age if weights else 0)
-        return steps_to_line(start, self.steps_per_trial, self.total_steps)
+    def _steps(self, member: Member, age: int) -> int:
+        """Return how many steps bring weights of an age to the member's next grid line."""
+        return steps_to_line(max(member.progress, age), self.steps_per_trial, self.total_steps)
+
+    def _explored(
+        self, member: Member, donor: Scored | None, population: Population, context: Context, compared: JsonObject
+    ) -> Start:
+        line = (self.steps_per_trial, self.total_steps)
+        return explored(member, donor, self.copy, self.explore, population, context, line=line, compared=compared)
 
     def _chosen(self, exploit: Exploit, member: Member, population: Population, context: Context) -> Exploited:
         """Ask the exploit rule, again if it chose one that may not donate."""
@@ -171,7 +139,7 @@ class PBT(Strategy):
             why = self._refused(choice.donor, context.history)
             if why is None:
                 return choice
-            choice = Exploited(donor=None, reason={**choice.reason, "why": why})
+            choice = keep(choice.reason, why)
         return choice
 
     def _refused(self, donor: Scored, history: History) -> str | None:
@@ -188,30 +156,6 @@ class PBT(Strategy):
         if published is None or member.progress < self.burn_in:
             return False
         return published.progress - member.decided_at >= (self.ready_interval or self.steps_per_trial)
-
-    def _explored(
-        self, member: Member, population: Population, donor: Scored | None, context: Context, compared: JsonObject
-    ) -> Start:
-        head = member.head
-        assert head is not None
-        weights, source = taken_over(head, donor or head, self.copy)
-        explored = self.explore.propose(source, population, context) if self.explore else None
-        reason: JsonObject = {
-            "decision": "exploit" if donor else "explore",
-            **({"copied": self.copy} if donor else {}),
-            "compared": compared,
-            "changes": explored.changes if explored else {},
-            **(explored.facts if explored else {}),
-            **replaces(member),
-        }
-        return Start(
-            weights=weights,
-            params=explored.params if explored else source.params,
-            params_from=source.trial,
-            steps=self._steps(member, weights),
-            reason=reason,
-            exploited=True,
-        )
 
 
 def _scores_of_line(scored: Scored, history: History, most: int) -> int:

@@ -1,22 +1,112 @@
-"""One chain of trials that was trained before, trained again."""
+"""Trials whose hyperparameters are known in advance: a schedule, or a chain of trials that was trained before."""
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
-from phyla.errors import ConfigurationError, SpaceError
+from phyla.errors import ConfigurationError
 from phyla.records import JsonObject, Member, TrialRecord
 from phyla.space import Space
-from phyla.strategies.checks import check_integer
-from phyla.strategies.decision import Decision, Start
-from phyla.strategies.fitness import FitnessRule, Last
-from phyla.strategies.from_suite import FromSuite
-from phyla.strategies.protocol import Population
-from phyla.strategies.starts import replaces, stopped
-from phyla.strategies.strategy import Context, Strategy
+from phyla.strategies.checks import check_integer, check_integers, check_steps
+from phyla.strategies.explore import changes_of
+from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
+from phyla.strategies.starts import check_params, fresh, proceed, replaces, stopped
+from phyla.strategies.strategy import Context, Decision, Population, Start, Strategy
 
-_LAST = Last()
 _NAMES = ("trial", "start_step", "end_step", "seed", "params")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FixedSchedule(Strategy):
+    """Every member trains with hyperparameters that switch at given steps.
+
+    With one member it replays a schedule; with more, each trains the same schedule with seeds of its own,
+    which shows how much of a result is chance. A trial ends at each switch. A trial that breaks is tried again
+    with the same hyperparameters and another seed; one that a stopping rule ends, ends its member.
+
+    Source: the library learned_optimization (Metz et al.), fixed schedules among its population mutators.
+
+    Args:
+        schedule: pairs of the step from which on hyperparameters hold and all of these, flat or nested; the
+            first step is 0 and steps increase.
+        total_steps: steps each member spends in all.
+        members: number of members.
+        steps_per_trial: steps of one trial at most; None ends trials at switches only.
+        fitness: how the reports of one trial become its fitness, or the suite that gives it (`FromSuite`).
+
+    Raises:
+        ConfigurationError: a number is out of range, or the schedule is none.
+    """
+
+    schedule: Sequence[tuple[int, Mapping[str, Any]]]
+    total_steps: int
+    members: int = 1
+    steps_per_trial: int | None = None
+    fitness: FitnessRule | FromSuite = LAST
+    pareto = True
+
+    def __post_init__(self) -> None:
+        check_integers(self, members=1)
+        check_steps(self)
+        pairs: list[tuple[int, Mapping[str, Any]]] = []
+        for entry in self.schedule:
+            if not isinstance(entry, Sequence) or len(entry) != 2 or not isinstance(entry[1], Mapping):
+                raise ConfigurationError(
+                    f"FixedSchedule(schedule=...): {entry!r} is no pair of a step and hyperparameters, as in "
+                    "(1000, {'lr': 0.1})"
+                )
+            check_integer("FixedSchedule", "step", entry[0], pairs[-1][0] + 1 if pairs else 0)
+            pairs.append((entry[0], dict(entry[1])))
+        if not pairs or pairs[0][0] != 0:
+            first = repr(pairs[0][0]) if pairs else "nothing"
+            raise ConfigurationError(f"FixedSchedule(schedule=...): it starts with {first}; it has to with step 0")
+        if pairs[-1][0] >= self.total_steps:
+            raise ConfigurationError(
+                f"FixedSchedule(total_steps={self.total_steps}): the switch at step {pairs[-1][0]} never comes"
+            )
+        object.__setattr__(self, "schedule", tuple(pairs))
+
+    @property
+    def population_size(self) -> int:
+        """Number of members."""
+        return self.members
+
+    def check_space(self, space: Space) -> None:
+        """Refuse a schedule whose hyperparameters the space does not allow.
+
+        Raises:
+            SpaceError: names the step and what is wrong with its hyperparameters.
+        """
+        for index, (step, wanted) in enumerate(self.schedule):
+            check_params(
+                space,
+                wanted,
+                f"FixedSchedule(schedule=...): entry {index}, from step {step} on, {wanted!r}",
+                "Each entry gives all hyperparameters, as the space allows them",
+            )
+
+    def decide(self, member: Member, population: Population, context: Context) -> Decision:
+        """Train up to the next switch at most.
+
+        Raises:
+            SpaceError: the space does not allow the schedule's hyperparameters.
+        """
+        stop = stopped(member)
+        if stop is not None:
+            return stop
+        spent = member.progress
+        at = bisect_right(self.schedule, spent, key=lambda entry: entry[0]) - 1
+        since, wanted = self.schedule[at]
+        until = self.schedule[at + 1][0] if at + 1 < len(self.schedule) else self.total_steps
+        steps = until - spent if self.steps_per_trial is None else min(self.steps_per_trial, until - spent)
+        params: JsonObject = context.space.validate(wanted)
+        if member.head is None:
+            return fresh(member, params, steps, decision="start", since=since)
+        changes = changes_of(member.head.params, params, "schedule")
+        start = proceed(member, steps, decision="schedule", since=since, changes=changes)
+        return replace(start, params=params, params_from=None) if changes else start
 
 
 @final
@@ -43,7 +133,9 @@ class Replay(Strategy):
 
     trials: Sequence[Mapping[str, Any]]
     of: str = ""
-    fitness: FitnessRule | FromSuite = _LAST
+    fitness: FitnessRule | FromSuite = LAST
+    population_size = 1
+    pareto = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.trials, list | tuple) or not self.trials:
@@ -69,7 +161,7 @@ class Replay(Strategy):
 
     @classmethod
     def along(
-        cls, ancestry: Sequence[TrialRecord], *, of: str = "", fitness: FitnessRule | FromSuite = _LAST
+        cls, ancestry: Sequence[TrialRecord], *, of: str = "", fitness: FitnessRule | FromSuite = LAST
     ) -> "Replay":
         """Return the replay of trials, root first.
 
@@ -78,32 +170,13 @@ class Replay(Strategy):
         Raises:
             ConfigurationError: there are none, or they do not join.
         """
-        trials = [
-            {
-                "trial": row.id,
-                "start_step": row.start_step,
-                "end_step": row.end_step,
-                "seed": row.seed,
-                "params": dict(row.params),
-            }
-            for row in ancestry
-        ]
+        trials = [{"trial": row.id, **{name: getattr(row, name) for name in _NAMES[1:]}} for row in ancestry]
         return cls(trials=trials, of=of, fitness=fitness)
-
-    @property
-    def population_size(self) -> int:
-        """One member."""
-        return 1
 
     @property
     def member_steps(self) -> int:
         """Steps of all trials."""
         return int(self.trials[-1]["end_step"] - self.trials[0]["start_step"])
-
-    @property
-    def pareto(self) -> bool:
-        """Yes; it compares nothing."""
-        return True
 
     def check_space(self, space: Space) -> None:
         """Refuse trials whose hyperparameters the space does not allow.
@@ -112,13 +185,12 @@ class Replay(Strategy):
             SpaceError: names the trial and what is wrong with its hyperparameters.
         """
         for index, again in enumerate(self.trials):
-            try:
-                space.validate(again["params"])
-            except SpaceError as error:
-                raise SpaceError(
-                    f"Replay(trials=...): entry {index}, trial {again['trial']} from step {again['start_step']} "
-                    f"on: {error}. A replay needs a space that allows what was trained"
-                ) from error
+            check_params(
+                space,
+                again["params"],
+                f"Replay(trials=...): entry {index}, trial {again['trial']} from step {again['start_step']} on",
+                "A replay needs a space that allows what was trained",
+            )
 
     def finished(self, member: Member) -> bool:
         """Return whether the member has trained them all."""

@@ -11,15 +11,10 @@ import numpy as np
 from phyla.errors import ConfigurationError, SpaceError
 from phyla.records import JsonObject, Member
 from phyla.space import Scalar, Space
-from phyla.strategies.checks import MOST_MEMBERS, check_integer, check_steps
-from phyla.strategies.decision import Decision
-from phyla.strategies.fitness import FitnessRule, Last
-from phyla.strategies.from_suite import FromSuite
-from phyla.strategies.protocol import Population
-from phyla.strategies.starts import fresh, given_up, proceed
-from phyla.strategies.strategy import Context, Strategy
-
-_LAST = Last()
+from phyla.strategies.checks import MOST_MEMBERS, check_integers, check_steps
+from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
+from phyla.strategies.starts import fresh, given_up, proceed, sampled, steps_left
+from phyla.strategies.strategy import Context, Decision, Population, Strategy
 
 Grid: TypeAlias = Mapping[str, Sequence[Scalar]]
 """Values by full name of the parameter."""
@@ -49,35 +44,24 @@ class RandomSearch(Strategy):
     members: int
     total_steps: int
     steps_per_trial: int | None = None
-    fitness: FitnessRule | FromSuite = _LAST
+    fitness: FitnessRule | FromSuite = LAST
+    pareto = True
 
     def __post_init__(self) -> None:
-        check_integer("RandomSearch", "members", self.members, 1)
-        check_steps("RandomSearch", self.steps_per_trial, self.total_steps)
+        check_integers(self, members=1)
+        check_steps(self)
 
     @property
     def population_size(self) -> int:
         """Number of members."""
         return self.members
 
-    @property
-    def member_steps(self) -> int:
-        """Steps each member spends in all."""
-        return self.total_steps
-
-    @property
-    def pareto(self) -> bool:
-        """Yes; nothing is compared."""
-        return True
-
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
         """Draw hyperparameters, or go on with them."""
-        steps = _steps(member, self.steps_per_trial, self.total_steps)
+        steps = steps_left(member, self.steps_per_trial, self.total_steps)
         if member.head is not None:
             return given_up(member) or proceed(member, steps)
-        first = member.broken_trial is None
-        params = context.space.sample(context.rng, member=member.index if first else None)
-        return fresh(member, params, steps, {"decision": "start" if first else "replace"})
+        return sampled(member, steps, context)
 
 
 @final
@@ -107,10 +91,11 @@ class GridSearch(Strategy):
     grid: Grid | Sequence[Grid]
     total_steps: int
     steps_per_trial: int | None = None
-    fitness: FitnessRule | FromSuite = _LAST
+    fitness: FitnessRule | FromSuite = LAST
+    pareto = True
 
     def __post_init__(self) -> None:
-        check_steps("GridSearch", self.steps_per_trial, self.total_steps)
+        check_steps(self)
         grids = [self.grid] if isinstance(self.grid, Mapping) else list(self.grid)
         if not grids:
             raise ConfigurationError("GridSearch([]): give at least one grid, as in {'lr': [0.1, 0.01]}")
@@ -146,16 +131,6 @@ class GridSearch(Strategy):
         """Number of combinations."""
         return len(self.points)
 
-    @property
-    def member_steps(self) -> int:
-        """Steps each member spends in all."""
-        return self.total_steps
-
-    @property
-    def pareto(self) -> bool:
-        """Yes; nothing is compared."""
-        return True
-
     def check_space(self, space: Space) -> None:
         """Refuse a grid with a combination that the space does not allow.
 
@@ -174,16 +149,13 @@ class GridSearch(Strategy):
         Raises:
             SpaceError: the space does not allow the point.
         """
+        steps = steps_left(member, self.steps_per_trial, self.total_steps)
         stop = given_up(member)
-        if stop is not None:
-            return stop
-        steps = _steps(member, self.steps_per_trial, self.total_steps)
-        if member.head is not None:
-            return proceed(member, steps)
+        if stop is not None or member.head is not None:
+            return stop or proceed(member, steps)
         point = self.points[member.index]
         params = _started(member.index, point, context.space, context.rng)
-        decision = "start" if member.broken_trial is None else "replace"
-        return fresh(member, params, steps, {"decision": decision, "point": point})
+        return fresh(member, params, steps, point=point)
 
 
 def _started(index: int, point: JsonObject, space: Space, rng: np.random.Generator) -> JsonObject:
@@ -200,8 +172,3 @@ def _started(index: int, point: JsonObject, space: Space, rng: np.random.Generat
         raise SpaceError(
             f"GridSearch(grid=...): combination {index}, {point!r}: {error}. Correct the grid, or widen the space"
         ) from error
-
-
-def _steps(member: Member, steps_per_trial: int | None, total_steps: int) -> int:
-    left = total_steps - member.progress
-    return left if steps_per_trial is None else min(steps_per_trial, left)

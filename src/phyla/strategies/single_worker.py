@@ -1,22 +1,19 @@
 """Exploration by one member, one direction at a time."""
 
+import math
 from dataclasses import dataclass
 from typing import final
 
 from phyla.errors import ConfigurationError
 from phyla.records import JsonObject, Member, Scored, TrialRecord
 from phyla.space import Scalar, Space
-from phyla.strategies.checks import check_integer
-from phyla.strategies.decision import Decision, Start, Wait
+from phyla.strategies.checks import check_integers, check_share
 from phyla.strategies.exploit import facts
-from phyla.strategies.fitness import FitnessRule, Last
-from phyla.strategies.from_suite import FromSuite
-from phyla.strategies.keeps import Keeps
-from phyla.strategies.protocol import Population
-from phyla.strategies.starts import awaits_score, before, fresh, replaces, scored_trial
-from phyla.strategies.strategy import Context, Strategy
+from phyla.strategies.explore import changes_of
+from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
+from phyla.strategies.starts import awaits_score, before, replaces, sampled, scored_trial
+from phyla.strategies.strategy import Context, Decision, Population, Start, Strategy, Wait
 
-_LAST = Last()
 _PHASES = ("center", "one way", "the other way", "best of three")
 
 
@@ -49,36 +46,19 @@ class SingleWorkerExplore(Strategy):
     exploit_steps: int
     total_steps: int
     factor: float = 1.2
-    fitness: FitnessRule | FromSuite = _LAST
+    fitness: FitnessRule | FromSuite = LAST
+    population_size = 1
+    keeps_generations = 3  # the branch, and the trials that started from it
 
     def __post_init__(self) -> None:
-        for name in ("explore_steps", "exploit_steps", "total_steps"):
-            check_integer("SingleWorkerExplore", name, getattr(self, name), 1)
+        check_integers(self, explore_steps=1, exploit_steps=1, total_steps=1)
+        check_share(self, factor="(1, inf)")
         if self.total_steps <= 3 * self.explore_steps:
             raise ConfigurationError(
                 f"SingleWorkerExplore(explore_steps={self.explore_steps}, total_steps={self.total_steps}): the "
                 f"three ways take {3 * self.explore_steps} steps, so the best of them would never be trained on; "
                 "lower explore_steps or raise total_steps"
             )
-        if not 1 < self.factor < float("inf"):
-            raise ConfigurationError(
-                f"SingleWorkerExplore(factor={self.factor!r}): must be a number above 1, as in 1.2"
-            )
-
-    @property
-    def population_size(self) -> int:
-        """One member."""
-        return 1
-
-    @property
-    def member_steps(self) -> int:
-        """Steps the member spends."""
-        return self.total_steps
-
-    @property
-    def keeps(self) -> Keeps:
-        """The branch and the trials that started from it."""
-        return Keeps(generations=3)
 
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
         """Train the center, one way, the other way, or the best of the three."""
@@ -86,21 +66,19 @@ class SingleWorkerExplore(Strategy):
         wanted = self.exploit_steps if phase == 3 else self.explore_steps
         steps = min(wanted, self.total_steps - member.progress)
         if member.head is None:
-            first = member.broken_trial is None
-            params = context.space.sample(context.rng, member=member.index if first else None)
-            return fresh(member, params, steps, {"decision": "start" if first else "replace"})
+            return sampled(member, steps, context)
         if awaits_score(member):
             return Wait(reason={"why": "its evaluation"})
         reason: JsonObject = {"decision": "branch", "way": _PHASES[phase], **replaces(member)}
         if phase == 0:
             return _start(member.head, member.head.params, member.head, steps, reason)
         trials = [context.history.trial(member.head.trial)]
-        while len(trials) < phase:
-            trials.insert(0, before(trials[0], context.history))
+        while len(trials) < phase and (earlier := before(trials[0], context.history)):
+            trials.insert(0, earlier)
         center = _scored(trials[0])
         if phase == 3:
             tried = [_scored(trial) for trial in trials]
-            best = max(tried, key=_order)
+            best = max(tried, key=lambda one: -math.inf if one.order is None else one.order)
             return _start(best, best.params, best, steps, {**reason, "tried": [facts(one) for one in tried]})
         space = context.space
         if phase == 1:
@@ -113,9 +91,8 @@ class SingleWorkerExplore(Strategy):
         factor = self.factor ** (0.5 ** max(member.stops, member.replacements - 1))
         params = _moved(center.params, factor, up, space, context)
         branch = None if trials[0].parent is None else _scored(context.history.trial(trials[0].parent))
-        return _start(
-            branch, params, center, steps, {**reason, "up": up, "changes": _changes(center.params, params)}
-        )
+        changes = changes_of(center.params, params, "moved")
+        return _start(branch, params, center, steps, {**reason, "up": up, "changes": changes})
 
 
 def _moved(params: JsonObject, factor: float, up: list[str], space: Space, context: Context) -> dict[str, Scalar]:
@@ -135,15 +112,3 @@ def _scored(trial: TrialRecord) -> Scored:
     scored = scored_trial(trial)
     assert scored is not None
     return scored
-
-
-def _order(scored: Scored) -> float:
-    return float("-inf") if scored.order is None else scored.order
-
-
-def _changes(old: JsonObject, new: JsonObject) -> JsonObject:
-    return {
-        name: {"from": old.get(name), "to": new.get(name), "by": "moved"}
-        for name in {**old, **new}
-        if old.get(name) != new.get(name)
-    }

@@ -1,19 +1,53 @@
-"""What strategies start trials from: nothing, the member's own state, or an earlier trial."""
+"""Building blocks of strategies: where a trial starts, with which hyperparameters, and when a member ends."""
 
-from phyla.records import JsonObject, Member, Scored, TrialRecord, TrialState
-from phyla.strategies.decision import Start, Stop
-from phyla.strategies.protocol import History
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+from phyla.errors import ConfigurationError, SpaceError
+from phyla.records import Json, JsonObject, Member, Scored, TrialRecord, TrialState
+from phyla.space import Space
+from phyla.strategies.explore import Explore
+from phyla.strategies.strategy import Context, History, Population, Start, Stop
 
 BROKEN_AT_MOST = 3
 """Trials of a member that break with the same hyperparameters, before it is given up."""
 
+Copy: TypeAlias = Literal["both", "weights", "hyperparameters"]
+"""What a member takes over from another."""
 
-def fresh(member: Member, params: JsonObject, steps: int, reason: JsonObject) -> Start:
+
+def steps_to_line(start: int, steps_per_trial: int | None, total_steps: int) -> int:
+    """Return how many steps a trial trains that starts at a progress, so that it ends at the next grid line.
+
+    Args:
+        start: progress at the start.
+        steps_per_trial: distance of the grid lines; None for a single trial.
+        total_steps: where training ends.
+    """
+    left = max(1, total_steps - start)
+    return left if steps_per_trial is None else min(steps_per_trial - start % steps_per_trial, left)
+
+
+def steps_left(member: Member, steps_per_trial: int | None, total_steps: int) -> int:
+    """Return the steps of a member's next trial: `steps_per_trial`, or what is left; None for all that is left."""
+    left = total_steps - member.progress
+    return left if steps_per_trial is None else min(steps_per_trial, left)
+
+
+def fresh(member: Member, params: JsonObject, steps: int, **reason: Json) -> Start:
     """Start from nothing, with these hyperparameters."""
-    return Start(weights=None, params=params, params_from=None, steps=steps, reason={**reason, **replaces(member)})
+    decision = "start" if member.broken_trial is None else "replace"
+    told = {"decision": decision, **reason, **replaces(member)}
+    return Start(weights=None, params=params, params_from=None, steps=steps, reason=told)
 
 
-def proceed(member: Member, steps: int) -> Start:
+def sampled(member: Member, steps: int, context: Context) -> Start:
+    """Start from nothing, as the space says for this member; a replacement is drawn from the priors."""
+    first = member.broken_trial is None
+    return fresh(member, context.space.sample(context.rng, member=member.index if first else None), steps)
+
+
+def proceed(member: Member, steps: int, **reason: Json) -> Start:
     """Go on with the member's own weights and hyperparameters."""
     assert member.head is not None
     return Start(
@@ -21,8 +55,76 @@ def proceed(member: Member, steps: int) -> Start:
         params=member.head.params,
         params_from=member.head.trial,
         steps=steps,
-        reason={"decision": "continue", **replaces(member)},
+        reason={"decision": "continue", **reason, **replaces(member)},
     )
+
+
+def explored(
+    member: Member,
+    donor: Scored | None,
+    copy: Copy,
+    explore: Explore | None,
+    population: Population,
+    context: Context,
+    *,
+    line: tuple[int, int],
+    compared: JsonObject,
+) -> Start:
+    """Take over a donor's state, or keep one's own, and explore from there up to the next grid line.
+
+    Args:
+        member: the member that decides; it has completed a trial.
+        donor: whose state to take over; None for its own.
+        copy: what is taken over.
+        explore: how the hyperparameters change; None copies them.
+        population: those it is compared with.
+        context: space, objective, randomness, history.
+        line: `steps_per_trial` and `total_steps`.
+        compared: what the reason tells about who was compared.
+    """
+    head = member.head
+    assert head is not None
+    weights = head if donor is None or copy == "hyperparameters" else donor
+    source = head if donor is None or copy == "weights" else donor
+    found = explore.propose(source, population, context) if explore else None
+    reason: JsonObject = {
+        "decision": "exploit" if donor else "explore",
+        **({"copied": copy} if donor else {}),
+        "compared": compared,
+        "changes": found.changes if found else {},
+        **(found.facts if found else {}),
+        **replaces(member),
+    }
+    return Start(
+        weights=weights,
+        params=found.params if found else source.params,
+        params_from=source.trial,
+        steps=steps_to_line(max(member.progress, weights.age), *line),
+        reason=reason,
+        exploited=True,
+    )
+
+
+def check_copy(strategy: str, copy: object) -> None:
+    """Refuse a `copy` that is not one of the three choices.
+
+    Raises:
+        ConfigurationError: names the strategy and the value.
+    """
+    if copy not in ("both", "weights", "hyperparameters"):
+        raise ConfigurationError(f"{strategy}(copy={copy!r}): choose 'both', 'weights' or 'hyperparameters'")
+
+
+def check_params(space: Space, params: Mapping[str, object], where: str, advice: str) -> None:
+    """Refuse hyperparameters in a strategy's settings that the space does not allow.
+
+    Raises:
+        SpaceError: says where they are, what is wrong with them, and what to do.
+    """
+    try:
+        space.validate(params)
+    except SpaceError as error:
+        raise SpaceError(f"{where}: {error}. {advice}") from error
 
 
 def replaces(member: Member) -> JsonObject:
@@ -43,8 +145,7 @@ def stopped(member: Member) -> Stop | None:
 def given_up(member: Member) -> Stop | None:
     """Return the end of a member whose trial was stopped, or whose trials broke again and again; or None.
 
-    For strategies whose members have nothing to do with each other: what cannot be trained must not keep the
-    others from it.
+    For strategies whose members are independent: one that cannot be trained must not keep the others waiting.
     """
     if member.broken_trial is None or member.replacements < BROKEN_AT_MOST:
         return stopped(member)
@@ -56,11 +157,10 @@ def awaits_score(member: Member) -> bool:
     return member.head is not None and not member.head.judged
 
 
-def before(trial: TrialRecord, history: History) -> TrialRecord:
-    """Return the true ancestor of a trial that has one: what its member had completed before."""
+def before(trial: TrialRecord, history: History) -> TrialRecord | None:
+    """Return the true ancestor of a trial, what its member had completed before; None if there is none."""
     ancestor = trial.parent if trial.jump_from is None else trial.jump_from
-    assert ancestor is not None
-    return history.trial(ancestor)
+    return None if ancestor is None else history.trial(ancestor)
 
 
 def scored_trial(trial: TrialRecord) -> Scored | None:

@@ -10,8 +10,7 @@ from phyla.errors import ConfigurationError
 from phyla.machine import Failure, Rules
 from phyla.records import Maximize, TrialRecord
 from phyla.space import Float, Space
-from phyla.strategies import PBT, Backtrack, ExploitPipeline, Keeps, Truncation
-from phyla.strategies.protocol import ranked_best
+from phyla.strategies import PBT, Backtrack, ExploitPipeline, Truncation, ranked_best
 from populations import Listed, context
 from simulation import Simulation
 
@@ -60,9 +59,10 @@ def test_nan_is_no_elite_and_goes_back() -> None:
 
 def test_a_pipeline_keeps_what_any_of_its_rules_may_choose() -> None:
     strategy = PBT(population_size=4, steps_per_trial=1, total_steps=4)
-    assert strategy.keeps == replace(strategy, exploit=None).keeps == Keeps()
+    assert not strategy.keeps_best
+    assert not replace(strategy, exploit=None).keeps_best
     piped = ExploitPipeline([Truncation(), Backtrack()])
-    assert replace(strategy, exploit=piped).keeps == Keeps(elites=True)
+    assert replace(strategy, exploit=piped).keeps_best
 
 
 def test_an_elite_whose_checkpoint_is_lost_is_forgotten() -> None:

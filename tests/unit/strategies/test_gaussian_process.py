@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
-from phyla.strategies.gaussian_process import BOUNDS, Kernel, Matrix, Posterior, best_window, fitted, likelihood
+from phyla.strategies.explore.gaussian_process import (
+    BOUNDS,
+    Kernel,
+    Matrix,
+    Posterior,
+    best_window,
+    fitted,
+    likelihood,
+)
 
 RNG = np.random.default_rng
 

@@ -164,7 +164,7 @@ def test_where_one_number_decides_it_is_plain_truncation() -> None:
 
 def test_settings() -> None:
     for quantile in (0, 0.6, -1):
-        with pytest.raises(ConfigurationError, match="bottom would overlap"):
+        with pytest.raises(ConfigurationError, match=r"must be a number in \(0, 0.5\]"):
             ParetoTruncation(quantile)
     assert ExploitPipeline([ParetoTruncation()]).pareto
     assert not ExploitPipeline([ParetoTruncation(), Truncation()]).pareto

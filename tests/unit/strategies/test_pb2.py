@@ -13,7 +13,7 @@ from phyla.machine import Rules
 from phyla.records import Goal, JsonObject, Maximize, Minimize, Scored, TrialRecord, TrialState
 from phyla.space import Choice, Float, Int, Params, Space
 from phyla.strategies import PB2, PBT, Explore, Explored, Perturb, Truncation, describe
-from phyla.strategies.pb2 import kappa, standardised
+from phyla.strategies.explore.pb2 import kappa, standardised
 from populations import Listed, context
 from simulation import Simulation
 

@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import pytest
 
-from phyla.strategies.randomness import decision_rng
+from phyla.strategies import decision_rng
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**31, 2**32 - 1, 2**32, 2**80 + 5])

@@ -10,19 +10,17 @@ import numpy as np
 from phyla.errors import ConfigurationError
 from phyla.records import JsonObject, Scored, TrialKind, TrialRecord, TrialState
 from phyla.space import Float, Int, Scalar
-from phyla.strategies.checks import check_integer, check_rule
-from phyla.strategies.explore import Explore, Explored, Perturb
-from phyla.strategies.gaussian_process import Matrix, Posterior, best_window, fitted
-from phyla.strategies.protocol import History, Population, lowest_generation
-from phyla.strategies.strategy import Context
+from phyla.strategies.checks import check_integers, check_rules, check_share
+from phyla.strategies.explore import Explore, Explored, changes_of
+from phyla.strategies.explore.gaussian_process import Matrix, Posterior, best_window, fitted
+from phyla.strategies.explore.perturb import PERTURB
+from phyla.strategies.strategy import Context, History, Population, lowest_generation
 
 LEAST_WINDOW = 200
 STEPS = 30
 CLIP = 2.0
 FAR = 10.0
 FEW = 0.05
-
-_PERTURB = Perturb()
 
 
 @final
@@ -68,15 +66,13 @@ class PB2:
     least_rows: int = 4
     restarts: int = 10
     resample: float = 0.25
-    fallback: Explore = _PERTURB
+    fallback: Explore = PERTURB
     repeatable: bool = False
 
     def __post_init__(self) -> None:
-        check_rule("PB2", "fallback", self.fallback, "propose")
-        for name, least in (("rows", 2), ("least_rows", 2), ("restarts", 1)):
-            check_integer("PB2", name, getattr(self, name), least)
-        if not 0 <= self.resample <= 1:
-            raise ConfigurationError(f"PB2(resample={self.resample!r}): a probability lies between 0 and 1")
+        check_rules(self, "propose", "fallback")
+        check_integers(self, rows=2, least_rows=2, restarts=1)
+        check_share(self, resample="[0, 1]")
         if self.least_rows > self.rows:
             raise ConfigurationError(
                 f"PB2(rows={self.rows}, least_rows={self.least_rows}): there would never be a model; raise rows"
@@ -109,11 +105,7 @@ class PB2:
         else:
             return self._fall_back(source, population, context, "constraints allow nothing near the best points")
         chosen = space.validate(chosen)
-        moved: dict[str, JsonObject] = {
-            name: {"from": params[name], "to": chosen[name], "by": "pb2"}
-            for name in numbers
-            if params[name] != chosen[name]
-        }
+        moved = {name: change for name, change in changes_of(params, chosen, "pb2").items() if name in numbers}
         return Explored(
             params=chosen, changes={**moved, **changes}, facts={"model": search.facts(candidate, len(pending))}
         )

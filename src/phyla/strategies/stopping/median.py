@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import final
 
 from phyla.records import JsonObject, Objective, direction, json_number
-from phyla.strategies.checks import check_integer
-from phyla.strategies.stopping import Others, Reported
+from phyla.strategies.checks import check_integers
+from phyla.strategies.stopping import Others, Reported, StoppingRule
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MedianStopping:
+class MedianStopping(StoppingRule):
     """Stop a trial whose best report so far is worse than the median of the others' running averages.
 
     Trials are compared at the same *age of the weights*, the clock of `trial.report(step=)`: a score grows with
@@ -44,20 +44,14 @@ class MedianStopping:
     every_steps: int | None = None
 
     def __post_init__(self) -> None:
-        check_integer("MedianStopping", "min_steps", self.min_steps, 0)
-        check_integer("MedianStopping", "min_trials", self.min_trials, 1)
+        check_integers(self, min_steps=0, min_trials=1)
         if self.every_steps is not None:
-            check_integer("MedianStopping", "every_steps", self.every_steps, 1)
+            check_integers(self, every_steps=1)
 
     @property
     def marks_every(self) -> int:
         """Distance of the marks, in steps."""
         return self.every_steps or max(1, self.min_steps)
-
-    @property
-    def history(self) -> int:
-        """It needs no earlier reports: a mark says what they came to."""
-        return 0
 
     def watches(self, objective: Objective) -> Sequence[str]:
         """Return the metrics of the objective."""
@@ -69,9 +63,7 @@ class MedianStopping:
             return None
         goal = direction(reported.objective)
         for mark in reported.marks:
-            if mark.every != self.marks_every:
-                continue
-            averages = others.averages(mark)
+            averages = others.averages(mark) if mark.every == self.marks_every else ()
             if len(averages) < self.min_trials:
                 continue
             median = statistics.median(goal.order(average) for average in averages)

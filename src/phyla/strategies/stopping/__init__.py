@@ -1,13 +1,19 @@
-"""The contract of a stopping rule: whether a running trial is worth going on with."""
+"""Stopping rules: whether a running trial is worth going on with. One file a rule.
 
-from collections.abc import Sequence
+A new rule is a frozen dataclass that derives from `StoppingRule`; `divergence.py` is an example. `StopWith` takes
+a function instead.
+"""
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, final
+from typing import Any, Protocol, TypeAlias, final
+
+import numpy as np
 
 from phyla.errors import ConfigurationError
 from phyla.records import JsonObject, Mark, Objective, Report, Tally, TrialRecord
 from phyla.space import Params
-from phyla.strategies.checks import check_integer
+from phyla.strategies.checks import check_integer, check_integers
 
 
 @final
@@ -66,20 +72,21 @@ class Others(Protocol):
 class StoppingRule(Protocol):
     """Judges a running trial report by report. Frozen, pure, and sees no database.
 
-    A plug-in is a frozen dataclass with these members, registered under the entry point group
-    `phyla.stopping`. It may also have `watches(objective)`, which returns the names of the metrics without which
-    it stops nothing: if training does not report one of them, a warning says so.
+    A rule is a frozen dataclass that derives from this class, with `judge`; everything else has a default.
+    Register it under the entry point group `phyla.stopping`. It may also have `watches(objective)`, which returns
+    the names of the metrics without which it stops nothing: if training does not report one of them, a warning
+    says so.
     """
 
     @property
     def marks_every(self) -> int | None:
         """Distance of the marks at which it compares trials, in steps; None if it never does."""
-        ...
+        return None
 
     @property
     def history(self) -> int:
         """How many of the trial's last reports it looks at; 0 if the one that is judged is enough."""
-        ...
+        return 0
 
     def judge(self, reported: Reported, others: Others) -> JsonObject | None:
         """Return why the trial is to be stopped, as data; None lets it go on.
@@ -89,14 +96,13 @@ class StoppingRule(Protocol):
         ...
 
 
-def check_rule(rule: object) -> None:
+def check_rule(rule: Any) -> None:
     """Refuse what is no stopping rule.
 
     Raises:
         ConfigurationError: a class instead of an object, or a member is missing or makes no sense.
     """
-    members = ("judge", "marks_every", "history")
-    missing = [name for name in members if not hasattr(rule, name)]
+    missing = [name for name in ("judge", "marks_every", "history") if not hasattr(rule, name)]
     if isinstance(rule, type) or missing:
         raise ConfigurationError(
             f"stopping={rule!r}: this is no stopping rule"
@@ -104,7 +110,49 @@ def check_rule(rule: object) -> None:
             + "; use MedianStopping(...), Divergence(...) or StopWith(function)"
         )
     name = type(rule).__name__
-    every = getattr(rule, "marks_every")  # noqa: B009  # of any object
-    if every is not None:
-        check_integer(name, "marks_every", every, 1)
-    check_integer(name, "history", getattr(rule, "history"), 0)  # noqa: B009
+    if rule.marks_every is not None:
+        check_integer(name, "marks_every", rule.marks_every, 1)
+    check_integer(name, "history", rule.history, 0)
+
+
+StopFunction: TypeAlias = Callable[[Reported], str | bool | None]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StopWith(StoppingRule):
+    """Stop a trial when a function says so.
+
+    Args:
+        function: called as `function(reported)` for every report, in order; returns why to stop, in words (or
+            True), or None (or False) to go on. It has to be quick and to depend on nothing else. For worker
+            processes it has to be a function of a file, no lambda.
+        history: how many of the trial's last reports `reported.reports` holds.
+
+    Raises:
+        ConfigurationError: it is no function, or the history is not at least 1.
+    """
+
+    function: StopFunction
+    history: int = 100
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise ConfigurationError(f"StopWith({self.function!r}): give a function of what was reported")
+        check_integers(self, history=1)
+
+    def judge(self, reported: Reported, others: Others) -> JsonObject | None:
+        """Ask the function.
+
+        Raises:
+            ConfigurationError: it returned neither words nor a bool nor None.
+        """
+        name = getattr(self.function, "__name__", repr(self.function))
+        said = self.function(reported)
+        if said is not None and not isinstance(said, str | bool | np.bool_):
+            raise ConfigurationError(
+                f"StopWith({name}) returned {said!r}; return why to stop, in words, or None to go on"
+            )
+        if not said:
+            return None
+        return {"rule": name, "step": reported.step, **({"why": said} if isinstance(said, str) else {})}

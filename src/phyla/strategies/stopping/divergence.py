@@ -7,12 +7,12 @@ from typing import final
 
 from phyla.errors import ConfigurationError
 from phyla.records import JsonObject, Objective, json_number
-from phyla.strategies.stopping import Others, Reported
+from phyla.strategies.stopping import Others, Reported, StoppingRule
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Divergence:
+class Divergence(StoppingRule):
     """Stop a trial as soon as a metric is nan or infinite, or beyond a bound.
 
     Args:
@@ -46,16 +46,6 @@ class Divergence:
                 f"Divergence(above={self.above!r}, below={self.below!r}): every value is beyond one of them"
             )
 
-    @property
-    def marks_every(self) -> None:
-        """It compares with no other trial."""
-        return
-
-    @property
-    def history(self) -> int:
-        """It needs no earlier reports."""
-        return 0
-
     def watches(self, objective: Objective) -> Sequence[str]:
         """Return the metric, or those of the objective."""
         return [self.metric] if self.metric else [goal.metric for goal in objective.goals]
@@ -64,22 +54,20 @@ class Divergence:
         """Look at one report."""
         for place, metric in enumerate(self.watches(reported.objective)):
             value = reported.report.metrics.get(metric)
-            found = None if value is None else self._beyond(metric, value, reported.step, bounded=place == 0)
-            if found is not None:
+            if value is None:
+                continue
+            above = None if place else self.above
+            below = None if place else self.below
+            found: JsonObject = {
+                "rule": "divergence",
+                "metric": metric,
+                "step": reported.step,
+                "value": json_number(value),
+            }
+            if not math.isfinite(value):
                 return found
-        return None
-
-    def _beyond(self, metric: str, value: float, step: int, *, bounded: bool) -> JsonObject | None:
-        facts: JsonObject = {
-            "rule": "divergence",
-            "metric": metric,
-            "step": step,
-            "value": json_number(value),
-        }
-        if not math.isfinite(value):
-            return facts
-        if bounded and self.above is not None and value > self.above:
-            return {**facts, "above": self.above}
-        if bounded and self.below is not None and value < self.below:
-            return {**facts, "below": self.below}
+            if above is not None and value > above:
+                return {**found, "above": above}
+            if below is not None and value < below:
+                return {**found, "below": below}
         return None
