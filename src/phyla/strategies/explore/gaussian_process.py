@@ -44,9 +44,6 @@ class Kernel:
     def covariance(self, first: Matrix, second: Matrix) -> Matrix:
         """Return the covariances of two lists of points, without noise; shape (first, second)."""
         distance, elapsed = _distances(first, second)
-        return self._of(distance, elapsed)
-
-    def _of(self, distance: Matrix, elapsed: Matrix) -> Matrix:
         exponent = distance * (-1 / self.length) + elapsed * (0.5 * math.log1p(-self.epsilon))
         covariance: Matrix = self.scale * np.exp(exponent)
         return covariance
@@ -64,14 +61,9 @@ def likelihood(kernel: Kernel, points: Matrix, targets: Matrix) -> tuple[float, 
         The likelihood, and its derivatives by log length, log scale, epsilon and log noise.
     """
     distance, elapsed = _distances(points, points)
-    return _likelihood(kernel, distance, elapsed, targets)
-
-
-def _likelihood(kernel: Kernel, distance: Matrix, elapsed: Matrix, targets: Matrix) -> tuple[float, Matrix]:
-    count = len(targets)
-    clean = kernel._of(distance, elapsed)
+    clean, count = kernel.covariance(points, points), len(targets)
     factor = _factor(clean, kernel.noise)
-    inverse = _inverse(factor)
+    inverse = _solve(factor, np.eye(count))
     weights = inverse @ targets
     value = -0.5 * targets @ weights - np.log(np.diag(factor)).sum() - 0.5 * count * math.log(2 * math.pi)
     # d/dp = trace((w w' - K^-1) dK/dp) / 2, and every dK/dp but the noise's is the covariance times something.
@@ -95,16 +87,13 @@ def fitted(points: Matrix, targets: Matrix) -> Kernel:
     if len(targets) > FITTED:
         chosen = np.unique(np.linspace(0, len(targets) - 1, FITTED).round().astype(int))
         points, targets = points[chosen], targets[chosen]
-    distance, elapsed = _distances(points, points)
 
     def loss(free: Matrix) -> tuple[float, Matrix]:
-        value, gradient = _likelihood(_kernel(free), distance, elapsed, targets)
+        value, gradient = likelihood(_kernel(free), points, targets)
         return -value, -gradient
 
     start = Kernel()
-    first = np.array(
-        [math.log(start.length), math.log(start.scale), start.epsilon, math.log(start.noise)], dtype=np.float64
-    )
+    first = [math.log(start.length), math.log(start.scale), start.epsilon, math.log(start.noise)]
     found = minimize(loss, first, jac=True, method="L-BFGS-B", bounds=BOUNDS, options={"maxiter": 30})
     return _kernel(np.asarray(found.x, dtype=np.float64))
 
@@ -201,9 +190,7 @@ def _distances(first: Matrix, second: Matrix) -> tuple[Matrix, Matrix]:
 def _factor(covariance: Matrix, noise: float) -> Matrix:
     from scipy.linalg import cholesky
 
-    # Symmetric, so its transpose is the same matrix in the order that LAPACK wants: nothing is copied.
-    noisy = covariance.copy().T
-    np.fill_diagonal(noisy, noisy.diagonal() + noise)
+    noisy = covariance + noise * np.eye(len(covariance))
     factor: Matrix = cholesky(noisy, lower=True, overwrite_a=True, check_finite=False)
     return factor
 
@@ -213,11 +200,3 @@ def _solve(factor: Matrix, values: Matrix) -> Matrix:
 
     solved: Matrix = cho_solve((factor, True), values, check_finite=False)
     return solved
-
-
-def _inverse(factor: Matrix) -> Matrix:
-    from scipy.linalg import lapack
-
-    lower, _ = lapack.dpotri(factor, lower=1)
-    inverse: Matrix = np.tril(lower) + np.tril(lower, -1).T
-    return inverse
