@@ -50,8 +50,8 @@ class Optuna(Strategy):
     What Optuna calls a trial, a whole run, is a member here. When a member starts, the sampler sees the runs that
     have finished, with their final fitness, and those that are being trained, so that it does not suggest the
     same again. It sees runs that broke, were stopped, or ended at nan or an infinity as a little worse than the
-    worst of the others. Use more members than workers, or there is nothing to learn from. With `steps_per_trial`, a
-    member that has begun goes on before another one starts.
+    worst of the others. Use more members than workers, or there is nothing to learn from. With `steps_per_trial`,
+    a member that has begun goes on before another one starts.
 
     Optuna's study is made in memory for each suggestion, from our results; what a sampler must remember of a trial
     is in our trial's reason. Starting points of the space (`Space(initial=[...])`) are trained first, without the

@@ -24,7 +24,7 @@ from phyla.strategies.pbt import PBT
 from phyla.strategies.replay import FixedSchedule, Replay
 from phyla.strategies.search import GridSearch, RandomSearch
 from phyla.strategies.single_worker import SingleWorkerExplore
-from phyla.strategies.starts import steps_to_line
+from phyla.strategies.starts import fresh, proceed, sampled, steps_to_line
 from phyla.strategies.stopping import Others, Reported, StoppingRule, StopWith, check_rule
 from phyla.strategies.stopping.divergence import Divergence
 from phyla.strategies.stopping.median import MedianStopping
@@ -101,11 +101,14 @@ __all__ = [
     "decision_rng",
     "describe",
     "dominates",
+    "fresh",
     "front_of",
     "front_ranks",
     "lowest_generation",
+    "proceed",
     "ranked",
     "ranked_best",
+    "sampled",
     "steps_to_line",
     "thinned",
     "trial_seed",

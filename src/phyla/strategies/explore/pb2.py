@@ -1,9 +1,9 @@
 """Population based bandits (Parker-Holder et al. 2020, arXiv 2002.02518): explore by a model, not by chance."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast, final
+from typing import cast, final
 
 import numpy as np
 
@@ -96,19 +96,15 @@ class PB2:
         if finite < self.least_rows:
             why = f"{finite} of the {self.least_rows} rows that a model needs"
             return self._fall_back(source, population, context, why)
-        search = _search(rows, pending, source, _units(numbers, params), self.restarts, context.rng)
-        for candidate in search.candidates:
-            values = {n: p.from_unit(u) for (n, p), u in zip(numbers.items(), candidate, strict=True)}
-            chosen = {**kept, **values}
-            if space.contains(chosen):
-                break
-        else:
-            return self._fall_back(source, population, context, "constraints allow nothing near the best points")
-        chosen = space.validate(chosen)
-        moved = {name: change for name, change in changes_of(params, chosen, "pb2").items() if name in numbers}
-        return Explored(
-            params=chosen, changes={**moved, **changes}, facts={"model": search.facts(candidate, len(pending))}
-        )
+        own = _units(numbers, params)
+        for units, told in _best_first(rows, pending, source, own, self.restarts, context.rng):
+            values = {n: p.from_unit(u) for (n, p), u in zip(numbers.items(), units, strict=True)}
+            if space.contains({**kept, **values}):
+                chosen = space.validate({**kept, **values})
+                moved = changes_of(params, chosen, "pb2")
+                moved = {name: change for name, change in moved.items() if name in numbers}
+                return Explored(params=chosen, changes={**moved, **changes}, facts={"model": told})
+        return self._fall_back(source, population, context, "constraints allow nothing near the best points")
 
     def _others(self, params: JsonObject, context: Context) -> tuple[Mapping[str, Scalar], dict[str, JsonObject]]:
         """Return the parameters with those that are not modelled kept or drawn afresh."""
@@ -133,14 +129,13 @@ class PB2:
         self, population: Population, history: History, numbers: Mapping[str, Float | Int]
     ) -> tuple[list["_Row"], list["_Row"]]:
         """Return the gains of trials that ended last, newest first, and the places of running ones."""
-        done = history.last_completed(self.rows if not self.repeatable else self.rows + 2 * len(population))
         if self.repeatable:
             lowest = lowest_generation(population)
+            done = [*history.last_completed(self.rows + 2 * len(population)), *history.ended(None)]
             done = [one for one in done if lowest is None or one.generation < lowest]
-            abandoned = [one for one in history.ended(None) if lowest is None or one.generation < lowest]
-            done = sorted([*done, *abandoned], key=lambda one: (-one.generation, one.member))[: self.rows]
+            done = sorted(done, key=lambda one: (-one.generation, one.member))[: self.rows]
         else:
-            done = [*done, *history.ended(None)]
+            done = [*history.last_completed(self.rows), *history.ended(None)]
             done = sorted(done, key=lambda one: (one.ended_at or 0.0, one.id), reverse=True)[: self.rows]
             # In an order that clocks do not change, since sums of numbers depend on it.
             done.sort(key=lambda one: one.id, reverse=True)
@@ -166,17 +161,10 @@ class _Row:
 
 
 def _row(
-    trial: TrialRecord,
-    known: Mapping[int, TrialRecord],
-    history: History,
-    numbers: Mapping[str, Float | Int],
+    trial: TrialRecord, known: Mapping[int, TrialRecord], history: History, numbers: Mapping[str, Float | Int]
 ) -> _Row | None:
     """Return a trial's row: its gain is over the trial whose weights it started from, also across a jump."""
-    if (
-        trial.kind is not TrialKind.TRAIN
-        or trial.parent is None
-        or any(name not in trial.params for name in numbers)
-    ):
+    if trial.kind is not TrialKind.TRAIN or trial.parent is None or not numbers.keys() <= trial.params.keys():
         return None
     parent = known.get(trial.parent) or history.trial(trial.parent)
     if parent.order is None or not math.isfinite(parent.order):
@@ -199,95 +187,53 @@ def kappa(rows: int) -> float:
     return math.sqrt(max(0.0, 0.2 * math.log(0.4 * rows)))
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Search:
-    """Hyperparameters in [0, 1], best first, and the model behind them."""
-
-    candidates: Sequence[Sequence[float]]
-    posterior: Posterior
-    fixed: tuple[float, float]
-    used: int
-    center: float
-    spread: float
-    kappa: float
-    epsilon: float
-
-    def facts(self, candidate: Sequence[float], pending: int) -> JsonObject:
-        """Return what the reason tells; predictions are gains per step, more is better."""
-        mean, deviation = self.posterior.predict(np.array([[*self.fixed, *candidate]]))
-        return {
-            "rule": "pb2",
-            "rows": self.used,
-            "pending": pending,
-            "kappa": self.kappa,
-            "mean": self.center + self.spread * float(mean[0]),
-            "std": self.spread * float(deviation[0]),
-            "epsilon": self.epsilon,
-        }
-
-
-def _search(
+def _best_first(
     rows: Sequence[_Row],
     pending: Sequence[_Row],
     source: Scored,
     own: tuple[float, ...],
     restarts: int,
     rng: np.random.Generator,
-) -> _Search:
-    """Fit the model and find where its upper bound is highest."""
+) -> Iterator[tuple[Sequence[float], JsonObject]]:
+    """Fit the model, and return points in [0, 1], the highest upper bound first, with what the reason tells."""
     from scipy.optimize import minimize
 
     gains = np.array([row.gain for row in rows], dtype=np.float64)
     gains = without_outliers(np.maximum(gains, gains[np.isfinite(gains)].min()))
-    here: list[Any] = [(source.step, source.order)]
-    places = np.array([(r.step, r.before) for r in (*rows, *pending)] + here, dtype=np.float64)
+    everything = [*rows, *pending, _Row(source.step, source.order or 0.0, own, None)]
+    places = np.array([(row.step, row.before) for row in everything], dtype=np.float64)
     places[:, 1] = without_outliers(places[:, 1])
-    scaled = _scaled(places)
-    units = np.array([row.units for row in (*rows, *pending)], dtype=np.float64)
-    everything = np.column_stack([scaled[:-1], units])
-    points = everything[: len(rows)]
-    targets, center, spread = standardised(gains)
-    used = best_window(points, targets, LEAST_WINDOW)
-    if used < len(rows):
-        points = points[:used]
-        targets, center, spread = standardised(gains[:used])
-    kernel = fitted(points, targets)
-    posterior = Posterior(kernel, points, targets, everything[len(rows) :])
-    width, fixed = len(own), scaled[-1]
-    weight = kappa(used)
-    starts = np.concatenate([[own], rng.random((restarts - 1, width))])
+    points = np.column_stack([_scaled(places), np.array([row.units for row in everything])])
+    used = best_window(points[: len(rows)], standardised(gains)[0], LEAST_WINDOW)
+    targets, center, spread = standardised(gains[:used])
+    kernel = fitted(points[:used], targets)
+    posterior = Posterior(kernel, points[:used], targets, points[len(rows) : -1])
+    width, fixed, weight = len(own), points[-1, :2], kappa(used)
+    starts = np.concatenate([[own], rng.random((restarts - 1, width))]).ravel()
 
     def placed(free: Matrix) -> Matrix:
-        x = free.reshape(restarts, width)
-        return np.column_stack([np.tile(fixed, (restarts, 1)), x])
+        return np.column_stack([np.tile(fixed, (restarts, 1)), free.reshape(restarts, width)])
 
     def loss(free: Matrix) -> tuple[float, Matrix]:
         value, gradient = posterior.upper_bound(placed(free), weight)
         return -float(value.sum()), -gradient[:, 1:].ravel()
 
     # All starts climb together: their sum is highest where each is, and the matrices are read once for all.
-    found = minimize(
-        loss,
-        starts.ravel(),
-        jac=True,
-        method="L-BFGS-B",
-        bounds=[(0, 1)] * starts.size,
-        options={"maxiter": STEPS},
-    )
-    ends = placed(np.clip(found.x, 0, 1))
-    both = np.concatenate([ends, placed(starts.ravel())])
-    order = np.argsort(-posterior.upper_bound(both, weight)[0], kind="stable")
-    return _Search(
-        candidates=[tuple(map(float, both[i, 2:])) for i in order],
-        posterior=posterior,
-        fixed=(float(fixed[0]), float(fixed[1])),
-        used=used,
-        center=center,
-        spread=spread,
-        kappa=weight,
-        epsilon=kernel.epsilon,
-    )
+    bounds = [(0, 1)] * starts.size
+    found = minimize(loss, starts, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": STEPS})
+    ends = np.concatenate([placed(np.clip(found.x, 0, 1)), placed(starts)])
+    mean, deviation = posterior.predict(ends)
+    for place in np.argsort(-(mean + weight * deviation), kind="stable"):
+        told: JsonObject = {
+            "rule": "pb2",
+            "rows": used,
+            "pending": len(pending),
+            "kappa": weight,
+            "mean": center + spread * float(mean[place]),
+            "std": spread * float(deviation[place]),
+            "epsilon": kernel.epsilon,
+        }
+        yield ends[place, 2:].tolist(), told
 
 
 def without_outliers(values: Matrix) -> Matrix:
