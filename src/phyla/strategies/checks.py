@@ -12,11 +12,7 @@ MOST_STEPS = 2**53
 
 
 def check_integers(plugin: object, **least: int) -> None:
-    """Refuse settings that are no integers, too small, or larger than any study could use.
-
-    Args:
-        plugin: the strategy or rule; its settings are its attributes.
-        least: the least value of each setting, by its name.
+    """Refuse settings of a plug-in that are no integers of at least so much, or larger than any study could use.
 
     Raises:
         ConfigurationError: names the plug-in, the setting and the value.
@@ -39,11 +35,7 @@ def check_integer(plugin: str, name: str, value: object, least: int) -> None:
 
 
 def check_share(plugin: object, **intervals: str) -> None:
-    """Refuse settings that are no numbers in an interval.
-
-    Args:
-        plugin: the strategy or rule; its settings are its attributes.
-        intervals: by name of the setting, as in "(0, 1]", where 0 is refused and 1 allowed.
+    """Refuse settings of a plug-in that are no numbers in an interval, such as "(0, 1]": above 0, at most 1.
 
     Raises:
         ConfigurationError: names the plug-in, the setting and the value.
@@ -59,6 +51,18 @@ def check_share(plugin: object, **intervals: str) -> None:
             or (value == high and interval[-1] == ")")
         ):
             raise ConfigurationError(f"{type(plugin).__name__}({name}={value!r}): must be a number in {interval}")
+
+
+def check_choice(plugin: object, name: str, *choices: object) -> None:
+    """Refuse a setting of a plug-in that is none of the choices.
+
+    Raises:
+        ConfigurationError: names the plug-in, the setting, the value and the choices.
+    """
+    value = getattr(plugin, name)
+    if value not in choices:
+        known = ", ".join(map(repr, choices[:-1]))
+        raise ConfigurationError(f"{type(plugin).__name__}({name}={value!r}): choose {known} or {choices[-1]!r}")
 
 
 def check_steps(plugin: Any) -> None:

@@ -39,13 +39,8 @@ def front_ranks(vectors: Vectors) -> npt.NDArray[np.intp]:
 
 def _distinct(vectors: Vectors) -> tuple[Vectors, npt.NDArray[np.intp], npt.NDArray[np.intp]]:
     """Return the distinct vectors in ascending order, where each is first, and which one each vector is."""
-    order = np.lexsort(vectors.T[::-1])
-    ascending = vectors[order]
-    new = np.ones(len(vectors), dtype=np.bool_)
-    new[1:] = (ascending[1:] != ascending[:-1]).any(axis=1)
-    place = np.empty(len(vectors), dtype=np.intp)
-    place[order] = np.cumsum(new) - 1
-    return ascending[new], order[new], place
+    distinct, first, place = np.unique(vectors, axis=0, return_index=True, return_inverse=True)
+    return distinct, first, place.reshape(-1)
 
 
 def _two(ordered: Vectors) -> npt.NDArray[np.intp]:

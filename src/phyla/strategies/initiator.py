@@ -6,16 +6,16 @@ from typing import final
 
 from phyla.errors import ConfigurationError
 from phyla.records import JsonObject, Member, Scored
-from phyla.strategies.checks import check_integers, check_rules, check_steps
+from phyla.strategies.checks import check_choice, check_integers, check_rules, check_steps
 from phyla.strategies.exploit import facts
 from phyla.strategies.explore import Explore
 from phyla.strategies.explore.perturb import PERTURB
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
 from phyla.strategies.starts import (
+    COPIES,
     Copy,
     awaits_score,
     before,
-    check_copy,
     explored,
     sampled,
     scored_trial,
@@ -69,10 +69,9 @@ class InitiatorPBT(Strategy):
     def __post_init__(self) -> None:
         check_integers(self, population_size=1, steps_per_trial=1)
         check_steps(self)
-        check_copy("InitiatorPBT", self.copy)
+        check_choice(self, "copy", *COPIES)
+        check_choice(self, "generations", 1, 2)
         check_rules(self, "propose", "explore", optional=True)
-        if self.generations not in (1, 2):
-            raise ConfigurationError(f"InitiatorPBT(generations={self.generations!r}): choose 1 or 2")
         if isinstance(self.fitness, FromSuite) and not self.gate:
             raise ConfigurationError(
                 "InitiatorPBT(gate=False, fitness=FromSuite(...)): a trial can initiate only when it has its "

@@ -5,13 +5,13 @@ from typing import final
 
 from phyla.errors import ConfigurationError
 from phyla.records import JsonObject, Member, Scored
-from phyla.strategies.checks import check_integers, check_rules, check_share, check_steps
+from phyla.strategies.checks import check_choice, check_integers, check_rules, check_share, check_steps
 from phyla.strategies.exploit import Exploit, Exploited, keep
 from phyla.strategies.exploit.truncation import Truncation
 from phyla.strategies.explore import Explore
 from phyla.strategies.explore.perturb import PERTURB
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
-from phyla.strategies.starts import Copy, check_copy, explored, proceed, sampled, steps_to_line
+from phyla.strategies.starts import COPIES, Copy, explored, proceed, sampled, steps_to_line
 from phyla.strategies.strategy import Context, Decision, History, Measure, Population, Start, Strategy
 
 DRAWS = 5
@@ -76,7 +76,7 @@ class PBT(Strategy):
                     f"nobody would ever exploit or explore; lower {name} or raise total_steps, or use RandomSearch"
                 )
         check_share(self, quorum="[0, 1]")
-        check_copy("PBT", self.copy)
+        check_choice(self, "copy", *COPIES)
         check_rules(self, "choose", "exploit", optional=True)
         check_rules(self, "propose", "explore", optional=True)
 

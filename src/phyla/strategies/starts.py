@@ -1,9 +1,9 @@
 """Building blocks of strategies: where a trial starts, with which hyperparameters, and when a member ends."""
 
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, get_args
 
-from phyla.errors import ConfigurationError, SpaceError
+from phyla.errors import SpaceError
 from phyla.records import Json, JsonObject, Member, Scored, TrialRecord, TrialState
 from phyla.space import Space
 from phyla.strategies.explore import Explore
@@ -15,15 +15,11 @@ BROKEN_AT_MOST = 3
 Copy: TypeAlias = Literal["both", "weights", "hyperparameters"]
 """What a member takes over from another."""
 
+COPIES: Final = get_args(Copy)
+
 
 def steps_to_line(start: int, steps_per_trial: int | None, total_steps: int) -> int:
-    """Return how many steps a trial trains that starts at a progress, so that it ends at the next grid line.
-
-    Args:
-        start: progress at the start.
-        steps_per_trial: distance of the grid lines; None for a single trial.
-        total_steps: where training ends.
-    """
+    """Return how many steps lead from a progress to the next grid line; with None, to the end of training."""
     left = max(1, total_steps - start)
     return left if steps_per_trial is None else min(steps_per_trial - start % steps_per_trial, left)
 
@@ -72,15 +68,7 @@ def explored(
 ) -> Start:
     """Take over a donor's state, or keep one's own, and explore from there up to the next grid line.
 
-    Args:
-        member: the member that decides; it has completed a trial.
-        donor: whose state to take over; None for its own.
-        copy: what is taken over.
-        explore: how the hyperparameters change; None copies them.
-        population: those it is compared with.
-        context: space, objective, randomness, history.
-        line: `steps_per_trial` and `total_steps`.
-        compared: what the reason tells about who was compared.
+    `line` is `steps_per_trial` and `total_steps`; `compared` is what the reason tells about who was compared.
     """
     head = member.head
     assert head is not None
@@ -103,16 +91,6 @@ def explored(
         reason=reason,
         exploited=True,
     )
-
-
-def check_copy(strategy: str, copy: object) -> None:
-    """Refuse a `copy` that is not one of the three choices.
-
-    Raises:
-        ConfigurationError: names the strategy and the value.
-    """
-    if copy not in ("both", "weights", "hyperparameters"):
-        raise ConfigurationError(f"{strategy}(copy={copy!r}): choose 'both', 'weights' or 'hyperparameters'")
 
 
 def check_params(space: Space, params: Mapping[str, object], where: str, advice: str) -> None:

@@ -293,12 +293,11 @@ def check_strategy(strategy: Any) -> None:
             f"strategy={strategy!r} is not a strategy: it has no {' and no '.join(missing)}. Use PBT(...), "
             "RandomSearch(...) or another one; your own derives from phyla.strategies.Strategy"
         )
-    for part in _parts(strategy):
-        for name, value in _settings(part):
-            if isinstance(value, type) and is_dataclass(value):
-                raise ConfigurationError(
-                    f"{type(part).__name__}({name}=...) has {value.__name__}: {_how_to_make(value)}"
-                )
+    for owner, name, value in _settings(strategy):
+        if isinstance(value, type) and is_dataclass(value):
+            raise ConfigurationError(
+                f"{type(owner).__name__}({name}=...) has {value.__name__}: {_how_to_make(value)}"
+            )
     if not callable(strategy.fitness) and not isinstance(strategy.fitness, FromSuite):
         raise ConfigurationError(
             f"{type(strategy).__name__}(fitness={strategy.fitness!r}): this is no rule; give one, such as Last(), "
@@ -320,25 +319,18 @@ def check_space(plugin: object, space: Space) -> None:
         SpaceError: the space does not allow what the settings say; the message names plug-in, place and values.
         ConfigurationError: the settings make no sense with this space.
     """
-    for part in _parts(plugin):
+    for part in (plugin, *(value for _, _, value in _settings(plugin))):
         check = getattr(part, "check_space", None)
         if check is not None:
             check(space)
 
 
-def _parts(value: object) -> Iterator[object]:
-    """Iterate over a plug-in and those in its settings, outer ones first."""
-    if is_dataclass(value) and not isinstance(value, type):
-        yield value
-        for _, setting in _settings(value):
-            yield from _parts(setting)
-
-
-def _settings(part: Any) -> Iterator[tuple[str, object]]:
-    """Iterate over the settings of a plug-in by name; over each item of those that are lists."""
-    for field in fields(part):
-        for value in items_of(getattr(part, field.name)):
-            yield field.name, value
+def _settings(plugin: object) -> Iterator[tuple[object, str, object]]:
+    """Iterate over the settings of a plug-in and of those in its settings: whose, its name, and each item."""
+    for field in fields(plugin) if is_dataclass(plugin) and not isinstance(plugin, type) else ():
+        for value in items_of(getattr(plugin, field.name)):
+            yield plugin, field.name, value
+            yield from _settings(value)
 
 
 def _how_to_make(kind: type) -> str:
