@@ -53,7 +53,7 @@ def main() -> None:
         taken = []
         for repetition in range(repetitions + 1):
             begin = time.perf_counter()
-            explored = PB2().propose(source, listed, context(repetition, space=SPACE))
+            explored = PB2().propose(source, listed, context(repetition, space=SPACE, history=listed))
             taken.append((time.perf_counter() - begin) * 1e3)
             assert explored is not None
             assert "kappa" in str(explored.facts), explored.facts

@@ -35,7 +35,7 @@ def context(
         objective=objective or Maximize("Q"),
         rng=np.random.default_rng(rng),
         now=1_000_000.0,
-        history=history or Listed(),
+        history=Listed() if history is None else history,
     )
 
 
