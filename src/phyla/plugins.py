@@ -13,7 +13,8 @@ A plug-in is a frozen dataclass named under one of these entry point groups:
 |                     |                                 | `exploit-pipeline`                            |
 | `phyla.explore`     | `phyla.strategies.Explore`      | `perturb`, `resample`, `crossover`, `pb2`,    |
 |                     |                                 | `explore-with`, `explore-pipeline`            |
-| `phyla.fitness`     | `phyla.strategies.FitnessRule`  | `last`, `mean-of-last`, `best-of-last`        |
+| `phyla.fitness`     | `phyla.strategies.FitnessRule`  | `last`, `mean-of-last`, `best-of-last`,       |
+|                     |                                 | `from-suite`                                  |
 | `phyla.stopping`    | `phyla.strategies.StoppingRule` | `median-stopping`, `divergence`, `stop-with`  |
 | `phyla.objectives`  | `phyla.records.Objective`       | `maximize`, `minimize`, `weighted-sum`,       |
 |                     |                                 | `pareto`, `constrained`                       |
@@ -57,7 +58,7 @@ GROUPS = (
 STUDY_MODULE = "__phyla_study__"
 """Name under which a worker runs the study file again; further files get it with a digest of their path."""
 
-OWN_SETTINGS = ("phyla.evaluation.", "phyla.strategies.", "phyla.records.")
+OWN_SETTINGS = ("phyla.evaluation.", "phyla.records.")
 """Packages of pure dataclasses that `decode` makes although they are not registered, such as `Suite`."""
 
 _READING = "__phyla_reading__"

@@ -29,7 +29,6 @@ from phyla.strategies import (
     Backtrack,
     Divergence,
     ExploreWith,
-    FromSuite,
     MeanOfLast,
     StoppingRule,
     Truncation,
@@ -287,7 +286,7 @@ def test_settings_that_need_other_metrics_of_training() -> None:
     at = work(old)
     process = at.process(old)
     config: Any = config_of(rules(pbt()))
-    fitness = {"plugin": f"{FromSuite.__module__}:FromSuite", "suite": "held", "metric": None}
+    fitness = {"plugin": "phyla.fitness/from-suite", "suite": "held", "metric": None}
     config = {**config, "strategy": {**config["strategy"], "fitness": fitness}}
     at.change(old, config)
     rest = process.claim("w")[1]
