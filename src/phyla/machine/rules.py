@@ -103,12 +103,12 @@ class Rules:
     def keeping(self) -> Keeping:
         """What decides which checkpoints are kept."""
         fitness, strategy = self.suite_fitness, self.strategy
-        alone = strategy.quorum >= 1 or strategy.population_size == 1
+        apart = strategy.quorum < 1 and strategy.population_size > 1
         return Keeping(
             population_size=strategy.population_size,
             generations=strategy.keeps_generations,
             elites=strategy.keeps_best,
-            lead=1 if alone else 2,
+            lead=2 if apart else 1,
             keep_best=self.keep_best,
             keep_front=self.keep_front,
             keep_every_steps=self.keep_every_steps,
