@@ -106,16 +106,7 @@ class InitiatorPBT(Strategy):
             compared = {**compared, "opponent": {**facts(opponent), "generation": generation - back}}
             if opponent.order is not None and opponent.order > (-math.inf if head.order is None else head.order):
                 donor, compared = opponent, {**compared, "donor": facts(opponent)}
-        return explored(
-            member,
-            donor,
-            self.copy,
-            self.explore,
-            population,
-            context,
-            line=(self.steps_per_trial, self.total_steps),
-            compared=compared,
-        )
+        return explored(self, member, donor, population, context, compared)
 
     def _opponent(self, member: Member, population: Population, context: Context) -> tuple[Scored, int] | None:
         """Draw a finite trial of another member, and how many generations back it is; None if there is none."""

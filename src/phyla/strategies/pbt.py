@@ -12,7 +12,7 @@ from phyla.strategies.explore import Explore
 from phyla.strategies.explore.perturb import PERTURB
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
 from phyla.strategies.starts import COPIES, Copy, explored, proceed, sampled, steps_to_line
-from phyla.strategies.strategy import Context, Decision, History, Measure, Population, Start, Strategy
+from phyla.strategies.strategy import Context, Decision, History, Measure, Population, Strategy
 
 DRAWS = 5
 """How often an exploit rule is asked whose choice may not donate."""
@@ -102,7 +102,7 @@ class PBT(Strategy):
         compared: JsonObject = {"why": "not ready"}
         if self._ready(member):
             if self.exploit is None:
-                return self._explored(member, None, population, context, {"rule": "none"})
+                return explored(self, member, None, population, context, {"rule": "none"})
             choice = self._chosen(self.exploit, member, population, context)
             donor, compared = choice.donor, choice.reason
             if donor is not None and donor.trial != member.head.trial:
@@ -113,21 +113,15 @@ class PBT(Strategy):
                         subject=donor,
                         reason={"decision": "measure", "compared": compared},
                     )
-                return self._explored(member, donor, population, context, compared)
+                return explored(self, member, donor, population, context, compared)
         if member.broken_trial is not None:
             why: JsonObject = {"why": "the same work broke or was stopped before"}
-            return self._explored(member, None, population, context, why)
+            return explored(self, member, None, population, context, why)
         return proceed(member, self._steps(member, member.head.age), compared=compared)
 
     def _steps(self, member: Member, age: int) -> int:
         """Return how many steps bring weights of an age to the member's next grid line."""
         return steps_to_line(max(member.progress, age), self.steps_per_trial, self.total_steps)
-
-    def _explored(
-        self, member: Member, donor: Scored | None, population: Population, context: Context, compared: JsonObject
-    ) -> Start:
-        line = (self.steps_per_trial, self.total_steps)
-        return explored(member, donor, self.copy, self.explore, population, context, line=line, compared=compared)
 
     def _chosen(self, exploit: Exploit, member: Member, population: Population, context: Context) -> Exploited:
         """Ask the exploit rule, again if it chose one that may not donate."""

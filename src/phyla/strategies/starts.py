@@ -1,12 +1,11 @@
 """Building blocks of strategies: where a trial starts, with which hyperparameters, and when a member ends."""
 
 from collections.abc import Mapping
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from phyla.errors import SpaceError
 from phyla.records import Json, JsonObject, Member, Scored, TrialRecord, TrialState
 from phyla.space import Space
-from phyla.strategies.explore import Explore
 from phyla.strategies.strategy import Context, History, Population, Start, Stop
 
 BROKEN_AT_MOST = 3
@@ -56,25 +55,22 @@ def proceed(member: Member, steps: int, **reason: Json) -> Start:
 
 
 def explored(
+    strategy: Any,
     member: Member,
     donor: Scored | None,
-    copy: Copy,
-    explore: Explore | None,
     population: Population,
     context: Context,
-    *,
-    line: tuple[int, int],
     compared: JsonObject,
 ) -> Start:
     """Take over a donor's state, or keep one's own, and explore from there up to the next grid line.
 
-    `line` is `steps_per_trial` and `total_steps`; `compared` is what the reason tells about who was compared.
+    The strategy has `copy`, `explore`, `steps_per_trial` and `total_steps`; `compared` goes into the reason.
     """
-    head = member.head
+    head, copy = member.head, strategy.copy
     assert head is not None
     weights = head if donor is None or copy == "hyperparameters" else donor
     source = head if donor is None or copy == "weights" else donor
-    found = explore.propose(source, population, context) if explore else None
+    found = strategy.explore.propose(source, population, context) if strategy.explore else None
     reason: JsonObject = {
         "decision": "exploit" if donor else "explore",
         **({"copied": copy} if donor else {}),
@@ -87,7 +83,7 @@ def explored(
         weights=weights,
         params=found.params if found else source.params,
         params_from=source.trial,
-        steps=steps_to_line(max(member.progress, weights.age), *line),
+        steps=steps_to_line(max(member.progress, weights.age), strategy.steps_per_trial, strategy.total_steps),
         reason=reason,
         exploited=True,
     )
