@@ -19,12 +19,12 @@ from typing import Any
 from machine import facts
 from phyla.controller import Controller
 from phyla.machine import Claimed, Completion, Rules
-from phyla.population import PBT, Perturb, Truncation
 from phyla.records import Checkpoint, Maximize, Scored
 from phyla.space import Float, Space
 from phyla.store import Store, open_store
 from phyla.store.sql.codec import encode
 from phyla.store.sql.rows import scored_json
+from phyla.strategies import PBT, Perturb, Truncation
 
 STEPS = 10
 WARM_UP = 100

@@ -17,7 +17,8 @@ import numpy as np
 
 from control_plane import STEPS, add_scores, quantile, rules, timed
 from machine import facts
-from phyla.population import (
+from phyla.store import open_store
+from phyla.strategies import (
     ASHA,
     PBT,
     Backtrack,
@@ -32,7 +33,6 @@ from phyla.population import (
     WinnerTakesAll,
     decision_rng,
 )
-from phyla.store import open_store
 
 LIMIT_MS = 2.0
 

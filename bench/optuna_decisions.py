@@ -23,9 +23,9 @@ from control_plane import STEPS
 from decisions import prepare
 from machine import facts
 from phyla.integrations.optuna_search import SAMPLERS
-from phyla.population import Context, Start, decision_rng
 from phyla.records import MemberState
 from phyla.store import open_store
+from phyla.strategies import Context, Start, decision_rng
 
 SPACE = phyla.Space(rate=phyla.Float(1e-5, 1.0, log=True), momentum=phyla.Float(0.0, 1.0))
 OBJECTIVE = phyla.Maximize("score")

@@ -19,15 +19,6 @@ from control_plane import STEPS, quantile
 from machine import facts
 from phyla.controller import Controller
 from phyla.machine import Completion, InsertCheckpoint, InsertTrial, Rules, UpdateMember
-from phyla.population import (
-    PBT,
-    Context,
-    ParetoTournament,
-    ParetoTruncation,
-    crowding,
-    front_ranks,
-    thinned,
-)
 from phyla.records import (
     Checkpoint,
     Criteria,
@@ -41,6 +32,15 @@ from phyla.records import (
 )
 from phyla.space import Float, Space
 from phyla.store import open_store
+from phyla.strategies import (
+    PBT,
+    Context,
+    ParetoTournament,
+    ParetoTruncation,
+    crowding,
+    front_ranks,
+    thinned,
+)
 
 NO_HISTORY: Any = None
 

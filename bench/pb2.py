@@ -20,8 +20,8 @@ from machine import facts
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from phyla.population import PB2
 from phyla.space import Float, Space
+from phyla.strategies import PB2
 from populations import Listed, context
 
 NAMES = ("lr", "momentum", "decay", "dropout")
@@ -53,7 +53,7 @@ def main() -> None:
         taken = []
         for repetition in range(repetitions + 1):
             begin = time.perf_counter()
-            explored = PB2().propose(source, listed, context(repetition, space=SPACE))
+            explored = PB2().propose(source, listed, context(repetition, space=SPACE, history=listed))
             taken.append((time.perf_counter() - begin) * 1e3)
             assert explored is not None
             assert "kappa" in str(explored.facts), explored.facts

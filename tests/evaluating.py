@@ -24,7 +24,6 @@ from phyla.machine import (
     ParentGone,
     Rules,
 )
-from phyla.population import PBT, FromSuite, Perturb, Truncation
 from phyla.records import (
     CheckpointState,
     EvalEvent,
@@ -41,6 +40,7 @@ from phyla.records import (
 )
 from phyla.space import Float, Space
 from phyla.store import EvalReader, EvalTransaction, Store
+from phyla.strategies import PBT, FromSuite, Perturb, Truncation
 from storing import LEASE_S, STEPS, VirtualClock, completion, everything, plain
 
 WORKERS = ("host:1:1", "host:2:1")

@@ -14,10 +14,10 @@ from typing import Any
 
 from phyla.controller import Controller
 from phyla.machine import Completion, Ended, Rules
-from phyla.population import PBT, BinaryTournament, InitiatorPBT, Strategy
 from phyla.records import Checkpoint, Maximize, TrialRecord
 from phyla.space import Choice, Float, Int, Space
 from phyla.store import Store, open_store
+from phyla.strategies import PBT, BinaryTournament, InitiatorPBT, Strategy
 
 SIZES: dict[str, Any] = {"population_size": 4, "steps_per_trial": 5, "total_steps": 25}
 STRATEGIES: dict[str, Strategy] = {

@@ -5,7 +5,6 @@ from typing import overload
 
 import numpy as np
 
-from phyla.population import Context, History
 from phyla.records import (
     Goal,
     JsonObject,
@@ -18,6 +17,7 @@ from phyla.records import (
     TrialState,
 )
 from phyla.space import Float, Space
+from phyla.strategies import Context, History
 
 ANY_SPACE = Space(lr=Float(0.1, 1.0))
 
@@ -35,7 +35,7 @@ def context(
         objective=objective or Maximize("Q"),
         rng=np.random.default_rng(rng),
         now=1_000_000.0,
-        history=history or Listed(),
+        history=Listed() if history is None else history,
     )
 
 

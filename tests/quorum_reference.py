@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from phyla.controller import Controller
 from phyla.machine import Claimed, Completion, Ended, Rules
-from phyla.population import PBT, Perturb, Truncation
 from phyla.records import Checkpoint, Maximize
 from phyla.space import Float, Space
 from phyla.store import MemoryStore
+from phyla.strategies import PBT, Perturb, Truncation
 
 TOTAL, PER = 200, 4
 

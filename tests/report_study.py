@@ -10,7 +10,6 @@ import numpy as np
 
 from phyla import machine
 from phyla.controller import Controller
-from phyla.population import PBT, Perturb, Truncation
 from phyla.records import (
     Attempt,
     AttemptState,
@@ -27,6 +26,7 @@ from phyla.records import (
 from phyla.report import StudyData
 from phyla.space import Choice, Float, Int, Ordinal, Space
 from phyla.store import MemoryStore
+from phyla.strategies import PBT, Perturb, Truncation
 
 START = 1_767_600_000.0
 

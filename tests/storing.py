@@ -12,7 +12,23 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from phyla.controller import Controller
 from phyla.errors import PhylaError
 from phyla.machine import Claimed, Completion, Failure, Imported, Rules, SetConfig
-from phyla.population import (
+from phyla.records import (
+    Checkpoint,
+    CheckpointState,
+    Constrained,
+    JsonObject,
+    Maximize,
+    Member,
+    MemberState,
+    Minimize,
+    Objective,
+    Pareto,
+    Report,
+    StudyState,
+)
+from phyla.space import Float, Space
+from phyla.store import Reader, Store, pages
+from phyla.strategies import (
     PBT,
     Backtrack,
     Context,
@@ -33,22 +49,6 @@ from phyla.population import (
     Wait,
     ranked,
 )
-from phyla.records import (
-    Checkpoint,
-    CheckpointState,
-    Constrained,
-    JsonObject,
-    Maximize,
-    Member,
-    MemberState,
-    Minimize,
-    Objective,
-    Pareto,
-    Report,
-    StudyState,
-)
-from phyla.space import Float, Space
-from phyla.store import Reader, Store, pages
 
 WORKERS = ("host:1:1", "host:2:1", "host:3:1")
 LEASE_S = 10.0

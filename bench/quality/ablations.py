@@ -18,7 +18,7 @@ from summaries import table, write
 
 import phyla
 from phyla.lineage import Schedule
-from phyla.population import Strategy
+from phyla.strategies import Strategy
 
 SIZES, INTERVALS = (4, 8, 16, 32), (10, 25, 50, 100, 200, 500)
 REPLAYS = 3

@@ -28,8 +28,8 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).res
 
 import phyla
 from phyla import plugins
-from phyla.population import StoppingRule, Strategy
 from phyla.records import Objective, TrialRecord
+from phyla.strategies import StoppingRule, Strategy
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "quality"
 POINTS = 60

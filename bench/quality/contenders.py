@@ -13,7 +13,7 @@ from typing import Any
 from comparing import Budget, Outcome
 
 import phyla
-from phyla.population import Strategy
+from phyla.strategies import Strategy
 
 Make = Callable[[Budget], Strategy]
 BASELINE = "PBT, truncation"

@@ -19,7 +19,7 @@ from contenders import asha, pbt
 from summaries import table, write
 
 import phyla
-from phyla.population import StoppingRule, Strategy
+from phyla.strategies import StoppingRule, Strategy
 
 WORSE_THAN_CHANCE = 2.5
 """Ten classes, all as likely: 2.3 nats."""

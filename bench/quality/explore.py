@@ -23,9 +23,9 @@ import numpy as np
 
 from machine import facts
 from phyla.machine import Rules
-from phyla.population import PB2, PBT, Explore, Perturb, Truncation
 from phyla.records import Maximize, TrialRecord
 from phyla.space import Float, Space
+from phyla.strategies import PB2, PBT, Explore, Perturb, Truncation
 from simulation import Simulation
 
 TRIALS, WORKERS = 40, 2

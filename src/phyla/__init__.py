@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     )
     from phyla.integrations.optuna_search import Optuna
     from phyla.lineage import Schedule
-    from phyla.population import (
+    from phyla.report import StudyComparison
+    from phyla.strategies import (
         ASHA,
         PB2,
         PBT,
@@ -61,7 +62,6 @@ if TYPE_CHECKING:
         TTest,
         WinnerTakesAll,
     )
-    from phyla.report import StudyComparison
     from phyla.study import (
         Evaluations,
         Results,
@@ -225,7 +225,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'phyla' has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(_LATER.get(name, "phyla.population")), name)
+    return getattr(importlib.import_module(_LATER.get(name, "phyla.strategies")), name)
 
 
 def __dir__() -> list[str]:

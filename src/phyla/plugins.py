@@ -4,17 +4,18 @@ A plug-in is a frozen dataclass named under one of these entry point groups:
 
 | group               | contract                        | built in                                      |
 |---------------------|---------------------------------|-----------------------------------------------|
-| `phyla.strategies`  | `phyla.population.Strategy`     | `pbt`, `initiator-pbt`, `random-search`,      |
+| `phyla.strategies`  | `phyla.strategies.Strategy`     | `pbt`, `initiator-pbt`, `random-search`,      |
 |                     |                                 | `grid-search`, `single-worker-explore`,       |
 |                     |                                 | `fixed-schedule`, `asha`, `optuna`, `replay`  |
-| `phyla.exploit`     | `phyla.population.Exploit`      | `truncation`, `t-test`, `binary-tournament`,  |
+| `phyla.exploit`     | `phyla.strategies.Exploit`      | `truncation`, `t-test`, `binary-tournament`,  |
 |                     |                                 | `winner-takes-all`, `backtrack`,              |
 |                     |                                 | `pareto-truncation`, `pareto-tournament`,     |
 |                     |                                 | `exploit-pipeline`                            |
-| `phyla.explore`     | `phyla.population.Explore`      | `perturb`, `resample`, `crossover`, `pb2`,    |
+| `phyla.explore`     | `phyla.strategies.Explore`      | `perturb`, `resample`, `crossover`, `pb2`,    |
 |                     |                                 | `explore-with`, `explore-pipeline`            |
-| `phyla.fitness`     | `phyla.population.FitnessRule`  | `last`, `mean-of-last`, `best-of-last`        |
-| `phyla.stopping`    | `phyla.population.StoppingRule` | `median-stopping`, `divergence`, `stop-with`  |
+| `phyla.fitness`     | `phyla.strategies.FitnessRule`  | `last`, `mean-of-last`, `best-of-last`,       |
+|                     |                                 | `from-suite`                                  |
+| `phyla.stopping`    | `phyla.strategies.StoppingRule` | `median-stopping`, `divergence`, `stop-with`  |
 | `phyla.objectives`  | `phyla.records.Objective`       | `maximize`, `minimize`, `weighted-sum`,       |
 |                     |                                 | `pareto`, `constrained`                       |
 | `phyla.aggregators` | `phyla.evaluation.Aggregator`   | `mean`, `weighted-mean`, `worst`, and others  |
@@ -57,7 +58,7 @@ GROUPS = (
 STUDY_MODULE = "__phyla_study__"
 """Name under which a worker runs the study file again; further files get it with a digest of their path."""
 
-OWN_SETTINGS = ("phyla.evaluation.", "phyla.population.", "phyla.records.")
+OWN_SETTINGS = ("phyla.evaluation.", "phyla.records.")
 """Packages of pure dataclasses that `decode` makes although they are not registered, such as `Suite`."""
 
 _READING = "__phyla_reading__"

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from phyla.machine import Rules
-from phyla.population import PBT, ExploreWith, Truncation
 from phyla.records import Maximize, TrialRecord
 from phyla.space import Float, Params, Space
+from phyla.strategies import PBT, ExploreWith, Truncation
 from simulation import Simulation
 
 SEEDS = 200

@@ -8,7 +8,9 @@ import pytest
 
 from phyla.lineage import Lineage
 from phyla.machine import Failure, Rules
-from phyla.population import (
+from phyla.records import Maximize, TrialRecord, TrialState
+from phyla.space import Float, Space
+from phyla.strategies import (
     PBT,
     Backtrack,
     BinaryTournament,
@@ -19,8 +21,6 @@ from phyla.population import (
     Truncation,
     WinnerTakesAll,
 )
-from phyla.records import Maximize, TrialRecord, TrialState
-from phyla.space import Float, Space
 from populations import Listed, context, source
 from simulation import Simulation
 

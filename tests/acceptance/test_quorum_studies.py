@@ -17,9 +17,9 @@ from phyla.controller import Controller
 from phyla.errors import ConfigurationError
 from phyla.evaluation import EvalTask, Suite
 from phyla.machine import Claimed, ClaimedEvaluation, Completion, Ended, Failure, Imported, Rules
-from phyla.population import PBT, Backtrack, FromSuite, Truncation
 from phyla.records import Maximize, StudyState, TrialRecord, TrialState, WorkKind
 from phyla.space import Float, Space
+from phyla.strategies import PBT, Backtrack, FromSuite, Truncation
 from quorum_reference import TOTAL, Outcome, by_age, mean, study
 from simulation import Simulation
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from phyla.machine import Rules
-from phyla.population import PBT, Perturb, RandomSearch, Strategy, Truncation
 from phyla.records import Maximize, TrialRecord
 from phyla.space import Float, Space
+from phyla.strategies import PBT, Perturb, RandomSearch, Strategy, Truncation
 from simulation import Simulation
 
 SEEDS = 200

@@ -17,12 +17,12 @@ from phyla import machine
 from phyla.controller import Controller, to_config
 from phyla.errors import ConfigurationError, StoreBusy, StoreUnavailable
 from phyla.machine import Claimed, Completion, Failure, Rules
-from phyla.population import ExploreWith
 from phyla.records import CheckpointState, MemberState, StudyState, TrialState
 from phyla.space import Params
 from phyla.store import open_store
 from phyla.store.sql import SqlStore, postgres
 from phyla.store.sql.postgres import PostgresBackend
+from phyla.strategies import ExploreWith
 from storing import STEPS, VirtualClock, completion, pbt, rules
 
 WAIT_S = 30

@@ -8,10 +8,10 @@ import pytest
 
 from phyla.integrations.optuna_search import Optuna
 from phyla.machine import Rules
-from phyla.population import ASHA, PB2, PBT, Backtrack, Strategy, Truncation
 from phyla.records import Maximize, StudyState, TrialRecord
 from phyla.space import Float, Int, Space
 from phyla.store import open_store
+from phyla.strategies import ASHA, PB2, PBT, Backtrack, Strategy, Truncation
 from simulation import Simulation
 
 STRATEGIES: dict[str, Strategy] = {

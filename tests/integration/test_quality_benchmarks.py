@@ -23,7 +23,7 @@ from summaries import table, write
 from tables import reading, rows
 
 import phyla
-from phyla.population import Strategy
+from phyla.strategies import Strategy
 
 PROBLEMS = ["fig2", "digits", "cartpole", "ring"]
 SMALL = Budget(members=2, steps_per_trial=5, total_steps=20, grid={"h0": [0.0, 1.0]})

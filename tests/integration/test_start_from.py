@@ -124,7 +124,7 @@ def test_every_strategy_starts_from_them(tmp_path: Path, strategy: Any, size: in
         assert row.kind is TrialKind.IMPORT or row.parent is not None, "nothing started fresh"
         if row.fitness is not None:
             assert row.fitness > 100.0
-        told = phyla.population.describe(row.reason)
+        told = phyla.strategies.describe(row.reason)
         assert ("fresh" in told, "from imported trial" in told) == (False, "imported" in row.reason)
     assert any("imported" in row.reason for row in results.trials())
     if isinstance(strategy, phyla.GridSearch):

@@ -14,7 +14,6 @@ from phyla import plugins
 from phyla.controller import to_config
 from phyla.errors import ConfigurationError
 from phyla.machine import Rules
-from phyla.population import PBT, BestOfLast, FromSuite, ParetoTruncation, RandomSearch, TTest
 from phyla.records import (
     Aim,
     Constrained,
@@ -29,6 +28,7 @@ from phyla.records import (
     WeightedSum,
 )
 from phyla.space import Float, Space
+from phyla.strategies import PBT, BestOfLast, FromSuite, ParetoTruncation, RandomSearch, TTest
 
 ANYTHING = st.floats(allow_nan=True, allow_infinity=True)
 TWO = Pareto(Maximize("accuracy"), Minimize("latency_ms"))

@@ -206,7 +206,7 @@ def members_table(progress: "Progress", members: "tuple[Member, ...] | list[Memb
     """Return a table of members: where they are, how good, with what, and why."""
     from phyla.cli.output import add_row, table
     from phyla.cli.words import NOTHING, fitness, infeasible, params
-    from phyla.population import describe
+    from phyla.strategies import describe
 
     made = table(
         "member",
@@ -340,7 +340,7 @@ def _summary(results: "Results", progress: "Progress") -> dict[str, Any]:
 
 
 def _member(progress: "Progress", member: "Member") -> dict[str, Any]:
-    from phyla.population import describe
+    from phyla.strategies import describe
 
     trial = progress.trials.get(member.index)
     return {

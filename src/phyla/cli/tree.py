@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, final
 
 from phyla.cli.words import counted, first_line, fitness, params
 from phyla.lineage import Lineage
-from phyla.population import describe
 from phyla.records import TrialRecord, TrialState
+from phyla.strategies import describe
 
 if TYPE_CHECKING:
     from rich.text import Text

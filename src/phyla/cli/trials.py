@@ -33,7 +33,7 @@ def trials(
     from phyla.cli.output import add_row, console, print_json, table
     from phyla.cli.words import NOTHING, first_line, fitness, infeasible, params, state_of
     from phyla.errors import UsageError
-    from phyla.population import describe
+    from phyla.strategies import describe
     from phyla.study import load_study
     from phyla.study.results import trial_row
 

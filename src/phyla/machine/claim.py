@@ -24,7 +24,6 @@ from phyla.machine.resize import explored, joining
 from phyla.machine.rules import Rules
 from phyla.machine.states import without_trial
 from phyla.machine.view import View
-from phyla.population import Context, Decision, Measure, Start, Wait, decision_rng, ranked, trial_seed
 from phyla.records import (
     Attempt,
     AttemptState,
@@ -38,6 +37,7 @@ from phyla.records import (
     TrialRecord,
     TrialState,
 )
+from phyla.strategies import Context, Decision, Measure, Start, Wait, decision_rng, ranked, trial_seed
 
 Step = tuple[ClaimAnswer | None, list[AnyCommand]]
 """An answer and commands; with no answer the caller applies the commands and asks again."""

@@ -23,7 +23,6 @@ from phyla.machine.states import judged_again, published, without_checkpoint
 from phyla.machine.stopping import judge
 from phyla.machine.unusable import set_unusable
 from phyla.machine.view import View
-from phyla.population import FromSuite
 from phyla.records import (
     AttemptState,
     Cause,
@@ -38,6 +37,7 @@ from phyla.records import (
     TrialState,
     json_number,
 )
+from phyla.strategies import FromSuite
 
 
 def complete(view: View, rules: Rules, done: Completion) -> tuple[Accepted | Stopped, list[AnyCommand]]:

@@ -13,9 +13,9 @@ class Keeping:
 
     Attributes:
         population_size: number of members.
-        generations: as `Keeps.generations`.
-        elites: as `Keeps.elites`.
-        lead: as `Keeps.lead`.
+        generations: as `Strategy.keeps_generations`.
+        elites: as `Strategy.keeps_best`.
+        lead: by how many generations members may be ahead of the slowest one, for the bound.
         keep_best: best checkpoints that are kept besides those in use.
         keep_front: with trade-offs, checkpoints of the front that are kept at most.
         keep_every_steps: milestones; None keeps none.

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from phyla.machine.rules import Rules
 from phyla.machine.states import best_of
-from phyla.population import Strategy
 from phyla.records import Member, MemberState
+from phyla.strategies import Strategy
 
 
 def needed(quorum: float, members: int) -> int:
@@ -58,7 +58,7 @@ def as_of(member: Member, line: int | None, strategy: Strategy) -> Member:
     best = member.best
     if best is not None and line is not None and strategy.line(best.progress) > line:
         best = None
-    if strategy.keeps.elites:
+    if strategy.keeps_best:
         best = best_of(best, reversed(known or judged[-1:]))
     return replace(member, states=tuple(known[:1] or judged[-1:]), best=best)
 

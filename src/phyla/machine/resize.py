@@ -15,8 +15,8 @@ from phyla.machine.commands import (
 from phyla.machine.quorum import as_of
 from phyla.machine.rules import Rules
 from phyla.machine.view import View
-from phyla.population import Context, Decision, Start, ranked
 from phyla.records import AttemptState, JsonObject, Member, MemberState, StudyState, TrialState
+from phyla.strategies import Context, Decision, Start, ranked
 
 
 def youngest(view: View) -> Member:

@@ -9,8 +9,8 @@ import numpy as np
 from phyla.machine.keeping import Keeping
 from phyla.machine.states import KEPT
 from phyla.machine.view import View
-from phyla.population import front_of, lowest_generation, thinned
 from phyla.records import Checkpoint, TrialRecord
+from phyla.strategies import front_of, lowest_generation, thinned
 
 ALL = 2**31 - 1
 """As many trials as there are."""

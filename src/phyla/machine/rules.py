@@ -7,10 +7,10 @@ from typing import final
 from phyla.errors import ConfigurationError
 from phyla.evaluation import Suite, suite_named
 from phyla.machine.keeping import Keeping
-from phyla.population import BestOfLast, FromSuite, StoppingRule, Strategy, check_rule, check_strategy
-from phyla.population.checks import MOST_SECONDS
 from phyla.records import Objective
 from phyla.space import Space
+from phyla.strategies import BestOfLast, FromSuite, StoppingRule, Strategy, check_rule, check_strategy
+from phyla.strategies.checks import MOST_SECONDS
 
 MOST = 2**31 - 1
 """Of attempts, and of checkpoints that are kept."""
@@ -102,12 +102,13 @@ class Rules:
     @property
     def keeping(self) -> Keeping:
         """What decides which checkpoints are kept."""
-        fitness, keeps = self.suite_fitness, self.strategy.keeps
+        fitness, strategy = self.suite_fitness, self.strategy
+        apart = strategy.quorum < 1 and strategy.population_size > 1
         return Keeping(
-            population_size=self.strategy.population_size,
-            generations=keeps.generations,
-            elites=keeps.elites,
-            lead=keeps.lead,
+            population_size=strategy.population_size,
+            generations=strategy.keeps_generations,
+            elites=strategy.keeps_best,
+            lead=2 if apart else 1,
             keep_best=self.keep_best,
             keep_front=self.keep_front,
             keep_every_steps=self.keep_every_steps,

@@ -21,7 +21,7 @@ def published(member: Member, state: Scored, rules: Rules) -> Member:
     """Return a member that publishes one more state; of those that it publishes no longer, the best is kept."""
     states = (state, *member.states)
     kept = states_kept(rules)
-    best = best_of(member.best, states[kept:][::-1]) if rules.strategy.keeps.elites else None
+    best = best_of(member.best, states[kept:][::-1]) if rules.strategy.keeps_best else None
     return replace(member, states=states[:kept], best=best)
 
 

@@ -19,7 +19,6 @@ from phyla.machine.commands import (
 from phyla.machine.events import Standing
 from phyla.machine.rules import Rules
 from phyla.machine.view import View
-from phyla.population import Reported
 from phyla.records import (
     AttemptState,
     JsonObject,
@@ -34,6 +33,7 @@ from phyla.records import (
     TrialState,
     direction,
 )
+from phyla.strategies import Reported
 
 NOTHING = Tally(count=0, mean=math.nan, best=math.nan, step=0)
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from phyla.machine.evaluation_view import EvalView
-from phyla.population import History
 from phyla.records import Attempt, Checkpoint, Member, Report, StudyRecord, TrialRecord
+from phyla.strategies import History
 
 
 class View(History, Protocol):

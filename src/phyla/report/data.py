@@ -7,8 +7,8 @@ from functools import cached_property
 from typing import TypeAlias, final
 
 from phyla.lineage import Lineage, Schedule
-from phyla.population import front_of
 from phyla.records import Attempt, Checkpoint, Goal, Member, StudyRecord, TrialRecord, TrialState
+from phyla.strategies import front_of
 
 CheckpointPaths: TypeAlias = Mapping[str, str] | Callable[[str], str | None]
 """Where checkpoints are, by name."""

@@ -6,7 +6,6 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from phyla.population import describe
 from phyla.records import Json, TrialRecord, TrialState
 from phyla.report.data import StudyData, finite_fitness
 from phyla.report.evaluation import EvaluationData
@@ -19,6 +18,7 @@ from phyla.report.timeline import timeline_figure
 from phyla.report.times import time_figure, time_spent
 from phyla.report.tree import lineage_figure
 from phyla.report.words import counted, duration, fate, moment, number, score, short
+from phyla.strategies import describe
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -5,8 +5,8 @@ import math
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from phyla.population import describe
 from phyla.records import Json, TrialRecord, TrialState
+from phyla.strategies import describe
 
 PARAMS_SHOWN = 12
 """Hyperparameters that fit into what appears under the pointer."""

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 from phyla.machine import ALL
-from phyla.population import front_of
 from phyla.records import (
     Aim,
     Attempt,
@@ -17,6 +16,7 @@ from phyla.records import (
     StudyState,
     TrialRecord,
 )
+from phyla.strategies import front_of
 from phyla.study.expecting import Plan
 
 if TYPE_CHECKING:

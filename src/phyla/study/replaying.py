@@ -14,7 +14,6 @@ from phyla.controller import from_config, known_to
 from phyla.errors import ConfigurationError, NotImportable, StudyChanged, StudyNotFound
 from phyla.lineage import Lineage
 from phyla.machine import Rules
-from phyla.population import FixedSchedule, Replay, Strategy
 from phyla.records import (
     Checkpoint,
     CheckpointState,
@@ -25,6 +24,7 @@ from phyla.records import (
     TrialRecord,
     TrialState,
 )
+from phyla.strategies import FixedSchedule, Replay, Strategy
 from phyla.study.opening import find_study
 from phyla.study.places import Places
 from phyla.study.results import Results

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from phyla.errors import StudyNotFound, UsageError
-from phyla.population import describe
 from phyla.records import (
     Aim,
     Attempt,
@@ -23,6 +22,7 @@ from phyla.records import (
     TrialRecord,
 )
 from phyla.space import Params
+from phyla.strategies import describe
 from phyla.study.findings import Finding, findings
 from phyla.study.opening import find_study, sqlite_file
 from phyla.study.places import Places, shown

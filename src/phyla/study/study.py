@@ -13,9 +13,9 @@ from phyla.arguments import suggest_arguments
 from phyla.errors import ConfigurationError
 from phyla.evaluation import check_aggregate, suite_named
 from phyla.machine import Rules
-from phyla.population import StoppingRule, Strategy, check_space
 from phyla.records import JsonObject, Objective, StartFrom
 from phyla.space import Space
+from phyla.strategies import StoppingRule, Strategy, check_space
 from phyla.study.opening import find_study
 from phyla.study.places import Places
 from phyla.study.reconciling import reconcile, stored_config

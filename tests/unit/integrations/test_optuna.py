@@ -17,13 +17,13 @@ import optuna
 import pytest
 
 from phyla.errors import ConfigurationError
-from phyla.integrations.optuna_search import SAMPLERS, Optuna, _Shown
+from phyla.integrations.optuna_search import SAMPLERS, Optuna, _frozen
 from phyla.integrations.optuna_space import distribution, read, writer
 from phyla.machine import Ended, Failure, Rules
-from phyla.population import Divergence
 from phyla.records import Maximize, Minimize, Objective, Report, StudyState, TrialRecord, TrialState
 from phyla.settings import child_environment
 from phyla.space import Choice, Float, Int, Ordinal, Parameter, Params, Space
+from phyla.strategies import Divergence
 from simulation import Simulation
 
 PLANE = Space(x=Float(-5.0, 5.0), y=Float(-5.0, 5.0))
@@ -126,10 +126,10 @@ def test_the_state_of_cma_es_that_is_computed_again_is_the_one_optuna_kept() -> 
     native = optuna.create_study(direction="maximize", sampler=optuna.samplers.CmaEsSampler(seed=1))
     native.optimize(objective, n_trials=40)
     shown = [
-        _Shown(trial.params, trial.value, {k: v for k, v in trial.system_attrs.items() if k == "cma:generation"})
+        _frozen(PLANE, trial.params, trial.value, {"cma:generation": trial.system_attrs.get("cma:generation")})
         for trial in native.trials
     ]
-    ours, theirs = newest(Optuna(1, 1, "cma-es")._informed(shown, [], PLANE, 7)), newest(native)
+    ours, theirs = newest(Optuna(1, 1, "cma-es")._informed(shown, PLANE, 7)), newest(native)
     assert ours.generation == theirs.generation >= 5
     assert ours.mean == pytest.approx(theirs.mean)
     assert ours._sigma == pytest.approx(theirs._sigma)

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from phyla import plugins
 from phyla.integrations.optuna_search import Optuna
 from phyla.machine import Ended, Failure, Rules
-from phyla.population import (
+from phyla.records import Constrained, Maximize, Minimize, Pareto, StudyState, TrialRecord, TrialState
+from phyla.space import Float, Int, Params, Space
+from phyla.strategies import (
     ASHA,
     PB2,
     PBT,
@@ -38,8 +40,6 @@ from phyla.population import (
     TTest,
     WinnerTakesAll,
 )
-from phyla.records import Constrained, Maximize, Minimize, Pareto, StudyState, TrialRecord, TrialState
-from phyla.space import Float, Int, Params, Space
 from simulation import Simulation
 
 FITNESSES: dict[str, Callable[[TrialRecord], float]] = {

@@ -12,17 +12,6 @@ from phyla.controller import Controller, differences, to_config
 from phyla.errors import StudyChanged
 from phyla.machine import Claimed, Completion, Ended, Outdated, Rules
 from phyla.plugins import reference_here
-from phyla.population import (
-    ASHA,
-    PBT,
-    Backtrack,
-    Divergence,
-    ExploreWith,
-    FromSuite,
-    MeanOfLast,
-    StoppingRule,
-    Truncation,
-)
 from phyla.records import (
     Checkpoint,
     JsonObject,
@@ -34,6 +23,16 @@ from phyla.records import (
 )
 from phyla.space import Float, Params, Space
 from phyla.store import MemoryStore, Store
+from phyla.strategies import (
+    ASHA,
+    PBT,
+    Backtrack,
+    Divergence,
+    ExploreWith,
+    MeanOfLast,
+    StoppingRule,
+    Truncation,
+)
 from simulation import VirtualClock
 
 STEPS = 5
@@ -287,7 +286,7 @@ def test_settings_that_need_other_metrics_of_training() -> None:
     at = work(old)
     process = at.process(old)
     config: Any = config_of(rules(pbt()))
-    fitness = {"plugin": f"{FromSuite.__module__}:FromSuite", "suite": "held", "metric": None}
+    fitness = {"plugin": "phyla.fitness/from-suite", "suite": "held", "metric": None}
     config = {**config, "strategy": {**config["strategy"], "fitness": fitness}}
     at.change(old, config)
     rest = process.claim("w")[1]

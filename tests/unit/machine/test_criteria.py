@@ -10,7 +10,6 @@ import pytest
 from evaluation_simulation import EvaluatedStudy, nothing
 from phyla.evaluation import EvalTask, Suite
 from phyla.machine import Rules, UpdateMember
-from phyla.population import PBT, Exploit, FromSuite, ParetoTournament, ParetoTruncation, Truncation, front_of
 from phyla.records import (
     Constrained,
     Maximize,
@@ -24,6 +23,7 @@ from phyla.records import (
     WeightedSum,
 )
 from phyla.space import Float, Space
+from phyla.strategies import PBT, Exploit, FromSuite, ParetoTournament, ParetoTruncation, Truncation, front_of
 from simulation import Simulation
 
 LIMITED = Constrained(Maximize("accuracy"), subject_to=["latency_ms <= 20"])

@@ -10,7 +10,18 @@ import pytest
 from phyla.errors import LeaseLost, StoreBusy
 from phyla.integrations.optuna_search import Optuna
 from phyla.machine import Claimed, Completion, Ended, Failure, Rules
-from phyla.population import (
+from phyla.records import (
+    CheckpointState,
+    Maximize,
+    Member,
+    MemberState,
+    StudyState,
+    TrialKind,
+    TrialRecord,
+    TrialState,
+)
+from phyla.space import Float, Space
+from phyla.strategies import (
     ASHA,
     PBT,
     Context,
@@ -26,17 +37,6 @@ from phyla.population import (
     Wait,
     lowest_generation,
 )
-from phyla.records import (
-    CheckpointState,
-    Maximize,
-    Member,
-    MemberState,
-    StudyState,
-    TrialKind,
-    TrialRecord,
-    TrialState,
-)
-from phyla.space import Float, Space
 from simulation import Simulation
 
 SPACE = Space(lr=Float(0.1, 1.0))

@@ -12,7 +12,6 @@ from phyla.errors import ConfigurationError
 from phyla.evaluation import EvalTask, Policy, Suite
 from phyla.integrations.optuna_search import Optuna
 from phyla.machine import Claimed, ClaimedEvaluation, Ended, Rules, bound, cancel_group, gone, retention
-from phyla.population import ASHA, PBT, Backtrack, Exploit, FromSuite, Perturb, Strategy, Truncation
 from phyla.records import (
     GroupState,
     Maximize,
@@ -23,6 +22,7 @@ from phyla.records import (
     WorkKind,
 )
 from phyla.space import Float, Space
+from phyla.strategies import ASHA, PBT, Backtrack, Exploit, FromSuite, Perturb, Strategy, Truncation
 
 BOTH = frozenset({WorkKind.TRAIN, WorkKind.EVALUATE})
 TRAIN = frozenset({WorkKind.TRAIN})

@@ -6,9 +6,9 @@ import pytest
 
 from phyla.errors import LeaseLost, UsageError
 from phyla.machine import Claimed, Failure, Rules, SetCheckpointState, UpdateMember
-from phyla.population import PBT, Perturb, Truncation
 from phyla.records import CheckpointState, Maximize
 from phyla.space import Float, Space
+from phyla.strategies import PBT, Perturb, Truncation
 from simulation import Simulation
 
 

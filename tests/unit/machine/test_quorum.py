@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from phyla.machine import Claimed, Ended, Failure, Rules
 from phyla.machine.quorum import needed, peers
 from phyla.machine.states import published
-from phyla.population import PBT, Backtrack, Truncation, ranked_best
 from phyla.records import Maximize, Member, MemberState, Scored, StudyState, TrialRecord
 from phyla.space import Float, Space
+from phyla.strategies import PBT, Backtrack, Truncation, ranked_best
 from simulation import Simulation
 
 STEPS = 10

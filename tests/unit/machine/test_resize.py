@@ -13,7 +13,6 @@ import phyla
 from phyla.controller import Controller
 from phyla.errors import ConfigurationError, LeaseLost
 from phyla.machine import Claimed, Ended, Failure, Rules
-from phyla.population import Strategy, ranked
 from phyla.records import (
     AttemptState,
     Maximize,
@@ -24,6 +23,7 @@ from phyla.records import (
     TrialState,
 )
 from phyla.space import Float, Space
+from phyla.strategies import Strategy, ranked
 from simulation import Simulation
 
 STEPS, TRIALS = 5, 8
@@ -189,7 +189,7 @@ def test_new_members_stand_where_the_others_are_and_explore(which: int) -> None:
         if which < 5:
             assert (first.parent, first.jump_from) == (member.head.trial, None)
             assert first.params != member.head.params
-            assert phyla.population.describe(first.reason).startswith(f"joined from member {member.head.member}")
+            assert phyla.strategies.describe(first.reason).startswith(f"joined from member {member.head.member}")
 
 
 def test_fresh_ones_start_from_nothing() -> None:

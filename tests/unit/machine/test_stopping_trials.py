@@ -12,23 +12,6 @@ from phyla.controller import from_config, to_config
 from phyla.errors import ConfigurationError, LeaseLost
 from phyla.integrations.optuna_search import Optuna
 from phyla.machine import Accepted, Claimed, Completion, Ended, Failure, Rules, Standing, Stopped
-from phyla.population import (
-    ASHA,
-    PBT,
-    Backtrack,
-    Divergence,
-    FixedSchedule,
-    GridSearch,
-    InitiatorPBT,
-    MedianStopping,
-    Others,
-    RandomSearch,
-    Reported,
-    SingleWorkerExplore,
-    StoppingRule,
-    StopWith,
-    Truncation,
-)
 from phyla.records import (
     AttemptState,
     Constrained,
@@ -45,6 +28,23 @@ from phyla.records import (
     WeightedSum,
 )
 from phyla.space import Float, Space
+from phyla.strategies import (
+    ASHA,
+    PBT,
+    Backtrack,
+    Divergence,
+    FixedSchedule,
+    GridSearch,
+    InitiatorPBT,
+    MedianStopping,
+    Others,
+    RandomSearch,
+    Reported,
+    SingleWorkerExplore,
+    StoppingRule,
+    StopWith,
+    Truncation,
+)
 from simulation import Simulation
 
 SPACE = Space(lr=Float(0.1, 1.0))

@@ -5,7 +5,10 @@ import pytest
 
 from phyla.evaluation import EvalTask, Policy, Suite
 from phyla.machine import Rules
-from phyla.population import (
+from phyla.records import Maximize
+from phyla.simulation import Crew, Durations, Hazards, LearningCurve, Simulator
+from phyla.space import Float, Space
+from phyla.strategies import (
     PBT,
     Backtrack,
     BinaryTournament,
@@ -18,9 +21,6 @@ from phyla.population import (
     TTest,
     WinnerTakesAll,
 )
-from phyla.records import Maximize
-from phyla.simulation import Crew, Durations, Hazards, LearningCurve, Simulator
-from phyla.space import Float, Space
 
 STEPS = 10
 SPACE = Space(rate=Float(1e-3, 1.0, log=True), momentum=Float(0.0, 1.0))

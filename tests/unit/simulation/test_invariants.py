@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from phyla.machine import Retention, Rules
-from phyla.population import PBT
 from phyla.records import Checkpoint, Maximize, TrialRecord, TrialState
 from phyla.simulation import MachineDefect
 from phyla.simulation.invariants import Invariants
 from phyla.space import Float, Space
 from phyla.store import MemoryStore
+from phyla.strategies import PBT
 
 RULES = Rules(
     space=Space(x=Float(0.0, 1.0)),

@@ -9,7 +9,10 @@ import pytest
 from phyla.errors import ConfigurationError
 from phyla.evaluation import EvalTask, Policy, Suite
 from phyla.machine import Rules
-from phyla.population import (
+from phyla.records import JsonObject, Maximize, Minimize, StudyState, WorkKind
+from phyla.simulation import Crew, Durations, Fitness, Hazards, LearningCurve, SimulatedRun, Simulator
+from phyla.space import Choice, Float, Int, Space
+from phyla.strategies import (
     PBT,
     Backtrack,
     FromSuite,
@@ -19,9 +22,6 @@ from phyla.population import (
     Truncation,
     TTest,
 )
-from phyla.records import JsonObject, Maximize, Minimize, StudyState, WorkKind
-from phyla.simulation import Crew, Durations, Fitness, Hazards, LearningCurve, SimulatedRun, Simulator
-from phyla.space import Choice, Float, Int, Space
 
 SPACE = Space(rate=Float(1e-3, 1.0, log=True), width=Int(1, 9), kind=Choice(["a", "b"]))
 TRAIN, EVALUATE = frozenset({WorkKind.TRAIN}), frozenset({WorkKind.EVALUATE})

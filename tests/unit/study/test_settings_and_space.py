@@ -12,8 +12,8 @@ import pytest
 import phyla
 from phyla.cli import main
 from phyla.errors import ConfigurationError, SpaceError
-from phyla.population import Explored, ExplorePipeline, Strategy
 from phyla.space import Params
+from phyla.strategies import Explored, ExplorePipeline, Strategy
 
 PERTURB: Any = phyla.Perturb
 """The class, which is no rule."""

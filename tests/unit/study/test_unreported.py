@@ -10,8 +10,8 @@ import pytest
 
 import phyla
 from phyla.errors import StoreError
-from phyla.population import StoppingRule
 from phyla.store.memory import MemoryStore
+from phyla.strategies import StoppingRule
 
 MISSPELT = phyla.Divergence(metric="train/los", above=100)
 

@@ -1,0 +1,117 @@
+"""Decisions about a population: strategies, exploit, explore and stopping rules, fitness. Pure.
+
+`exploit`, `explore` and `stopping` hold the rules, one file each beside the contract; strategies are here.
+"""
+
+from dataclasses import is_dataclass
+
+from phyla.arguments import suggest_arguments
+from phyla.strategies.asha import ASHA
+from phyla.strategies.describe import describe
+from phyla.strategies.exploit import Exploit, Exploited, ExploitPipeline
+from phyla.strategies.exploit.backtrack import Backtrack
+from phyla.strategies.exploit.pareto import ParetoTournament, ParetoTruncation
+from phyla.strategies.exploit.tournament import BinaryTournament, TTest
+from phyla.strategies.exploit.truncation import Truncation, WinnerTakesAll
+from phyla.strategies.explore import Explore, Explored, ExplorePipeline, ExploreWith
+from phyla.strategies.explore.crossover import Crossover
+from phyla.strategies.explore.pb2 import PB2
+from phyla.strategies.explore.perturb import Perturb, Resample
+from phyla.strategies.fitness import BestOfLast, FitnessRule, FromSuite, Last, MeanOfLast
+from phyla.strategies.fronts import crowding, dominates, front_of, front_ranks, thinned
+from phyla.strategies.initiator import InitiatorPBT
+from phyla.strategies.pbt import PBT
+from phyla.strategies.replay import FixedSchedule, Replay
+from phyla.strategies.search import GridSearch, RandomSearch
+from phyla.strategies.single_worker import SingleWorkerExplore
+from phyla.strategies.starts import fresh, proceed, sampled, steps_to_line
+from phyla.strategies.stopping import Others, Reported, StoppingRule, StopWith, check_rule
+from phyla.strategies.stopping.divergence import Divergence
+from phyla.strategies.stopping.median import MedianStopping
+from phyla.strategies.strategy import (
+    Context,
+    Decision,
+    History,
+    Measure,
+    Population,
+    Start,
+    Stop,
+    Strategy,
+    Wait,
+    check_space,
+    check_strategy,
+    decision_rng,
+    lowest_generation,
+    ranked,
+    ranked_best,
+    trial_seed,
+)
+
+__all__ = [
+    "ASHA",
+    "PB2",
+    "PBT",
+    "Backtrack",
+    "BestOfLast",
+    "BinaryTournament",
+    "Context",
+    "Crossover",
+    "Decision",
+    "Divergence",
+    "Exploit",
+    "ExploitPipeline",
+    "Exploited",
+    "Explore",
+    "ExplorePipeline",
+    "ExploreWith",
+    "Explored",
+    "FitnessRule",
+    "FixedSchedule",
+    "FromSuite",
+    "GridSearch",
+    "History",
+    "InitiatorPBT",
+    "Last",
+    "MeanOfLast",
+    "Measure",
+    "MedianStopping",
+    "Others",
+    "ParetoTournament",
+    "ParetoTruncation",
+    "Perturb",
+    "Population",
+    "RandomSearch",
+    "Replay",
+    "Reported",
+    "Resample",
+    "SingleWorkerExplore",
+    "Start",
+    "Stop",
+    "StopWith",
+    "StoppingRule",
+    "Strategy",
+    "TTest",
+    "Truncation",
+    "Wait",
+    "WinnerTakesAll",
+    "check_rule",
+    "check_space",
+    "check_strategy",
+    "crowding",
+    "decision_rng",
+    "describe",
+    "dominates",
+    "fresh",
+    "front_of",
+    "front_ranks",
+    "lowest_generation",
+    "proceed",
+    "ranked",
+    "ranked_best",
+    "sampled",
+    "steps_to_line",
+    "thinned",
+    "trial_seed",
+]
+
+suggest_arguments(*(globals()[name] for name in __all__ if is_dataclass(globals()[name])))

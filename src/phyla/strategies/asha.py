@@ -1,0 +1,131 @@
+"""Asynchronous successive halving (Li et al. 2018, arXiv 1810.05934)."""
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+from phyla.errors import ConfigurationError
+from phyla.records import JsonObject, Member
+from phyla.strategies.checks import check_integers, check_share
+from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
+from phyla.strategies.starts import awaits_score, given_up, proceed, sampled
+from phyla.strategies.strategy import Context, Decision, History, Population, Stop, Strategy, Wait
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ASHA(Strategy):
+    """Many members start, few go on: those that are among the best so far at each rung.
+
+    Rungs lie at `min_steps`, `min_steps * reduction_factor`, and so on, the last at `total_steps`; one trial leads
+    from one to the next. A member is promoted when it is among the best `1 / reduction_factor`, rounded down, of
+    those that have completed its rung, as soon as it is. Else it waits for others to complete the rung, and is
+    stopped when that can no longer help it. nan and infinite scores are stopped at once, but count as
+    completed. Of equal scores the one promoted earlier goes first, then the lower index.
+
+    Nobody waits for a whole rung. So a member may be promoted that turns out not to be among the best, and at
+    least `members // reduction_factor ** k` members complete rung k (fewer only if fewer have a finite score).
+
+    Members that have not started go before promotions. The paper's order is the other one, for it draws
+    configurations without end; here their number is given, and the more of them are known, the fewer are
+    promoted by mistake. The price is that the first member to complete the last rung does so late.
+
+    Source: Li et al. 2020, A system for massively parallel hyperparameter tuning, arXiv 1810.05934, algorithm 2.
+    With `quorum=1.0`: Jamieson and Talwalkar 2016, arXiv 1502.07943 (successive halving).
+
+    Args:
+        members: number of members, each with hyperparameters of its own.
+        total_steps: steps that a member spends that reaches the last rung.
+        min_steps: steps to the first rung.
+        reduction_factor: of so many members at a rung one is promoted, at least 2.
+        fitness: how the reports of one trial become its fitness, or the suite that gives it (`FromSuite`),
+            which needs `quorum=1.0`.
+        quorum: at 1.0 a rung is complete before anyone is promoted. Whole studies are then the same with any
+            number of workers, but workers may be idle.
+
+    Raises:
+        ConfigurationError: a number is out of range, or a suite gives the fitness of an asynchronous study.
+    """
+
+    members: int
+    total_steps: int
+    min_steps: int
+    reduction_factor: int = 3
+    fitness: FitnessRule | FromSuite = LAST
+    quorum: float = 0.0
+    exclusive = True
+    member_steps = None
+
+    def __post_init__(self) -> None:
+        check_integers(self, members=1, total_steps=1, min_steps=1, reduction_factor=2)
+        if self.min_steps > self.total_steps:
+            raise ConfigurationError(
+                f"ASHA(total_steps={self.total_steps}, min_steps={self.min_steps}): the first rung may not lie "
+                "beyond the last; lower min_steps or raise total_steps"
+            )
+        check_share(self, quorum="[0, 1]")
+        if isinstance(self.fitness, FromSuite) and self.quorum < 1:
+            raise ConfigurationError(
+                "ASHA(fitness=FromSuite(...)): a member can be ranked only when its suite is evaluated; use "
+                "quorum=1.0"
+            )
+
+    @property
+    def rungs(self) -> tuple[int, ...]:
+        """Steps that a member has spent at each rung, ascending."""
+        steps, rungs = self.min_steps, []
+        while steps < self.total_steps:
+            rungs.append(steps)
+            steps *= self.reduction_factor
+        return (*rungs, self.total_steps)
+
+    @property
+    def population_size(self) -> int:
+        """Number of members."""
+        return self.members
+
+    def line(self, progress: int) -> int:
+        """Return how many rungs a member has completed."""
+        return sum(rung <= progress for rung in self.rungs)
+
+    def finished(self, member: Member) -> bool:
+        """Return whether the member has completed the last rung, or, of rungs that changed, has all its steps."""
+        return member.generation >= len(self.rungs) or member.progress >= self.total_steps
+
+    def decide(self, member: Member, population: Population, context: Context) -> Decision:
+        """Start, promote, wait or stop."""
+        steps = max(1, self.rungs[member.generation] - member.progress)
+        if member.head is None:
+            return sampled(member, steps, context)
+        if member.broken_trial is not None:
+            # It was promoted before; what broke is tried again.
+            return given_up(member) or proceed(member, steps)
+        if awaits_score(member):
+            return Wait(reason={"why": "its evaluation"})
+        rung, order = member.generation - 1, member.head.order
+        if order is None or not math.isfinite(order):
+            return Stop(reason={"why": "its score is no finite number"})
+        rank, count = _place(member, order, population, context.history)
+        place: JsonObject = {"rule": "asha", "rung": rung, "rank": rank + 1, "of": count}
+        if rank < count // self.reduction_factor:
+            return proceed(member, steps, decision="promote", compared=place)
+        # Members of lower rungs were asked before this one, so whoever may still come is being trained.
+        coming = any(trial.generation <= rung for trial in context.history.unfinished())
+        if not coming or rank >= self.members // self.reduction_factor:
+            return Stop(reason={**place, "why": f"it can no longer be among the best of rung {rung}"})
+        return Wait(reason={**place, "why": f"others at rung {rung}"})
+
+
+def _place(member: Member, order: float, population: Population, history: History) -> tuple[int, int]:
+    """Return how many of those that completed the member's rung go before it, and how many completed it."""
+    rung = member.generation - 1
+    results = history.results(rung)
+    better = sum(trial.order is not None and trial.order > order for trial in results)
+    equal = {trial.member for trial in results if trial.order == order} - {member.index}
+    if not equal:
+        return better, len(results)
+    # Those that were stopped at this rung are not among those that a member is compared with.
+    promoted = {trial.member for trial in history.results(rung + 1)}
+    promoted |= {trial.member for trial in history.unfinished() if trial.generation > rung}
+    promoted |= {other.index for other in population if other.broken_trial is not None}
+    return better + sum(other in promoted or other < member.index for other in equal), len(results)

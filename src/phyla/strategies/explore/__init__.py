@@ -1,0 +1,122 @@
+"""Explore rules: new hyperparameters derived from the ones taken over. One file a rule.
+
+A new rule is a frozen dataclass with `propose`; `perturb.py` is an example. `ExploreWith` takes a
+function instead.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias, final
+
+import numpy as np
+
+from phyla.errors import ConfigurationError, SpaceError
+from phyla.records import JsonObject, Scored
+from phyla.space import Params
+from phyla.strategies.checks import check_rules
+from phyla.strategies.strategy import Context, Population
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explored:
+    """New hyperparameters.
+
+    Attributes:
+        params: flat, valid in the space.
+        changes: parameter name to `{"from", "to", "by"}`, for the ones that changed.
+        facts: what else the reason should tell.
+    """
+
+    params: JsonObject
+    changes: Mapping[str, JsonObject] = field(default_factory=dict)
+    facts: JsonObject = field(default_factory=dict)
+
+
+class Explore(Protocol):
+    """Derives hyperparameters from others."""
+
+    def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
+        """Return new hyperparameters, or None to leave it to the next rule of a pipeline.
+
+        Args:
+            source: the trial whose hyperparameters are taken over; the child may start from other weights.
+            population: the others.
+            context: space, objective, randomness.
+        """
+        ...
+
+
+def changes_of(old: JsonObject, new: JsonObject, by: str) -> dict[str, JsonObject]:
+    """Return what changed between hyperparameters, as `Explored.changes` has it."""
+    return {
+        name: {"from": old.get(name), "to": new.get(name), "by": by}
+        for name in {**old, **new}
+        if old.get(name) != new.get(name)
+    }
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ExplorePipeline:
+    """Explore rules in sequence; the first that does not decline wins (Orion's pipeline).
+
+    Raises:
+        ConfigurationError: no rule is given.
+    """
+
+    rules: Sequence[Explore]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rules", tuple(self.rules))
+        if not self.rules:
+            raise ConfigurationError("ExplorePipeline([]): give at least one rule, or explore=None")
+        check_rules(self, "propose", "rules")
+
+    def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
+        """Ask each rule in turn."""
+        for rule in self.rules:
+            explored = rule.propose(source, population, context)
+            if explored is not None:
+                return explored
+        return None
+
+
+ExploreFunction: TypeAlias = Callable[[Params, np.random.Generator], Mapping[str, Any] | None]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ExploreWith:
+    """Hyperparameters are what a function makes of the ones taken over.
+
+    Args:
+        function: called as `function(params, rng)`; returns all hyperparameters, flat or nested and valid in the
+            space, or None to leave it to the next rule of a pipeline. All its randomness has to come from
+            `rng`. For worker processes it has to be a function of a file, no lambda.
+
+    Raises:
+        ConfigurationError: it is no function.
+    """
+
+    function: ExploreFunction
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise ConfigurationError(f"ExploreWith({self.function!r}): give a function of (params, rng)")
+
+    def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
+        """Ask the function.
+
+        Raises:
+            SpaceError: the space does not allow what it returned.
+        """
+        name = getattr(self.function, "__name__", repr(self.function))
+        made = self.function(Params(source.params), context.rng)
+        if made is None:
+            return None
+        try:
+            new = context.space.validate(made)
+        except SpaceError as error:
+            raise SpaceError(f"ExploreWith({name}) returned what the space does not allow: {error}") from error
+        return Explored(params=new, changes=changes_of(source.params, new, name))

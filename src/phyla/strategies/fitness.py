@@ -1,0 +1,106 @@
+"""Where the fitness of a trial comes from: from its reports, or from a suite."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, final
+
+from phyla.records import Goal, Maximize
+from phyla.strategies.checks import check_integers
+
+
+class FitnessRule(Protocol):
+    """Turns the reported values of one metric of the objective within one trial into one value."""
+
+    def __call__(self, values: Sequence[float], objective: Goal) -> float:
+        """Return the value; `values` are in the order of the reports, at least one."""
+        ...
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Last:
+    """The last report of the trial."""
+
+    def __call__(self, values: Sequence[float], objective: Goal) -> float:
+        """Return the last value."""
+        return values[-1]
+
+
+LAST: Final = Last()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class MeanOfLast:
+    """The mean of the last k reports of the trial; nan if one of them is nan.
+
+    Raises:
+        ConfigurationError: k is below 1.
+    """
+
+    k: int
+
+    def __post_init__(self) -> None:
+        check_integers(self, k=1)
+
+    def __call__(self, values: Sequence[float], objective: Goal) -> float:
+        """Return the mean."""
+        tail = values[-self.k :]
+        return math.fsum(tail) / len(tail) if all(map(math.isfinite, tail)) else math.nan
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BestOfLast:
+    """The best of the last k reports: the maximum under `Maximize`, the minimum under `Minimize`.
+
+    Values that are not finite are passed over; nan if none is finite. Only for objectives of one metric: the
+    best of each would belong to different weights.
+
+    Raises:
+        ConfigurationError: k is below 1.
+    """
+
+    k: int
+
+    def __post_init__(self) -> None:
+        check_integers(self, k=1)
+
+    def __call__(self, values: Sequence[float], objective: Goal) -> float:
+        """Return the best value."""
+        finite = [value for value in values[-self.k :] if math.isfinite(value)]
+        best = max if isinstance(objective, Maximize) else min
+        return best(finite, default=math.nan)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FromSuite:
+    """The fitness of a trial is an aggregate of a suite, evaluated on the checkpoint that it left.
+
+    Members keep training while evaluation lags behind; an exploit takes over the checkpoint that was
+    evaluated, with the hyperparameters of the trial that wrote it.
+
+    Args:
+        suite: name of one of the study's suites.
+        metric: name of the aggregate; the study's objective says whether more is better. None takes the aggregates
+            that the objective names, one or several.
+        max_lag: checkpoints of one member that may wait for their evaluation while it trains on; with more,
+            the member waits.
+        remeasure: how many more times, each with other seeds, a donor's checkpoint is evaluated before it is
+            copied; its fitness is then the mean.
+        max_partial: groups in a row that end partial before the study stops with an error.
+
+    Raises:
+        ConfigurationError: a number is out of range.
+    """
+
+    suite: str
+    metric: str | None = None
+    max_lag: int = 2
+    remeasure: int = 0
+    max_partial: int = 5
+
+    def __post_init__(self) -> None:
+        check_integers(self, max_lag=0, remeasure=0, max_partial=1)

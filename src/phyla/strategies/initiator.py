@@ -1,0 +1,132 @@
+"""Initiator based evolution (Li et al. 2019, arXiv 1902.01894)."""
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+from phyla.errors import ConfigurationError
+from phyla.records import JsonObject, Member, Scored
+from phyla.strategies.checks import check_choice, check_integers, check_rules, check_steps
+from phyla.strategies.exploit import facts
+from phyla.strategies.explore import Explore
+from phyla.strategies.explore.perturb import PERTURB
+from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
+from phyla.strategies.starts import (
+    COPIES,
+    Copy,
+    awaits_score,
+    before,
+    explored,
+    sampled,
+    scored_trial,
+    steps_to_line,
+)
+from phyla.strategies.strategy import Context, Decision, Population, Strategy, Wait, lowest_generation
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitiatorPBT(Strategy):
+    """Every completed trial initiates one binary tournament; the winner's mutated copy is trained next.
+
+    The opponent is drawn uniformly from the other members' trials of the initiator's generation and of the one
+    before; it has to be strictly better to win. So every trial has a child of its own or makes room for
+    another's, exactly once, which keeps small populations going. The child of either is mutated. A child that
+    breaks is replaced by another tournament of the same initiator.
+
+    With the gate, reproduction starts once the initiator's generation is complete: the budget mode of the
+    paper, for populations larger than the number of workers. Whole studies are then the same with any number
+    of workers. Without it, members may be one generation ahead of the others, so that few workers wait; who is
+    an opponent then depends on who has finished.
+
+    Source: Li et al. 2019, A generalized framework for population based training, arXiv 1902.01894, sections 3
+    and 4 (initiator based evolution, budget mode, mutation).
+
+    Args:
+        population_size: number of members, which is the number of trials of a generation.
+        steps_per_trial: training steps of one trial.
+        total_steps: steps each member spends in all; the last trial may be shorter.
+        generations: how many generations opponents are drawn from: 1, only the initiator's, or 2.
+        gate: whether a generation reproduces only when it is complete.
+        explore: how the winner's hyperparameters mutate; None copies them unchanged.
+        fitness: how the reports of one trial become its fitness, or the suite that gives it (`FromSuite`),
+            which needs the gate.
+        copy: what the loser of a tournament takes over: weights and hyperparameters, or only one of them.
+
+    Raises:
+        ConfigurationError: a number is out of range, or a suite gives the fitness and there is no gate.
+    """
+
+    population_size: int
+    steps_per_trial: int
+    total_steps: int
+    generations: int = 2
+    gate: bool = True
+    explore: Explore | None = PERTURB
+    fitness: FitnessRule | FromSuite = LAST
+    copy: Copy = "both"
+
+    def __post_init__(self) -> None:
+        check_integers(self, population_size=1, steps_per_trial=1)
+        check_steps(self)
+        check_choice(self, "copy", *COPIES)
+        check_choice(self, "generations", 1, 2)
+        check_rules(self, "propose", "explore", optional=True)
+        if isinstance(self.fitness, FromSuite) and not self.gate:
+            raise ConfigurationError(
+                "InitiatorPBT(gate=False, fitness=FromSuite(...)): a trial can initiate only when it has its "
+                "score; use gate=True"
+            )
+
+    @property
+    def quorum(self) -> float:
+        """With the gate, a generation is complete before any of it reproduces."""
+        return 1.0 if self.gate else 0.0
+
+    @property
+    def keeps_generations(self) -> int:
+        """Trials that are opponents, or may be."""
+        return self.generations
+
+    def decide(self, member: Member, population: Population, context: Context) -> Decision:
+        """Start fresh, or let the member's last trial initiate its tournament."""
+        if member.head is None:
+            return sampled(member, steps_to_line(member.progress, self.steps_per_trial, self.total_steps), context)
+        lowest = lowest_generation(population)
+        if not self.gate and lowest is not None and lowest < member.generation - 1:
+            return Wait(reason={"why": "the generation before"})
+        if awaits_score(member):
+            return Wait(reason={"why": "its evaluation"})
+        head, generation = member.head, member.generation - 1
+        compared: JsonObject = {"rule": "initiator", "generation": generation, "own": facts(head)}
+        donor = None
+        met = self._opponent(member, population, context)
+        if met is not None:
+            opponent, back = met
+            compared = {**compared, "opponent": {**facts(opponent), "generation": generation - back}}
+            if opponent.order is not None and opponent.order > (-math.inf if head.order is None else head.order):
+                donor, compared = opponent, {**compared, "donor": facts(opponent)}
+        return explored(self, member, donor, population, context, compared)
+
+    def _opponent(self, member: Member, population: Population, context: Context) -> tuple[Scored, int] | None:
+        """Draw a finite trial of another member, and how many generations back it is; None if there is none."""
+        others = [other for other in population if other.index != member.index]
+        for drawn in context.rng.permutation(self.generations * len(others)):
+            back, place = divmod(int(drawn), len(others))
+            scored = _of_generation(others[place], context, member.generation - 1 - back)
+            if scored is not None and scored.can_donate and scored.age < self.total_steps:
+                return scored, back
+        return None
+
+
+def _of_generation(member: Member, context: Context, generation: int) -> Scored | None:
+    """Return what a member had completed at a generation; None if it has not come as far."""
+    if member.head is None or member.generation <= generation or generation < 0:
+        return None
+    trial = context.history.trial(member.head.trial)
+    while trial.generation > generation:
+        earlier = before(trial, context.history)
+        if earlier is None:
+            return None
+        trial = earlier
+    return scored_trial(trial) if trial.generation == generation else None

@@ -1,0 +1,164 @@
+"""Population based training (Jaderberg et al. 2017, arXiv 1711.09846, algorithm 1)."""
+
+from dataclasses import dataclass
+from typing import final
+
+from phyla.errors import ConfigurationError
+from phyla.records import JsonObject, Member, Scored
+from phyla.strategies.checks import check_choice, check_integers, check_rules, check_share, check_steps
+from phyla.strategies.exploit import Exploit, Exploited, keep
+from phyla.strategies.exploit.truncation import Truncation
+from phyla.strategies.explore import Explore
+from phyla.strategies.explore.perturb import PERTURB
+from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
+from phyla.strategies.starts import COPIES, Copy, explored, proceed, sampled, steps_to_line
+from phyla.strategies.strategy import Context, Decision, History, Measure, Population, Strategy
+
+DRAWS = 5
+"""How often an exploit rule is asked whose choice may not donate."""
+
+_TRUNCATION = Truncation()
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PBT(Strategy):
+    """Train a population; from time to time bad members take over good ones and explore from there.
+
+    Args:
+        population_size: number of members; may be larger than the number of workers.
+        steps_per_trial: training steps between two decisions about a member.
+        total_steps: steps each member spends in all; the last trial may be shorter.
+        exploit: who abandons its state for whose; None never does, and then hyperparameters are explored at
+            every ready interval.
+        explore: how hyperparameters change after an exploit; None copies them unchanged.
+        fitness: how the reports of one trial become its fitness, or the suite that gives it (`FromSuite`).
+        ready_interval: steps a member must train after it took over a state, or explored, before it may do so
+            again; the default is `steps_per_trial`.
+        burn_in: no exploit before a member has trained this many steps.
+        quorum: share of the population, from 0 to 1, that must have come as far as a member before it may decide.
+            It is then compared with those only, each as it was when it had come as far. So a member is never
+            compared with longer trained ones, and weights are never older than `total_steps`. At 1.0 everybody
+            waits for the slowest member, and a study is the same with any number of workers. At 0 nobody waits,
+            and newest scores are compared, as in the paper: with fewer workers than members, or with members that
+            differ in speed, that selects for age. Below 1.0 one straggler never stops a population.
+        copy: what exploit takes over: weights and hyperparameters, or only one of them.
+        min_scores: how many scores a line of training must have to donate: a member that took over weights must
+            have scored this often since, and one that started fresh, this often at all. So one lucky score does
+            not spread. A choice that may not donate is drawn again, at most 5 times.
+
+    Raises:
+        ConfigurationError: a number is out of range, or nobody would ever exploit.
+    """
+
+    population_size: int
+    steps_per_trial: int
+    total_steps: int
+    exploit: Exploit | None = _TRUNCATION
+    explore: Explore | None = PERTURB
+    fitness: FitnessRule | FromSuite = LAST
+    ready_interval: int | None = None
+    burn_in: int = 0
+    quorum: float = 0.8
+    copy: Copy = "both"
+    min_scores: int = 1
+
+    def __post_init__(self) -> None:
+        check_integers(self, population_size=1, steps_per_trial=1, burn_in=0, min_scores=1)
+        check_steps(self)
+        if self.ready_interval is not None:
+            check_integers(self, ready_interval=1)
+        for name in ("ready_interval", "burn_in"):
+            steps = getattr(self, name)
+            if steps is not None and steps >= self.total_steps:
+                raise ConfigurationError(
+                    f"PBT({name}={steps}, total_steps={self.total_steps}): every member ends before that, so "
+                    f"nobody would ever exploit or explore; lower {name} or raise total_steps, or use RandomSearch"
+                )
+        check_share(self, quorum="[0, 1]")
+        check_choice(self, "copy", *COPIES)
+        check_rules(self, "choose", "exploit", optional=True)
+        check_rules(self, "propose", "explore", optional=True)
+
+    @property
+    def exclusive(self) -> bool:
+        """Only measuring again needs decisions one after the other."""
+        return isinstance(self.fitness, FromSuite) and self.fitness.remeasure > 0
+
+    @property
+    def keeps_best(self) -> bool:
+        """Whether the exploit rule may choose it."""
+        return self.exploit is not None and self.exploit.keeps_best
+
+    @property
+    def pareto(self) -> bool:
+        """Whether the exploit rule can compare without a single number."""
+        return self.exploit is None or self.exploit.pareto
+
+    def decide(self, member: Member, population: Population, context: Context) -> Decision:
+        """Start fresh, continue, or take over a better member's state and explore."""
+        if member.head is None:
+            return sampled(member, self._steps(member, 0), context)
+        compared: JsonObject = {"why": "not ready"}
+        if self._ready(member):
+            if self.exploit is None:
+                return explored(self, member, None, population, context, {"rule": "none"})
+            choice = self._chosen(self.exploit, member, population, context)
+            donor, compared = choice.donor, choice.reason
+            if donor is not None and donor.trial != member.head.trial:
+                wanted = self.fitness.remeasure + 1 if isinstance(self.fitness, FromSuite) else 1
+                if donor.measurements < wanted:
+                    return Measure(
+                        times=wanted - donor.measurements,
+                        subject=donor,
+                        reason={"decision": "measure", "compared": compared},
+                    )
+                return explored(self, member, donor, population, context, compared)
+        if member.broken_trial is not None:
+            why: JsonObject = {"why": "the same work broke or was stopped before"}
+            return explored(self, member, None, population, context, why)
+        return proceed(member, self._steps(member, member.head.age), compared=compared)
+
+    def _steps(self, member: Member, age: int) -> int:
+        """Return how many steps bring weights of an age to the member's next grid line."""
+        return steps_to_line(max(member.progress, age), self.steps_per_trial, self.total_steps)
+
+    def _chosen(self, exploit: Exploit, member: Member, population: Population, context: Context) -> Exploited:
+        """Ask the exploit rule, again if it chose one that may not donate."""
+        choice = Exploited(donor=None, reason={})
+        for _ in range(DRAWS):
+            choice = exploit.choose(member, population, context)
+            if choice.donor is None or (member.head is not None and choice.donor.trial == member.head.trial):
+                return choice
+            why = self._refused(choice.donor, context.history)
+            if why is None:
+                return choice
+            choice = keep(choice.reason, why)
+        return choice
+
+    def _refused(self, donor: Scored, history: History) -> str | None:
+        """Return why a donor that a rule chose may not donate, or None."""
+        if max(donor.age, donor.progress) >= self.total_steps:
+            return "the donor has trained all its steps"
+        scores = _scores_of_line(donor, history, self.min_scores)
+        if scores < self.min_scores:
+            return f"the donor has {scores} of the {self.min_scores} scores it needs"
+        return None
+
+    def _ready(self, member: Member) -> bool:
+        published = member.published
+        if published is None or member.progress < self.burn_in:
+            return False
+        return published.progress - member.decided_at >= (self.ready_interval or self.steps_per_trial)
+
+
+def _scores_of_line(scored: Scored, history: History, most: int) -> int:
+    """Return how many scores, at most `most`, there are of these weights since they were taken over."""
+    if most == 1:
+        return 1
+    trial = history.trial(scored.trial)
+    count = 1
+    while count < most and trial.jump_from is None and trial.parent is not None:
+        trial = history.trial(trial.parent)
+        count += trial.order is not None
+    return count

@@ -1,0 +1,218 @@
+"""Trials whose hyperparameters are known in advance: a schedule, or a chain of trials that was trained before."""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+from phyla.errors import ConfigurationError
+from phyla.records import JsonObject, Member, TrialRecord
+from phyla.space import Space
+from phyla.strategies.checks import check_integer, check_integers, check_steps
+from phyla.strategies.explore import changes_of
+from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
+from phyla.strategies.starts import check_params, fresh, proceed, replaces, stopped
+from phyla.strategies.strategy import Context, Decision, Population, Start, Strategy
+
+_NAMES = ("trial", "start_step", "end_step", "seed", "params")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FixedSchedule(Strategy):
+    """Every member trains with hyperparameters that switch at given steps.
+
+    With one member it replays a schedule; with more, each trains the same schedule with seeds of its own,
+    which shows how much of a result is chance. A trial ends at each switch. A trial that breaks is tried again
+    with the same hyperparameters and another seed; one that a stopping rule ends, ends its member.
+
+    Source: the library learned_optimization (Metz et al.), fixed schedules among its population mutators.
+
+    Args:
+        schedule: pairs of the step from which on hyperparameters hold and all of these, flat or nested; the
+            first step is 0 and steps increase.
+        total_steps: steps each member spends in all.
+        members: number of members.
+        steps_per_trial: steps of one trial at most; None ends trials at switches only.
+        fitness: how the reports of one trial become its fitness, or the suite that gives it (`FromSuite`).
+
+    Raises:
+        ConfigurationError: a number is out of range, or the schedule is none.
+    """
+
+    schedule: Sequence[tuple[int, Mapping[str, Any]]]
+    total_steps: int
+    members: int = 1
+    steps_per_trial: int | None = None
+    fitness: FitnessRule | FromSuite = LAST
+    pareto = True
+
+    def __post_init__(self) -> None:
+        check_integers(self, members=1)
+        check_steps(self)
+        pairs: list[tuple[int, Mapping[str, Any]]] = []
+        for entry in self.schedule:
+            if not isinstance(entry, Sequence) or len(entry) != 2 or not isinstance(entry[1], Mapping):
+                raise ConfigurationError(
+                    f"FixedSchedule(schedule=...): {entry!r} is no pair of a step and hyperparameters, as in "
+                    "(1000, {'lr': 0.1})"
+                )
+            check_integer("FixedSchedule", "step", entry[0], pairs[-1][0] + 1 if pairs else 0)
+            pairs.append((entry[0], dict(entry[1])))
+        if not pairs or pairs[0][0] != 0:
+            first = repr(pairs[0][0]) if pairs else "nothing"
+            raise ConfigurationError(f"FixedSchedule(schedule=...): it starts with {first}; it has to with step 0")
+        if pairs[-1][0] >= self.total_steps:
+            raise ConfigurationError(
+                f"FixedSchedule(total_steps={self.total_steps}): the switch at step {pairs[-1][0]} never comes"
+            )
+        object.__setattr__(self, "schedule", tuple(pairs))
+
+    @property
+    def population_size(self) -> int:
+        """Number of members."""
+        return self.members
+
+    def check_space(self, space: Space) -> None:
+        """Refuse a schedule whose hyperparameters the space does not allow.
+
+        Raises:
+            SpaceError: names the step and what is wrong with its hyperparameters.
+        """
+        for index, (step, wanted) in enumerate(self.schedule):
+            check_params(
+                space,
+                wanted,
+                f"FixedSchedule(schedule=...): entry {index}, from step {step} on, {wanted!r}",
+                "Each entry gives all hyperparameters, as the space allows them",
+            )
+
+    def decide(self, member: Member, population: Population, context: Context) -> Decision:
+        """Train up to the next switch at most.
+
+        Raises:
+            SpaceError: the space does not allow the schedule's hyperparameters.
+        """
+        stop = stopped(member)
+        if stop is not None:
+            return stop
+        spent = member.progress
+        at = bisect_right(self.schedule, spent, key=lambda entry: entry[0]) - 1
+        since, wanted = self.schedule[at]
+        until = self.schedule[at + 1][0] if at + 1 < len(self.schedule) else self.total_steps
+        steps = until - spent if self.steps_per_trial is None else min(self.steps_per_trial, until - spent)
+        params: JsonObject = context.space.validate(wanted)
+        if member.head is None:
+            return fresh(member, params, steps, decision="start", since=since)
+        changes = changes_of(member.head.params, params, "schedule")
+        start = proceed(member, steps, decision="schedule", since=since, changes=changes)
+        return replace(start, params=params, params_from=None) if changes else start
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay(Strategy):
+    """One member trains the given trials again, one after the other.
+
+    Hyperparameters, steps and seeds are those of the trials. A training function that depends on nothing else
+    leaves the same checkpoint, bit for bit. A trial that breaks is tried again, with the same seed.
+
+    Source: Li et al. 2019, A generalized framework for population based training, arXiv 1902.01894, section 3
+    (training replay).
+
+    Args:
+        trials: mappings with `trial` (its id in the study it comes from), `start_step`, `end_step`, `seed` and
+            `params`, root first; each begins where the one before ended, which may be before the step that it was
+            asked to reach. `phyla.replay` makes them.
+        of: name of the study they come from.
+        fitness: how the reports of one trial become its fitness, or the suite that gives it (`FromSuite`).
+
+    Raises:
+        ConfigurationError: there are no trials, one of them is malformed, or they do not join.
+    """
+
+    trials: Sequence[Mapping[str, Any]]
+    of: str = ""
+    fitness: FitnessRule | FromSuite = LAST
+    population_size = 1
+    pareto = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.trials, list | tuple) or not self.trials:
+            raise ConfigurationError(f"Replay(trials={self.trials!r}): must be a list of at least one trial")
+        trials: list[Mapping[str, Any]] = []
+        for entry in self.trials:
+            if not isinstance(entry, Mapping) or set(entry) != set(_NAMES):
+                raise ConfigurationError(f"Replay(trials=...): {entry!r} must have exactly {', '.join(_NAMES)}")
+            start, params = entry["start_step"], entry["params"]
+            check_integer("Replay", "start_step", start, 0)
+            check_integer("Replay", "end_step", entry["end_step"], start + 1)
+            check_integer("Replay", "seed", entry["seed"], 0)
+            if not isinstance(params, Mapping):
+                raise ConfigurationError(f"Replay(params={params!r}): must map names to values")
+            before = trials[-1] if trials else None
+            if before is not None and not before["start_step"] < start <= before["end_step"]:
+                raise ConfigurationError(
+                    f"Replay(trials=...): trial {entry['trial']} starts at step {start}, but the one before it, "
+                    f"trial {before['trial']}, trained from step {before['start_step']} to {before['end_step']}"
+                )
+            trials.append({**entry, "params": dict(params)})
+        object.__setattr__(self, "trials", tuple(trials))
+
+    @classmethod
+    def along(
+        cls, ancestry: Sequence[TrialRecord], *, of: str = "", fitness: FitnessRule | FromSuite = LAST
+    ) -> "Replay":
+        """Return the replay of trials, root first.
+
+        A trial that stopped before its end is asked for the same end, so that it can stop at the same step.
+
+        Raises:
+            ConfigurationError: there are none, or they do not join.
+        """
+        trials = [{"trial": row.id, **{name: getattr(row, name) for name in _NAMES[1:]}} for row in ancestry]
+        return cls(trials=trials, of=of, fitness=fitness)
+
+    @property
+    def member_steps(self) -> int:
+        """Steps of all trials."""
+        return int(self.trials[-1]["end_step"] - self.trials[0]["start_step"])
+
+    def check_space(self, space: Space) -> None:
+        """Refuse trials whose hyperparameters the space does not allow.
+
+        Raises:
+            SpaceError: names the trial and what is wrong with its hyperparameters.
+        """
+        for index, again in enumerate(self.trials):
+            check_params(
+                space,
+                again["params"],
+                f"Replay(trials=...): entry {index}, trial {again['trial']} from step {again['start_step']} on",
+                "A replay needs a space that allows what was trained",
+            )
+
+    def finished(self, member: Member) -> bool:
+        """Return whether the member has trained them all."""
+        return member.generation >= len(self.trials)
+
+    def decide(self, member: Member, population: Population, context: Context) -> Decision:
+        """Train the next one.
+
+        Raises:
+            SpaceError: the space does not allow its hyperparameters.
+        """
+        stop = stopped(member)
+        if stop is not None:
+            return stop
+        again = self.trials[member.generation]
+        reached = again["start_step"] if member.head is None else member.head.step
+        reason: JsonObject = {"decision": "replay", "of": self.of, "trial": again["trial"], **replaces(member)}
+        return Start(
+            weights=member.head,
+            params=context.space.validate(again["params"]),
+            params_from=None,
+            steps=max(1, again["end_step"] - reached),
+            reason=reason,
+            seed=again["seed"],
+        )

@@ -1,0 +1,174 @@
+"""Baselines without evolution: random search and grid search."""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, final
+
+import numpy as np
+
+from phyla.errors import ConfigurationError, SpaceError
+from phyla.records import JsonObject, Member
+from phyla.space import Scalar, Space
+from phyla.strategies.checks import MOST_MEMBERS, check_integers, check_steps
+from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
+from phyla.strategies.starts import fresh, given_up, proceed, sampled, steps_left
+from phyla.strategies.strategy import Context, Decision, Population, Strategy
+
+Grid: TypeAlias = Mapping[str, Sequence[Scalar]]
+"""Values by full name of the parameter."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RandomSearch(Strategy):
+    """Every member trains from the first step to the last with hyperparameters drawn from the priors.
+
+    The baseline to compare with, at the same number of steps. A trial that breaks is tried again from where
+    its member was: with a fresh draw at the start, later with the same hyperparameters and another seed.
+
+    Source: Bergstra and Bengio 2012, Random search for hyper-parameter optimization, section 2.
+
+    Args:
+        members: number of members, each with hyperparameters of its own.
+        total_steps: steps each member spends in all.
+        steps_per_trial: steps of one trial, after which there are a checkpoint and a score; None makes one
+            trial of the whole training.
+        fitness: how the reports of one trial become its fitness, or the suite that gives it (`FromSuite`).
+
+    Raises:
+        ConfigurationError: a number is out of range.
+    """
+
+    members: int
+    total_steps: int
+    steps_per_trial: int | None = None
+    fitness: FitnessRule | FromSuite = LAST
+    pareto = True
+
+    def __post_init__(self) -> None:
+        check_integers(self, members=1)
+        check_steps(self)
+
+    @property
+    def population_size(self) -> int:
+        """Number of members."""
+        return self.members
+
+    def decide(self, member: Member, population: Population, context: Context) -> Decision:
+        """Draw hyperparameters, or go on with them."""
+        steps = steps_left(member, self.steps_per_trial, self.total_steps)
+        if member.head is not None:
+            return given_up(member) or proceed(member, steps)
+        return sampled(member, steps, context)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class GridSearch(Strategy):
+    """Every combination of the given values is trained by one member, from the first step to the last.
+
+    Parameters that the grid does not name start as the space says: at their `initial`, else drawn. A grid may
+    also be a list of grids, which come one after the other; so a conditional parameter can have values only
+    where it is active: `[{"kind": ["sgd"], "momentum": [0.0, 0.9]}, {"kind": ["adam"]}]`.
+
+    A trial that breaks is tried again with the same values and another seed, and after the third its member is
+    given up; a trial that a stopping rule ends, ends its member. A study is refused whose space does not allow a
+    combination.
+
+    Args:
+        grid: values by full name of the parameter, or several such mappings.
+        total_steps: steps each member spends in all.
+        steps_per_trial: steps of one trial, after which there are a checkpoint and a score; None makes one
+            trial of the whole training.
+        fitness: how the reports of one trial become its fitness, or the suite that gives it (`FromSuite`).
+
+    Raises:
+        ConfigurationError: a number is out of range, or a parameter has no values.
+    """
+
+    grid: Grid | Sequence[Grid]
+    total_steps: int
+    steps_per_trial: int | None = None
+    fitness: FitnessRule | FromSuite = LAST
+    pareto = True
+
+    def __post_init__(self) -> None:
+        check_steps(self)
+        grids = [self.grid] if isinstance(self.grid, Mapping) else list(self.grid)
+        if not grids:
+            raise ConfigurationError("GridSearch([]): give at least one grid, as in {'lr': [0.1, 0.01]}")
+        for grid in grids:
+            if not grid:
+                raise ConfigurationError(
+                    f"GridSearch({self.grid!r}): a grid without parameters has nothing to search; name at least "
+                    "one, as in {'lr': [0.1, 0.01]}, or train what the space starts with by "
+                    "RandomSearch(members=1, ...)"
+                )
+            for name, values in grid.items():
+                if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+                    raise ConfigurationError(
+                        f"GridSearch({name}={values!r}): give a list of at least one value, as in [0.1, 0.01]"
+                    )
+        count = sum(math.prod(len(values) for values in grid.values()) for grid in grids)
+        if count > MOST_MEMBERS:
+            raise ConfigurationError(
+                f"GridSearch: the grid has {count:,} combinations, each a member; there can be {MOST_MEMBERS:,}"
+            )
+        object.__setattr__(self, "grid", tuple({k: tuple(v) for k, v in grid.items()} for grid in grids))
+
+    @property
+    def points(self) -> tuple[JsonObject, ...]:
+        """The combinations, in the order of the members; the last parameter varies fastest."""
+        grids = (self.grid,) if isinstance(self.grid, Mapping) else self.grid
+        return tuple(
+            dict(zip(grid, values, strict=True)) for grid in grids for values in itertools.product(*grid.values())
+        )
+
+    @property
+    def population_size(self) -> int:
+        """Number of combinations."""
+        return len(self.points)
+
+    def check_space(self, space: Space) -> None:
+        """Refuse a grid with a combination that the space does not allow.
+
+        Where parameters are left to be drawn and there are constraints, a combination is refused for which no
+        draw out of 1000 is allowed.
+
+        Raises:
+            SpaceError: names the member, its combination, and what is wrong with it.
+        """
+        for index, point in enumerate(self.points):
+            _started(index, point, space, np.random.default_rng(0))
+
+    def decide(self, member: Member, population: Population, context: Context) -> Decision:
+        """Start at the member's point of the grid, or go on.
+
+        Raises:
+            SpaceError: the space does not allow the point.
+        """
+        steps = steps_left(member, self.steps_per_trial, self.total_steps)
+        stop = given_up(member)
+        if stop is not None or member.head is not None:
+            return stop or proceed(member, steps)
+        point = self.points[member.index]
+        params = _started(member.index, point, context.space, context.rng)
+        return fresh(member, params, steps, point=point)
+
+
+def _started(index: int, point: JsonObject, space: Space, rng: np.random.Generator) -> JsonObject:
+    """Return a combination with what it leaves out.
+
+    Raises:
+        SpaceError: the space does not allow it, or its constraints allow none of the draws.
+    """
+    try:
+        space.check_part(point)
+        placed = Space(space.parameters, constraints=space.constraints, initial=[point])
+        return placed.sample(rng, member=0)
+    except SpaceError as error:
+        raise SpaceError(
+            f"GridSearch(grid=...): combination {index}, {point!r}: {error}. Correct the grid, or widen the space"
+        ) from error

@@ -1,0 +1,114 @@
+"""Exploration by one member, one direction at a time."""
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+from phyla.errors import ConfigurationError
+from phyla.records import JsonObject, Member, Scored, TrialRecord
+from phyla.space import Scalar, Space
+from phyla.strategies.checks import check_integers, check_share
+from phyla.strategies.exploit import facts
+from phyla.strategies.explore import changes_of
+from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
+from phyla.strategies.starts import awaits_score, before, replaces, sampled, scored_trial
+from phyla.strategies.strategy import Context, Decision, Population, Start, Strategy, Wait
+
+_PHASES = ("center", "one way", "the other way", "best of three")
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SingleWorkerExplore(Strategy):
+    """One member tries its hyperparameters, then mutated one way, then the other; and goes on with the best.
+
+    A cycle has four trials. The first three start from the same checkpoint, the branch, and train for
+    `explore_steps`: the center with the hyperparameters so far; then with every parameter moved up or down, as
+    drawn; then with every one moved the opposite way. The best of the three, the earliest among equals, trains on
+    for `exploit_steps`, and what that leaves is the next branch. All four count towards the budget. Choices
+    are drawn afresh both ways.
+
+    Source: the library learned_optimization (Metz et al.), single-worker exploration among its population
+    mutators.
+
+    Args:
+        explore_steps: steps of each of the three.
+        exploit_steps: steps of the best one, on top.
+        total_steps: steps the member spends in all; the last trial may be shorter.
+        factor: what a number is multiplied by on its way up, and divided by on its way down; above 1.
+        fitness: how the reports of one trial become its fitness, or the suite that gives it (`FromSuite`).
+
+    Raises:
+        ConfigurationError: a number is out of range, or there are no steps left after the three.
+    """
+
+    explore_steps: int
+    exploit_steps: int
+    total_steps: int
+    factor: float = 1.2
+    fitness: FitnessRule | FromSuite = LAST
+    population_size = 1
+    keeps_generations = 3  # the branch, and the trials that started from it
+
+    def __post_init__(self) -> None:
+        check_integers(self, explore_steps=1, exploit_steps=1, total_steps=1)
+        check_share(self, factor="(1, inf)")
+        if self.total_steps <= 3 * self.explore_steps:
+            raise ConfigurationError(
+                f"SingleWorkerExplore(explore_steps={self.explore_steps}, total_steps={self.total_steps}): the "
+                f"three ways take {3 * self.explore_steps} steps, so the best of them would never be trained on; "
+                "lower explore_steps or raise total_steps"
+            )
+
+    def decide(self, member: Member, population: Population, context: Context) -> Decision:
+        """Train the center, one way, the other way, or the best of the three."""
+        phase = member.generation % 4
+        wanted = self.exploit_steps if phase == 3 else self.explore_steps
+        steps = min(wanted, self.total_steps - member.progress)
+        if member.head is None:
+            return sampled(member, steps, context)
+        if awaits_score(member):
+            return Wait(reason={"why": "its evaluation"})
+        reason: JsonObject = {"decision": "branch", "way": _PHASES[phase], **replaces(member)}
+        if phase == 0:
+            return _start(member.head, member.head.params, member.head, steps, reason)
+        trials = [context.history.trial(member.head.trial)]
+        while len(trials) < phase and (earlier := before(trials[0], context.history)):
+            trials.insert(0, earlier)
+        center = _scored(trials[0])
+        if phase == 3:
+            tried = [_scored(trial) for trial in trials]
+            best = max(tried, key=lambda one: -math.inf if one.order is None else one.order)
+            return _start(best, best.params, best, steps, {**reason, "tried": [facts(one) for one in tried]})
+        space = context.space
+        if phase == 1:
+            up = [name for name in space.parameters if context.rng.random() < 0.5]
+        else:
+            drawn = trials[1].reason.get("up")
+            one_way = drawn if isinstance(drawn, list | tuple) else ()
+            up = [name for name in space.parameters if name not in one_way]
+        # A way on which a trial was stopped, or broke twice, is gone half as far, and then half of that.
+        factor = self.factor ** (0.5 ** max(member.stops, member.replacements - 1))
+        params = _moved(center.params, factor, up, space, context)
+        branch = None if trials[0].parent is None else _scored(context.history.trial(trials[0].parent))
+        changes = changes_of(center.params, params, "moved")
+        return _start(branch, params, center, steps, {**reason, "up": up, "changes": changes})
+
+
+def _moved(params: JsonObject, factor: float, up: list[str], space: Space, context: Context) -> dict[str, Scalar]:
+    down = [name for name in space.parameters if name not in up]
+    moved, _ = space.perturb(params, context.rng, factors=(factor,), names=up)
+    moved, _ = space.perturb(moved, context.rng, factors=(1 / factor,), names=down)
+    return moved
+
+
+def _start(weights: Scored | None, params: JsonObject, source: Scored, steps: int, reason: JsonObject) -> Start:
+    return Start(
+        weights=weights, params=params, params_from=source.trial, steps=steps, reason=reason, exploited=True
+    )
+
+
+def _scored(trial: TrialRecord) -> Scored:
+    scored = scored_trial(trial)
+    assert scored is not None
+    return scored

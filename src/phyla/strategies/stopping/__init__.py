@@ -1,0 +1,158 @@
+"""Stopping rules: whether a running trial is worth going on with. One file a rule.
+
+A new rule is a frozen dataclass that derives from `StoppingRule`; `divergence.py` is an example. `StopWith` takes
+a function instead.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, final
+
+import numpy as np
+
+from phyla.errors import ConfigurationError
+from phyla.records import JsonObject, Mark, Objective, Report, Tally, TrialRecord
+from phyla.space import Params
+from phyla.strategies.checks import check_integer, check_integers
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reported:
+    """What a running trial has reported, up to one report.
+
+    Attributes:
+        trial: the trial.
+        objective: what is maximised or minimised.
+        report: the report that is judged.
+        tally: the objective so far, this report included; None before its first report.
+        marks: the marks that the trial came to with this report; none unless it has the objective.
+        reports: the last reports of this attempt, this one last; as many as the rules ask for with `history`.
+    """
+
+    trial: TrialRecord
+    objective: Objective
+    report: Report
+    tally: Tally | None = None
+    marks: tuple[Mark, ...] = ()
+    reports: Sequence[Report] = ()
+
+    @property
+    def params(self) -> Params:
+        """The trial's hyperparameters, readable flat and nested."""
+        return Params.of_flat(dict(self.trial.params))
+
+    @property
+    def step(self) -> int:
+        """Age of the weights at the report."""
+        return self.report.step
+
+    @property
+    def trained_steps(self) -> int:
+        """Steps since the trial started."""
+        return self.report.step - self.trial.start_step
+
+    def values(self, metric: str) -> list[float]:
+        """Return the values of a metric in `reports`, oldest first."""
+        return [report.metrics[metric] for report in self.reports if metric in report.metrics]
+
+
+class Others(Protocol):
+    """What the other trials of the study reported."""
+
+    def averages(self, mark: Mark) -> Sequence[float]:
+        """Return the running averages of the objective that other trials had at a mark.
+
+        Those of the newest 100 trials that came to it, whatever became of them. nan stands for a trial that had
+        reported nan or infinity by then.
+        """
+        ...
+
+
+class StoppingRule(Protocol):
+    """Judges a running trial report by report. Frozen, pure, and sees no database.
+
+    A rule is a frozen dataclass that derives from this class, with `judge`; everything else has a default.
+    Register it under the entry point group `phyla.stopping`. It may also have `watches(objective)`, which returns
+    the names of the metrics without which it stops nothing: if training does not report one of them, a warning
+    says so.
+    """
+
+    @property
+    def marks_every(self) -> int | None:
+        """Distance of the marks at which it compares trials, in steps; None if it never does."""
+        return None
+
+    @property
+    def history(self) -> int:
+        """How many of the trial's last reports it looks at; 0 if the one that is judged is enough."""
+        return 0
+
+    def judge(self, reported: Reported, others: Others) -> JsonObject | None:
+        """Return why the trial is to be stopped, as data; None lets it go on.
+
+        The data has to be JSON, with `rule` and `step` among it, and `why` in words unless the rule says it all.
+        """
+        ...
+
+
+def check_rule(rule: Any) -> None:
+    """Refuse what is no stopping rule.
+
+    Raises:
+        ConfigurationError: a class instead of an object, or a member is missing or makes no sense.
+    """
+    missing = [name for name in ("judge", "marks_every", "history") if not hasattr(rule, name)]
+    if isinstance(rule, type) or missing:
+        raise ConfigurationError(
+            f"stopping={rule!r}: this is no stopping rule"
+            + (f", it has no {' and no '.join(missing)}" if missing else " but a class")
+            + "; use MedianStopping(...), Divergence(...) or StopWith(function)"
+        )
+    name = type(rule).__name__
+    if rule.marks_every is not None:
+        check_integer(name, "marks_every", rule.marks_every, 1)
+    check_integer(name, "history", rule.history, 0)
+
+
+StopFunction: TypeAlias = Callable[[Reported], str | bool | None]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StopWith(StoppingRule):
+    """Stop a trial when a function says so.
+
+    Args:
+        function: called as `function(reported)` for every report, in order; returns why to stop, in words (or
+            True), or None (or False) to go on. It has to be quick and to depend on nothing else. For worker
+            processes it has to be a function of a file, no lambda.
+        history: how many of the trial's last reports `reported.reports` holds.
+
+    Raises:
+        ConfigurationError: it is no function, or the history is not at least 1.
+    """
+
+    function: StopFunction
+    history: int = 100
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise ConfigurationError(f"StopWith({self.function!r}): give a function of what was reported")
+        check_integers(self, history=1)
+
+    def judge(self, reported: Reported, others: Others) -> JsonObject | None:
+        """Ask the function.
+
+        Raises:
+            ConfigurationError: it returned neither words nor a bool nor None.
+        """
+        name = getattr(self.function, "__name__", repr(self.function))
+        said = self.function(reported)
+        if said is not None and not isinstance(said, str | bool | np.bool_):
+            raise ConfigurationError(
+                f"StopWith({name}) returned {said!r}; return why to stop, in words, or None to go on"
+            )
+        if not said:
+            return None
+        return {"rule": name, "step": reported.step, **({"why": said} if isinstance(said, str) else {})}

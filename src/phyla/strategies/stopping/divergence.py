@@ -1,0 +1,73 @@
+"""Stopping trials that diverged."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from phyla.errors import ConfigurationError
+from phyla.records import JsonObject, Objective, json_number
+from phyla.strategies.stopping import Others, Reported, StoppingRule
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divergence(StoppingRule):
+    """Stop a trial as soon as a metric is nan or infinite, or beyond a bound.
+
+    Args:
+        metric: the metric to watch; by default those of the study's objective, and the bounds are for the first.
+        above: stop when it is above this; None sets no such bound.
+        below: stop when it is below this; None sets no such bound.
+
+    Raises:
+        ConfigurationError: the metric is no name, or a bound no finite number.
+    """
+
+    metric: str | None = None
+    above: float | None = None
+    below: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.metric is not None and (not isinstance(self.metric, str) or not self.metric):
+            raise ConfigurationError(
+                f"Divergence(metric={self.metric!r}): name a reported metric, or leave it out"
+            )
+        for name in ("above", "below"):
+            bound = getattr(self, name)
+            if bound is None:
+                continue
+            if isinstance(bound, bool) or not isinstance(bound, int | float) or not math.isfinite(bound):
+                raise ConfigurationError(
+                    f"Divergence({name}={bound!r}): must be a finite number; nan and infinities always stop"
+                )
+        if self.above is not None and self.below is not None and self.above <= self.below:
+            raise ConfigurationError(
+                f"Divergence(above={self.above!r}, below={self.below!r}): every value is beyond one of them"
+            )
+
+    def watches(self, objective: Objective) -> Sequence[str]:
+        """Return the metric, or those of the objective."""
+        return [self.metric] if self.metric else [goal.metric for goal in objective.goals]
+
+    def judge(self, reported: Reported, others: Others) -> JsonObject | None:
+        """Look at one report."""
+        for place, metric in enumerate(self.watches(reported.objective)):
+            value = reported.report.metrics.get(metric)
+            if value is None:
+                continue
+            above = None if place else self.above
+            below = None if place else self.below
+            found: JsonObject = {
+                "rule": "divergence",
+                "metric": metric,
+                "step": reported.step,
+                "value": json_number(value),
+            }
+            if not math.isfinite(value):
+                return found
+            if above is not None and value > above:
+                return {**found, "above": above}
+            if below is not None and value < below:
+                return {**found, "below": below}
+        return None

@@ -1,0 +1,79 @@
+"""The median stopping rule (Golovin et al. 2017, Google Vizier, section 3.2.2)."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from phyla.records import JsonObject, Objective, direction, json_number
+from phyla.strategies.checks import check_integers
+from phyla.strategies.stopping import Others, Reported, StoppingRule
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MedianStopping(StoppingRule):
+    """Stop a trial whose best report so far is worse than the median of the others' running averages.
+
+    Trials are compared at the same *age of the weights*, the clock of `trial.report(step=)`: a score grows with
+    the training that is in the weights, whoever's they were, while the steps that a member spent itself say
+    little after it took over another's. A mark is set every `every_steps`; a trial comes to it with its first
+    report of the objective at or after it. There its best report of this trial so far is compared with the means
+    of what the other trials reported, each from its own start up to the same mark. Strictly worse than their
+    median is stopped. At its end a trial is not stopped any more.
+
+    An objective of several metrics is reported once all of them were reported at the same step, in one report or
+    in several.
+
+    nan and infinities are worse than everything: a trial that reported nothing finite is stopped as soon as the
+    median is finite, and counts as the worst among the others.
+
+    Source: Golovin et al. 2017, section 3.2.2; the averages are those of single trials, not of whole runs.
+
+    Args:
+        min_steps: steps that a trial trains before it may be stopped.
+        min_trials: other trials that must have come to a mark, at least.
+        every_steps: distance of the marks; the default is `min_steps`.
+
+    Raises:
+        ConfigurationError: a number is out of range.
+    """
+
+    min_steps: int
+    min_trials: int = 5
+    every_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        check_integers(self, min_steps=0, min_trials=1)
+        if self.every_steps is not None:
+            check_integers(self, every_steps=1)
+
+    @property
+    def marks_every(self) -> int:
+        """Distance of the marks, in steps."""
+        return self.every_steps or max(1, self.min_steps)
+
+    def watches(self, objective: Objective) -> Sequence[str]:
+        """Return the metrics of the objective."""
+        return [goal.metric for goal in objective.goals]
+
+    def judge(self, reported: Reported, others: Others) -> JsonObject | None:
+        """Compare at the marks that the trial came to."""
+        if reported.trained_steps < self.min_steps or reported.step >= reported.trial.end_step:
+            return None
+        goal = direction(reported.objective)
+        for mark in reported.marks:
+            averages = others.averages(mark) if mark.every == self.marks_every else ()
+            if len(averages) < self.min_trials:
+                continue
+            median = statistics.median(goal.order(average) for average in averages)
+            if goal.order(mark.best) < median:
+                return {
+                    "rule": "median",
+                    "metric": goal.metric,
+                    "step": mark.at,
+                    "best": json_number(mark.best),
+                    "median": json_number(median if goal.maximize else -median),
+                    "of": len(averages),
+                }
+        return None

@@ -1,0 +1,340 @@
+"""The contract of a strategy: what it sees, what it can decide."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, final
+
+import numpy as np
+
+from phyla.errors import ConfigurationError
+from phyla.records import Json, JsonObject, Member, MemberState, Objective, Scored, TrialRecord
+from phyla.space import Space
+from phyla.strategies.checks import items_of
+from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
+
+Population: TypeAlias = Sequence[Member]
+"""The members that are compared, by index, each with what it published. Retired members are left out."""
+
+
+class History(Protocol):
+    """Trials of the study, for strategies that look further back than what members published."""
+
+    def trial(self, trial_id: int) -> TrialRecord:
+        """Return a trial, for walking its ancestry by `parent` and `jump_from`."""
+        ...
+
+    def results(self, generation: int) -> Sequence[TrialRecord]:
+        """Return the completed training trials of a generation that have a fitness, by id."""
+        ...
+
+    def last_completed(self, count: int) -> Sequence[TrialRecord]:
+        """Return the training trials that completed last, newest first, at most `count`."""
+        ...
+
+    def ended(self, step: int | None) -> Sequence[TrialRecord]:
+        """Return the training trials that reached an age, broke, or were stopped by a rule, as they ended.
+
+        Args:
+            step: the least age of the weights, in steps, of completed trials to include; None leaves completed
+                trials out.
+        """
+        ...
+
+    def unfinished(self) -> Sequence[TrialRecord]:
+        """Return the trials that are running or queued for a retry, by id."""
+        ...
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What a decision may use besides the population.
+
+    Attributes:
+        space: the search space.
+        objective: what is selected for.
+        rng: seeded by (study seed, member, generation, replacement), never by arrival order.
+        now: seconds since the epoch by the database's clock.
+        history: the study's trials.
+        state: the strategy's own JSON state, as it last committed it; None at first.
+    """
+
+    space: Space
+    objective: Objective
+    rng: np.random.Generator
+    now: float
+    history: History
+    state: Json = None
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Train one trial.
+
+    Attributes:
+        weights: the completed trial whose checkpoint to start from; None to start fresh.
+        params: flat hyperparameters, valid in the study's space.
+        params_from: id of the trial they were taken or derived from; None for fresh ones.
+        steps: how many steps to train, at least 1.
+        reason: why, as data; `decision` is one of start, continue, exploit, explore, replace.
+        exploited: whether the member took over another's state, which restarts its ready interval.
+        state: new state of the strategy; None leaves it as it is.
+        seed: seed for the training code, in [0, 2**31); None draws it.
+    """
+
+    weights: Scored | None
+    params: JsonObject
+    params_from: int | None
+    steps: int
+    reason: JsonObject
+    exploited: bool = False
+    state: Json = None
+    seed: int | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """Ask again later: at each claim, as long as nothing else can be started."""
+
+    reason: JsonObject
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """Measure a checkpoint again; its fitness becomes the mean of all measurements.
+
+    Where a suite gives the fitness, the suite runs on the checkpoint again, with other seeds, and the member waits
+    for it. Otherwise the training function gets the member's own checkpoint as a trial without steps.
+
+    Attributes:
+        times: how many times, at least 1.
+        reason: why, as data.
+        subject: the completed trial whose checkpoint it is; None for the member's own. Another member's needs a
+            suite.
+        state: new state of the strategy; None leaves it as it is.
+    """
+
+    times: int
+    reason: JsonObject
+    subject: Scored | None = None
+    state: Json = None
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """End the member, or the whole study.
+
+    Attributes:
+        reason: why, as data.
+        study: True ends the study; running trials finish.
+        state: new state of the strategy; None leaves it as it is.
+    """
+
+    reason: JsonObject
+    study: bool = False
+    state: Json = None
+
+
+Decision: TypeAlias = Start | Wait | Measure | Stop
+
+
+class Strategy(Protocol):
+    """Decides what each member does next. Frozen, pure, and sees no database.
+
+    A strategy is a frozen dataclass that derives from this class, with `population_size` and `decide`; everything
+    else has a default. Register it under the entry point group `phyla.strategies` to store it by name. It may also
+    have `check_space(space)`, see `phyla.strategies.check_space`.
+    """
+
+    if TYPE_CHECKING:
+
+        @property
+        def population_size(self) -> int:
+            """Number of members."""
+            ...
+
+    @property
+    def quorum(self) -> float:
+        """Share of the population that must have come as far as a member before it may decide.
+
+        From 0 (nobody waits, and members are compared at their newest scores, however far they have come) to 1
+        (everybody waits for the slowest, and a study is the same with any number of workers).
+        """
+        return 0.0
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether decisions of one study must be made one after the other.
+
+        Set it for strategies that keep state, or that wait for what others have decided; it costs concurrency on
+        PostgreSQL.
+        """
+        return False
+
+    @property
+    def fitness(self) -> FitnessRule | FromSuite:
+        """How the reports of one trial become its fitness, or which suite gives it."""
+        return LAST
+
+    @property
+    def member_steps(self) -> int | None:
+        """Steps that each member trains in all; by default its setting `total_steps`. None if unknown."""
+        return getattr(self, "total_steps", None)
+
+    @property
+    def keeps_generations(self) -> int:
+        """Decisions may start from trials of this many generations, counted back from the slowest member's."""
+        return 0
+
+    @property
+    def keeps_best(self) -> bool:
+        """Whether decisions may start from the best state that a member ever published."""
+        return False
+
+    @property
+    def pareto(self) -> bool:
+        """Whether it works without a single number that says which trial is better."""
+        return False
+
+    def line(self, progress: int) -> int:
+        """Return how many grid lines a member has passed; members are compared at the same line.
+
+        By default the lines lie at multiples of `steps_per_trial`, or at every step without such a setting.
+        """
+        return progress // (getattr(self, "steps_per_trial", None) or 1)
+
+    def finished(self, member: Member) -> bool:
+        """Return whether the member has nothing more to do."""
+        return self.member_steps is not None and member.progress >= self.member_steps
+
+    def decide(self, member: Member, population: Population, context: Context) -> Decision:
+        """Decide about a ready member that is not finished.
+
+        Args:
+            member: the member.
+            population: the members that it is compared with, itself included, each with one published state: all
+                of them when the quorum is 0, otherwise those that have come as far.
+            context: space, objective, randomness, history.
+        """
+        ...
+
+
+def ranked(population: Population) -> list[Scored]:
+    """Return what members published with a fitness, best first; of equal scores the higher index first."""
+    return _best_first(one.published for one in population)
+
+
+def ranked_best(population: Population) -> list[Scored]:
+    """Return the best that each member ever published, best first; of equal scores the higher index first."""
+    return _best_first(one.best for one in population)
+
+
+def _best_first(states: Iterable[Scored | None]) -> list[Scored]:
+    def place(state: Scored) -> tuple[float, int]:
+        return (-math.inf if state.order is None else state.order), state.member
+
+    return sorted((one for one in states if one is not None and one.order is not None), key=place, reverse=True)
+
+
+def lowest_generation(population: Population) -> int | None:
+    """Return the lowest generation of the members that are not done; None if all are."""
+    return min((one.generation for one in population if one.state is not MemberState.DONE), default=None)
+
+
+def decision_rng(seed: int, member: int, generation: int, replacement: int) -> np.random.Generator:
+    """Return the generator for one decision: the same numbers whoever asks, and whenever.
+
+    Args:
+        seed: the study's seed, not negative.
+        member: index of the member.
+        generation: its number of completed trials.
+        replacement: how many broken trials it replaced at this generation.
+    """
+    sequence = np.random.SeedSequence(entropy=seed, spawn_key=(member, generation, replacement))
+    return np.random.Generator(np.random.PCG64(sequence))
+
+
+def trial_seed(rng: np.random.Generator) -> int:
+    """Draw the seed that a trial's training code gets, in [0, 2**31)."""
+    return int(rng.integers(2**31))
+
+
+_MEMBERS = (
+    "population_size",
+    "quorum",
+    "line",
+    "exclusive",
+    "fitness",
+    "member_steps",
+    "keeps_generations",
+    "keeps_best",
+    "finished",
+    "decide",
+)
+"""What every study needs of its strategy; `pareto` only those whose objective has trade-offs."""
+
+
+def check_strategy(strategy: Any) -> None:
+    """Refuse what is no strategy, and classes in place of objects: of the strategy, and of rules in its settings.
+
+    Raises:
+        ConfigurationError: names the class and how to make one, or what the strategy or its fitness rule lacks.
+    """
+    if isinstance(strategy, type):
+        raise ConfigurationError(f"strategy={strategy.__name__}: {_how_to_make(strategy)}")
+    missing = [name for name in _MEMBERS if not hasattr(strategy, name)]
+    if missing:
+        raise ConfigurationError(
+            f"strategy={strategy!r} is not a strategy: it has no {' and no '.join(missing)}. Use PBT(...), "
+            "RandomSearch(...) or another one; your own derives from phyla.strategies.Strategy"
+        )
+    for owner, name, value in _settings(strategy):
+        if isinstance(value, type) and is_dataclass(value):
+            raise ConfigurationError(
+                f"{type(owner).__name__}({name}=...) has {value.__name__}: {_how_to_make(value)}"
+            )
+    if not callable(strategy.fitness) and not isinstance(strategy.fitness, FromSuite):
+        raise ConfigurationError(
+            f"{type(strategy).__name__}(fitness={strategy.fitness!r}): this is no rule; give one, such as Last(), "
+            "or a function of (values, objective)"
+        )
+
+
+def check_space(plugin: object, space: Space) -> None:
+    """Let a plug-in, and the plug-ins in its settings, say whether they go with a search space.
+
+    Each one with a method `check_space(space)` is asked. The method is optional, for settings that name
+    parameters or hold values of them: without it a mistake shows when a worker comes to it.
+
+    Args:
+        plugin: a strategy or a rule.
+        space: the space that it will be used with.
+
+    Raises:
+        SpaceError: the space does not allow what the settings say; the message names plug-in, place and values.
+        ConfigurationError: the settings make no sense with this space.
+    """
+    for part in (plugin, *(value for _, _, value in _settings(plugin))):
+        check = getattr(part, "check_space", None)
+        if check is not None:
+            check(space)
+
+
+def _settings(plugin: object) -> Iterator[tuple[object, str, object]]:
+    """Iterate over the settings of a plug-in and of those in its settings: whose, its name, and each item."""
+    for field in fields(plugin) if is_dataclass(plugin) and not isinstance(plugin, type) else ():
+        for value in items_of(getattr(plugin, field.name)):
+            yield plugin, field.name, value
+            yield from _settings(value)
+
+
+def _how_to_make(kind: type) -> str:
+    needed = fields(kind) if is_dataclass(kind) else ()
+    required = [each.name for each in needed if each.default is MISSING and each.default_factory is MISSING]
+    example = ", ".join(f"{name}=..." for name in required)
+    return f"this is the class, not an object of it; make one, as in {kind.__name__}({example})"

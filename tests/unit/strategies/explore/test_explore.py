@@ -1,0 +1,155 @@
+"""Explore rules beyond perturbing: crossover and functions of one's own."""
+
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from phyla.errors import ConfigurationError, SpaceError
+from phyla.records import JsonObject
+from phyla.space import Choice, Float, Int, Params, Space
+from phyla.strategies import Crossover, ExplorePipeline, ExploreWith, Perturb, describe
+from populations import Listed, context, source
+
+SPACE = Space(
+    lr=Float(0.1, 1.0), width=Int(1, 9), kind=Choice(["a", "b"]), momentum=Float(0.0, 0.9, when={"kind": "a"})
+)
+OWN: JsonObject = {"lr": 0.2, "width": 2, "kind": "b"}
+BEST: JsonObject = {"lr": 0.9, "width": 9, "kind": "a", "momentum": 0.5}
+RNG = np.random.default_rng
+
+
+def population(*params: JsonObject) -> Listed:
+    """Members of rising fitness with these hyperparameters."""
+    listed = Listed(*([float(index)] for index in range(len(params))))
+    for index, flat in enumerate(params):
+        member = listed.slots[index]
+        assert member.published
+        listed.slots[index] = replace(member, states=(replace(member.published, params=flat),))
+    return listed
+
+
+def test_each_parameter_comes_from_one_of_the_two_parents() -> None:
+    rng, seen = RNG(0), set()
+    for _ in range(200):
+        explored = Crossover(then=None).propose(source(OWN), population(OWN, OWN, BEST), context(rng, space=SPACE))
+        assert explored is not None
+        child = explored.params
+        assert SPACE.contains(child)
+        assert all(child[name] in (OWN.get(name), BEST[name]) for name in child)
+        assert set(explored.changes) == {name for name in child if child[name] != OWN.get(name)}
+        assert all(change["by"] == "member 2" for change in explored.changes.values())
+        seen.add((child["lr"], child["width"], child["kind"]))
+    assert len(seen) == 8
+
+
+def test_the_share_and_the_quantile() -> None:
+    rng = RNG(0)
+    for share, expected in ((0.0, OWN), (1.0, BEST)):
+        explored = Crossover(share=share, then=None).propose(
+            source(OWN), population(OWN, BEST), context(rng, space=SPACE)
+        )
+        assert explored is not None
+        assert explored.params == expected
+    mates = set()
+    for _ in range(200):
+        explored = Crossover(quantile=0.5).propose(
+            source(OWN), population(OWN, OWN, OWN, BEST, BEST, BEST), context(rng, space=SPACE)
+        )
+        assert explored is not None
+        mates.add(explored.facts["mate"]["member"])  # type: ignore[index,call-overload]
+    assert mates == {3, 4, 5}
+
+
+def test_a_crossing_is_mutated_and_the_reason_tells_both() -> None:
+    explored = Crossover(share=1.0, then=Perturb(factors=(0.5,))).propose(
+        source(OWN), population(OWN, BEST), context(space=SPACE)
+    )
+    assert explored is not None
+    assert explored.params["lr"] == 0.45
+    assert explored.changes["lr"] == {"from": 0.2, "to": 0.45, "by": "member 1, x0.5"}
+    line = describe({"decision": "explore", "changes": explored.changes, **explored.facts})
+    assert line.startswith("explored, crossed with member 1, lr 0.2 -> 0.45 (member 1, x0.5)")
+
+
+def test_nobody_to_cross_with() -> None:
+    nobody = Listed([], [float("nan")])
+    explored = Crossover(then=None).propose(source(OWN), nobody, context(space=SPACE))
+    assert explored is not None
+    assert (explored.params, explored.changes, explored.facts) == (OWN, {}, {})
+
+
+def same(params: Params) -> bool:
+    return bool(params["a"] == params["b"])
+
+
+def test_parents_whose_mixtures_are_not_allowed_are_not_crossed() -> None:
+    space = Space({f"x{index}": Int(0, 9) for index in range(20)}, a=Int(0, 9), b=Int(0, 9), constraints=[same])
+    zeros: JsonObject = dict.fromkeys(space.parameters, 0)
+    nines: JsonObject = dict.fromkeys(space.parameters, 9)
+    explored = Crossover(then=None).propose(source(zeros), population(zeros, nines), context(space=space))
+    assert explored is not None
+    assert explored.params["a"] == explored.params["b"]
+    never = Space(a=Int(0, 9), b=Int(0, 9), constraints=[same, never_nine])
+    kept = Crossover(share=1.0, then=None).propose(
+        source({"a": 0, "b": 0}), population({"a": 9, "b": 9}), context(space=never)
+    )
+    assert kept is not None
+    assert kept.params == {"a": 0, "b": 0}
+    assert "never_nine" in str(kept.facts["not_crossed"])
+
+
+def never_nine(params: Params) -> bool:
+    return bool(params["a"] != 9)
+
+
+def halve(params: Params, rng: np.random.Generator) -> dict[str, Any]:
+    return {**params, "lr": max(0.1, params["lr"] / 2)}
+
+
+def decline(params: Params, rng: np.random.Generator) -> None:
+    return None
+
+
+def outside(params: Params, rng: np.random.Generator) -> dict[str, Any]:
+    return {**params, "lr": 7.0}
+
+
+def test_a_function_explores() -> None:
+    nobody = Listed()
+    explored = ExploreWith(halve).propose(source(OWN), nobody, context(space=SPACE))
+    assert explored is not None
+    assert explored.params == {**OWN, "lr": 0.1}
+    assert explored.changes == {"lr": {"from": 0.2, "to": 0.1, "by": "halve"}}
+    assert ExploreWith(decline).propose(source(OWN), nobody, context(space=SPACE)) is None
+    piped = ExplorePipeline([ExploreWith(decline), ExploreWith(halve)]).propose(
+        source(OWN), nobody, context(space=SPACE)
+    )
+    assert piped == explored
+    with pytest.raises(SpaceError, match=r"ExploreWith\(outside\) returned what the space does not allow: lr"):
+        ExploreWith(outside).propose(source(OWN), nobody, context(space=SPACE))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Crossover(quantile=0.0), r"Crossover\(quantile=0.0\)"),
+        (lambda: Crossover(share=1.5), r"Crossover\(share=1.5\)"),
+        (lambda: ExploreWith(cast("Any", 3)), r"ExploreWith\(3\)"),
+    ],
+)
+def test_settings_that_make_no_sense(make: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        make()
+
+
+def test_where_constraints_allow_no_change_the_parents_values_are_kept() -> None:
+    def fixed(params: Params) -> bool:
+        return bool(params["lr"] == 0.5)
+
+    space = Space(lr=Float(0.1, 1.0), constraints=[fixed])
+    explored = Perturb().propose(source({"lr": 0.5}), population({"lr": 0.5}), context(RNG(0), space=space))
+    assert explored is not None
+    assert (dict(explored.params), explored.changes) == ({"lr": 0.5}, {})
+    assert "kept" in explored.facts

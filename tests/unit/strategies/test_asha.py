@@ -1,0 +1,164 @@
+"""Asynchronous successive halving: who is promoted, who waits, who is stopped, and how many reach which rung."""
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phyla.errors import ConfigurationError
+from phyla.machine import Rules
+from phyla.records import Maximize, MemberState, Minimize, StudyState, TrialRecord, TrialState
+from phyla.space import Float, Space
+from phyla.strategies import ASHA, FromSuite, Start, Stop, Wait, describe
+from populations import Listed, context
+from simulation import Simulation
+
+SPACE = Space(lr=Float(0.1, 1.0))
+Fitness = Callable[[TrialRecord], float]
+FITNESSES: dict[str, Fitness] = {
+    "by hyperparameter": lambda trial: float(str(trial.params["lr"])),
+    "noisy": lambda trial: float(np.random.default_rng(trial.seed).normal()),
+    "rising": lambda trial: float(trial.id),
+    "falling": lambda trial: -float(trial.id),
+    "constant": lambda trial: 1.0,
+    "few values": lambda trial: float(trial.seed % 3),
+    "nan": lambda trial: math.nan,
+    "sometimes nan": lambda trial: math.nan if trial.seed % 3 == 0 else float(trial.seed % 7),
+}
+
+
+def ran(
+    strategy: ASHA, fitness: Fitness, workers: int = 1, seed: int = 0, failure_rate: float = 0.0
+) -> list[TrialRecord]:
+    rules = Rules(space=SPACE, objective=Maximize("Q"), strategy=strategy, max_attempts=3, max_broken=1000)
+    simulation = Simulation(rules, lambda parent, trial: (None, fitness(trial)), seed=seed)
+    ended = simulation.run(workers, np.random.default_rng(seed), failure_rate=failure_rate)
+    assert ended.state is StudyState.COMPLETED, ended.message
+    with simulation.store.reader(simulation.study.id) as reader:
+        assert {member.state for member in reader.members()} == {MemberState.DONE}
+        return [trial for trial in reader.trials() if trial.state is TrialState.COMPLETED]
+
+
+def at_rungs(done: list[TrialRecord]) -> list[int]:
+    counts = Counter(trial.generation for trial in done)
+    return [counts[rung] for rung in range(max(counts) + 1)]
+
+
+def test_rungs_are_powers_of_the_factor_and_the_last_is_the_whole_training() -> None:
+    assert ASHA(9, 27, 1).rungs == (1, 3, 9, 27)
+    assert ASHA(9, 20, 3, 2).rungs == (3, 6, 12, 20)
+    assert ASHA(9, 5, 5).rungs == (5,)
+
+
+def test_one_worker_halves_exactly() -> None:
+    done = ran(ASHA(27, 27, 1), FITNESSES["by hyperparameter"])
+    assert at_rungs(done) == [27, 9, 3, 1]
+    lr = {trial.member: trial.params["lr"] for trial in done}
+    best = sorted(lr, key=lambda member: float(str(lr[member])), reverse=True)
+    for rung, count in ((1, 9), (2, 3), (3, 1)):
+        assert {t.member for t in done if t.generation == rung} == set(best[:count])
+    (whole,) = [trial for trial in done if trial.generation == 3]
+    assert (whole.start_step, whole.end_step) == (9, 27)
+    assert describe(whole.reason) == "promoted from rung 2 (1 of 3)"
+    assert len({str(trial.params) for trial in done}) == 27
+
+
+@given(
+    members=st.integers(1, 30),
+    total=st.integers(1, 40),
+    least=st.integers(1, 40),
+    factor=st.integers(2, 5),
+    workers=st.integers(1, 12),
+    name=st.sampled_from(sorted(FITNESSES)),
+    failure_rate=st.sampled_from([0.0, 0.4]),
+    quorum=st.sampled_from([0.0, 0.8, 1.0]),
+    seed=st.integers(0, 2**20),
+)
+@settings(max_examples=150)
+def test_every_study_ends_and_every_rung_holds_what_it_should(
+    members: int,
+    total: int,
+    least: int,
+    factor: int,
+    workers: int,
+    name: str,
+    failure_rate: float,
+    quorum: float,
+    seed: int,
+) -> None:
+    strategy = ASHA(members, total, min(least, total), factor, quorum=quorum)
+    done = ran(strategy, FITNESSES[name], workers, seed, failure_rate)
+    rungs = at_rungs(done)
+    assert rungs[0] == members
+    for rung in range(len(strategy.rungs) - 1):
+        completed = [trial for trial in done if trial.generation == rung]
+        finite = sum(trial.fitness is not None and math.isfinite(trial.fitness) for trial in completed)
+        least_promoted = min(len(completed) // factor, finite)
+        promoted = rungs[rung + 1] if rung + 1 < len(rungs) else 0
+        assert promoted >= least_promoted
+        assert promoted <= (least_promoted if quorum == 1 else max(0, len(completed) - factor + 1))
+    assert len(rungs) <= len(strategy.rungs)
+
+
+def test_whoever_leads_when_few_have_arrived_is_promoted_at_once() -> None:
+    rungs = at_rungs(ran(ASHA(12, 6, 2), FITNESSES["rising"], workers=12, seed=1))
+    assert rungs[1] > 4
+
+
+def test_promote_wait_or_stop() -> None:
+    strategy = ASHA(9, 9, 1)
+    population = Listed([5.0], [4.0], [3.0], [math.nan], [1.0], [0.5], [], [], [])
+
+    def decided(index: int) -> Any:
+        return strategy.decide(population.member(index), population, context(history=population))
+
+    running = population.add(6, 0, 0.0, None)
+    population.trials[running] = replace(population.trials[running], state=TrialState.RUNNING, order=None)
+    assert isinstance(decided(0), Start)
+    assert isinstance(decided(1), Start)
+    assert isinstance(decided(2), Wait)
+    assert isinstance(decided(4), Stop)
+    assert decided(3).reason["why"] == "its score is no finite number"
+    del population.trials[running]
+    assert isinstance(decided(2), Stop)
+
+
+def test_a_minimised_objective() -> None:
+    population = Listed([5.0], [4.0], [3.0], objective=Minimize("loss"))
+    decisions = [
+        ASHA(3, 9, 1).decide(member, population, context(history=population)) for member in population.slots
+    ]
+    assert [type(one) for one in decisions] == [Stop, Stop, Start]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 9])
+def test_ties_promote_no_more_than_their_share(workers: int) -> None:
+    assert at_rungs(ran(ASHA(9, 9, 1), FITNESSES["constant"], workers)) == [9, 3, 1]
+
+
+def test_successive_halving_is_the_same_with_any_number_of_workers() -> None:
+    def facts(workers: int) -> list[tuple[int, int, str]]:
+        done = ran(ASHA(10, 12, 2, 2, quorum=1.0), FITNESSES["few values"], workers)
+        return sorted((t.member, t.generation, str(t.params)) for t in done)
+
+    assert facts(1) == facts(3) == facts(10)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ASHA(0, 1, 1), r"ASHA\(members=0\)"),
+        (lambda: ASHA(1, 1, 2), "first rung may not lie beyond the last"),
+        (lambda: ASHA(1, 2, 1, 1), r"ASHA\(reduction_factor=1\)"),
+        (lambda: ASHA(1, 2, 1, fitness=FromSuite("s", "m")), "use quorum=1.0"),
+    ],
+)
+def test_settings_that_make_no_sense(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        make()

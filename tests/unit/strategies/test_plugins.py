@@ -1,0 +1,28 @@
+"""Built-in strategies and rules are plug-ins like a stranger's: registered by name, and stored under it."""
+
+from dataclasses import is_dataclass
+
+import phyla.strategies
+from phyla import plugins
+from phyla.strategies import Context, Exploited, Explored, Measure, Reported, Start, Stop, Wait
+
+NOT_STORED = {Context, Exploited, Explored, Measure, Reported, Start, Stop, Wait}
+"""What rules are given and give back."""
+
+
+def test_every_strategy_and_rule_is_registered() -> None:
+    registered = {point.load() for point in plugins.registered().values()}
+    public = {getattr(phyla.strategies, name) for name in phyla.strategies.__all__}
+    settings = {kind for kind in public if isinstance(kind, type) and is_dataclass(kind)} - NOT_STORED
+    assert settings - registered == set()
+
+
+def test_the_fitness_of_a_suite_is_stored_by_its_registered_name() -> None:
+    strategy = phyla.PBT(
+        population_size=2, steps_per_trial=1, total_steps=4, fitness=phyla.FromSuite("held-out", max_lag=1)
+    )
+    stored = plugins.encode(strategy)
+    assert isinstance(stored, dict)
+    assert stored["plugin"] == "phyla.strategies/pbt"
+    assert stored["fitness"]["plugin"] == "phyla.fitness/from-suite"
+    assert plugins.decode(stored) == strategy

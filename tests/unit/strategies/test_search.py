@@ -1,0 +1,119 @@
+"""Random search, grid search and fixed schedules."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phyla.controller import check_extension
+from phyla.errors import ConfigurationError
+from phyla.machine import Rules
+from phyla.records import Maximize, StudyState, TrialRecord, TrialState
+from phyla.space import Choice, Float, Int, Space
+from phyla.strategies import FixedSchedule, GridSearch, RandomSearch, Strategy, describe
+from simulation import Simulation
+
+SPACE = Space(lr=Float(0.1, 1.0), width=Int(1, 9))
+
+
+def ran(strategy: Strategy, space: Space = SPACE, *, failure_rate: float = 0.0) -> list[TrialRecord]:
+    rules = Rules(space=space, objective=Maximize("Q"), strategy=strategy, max_attempts=3, max_broken=1000)
+    simulation = Simulation(rules, lambda parent, trial: (None, float(trial.seed)))
+    ended = simulation.run(2, np.random.default_rng(0), failure_rate=failure_rate)
+    assert ended.state is StudyState.COMPLETED, ended.message
+    with simulation.store.reader(simulation.study.id) as reader:
+        return [trial for trial in reader.trials() if trial.state is TrialState.COMPLETED]
+
+
+def test_random_search_keeps_hyperparameters_and_weights() -> None:
+    done = ran(RandomSearch(5, 12, steps_per_trial=5))
+    for member in range(5):
+        own = [trial for trial in done if trial.member == member]
+        assert [(trial.start_step, trial.end_step) for trial in own] == [(0, 5), (5, 10), (10, 12)]
+        assert [trial.parent for trial in own] == [None, own[0].id, own[1].id]
+        assert len({str(trial.params) for trial in own}) == 1
+    assert len({str(trial.params) for trial in done}) == 5
+
+
+def test_random_search_uses_starting_points_and_draws_again_what_broke_at_once() -> None:
+    space = Space(lr=Float(0.1, 1.0), initial=[{"lr": 0.5}])
+    assert {t.params["lr"] for t in ran(RandomSearch(3, 4), space) if t.member == 0} == {0.5}
+    again = [t for t in ran(RandomSearch(9, 4), space, failure_rate=0.7) if t.replaces is not None]
+    assert again
+    assert all(t.params["lr"] != 0.5 for t in again)
+    assert all("in place of broken trial" in describe(t.reason) for t in again)
+
+
+def test_every_point_of_a_grid_is_trained_by_one_member() -> None:
+    strategy = GridSearch({"width": [3, 1], "lr": [0.1, 0.2, 0.3]}, 7)
+    assert strategy.population_size == 6
+    done = sorted(ran(strategy, failure_rate=0.3), key=lambda trial: trial.member)
+    assert [(t.params["width"], t.params["lr"]) for t in done] == [
+        (w, lr) for w in (3, 1) for lr in (0.1, 0.2, 0.3)
+    ]
+    assert {t.end_step for t in done} == {7}
+
+
+def test_what_a_grid_does_not_name_is_drawn_and_grids_may_be_joined() -> None:
+    space = Space(
+        kind=Choice(["sgd", "adam"]),
+        momentum=Float(0.0, 0.9, when={"kind": "sgd"}),
+        lr=Float(0.1, 1.0, initial=0.3),
+    )
+    strategy = GridSearch([{"kind": ["sgd"], "momentum": [0.0, 0.5]}, {"kind": ["adam"]}], 1)
+    done = sorted(ran(strategy, space), key=lambda trial: trial.member)
+    assert [dict(t.params) for t in done] == [
+        {"kind": "sgd", "momentum": 0.0, "lr": 0.3},
+        {"kind": "sgd", "momentum": 0.5, "lr": 0.3},
+        {"kind": "adam", "lr": 0.3},
+    ]
+    with pytest.raises(AssertionError, match=r"SpaceError: .*momentum"):
+        ran(GridSearch({"kind": ["adam"], "momentum": [0.5]}, 1), space)
+
+
+def test_a_fixed_schedule_switches_at_its_steps() -> None:
+    strategy = FixedSchedule(
+        [(0, {"lr": 0.1, "width": 1}), (10, {"lr": 0.5, "width": 1})], 25, members=2, steps_per_trial=8
+    )
+    done = ran(strategy, failure_rate=0.2)
+    for member in range(2):
+        own = [trial for trial in done if trial.member == member]
+        assert [(t.start_step, t.end_step, t.params["lr"]) for t in own] == [
+            (0, 8, 0.1),
+            (8, 10, 0.1),
+            (10, 18, 0.5),
+            (18, 25, 0.5),
+        ]
+        assert [t.parent for t in own[1:]] == [t.id for t in own[:-1]]
+        assert describe(own[2].reason).startswith("continued, lr 0.1 -> 0.5 (schedule)")
+    assert len({t.seed for t in done}) == len(done)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: RandomSearch(0, 1), r"RandomSearch\(members=0\)"),
+        (lambda: RandomSearch(1, 0), r"RandomSearch\(total_steps=0\)"),
+        (lambda: RandomSearch(1, 5, 6), r"RandomSearch\(steps_per_trial=6, total_steps=5\)"),
+        (lambda: GridSearch({"lr": []}, 1), r"GridSearch\(lr=\[\]\)"),
+        (lambda: GridSearch([], 1), r"GridSearch\(\[\]\)"),
+        (lambda: GridSearch({"kind": "sgd"}, 1), r"GridSearch\(kind='sgd'\)"),
+        (lambda: FixedSchedule([], 1), "starts with nothing"),
+        (lambda: FixedSchedule([(1, {})], 5), "starts with 1"),
+        (lambda: FixedSchedule([(0, {}), (0, {})], 5), r"FixedSchedule\(step=0\): .* at least 1"),
+        (lambda: FixedSchedule([(0, {}), (5, {})], 5), "step 5 never comes"),
+        (lambda: FixedSchedule([{"lr": 1}], 5), "no pair"),  # type: ignore[list-item]
+    ],
+)
+def test_settings_that_make_no_sense(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    "name", ["strategy.members", "strategy.grid", "strategy.grid.0.lr", "strategy.trials.3.seed"]
+)
+def test_the_number_of_members_of_a_study_stays(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=name):
+        check_extension({name: (1, 2)}, {}, {})
