@@ -2,7 +2,7 @@
 
 from phyla.arguments import suggest_arguments
 from phyla.evaluation.aggregators import Aggregator, Mean, Normalised, Percentiles, WeightedMean, Worst, aggregate
-from phyla.evaluation.cells import Cause, Cell, CellFate, GroupValues, causes, cell, current_tasks, group_values
+from phyla.evaluation.cells import Cause, Cell, CellStatus, GroupValues, causes, cell, current_tasks, group_values
 from phyla.evaluation.confusion import Confusion
 from phyla.evaluation.extremes import Maximum, Minimum
 from phyla.evaluation.histogram import Histogram
@@ -13,7 +13,7 @@ from phyla.evaluation.outline import SuiteOutline, TaskOutline, outlines
 from phyla.evaluation.per_seed import PerSeed, is_per_seed, per_seed
 from phyla.evaluation.perplexity import Perplexity
 from phyla.evaluation.points import Bins, Point, PointKind, array_point, cell_points, group_points, point_row
-from phyla.evaluation.policy import Fate, Policy, Queue, Skip, fate
+from phyla.evaluation.policy import Decision, Policy, Queue, Skip, decide
 from phyla.evaluation.recorder import Recorder
 from phyla.evaluation.regression import Comparison, compare
 from phyla.evaluation.result import Estimate, TaskResult, flat_values
@@ -29,12 +29,12 @@ __all__ = [
     "Bins",
     "Cause",
     "Cell",
-    "CellFate",
+    "CellStatus",
     "Comparison",
     "Confusion",
+    "Decision",
     "Estimate",
     "EvalTask",
-    "Fate",
     "GroupValues",
     "Histogram",
     "Lag",
@@ -68,10 +68,10 @@ __all__ = [
     "check_aggregate",
     "compare",
     "current_tasks",
+    "decide",
     "decode",
     "encode",
     "eval_task",
-    "fate",
     "flat_values",
     "group_points",
     "group_values",

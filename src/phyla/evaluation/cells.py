@@ -31,7 +31,7 @@ from phyla.records import (
 NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
-class CellFate(StrEnum):
+class CellStatus(StrEnum):
     """What became of one eval task on one checkpoint."""
 
     DONE = "done"
@@ -47,7 +47,7 @@ class CellFate(StrEnum):
     @property
     def has_value(self) -> bool:
         """Whether there is a result."""
-        return self in (CellFate.DONE, CellFate.REUSED)
+        return self in (CellStatus.DONE, CellStatus.REUSED)
 
 
 @final
@@ -61,7 +61,7 @@ class Cell:
         task: name of the eval task.
         group: the evaluation group; None if the suite was never run, or skipped, on this checkpoint.
         tags: of the eval task.
-        fate: what became of it.
+        status: what became of it.
         why: why it was skipped, failed, is gone, quarantined or missing; None otherwise.
         values: every number that was measured, by name; with standard errors where they are known.
         metrics: what they were read from, merged over shards; empty if it was not asked for.
@@ -82,7 +82,7 @@ class Cell:
     task: str
     group: Group | None
     tags: tuple[str, ...] = ()
-    fate: CellFate
+    status: CellStatus
     why: str | None = None
     values: Mapping[str, Estimate] = field(default_factory=dict)
     metrics: Mapping[str, Metric] = field(default_factory=dict, repr=False)
@@ -145,41 +145,41 @@ class Cause:
     """Why some cells have no value.
 
     Attributes:
-        fate: what became of them.
+        status: what became of them.
         suite: name of the suite.
         task: name of the eval task that failed; None if it happened to whole groups.
         why: in words, of the newest of them; others may differ in numbers.
         checkpoints: whose cells they are, in order.
     """
 
-    fate: CellFate
+    status: CellStatus
     suite: str
     task: str | None
     why: str
     checkpoints: tuple[Seen, ...]
 
 
-URGENT = (CellFate.FAILED, CellFate.QUARANTINED, CellFate.GONE, CellFate.MISSING, CellFate.SKIPPED)
-"""Fates that have a reason, in the order in which a person wants to hear of them."""
+URGENT = (CellStatus.FAILED, CellStatus.QUARANTINED, CellStatus.GONE, CellStatus.MISSING, CellStatus.SKIPPED)
+"""Statuses that have a reason, in the order in which a person wants to hear of them."""
 
 
 def causes(cells: Iterable[Cell]) -> list[Cause]:
     """Say why values are missing, once for all cells of which it is the same but for numbers; failures first."""
-    found: dict[tuple[CellFate, str, str | None, str], tuple[str, dict[int, Seen]]] = {}
+    found: dict[tuple[CellStatus, str, str | None, str], tuple[str, dict[int, Seen]]] = {}
     for one in cells:
         if one.why is None:
             continue
-        task = one.task if one.fate is CellFate.FAILED else None
+        task = one.task if one.status is CellStatus.FAILED else None
         why = last_line(one.why)
-        key = (one.fate, one.suite, task, NUMBER.sub("#", why))
+        key = (one.status, one.suite, task, NUMBER.sub("#", why))
         seen = found.get(key, ("", {}))[1]
         seen[one.seen.id] = one.seen
         found[key] = (why, seen)
     made = [
-        Cause(fate=fate, suite=suite, task=task, why=why, checkpoints=tuple(seen.values()))
-        for (fate, suite, task, _), (why, seen) in found.items()
+        Cause(status=status, suite=suite, task=task, why=why, checkpoints=tuple(seen.values()))
+        for (status, suite, task, _), (why, seen) in found.items()
     ]
-    return sorted(made, key=lambda cause: URGENT.index(cause.fate))
+    return sorted(made, key=lambda cause: URGENT.index(cause.status))
 
 
 TypeOf = Callable[[str], type[Any]]
@@ -230,26 +230,26 @@ def cell(
         type_of: finds metrics that are not built in; those that it cannot find are left out. None decodes nothing.
     """
     task = suite.task(name)
-    fate, why = _fate(seen, group, tasks)
+    status, why = _status(seen, group, tasks)
     metrics: Mapping[str, Metric] = {}
     whole = bool(tasks) and len(results) == tasks[0].shards
-    if fate.has_value and type_of is not None:
+    if status.has_value and type_of is not None:
         if not whole:
-            fate, why = CellFate.FAILED, "its results are not in the ledger"
+            status, why = CellStatus.FAILED, "its results are not in the ledger"
         else:
             try:
                 metrics = _merged(results, task.samples, type_of)
             except EvaluationError as error:
-                fate, why = CellFate.FAILED, str(error)
+                status, why = CellStatus.FAILED, str(error)
     values = numbers(metrics)
     unread: dict[str, list[Json]] = {}
-    for result in results if fate.has_value and type_of is not None else ():
+    for result in results if status.has_value and type_of is not None else ():
         for saved, raw in result.statistics.items():
             if saved not in metrics:
                 unread.setdefault(saved, []).append(raw)
     metric = suite.metric if suite.metric in values else next(iter(values), None)
     files: dict[str, list[str]] = {}
-    for result in results if fate.has_value else ():
+    for result in results if status.has_value else ():
         for saved, path in result.files.items():
             files.setdefault(saved, []).append(str(path))
     return Cell(
@@ -258,7 +258,7 @@ def cell(
         task=name,
         group=group,
         tags=task.tags,
-        fate=fate,
+        status=status,
         why=why,
         values=values,
         metrics=metrics,
@@ -266,7 +266,7 @@ def cell(
         n=_count(metrics, metric),
         shards=tasks[0].shards if tasks else 1,
         shards_done=sum(one.state is TrialState.COMPLETED for one in tasks),
-        duration_s=sum(result.duration_s for result in results) if whole and fate.has_value else None,
+        duration_s=sum(result.duration_s for result in results) if whole and status.has_value else None,
         attempts=sum(one.token for one in tasks),
         worker=results[-1].worker if results else next((one.worker for one in tasks if one.worker), None),
         evaluated_at=max(result.created_at for result in results) if whole else None,
@@ -293,27 +293,27 @@ def numbers(metrics: Mapping[str, Metric]) -> dict[str, Estimate]:
     return found
 
 
-def _fate(seen: Seen, group: Group | None, tasks: Sequence[EvalTaskRecord]) -> tuple[CellFate, str | None]:
+def _status(seen: Seen, group: Group | None, tasks: Sequence[EvalTaskRecord]) -> tuple[CellStatus, str | None]:
     if tasks and all(task.state is TrialState.COMPLETED for task in tasks):
-        return (CellFate.REUSED if all(task.reused for task in tasks) else CellFate.DONE), None
+        return (CellStatus.REUSED if all(task.reused for task in tasks) else CellStatus.DONE), None
     failed = [task for task in tasks if task.state is TrialState.FAILED]
     if failed:
-        return CellFate.FAILED, last_line(failed[-1].error)
+        return CellStatus.FAILED, last_line(failed[-1].error)
     if seen.state is SeenState.QUARANTINED:
-        return CellFate.QUARANTINED, seen.error
+        return CellStatus.QUARANTINED, seen.error
     if group is not None and group.state is GroupState.SKIPPED:
-        return CellFate.SKIPPED, group.why
+        return CellStatus.SKIPPED, group.why
     if group is not None and group.state is GroupState.GONE:
-        return CellFate.GONE, group.why
+        return CellStatus.GONE, group.why
     if any(task.state is TrialState.RUNNING for task in tasks):
-        return CellFate.RUNNING, None
+        return CellStatus.RUNNING, None
     if any(task.state is TrialState.PENDING for task in tasks):
-        return CellFate.QUEUED, None
+        return CellStatus.QUEUED, None
     if tasks:
-        return CellFate.SKIPPED, last_line(tasks[-1].error)
+        return CellStatus.SKIPPED, last_line(tasks[-1].error)
     if seen.state is SeenState.GONE:
-        return CellFate.GONE, seen.error
-    return CellFate.MISSING, "the suite got it after this checkpoint was seen, and it was not queued since"
+        return CellStatus.GONE, seen.error
+    return CellStatus.MISSING, "the suite got it after this checkpoint was seen, and it was not queued since"
 
 
 def last_line(text: str | None) -> str:
