@@ -2,16 +2,16 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypedDict, final
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, final
 
 from phyla.arguments import suggestion
 from phyla.errors import SpaceError
 from phyla.space import configuration, declaration
-from phyla.space.conditions import Parameter, conditions, hold, ordered, resolved, told
-from phyla.space.constraints import Constraint, exhausted, listed, violated
-from phyla.space.constraints import name as constraint_name
-from phyla.space.scalars import Scalar, as_real
-from phyla.space.values import flatten
+from phyla.space.conditions import Parameter, conditions, hold, ordered, resolved, unmet
+from phyla.space.constraints import Constraint, check, listed, violated
+from phyla.space.constraints import name as name_of
+from phyla.space.params import flatten
+from phyla.space.scalars import Scalar, as_real, checked
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 Change = TypedDict("Change", {"from": Scalar, "to": Scalar, "by": str})
 """What happened to one parameter. `by` is "x1.2" (the factor), "step" (where the factor alone moves nothing),
 "neighbour", "resampled", "crossed", "activated" (`from` is None) or "dropped" (`to` is None)."""
+
+Pick: TypeAlias = Callable[[str, Parameter, int], tuple[Scalar, str]]
 
 SAMPLE_TRIES = 1000
 PERTURB_TRIES = 100
@@ -106,23 +108,14 @@ class Space:
         if member is not None and member < 0:
             raise SpaceError(f"member must be at least 0, got {member!r}")
         point = self._initial[member] if member is not None and member < len(self._initial) else {}
-        rejected, values = None, dict[str, Scalar]()
-        for _ in range(SAMPLE_TRIES):
-            values = {}
-            for name, parameter, needed in self._plan:
-                if needed and not hold(needed, values):
-                    continue
-                if name in point:
-                    values[name] = point[name]
-                else:
-                    values[name] = parameter.draw(rng) if member is None else parameter.start(rng)
-            values = self._sorted(values)
-            rejected = violated(self._constraints, values)
-            if rejected is None:
-                return values
-        raise exhausted(
-            rejected, values, SAMPLE_TRIES, "widen the ranges, loosen the constraint, or give starting points"
-        )
+
+        def pick(name: str, parameter: Parameter, tried: int) -> tuple[Scalar, str]:
+            if name in point:
+                return point[name], "given"
+            return (parameter.draw(rng) if member is None else parameter.start(rng)), "drawn"
+
+        advice = "widen the ranges, loosen the constraint, or give starting points"
+        return self._found(pick, SAMPLE_TRIES, advice)[0]
 
     def check_part(self, params: Mapping[str, Any]) -> dict[str, Scalar]:
         """`params`, which may leave names out, as this space holds them: flat, plain Python values.
@@ -149,23 +142,13 @@ class Space:
         Raises:
             SpaceError: no allowed values were found, or a constraint raised.
         """
-        rejected, values = None, dict[str, Scalar]()
-        for tried in range(SAMPLE_TRIES):
-            values = {}
-            for name, parameter, needed in self._plan:
-                if needed and not hold(needed, values):
-                    continue
-                if name in params:
-                    values[name] = params[name]
-                elif name in others and not tried:
-                    values[name] = others[name]
-                else:
-                    values[name] = parameter.draw(rng)
-            values = self._sorted(values)
-            rejected = violated(self._constraints, values)
-            if rejected is None:
-                return values
-        raise exhausted(rejected, values, SAMPLE_TRIES, f"loosen the constraint, or give more than {params!r}")
+
+        def pick(name: str, parameter: Parameter, tried: int) -> tuple[Scalar, str]:
+            if name in params:
+                return params[name], "given"
+            return (others[name] if name in others and not tried else parameter.draw(rng)), "drawn"
+
+        return self._found(pick, SAMPLE_TRIES, f"loosen the constraint, or give more than {params!r}")[0]
 
     def perturb(
         self,
@@ -258,23 +241,16 @@ class Space:
         if not 0.0 <= share <= 1.0:
             raise SpaceError(f"share is a probability between 0 and 1, got {share!r}")
         old, other = self._checked(first), self._checked(second)
-        rejected, values = None, dict[str, Scalar]()
-        for _ in range(PERTURB_TRIES):
-            values, ways = {}, dict[str, str]()
-            for name, parameter, needed in self._plan:
-                if needed and not hold(needed, values):
-                    continue
-                if name not in old and name not in other:
-                    values[name], ways[name] = parameter.draw(rng), "activated"
-                elif name not in old or (name in other and rng.random() < share):
-                    values[name], ways[name] = other[name], "crossed"
-                else:
-                    values[name] = old[name]
-            values = self._sorted(values)
-            rejected = violated(self._constraints, values)
-            if rejected is None:
-                return values, self._changes(old, values, ways)
-        raise exhausted(rejected, values, PERTURB_TRIES, f"loosen the constraint; from {old!r} and {other!r}")
+
+        def pick(name: str, parameter: Parameter, tried: int) -> tuple[Scalar, str]:
+            if name not in old and name not in other:
+                return parameter.draw(rng), "activated"
+            if name not in old or (name in other and rng.random() < share):
+                return other[name], "crossed"
+            return old[name], "kept"
+
+        values, ways = self._found(pick, PERTURB_TRIES, f"loosen the constraint; from {old!r} and {other!r}")
+        return values, self._changes(old, values, ways)
 
     def validate(self, params: Mapping[str, Any]) -> dict[str, Scalar]:
         """`params` as this space holds them: flat, in order, plain Python values of the right type.
@@ -289,9 +265,7 @@ class Space:
             SpaceError: what is wrong first: an unknown, missing or inactive name, a value, or a constraint.
         """
         values = self._checked(params)
-        rejected = violated(self._constraints, values)
-        if rejected is not None:
-            raise SpaceError(f"the constraint {constraint_name(rejected)} does not allow {values!r}")
+        check(self._constraints, values)
         return values
 
     def with_defaults(self, params: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
@@ -356,7 +330,7 @@ class Space:
     def __repr__(self) -> str:
         shown = [f"{{{', '.join(f'{name!r}: {parameter!r}' for name, parameter in self._parameters.items())}}}"]
         if self._constraints:
-            shown.append(f"constraints=[{', '.join(map(constraint_name, self._constraints))}]")
+            shown.append(f"constraints=[{', '.join(map(name_of, self._constraints))}]")
         if self._initial:
             shown.append(f"initial={list(self._initial)!r}")
         return f"Space({', '.join(shown)})"
@@ -375,30 +349,48 @@ class Space:
     ) -> tuple[dict[str, Scalar], dict[str, Change]]:
         old = self._checked(params)
         movable = self._named(names)
+
+        def pick(name: str, parameter: Parameter, tried: int) -> tuple[Scalar, str]:
+            if name not in old:
+                return parameter.draw(rng), "activated"
+            if name not in movable:
+                return old[name], "kept"
+            if resample and rng.random() < resample:
+                return parameter.draw(rng), "resampled"
+            factor = factors[int(rng.random() * len(factors))]
+            # The value is of the parameter's own type, which `_checked` saw to.
+            move: Callable[..., tuple[Scalar, str]] = parameter.perturb
+            return move(old[name], factor, rng)
+
+        advice = f"loosen the constraint, or move other parameters; from {old!r}"
+        values, ways = self._found(pick, tries, advice, otherwise=old)
+        return values, self._changes(old, values, ways)
+
+    def _found(
+        self, pick: Pick, tries: int, advice: str, otherwise: dict[str, Scalar] | None = None
+    ) -> tuple[dict[str, Scalar], dict[str, str]]:
+        """Values of all active parameters that the constraints allow, and how each was picked.
+
+        Args:
+            pick: gives a value and how it came to be, by name, parameter and number of the attempt.
+            tries: how many attempts to make.
+            advice: what to do if all are rejected, for the message.
+            otherwise: what to return then instead, if the constraints allow it.
+        """
         rejected, values = None, dict[str, Scalar]()
-        for _ in range(tries):
+        for tried in range(tries):
             values, ways = {}, dict[str, str]()
             for name, parameter, needed in self._plan:
-                if needed and not hold(needed, values):
-                    continue
-                if name not in old:
-                    values[name], ways[name] = parameter.draw(rng), "activated"
-                elif name not in movable:
-                    values[name] = old[name]
-                elif resample and rng.random() < resample:
-                    values[name], ways[name] = parameter.draw(rng), "resampled"
-                else:
-                    factor = factors[int(rng.random() * len(factors))]
-                    # The value is of the parameter's own type, which `_checked` saw to.
-                    move: Callable[..., tuple[Scalar, str]] = parameter.perturb
-                    values[name], ways[name] = move(old[name], factor, rng)
+                if not needed or hold(needed, values):
+                    values[name], ways[name] = pick(name, parameter, tried)
             values = self._sorted(values)
             rejected = violated(self._constraints, values)
             if rejected is None:
-                return values, self._changes(old, values, ways)
-        if violated(self._constraints, old) is None:
-            return old, {}
-        raise exhausted(rejected, values, tries, f"loosen the constraint, or move other parameters; from {old!r}")
+                return values, ways
+        if otherwise is not None and violated(self._constraints, otherwise) is None:
+            return otherwise, {}
+        named = "none" if rejected is None else name_of(rejected)
+        raise SpaceError(f"the constraint {named} rejected the last of {tries} draws, {values!r}; {advice}")
 
     def _changes(self, old: dict[str, Scalar], new: dict[str, Scalar], ways: dict[str, str]) -> dict[str, Change]:
         changes: dict[str, Change] = {}
@@ -429,9 +421,9 @@ class Space:
         for name, parameter, needed in self._plan:
             if needed and not hold(needed, values):
                 if name in flat:
-                    raise SpaceError(f"{name}: must be absent, not {flat[name]!r}: {told(needed, values)}")
+                    raise SpaceError(f"{name}: must be absent, not {flat[name]!r}: {unmet(needed, values)}")
             elif name in flat:
-                values[name] = declaration.value(name, parameter, flat[name])
+                values[name] = checked(parameter.check, flat[name], name)
             elif parameter.default is not None:
                 values[name] = parameter.default
             else:
