@@ -7,12 +7,11 @@ from enum import StrEnum
 from typing import Any, final
 
 from phyla.errors import EvaluationError, PhylaError
-from phyla.evaluation.metric import Metric
-from phyla.evaluation.outline import SuiteOutline
-from phyla.evaluation.per_seed import is_per_seed
+from phyla.evaluation.metric import Metric, merged
+from phyla.evaluation.moments import is_per_seed
 from phyla.evaluation.result import Estimate
-from phyla.evaluation.shards import merged
 from phyla.evaluation.stored import decode
+from phyla.evaluation.suite import SuiteOutline
 from phyla.records import (
     EvalResult,
     EvalTaskKind,
@@ -20,7 +19,6 @@ from phyla.records import (
     Group,
     GroupState,
     Json,
-    JsonObject,
     Seen,
     SeenState,
     TrialState,
@@ -164,22 +162,23 @@ URGENT = (CellStatus.FAILED, CellStatus.QUARANTINED, CellStatus.GONE, CellStatus
 
 
 def causes(cells: Iterable[Cell]) -> list[Cause]:
-    """Say why values are missing, once for all cells of which it is the same but for numbers; failures first."""
-    found: dict[tuple[CellStatus, str, str | None, str], tuple[str, dict[int, Seen]]] = {}
+    """Say why values are missing, most urgent first; cells whose reasons differ only in numbers are one cause."""
+    found: dict[object, dict[int, Cell]] = {}
     for one in cells:
-        if one.why is None:
-            continue
-        task = one.task if one.status is CellStatus.FAILED else None
+        if one.why is not None:
+            key = (one.status, one.suite, _task(one), NUMBER.sub("#", last_line(one.why)))
+            found.setdefault(key, {})[one.seen.id] = one
+    made = []
+    for alike in found.values():
+        *_, one = alike.values()
+        seen = tuple(each.seen for each in alike.values())
         why = last_line(one.why)
-        key = (one.status, one.suite, task, NUMBER.sub("#", why))
-        seen = found.get(key, ("", {}))[1]
-        seen[one.seen.id] = one.seen
-        found[key] = (why, seen)
-    made = [
-        Cause(status=status, suite=suite, task=task, why=why, checkpoints=tuple(seen.values()))
-        for (status, suite, task, _), (why, seen) in found.items()
-    ]
+        made.append(Cause(status=one.status, suite=one.suite, task=_task(one), why=why, checkpoints=seen))
     return sorted(made, key=lambda cause: URGENT.index(cause.status))
+
+
+def _task(one: Cell) -> str | None:
+    return one.task if one.status is CellStatus.FAILED else None
 
 
 TypeOf = Callable[[str], type[Any]]
@@ -231,27 +230,25 @@ def cell(
     """
     task = suite.task(name)
     status, why = _status(seen, group, tasks)
-    metrics: Mapping[str, Metric] = {}
     whole = bool(tasks) and len(results) == tasks[0].shards
+    metrics: Mapping[str, Metric] = {}
     if status.has_value and type_of is not None:
-        if not whole:
-            status, why = CellStatus.FAILED, "its results are not in the ledger"
-        else:
-            try:
-                metrics = _merged(results, task.samples, type_of)
-            except EvaluationError as error:
-                status, why = CellStatus.FAILED, str(error)
-    values = numbers(metrics)
+        try:
+            if not whole:
+                raise EvaluationError("its results are not in the ledger")
+            metrics = _merged(results, task.samples, type_of)
+        except EvaluationError as error:
+            status, why = CellStatus.FAILED, str(error)
     unread: dict[str, list[Json]] = {}
-    for result in results if status.has_value and type_of is not None else ():
-        for saved, raw in result.statistics.items():
-            if saved not in metrics:
-                unread.setdefault(saved, []).append(raw)
-    metric = suite.metric if suite.metric in values else next(iter(values), None)
     files: dict[str, list[str]] = {}
     for result in results if status.has_value else ():
         for saved, path in result.files.items():
             files.setdefault(saved, []).append(str(path))
+        for saved, raw in result.statistics.items() if type_of is not None else ():
+            if saved not in metrics:
+                unread.setdefault(saved, []).append(raw)
+    values = numbers(metrics)
+    metric = suite.metric if suite.metric in values else next(iter(values), None)
     return Cell(
         seen=seen,
         suite=suite.name,
@@ -263,7 +260,7 @@ def cell(
         values=values,
         metrics=metrics,
         metric=metric,
-        n=_count(metrics, metric),
+        n=metrics[metric].count if metric is not None and metric in metrics else None,
         shards=tasks[0].shards if tasks else 1,
         shards_done=sum(one.state is TrialState.COMPLETED for one in tasks),
         duration_s=sum(result.duration_s for result in results) if whole and status.has_value else None,
@@ -323,28 +320,15 @@ def last_line(text: str | None) -> str:
 
 
 def _merged(results: Sequence[EvalResult], samples: int | None, type_of: TypeOf) -> dict[str, Metric]:
-    shards: list[dict[str, Metric]] = []
-    for result in results:
-        shard: dict[str, Metric] = {}
+    shards: list[dict[str, Metric]] = [{} for _ in results]
+    every = True
+    for shard, result in zip(shards, results, strict=True):
         for name, raw in result.statistics.items():
-            found = _decoded(read_object(raw), type_of)
-            if found is not None:
-                shard[name] = found
-        shards.append(shard)
-    # Without some of the metrics, the others may still be read.
-    every = all(len(shard) == len(result.statistics) for shard, result in zip(shards, results, strict=True))
+            try:
+                shard[name] = decode(raw, type_of)
+            except EvaluationError:
+                raise
+            except PhylaError:
+                # Its class is not loaded here. The other metrics may still be read.
+                every = False
     return merged(shards, expected=samples if every else None)
-
-
-def _decoded(raw: JsonObject, type_of: TypeOf) -> Metric | None:
-    try:
-        return decode(raw, type_of)
-    except EvaluationError:
-        raise
-    except PhylaError:
-        return None
-
-
-def _count(metrics: Mapping[str, Metric], name: str | None) -> int | None:
-    metric = metrics.get(name or "")
-    return None if metric is None else metric.count

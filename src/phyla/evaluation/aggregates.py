@@ -1,4 +1,4 @@
-"""From the results of the tasks of a suite to the numbers of the suite."""
+"""Aggregates: from the results of the tasks of a suite to the numbers of the suite."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,14 +8,16 @@ from typing import Literal, Protocol, final
 import numpy as np
 
 from phyla.errors import ConfigurationError, MetricMissing
-from phyla.evaluation.per_seed import is_per_seed
+from phyla.evaluation.moments import is_per_seed
 from phyla.evaluation.result import Estimate, TaskResult
+from phyla.evaluation.samples import exact_sum
 
 
 class Aggregator(Protocol):
     """Turns the results of tasks into numbers by name.
 
-    A plug-in is a frozen dataclass, or a function.
+    A plug-in is a frozen dataclass, or a function. If it has a property `aggregate_names`, the names of its
+    numbers, an objective that names another number is refused before anything runs.
     """
 
     def __call__(self, results: Sequence[TaskResult], /) -> Mapping[str, float | Estimate]:
@@ -36,10 +38,14 @@ class Mean:
     metric: str
     tag: str | None = None
 
+    @property
+    def aggregate_names(self) -> tuple[str, ...]:
+        """The name of the mean."""
+        return (_name(self, "mean"),)
+
     def __call__(self, results: Sequence[TaskResult], /) -> dict[str, Estimate]:
         """Return the mean; its standard error is known if those of all tasks are."""
-        estimates = _estimates(self, results)
-        return {_name(self, "mean"): _mean(estimates, [1.0] * len(estimates))}
+        return dict.fromkeys(self.aggregate_names, _mean(_estimates(self, results)))
 
 
 @final
@@ -55,12 +61,17 @@ class WeightedMean:
     metric: str
     tag: str | None = None
 
+    @property
+    def aggregate_names(self) -> tuple[str, ...]:
+        """The name of the mean."""
+        return (_name(self, "weighted"),)
+
     def __call__(self, results: Sequence[TaskResult], /) -> dict[str, Estimate]:
         """Return the mean; its standard error is known if those of all tasks are."""
         weights = [result.weight for result in _selected(self, results)]
         if sum(weights) == 0:
             raise ConfigurationError(f"{self!r}: all tasks have weight 0; give at least one a weight")
-        return {_name(self, "weighted"): _mean(_estimates(self, results), weights)}
+        return dict.fromkeys(self.aggregate_names, _mean(_estimates(self, results), weights))
 
 
 @final
@@ -85,11 +96,18 @@ class Worst:
         if self.of not in ("min", "max"):
             raise ConfigurationError(f"{self!r}: the worst is of='min' or of='max'")
 
+    @property
+    def aggregate_names(self) -> tuple[str, ...]:
+        """The name of the worst value."""
+        return (_name(self, self.of),)
+
     def __call__(self, results: Sequence[TaskResult], /) -> dict[str, Estimate]:
-        """Return the worst value; that of one task would understate its standard error, so there is none."""
-        values = np.asarray([estimate.value for estimate in _estimates(self, results)])
+        """Return the worst value, without a standard error: that of its task would understate it."""
+        values = [estimate.value for estimate in _estimates(self, results)]
         # numpy's, unlike Python's, give nan wherever it stands.
-        return {_name(self, self.of): Estimate(float(values.min() if self.of == "min" else values.max()))}
+        return dict.fromkeys(
+            self.aggregate_names, Estimate(float(np.min(values) if self.of == "min" else np.max(values)))
+        )
 
 
 @final
@@ -118,13 +136,15 @@ class Percentiles:
                 f"{self!r}: percentiles are different numbers from 0 to 100, as in (10, 50, 90)"
             )
 
+    @property
+    def aggregate_names(self) -> tuple[str, ...]:
+        """The names of the percentiles, in their order."""
+        return tuple(_name(self, f"p{percent:.12g}") for percent in self.percentiles)
+
     def __call__(self, results: Sequence[TaskResult], /) -> dict[str, Estimate]:
         """Return the percentiles, without standard errors."""
-        values = np.asarray([estimate.value for estimate in _estimates(self, results)])
-        with np.errstate(all="ignore"):
-            found = np.percentile(values, self.percentiles)
-        names = (_name(self, f"p{percent:.12g}") for percent in self.percentiles)
-        return {name: Estimate(float(value)) for name, value in zip(names, found, strict=True)}
+        found = percentiles([estimate.value for estimate in _estimates(self, results)], self.percentiles)
+        return dict(zip(self.aggregate_names, map(Estimate, found), strict=True))
 
 
 @final
@@ -156,6 +176,11 @@ class Normalised:
                 )
         object.__setattr__(self, "baseline", {task: (low, high) for task, (low, high) in self.baseline.items()})
 
+    @property
+    def aggregate_names(self) -> tuple[str, ...]:
+        """The name of the mean."""
+        return (_name(self, "normalised"),)
+
     def __call__(self, results: Sequence[TaskResult], /) -> dict[str, Estimate]:
         """Return the mean; its standard error is known if those of all tasks are."""
         selected = _selected(self, results)
@@ -169,7 +194,7 @@ class Normalised:
             low, high = self.baseline[result.task]
             stderr = None if estimate.stderr is None else estimate.stderr / abs(high - low)
             scaled.append(Estimate((estimate.value - low) / (high - low), stderr))
-        return {_name(self, "normalised"): _mean(scaled, [1.0] * len(scaled))}
+        return dict.fromkeys(self.aggregate_names, _mean(scaled))
 
 
 def aggregate(aggregators: Sequence[Aggregator], results: Sequence[TaskResult]) -> dict[str, Estimate]:
@@ -199,22 +224,15 @@ def aggregate(aggregators: Sequence[Aggregator], results: Sequence[TaskResult]) 
 
 
 def given_names(aggregators: Sequence[Aggregator]) -> list[str] | None:
-    """Return the names of the numbers that aggregators give; None where that cannot be known beforehand."""
-    names: list[str] = []
-    for one in aggregators:
-        if isinstance(one, Mean):
-            names.append(_name(one, "mean"))
-        elif isinstance(one, WeightedMean):
-            names.append(_name(one, "weighted"))
-        elif isinstance(one, Worst):
-            names.append(_name(one, one.of))
-        elif isinstance(one, Percentiles):
-            names += [_name(one, f"p{percent:.12g}") for percent in one.percentiles]
-        elif isinstance(one, Normalised):
-            names.append(_name(one, "normalised"))
-        else:
-            return None
-    return names
+    """Return the names of the numbers that aggregators give; None if one of them does not say."""
+    names = [getattr(one, "aggregate_names", None) for one in aggregators]
+    return None if None in names else [name for given in names for name in given or ()]
+
+
+def percentiles(values: Sequence[float], which: Sequence[float]) -> list[float]:
+    """Return percentiles, interpolated linearly; nan if a value is nan."""
+    with np.errstate(all="ignore"):
+        return [float(found) for found in np.percentile(values, which)]
 
 
 class _OfTasks(Protocol):
@@ -261,12 +279,11 @@ def _estimates(aggregator: _OfTasks, results: Sequence[TaskResult]) -> list[Esti
     return [result.estimate(aggregator.metric) for result in selected]
 
 
-def _mean(estimates: Sequence[Estimate], weights: Sequence[float]) -> Estimate:
+def _mean(estimates: Sequence[Estimate], weights: Sequence[float] | None = None) -> Estimate:
+    weights = weights or [1.0] * len(estimates)
     total = math.fsum(weights)
     shares = [weight / total for weight in weights]
-    terms = [share * estimate.value for share, estimate in zip(shares, estimates, strict=True)]
-    # fsum refuses infinities of both signs, whose sum is nan.
-    value = math.fsum(terms) if all(map(math.isfinite, terms)) else sum(terms)
+    value, _ = exact_sum([share * estimate.value for share, estimate in zip(shares, estimates, strict=True)])
     errors = [estimate.stderr for estimate in estimates]
     known = [share * error for share, error in zip(shares, errors, strict=True) if error is not None]
     return Estimate(value, math.hypot(*known) if len(known) == len(errors) else None)
