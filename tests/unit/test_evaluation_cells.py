@@ -70,9 +70,7 @@ P, R, C, F, X = (
         (GroupState.COMPLETE, [], CellStatus.MISSING),
     ],
 )
-def test_the_status_of_all_shards(
-    state: GroupState, shards: list[TrialState], status: CellStatus
-) -> None:
+def test_the_status_of_all_shards(state: GroupState, shards: list[TrialState], status: CellStatus) -> None:
     made = cell(seen(), group(state=state, why="because"), SUITE, "t", [shard(one) for one in shards])
     assert made.status is status
     if status in (CellStatus.SKIPPED, CellStatus.GONE):

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from phyla.errors import ConfigurationError, MetricInvalid, MetricMismatch
 from phyla.evaluation import (
-    BUILT_IN,
     Confusion,
     Histogram,
     Maximum,
@@ -27,6 +26,7 @@ from phyla.evaluation import (
     decode,
     encode,
 )
+from phyla.evaluation.stored import BUILT_IN
 from phyla.records import JsonObject
 
 ANY_FLOAT = st.floats(allow_nan=True, allow_infinity=True)

@@ -8,13 +8,13 @@ from phyla.evaluation.extremes import Maximum, Minimum
 from phyla.evaluation.histogram import Histogram
 from phyla.evaluation.lag import Lag, lag
 from phyla.evaluation.metric import Metric, merged
-from phyla.evaluation.moments import Moments, PerSeed, is_per_seed, per_seed
-from phyla.evaluation.points import Bins, Point, PointKind, array_point, cell_points, group_points, point_row
-from phyla.evaluation.policy import Decision, Policy, Queue, Skip, decide
+from phyla.evaluation.moments import Moments, PerSeed
+from phyla.evaluation.points import Point, PointKind, array_point, cell_points, group_points, point_row
+from phyla.evaluation.policy import Policy, Queue, Skip, decide
 from phyla.evaluation.recorder import Recorder
 from phyla.evaluation.regression import Comparison, compare
-from phyla.evaluation.result import Estimate, TaskResult, flat_values
-from phyla.evaluation.stored import BUILT_IN, decode, encode
+from phyla.evaluation.result import Estimate, TaskResult
+from phyla.evaluation.stored import decode, encode
 from phyla.evaluation.suite import (
     EvalTask,
     Suite,
@@ -26,18 +26,14 @@ from phyla.evaluation.suite import (
     suite_named,
 )
 from phyla.evaluation.totals import Perplexity, Sum
-from phyla.significance import holm
 
 __all__ = [
-    "BUILT_IN",
     "Aggregator",
-    "Bins",
     "Cause",
     "Cell",
     "CellStatus",
     "Comparison",
     "Confusion",
-    "Decision",
     "Estimate",
     "EvalTask",
     "GroupValues",
@@ -77,15 +73,11 @@ __all__ = [
     "decode",
     "encode",
     "eval_task",
-    "flat_values",
     "group_points",
     "group_values",
-    "holm",
-    "is_per_seed",
     "lag",
     "merged",
     "outlines",
-    "per_seed",
     "point_row",
     "suite_named",
 ]

@@ -6,12 +6,12 @@ from typing import ClassVar, Self, final
 
 import numpy as np
 
-from phyla.evaluation.metric import Numbers, check_type
+from phyla.evaluation.metric import Stored, check_type
 from phyla.evaluation.samples import as_count, as_samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Extreme(Numbers):
+class _Extreme(Stored):
     value: float = math.nan
     n: int = 0
 
@@ -37,11 +37,7 @@ class _Extreme(Numbers):
         return self.n
 
     def merge(self, other: Self) -> Self:
-        """Return the extreme of the samples of both.
-
-        Raises:
-            MetricMismatch: the other is of another type.
-        """
+        """Return the extreme of the samples of both."""
         check_type(self, other)
         return type(self)(value=float(self._pick(self.value, other.value)), n=self.n + other.n)
 

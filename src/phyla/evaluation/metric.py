@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, get_args, get_origin, runtime_checkable
 
 from phyla.errors import MetricMismatch, SamplesDiffer
 from phyla.evaluation.samples import as_count
-from phyla.records import Json, JsonObject, json_number, read_number
+from phyla.records import Json, JsonObject, json_number, read_list, read_number, read_object
 
 
 @runtime_checkable
@@ -52,10 +52,10 @@ class Metric(Protocol):
         ...
 
 
-class Numbers:
-    """The JSON of a metric whose fields are all numbers.
+class Stored:
+    """The JSON of a metric whose fields are numbers, lists of numbers, or such metrics.
 
-    The field `low` is the rounding error of another one. It is left out where it is 0.
+    The field `low` is the rounding error of another one. It is left out if it is 0.
     """
 
     __slots__ = ()
@@ -63,7 +63,7 @@ class Numbers:
     def to_json(self) -> JsonObject:
         """Return its state as strict JSON."""
         metric: Any = self
-        state = {one.name: json_number(getattr(self, one.name)) for one in fields(metric)}
+        state = {one.name: _written(getattr(self, one.name)) for one in fields(metric)}
         return {name: value for name, value in state.items() if name != "low" or value}
 
     @classmethod
@@ -71,13 +71,23 @@ class Numbers:
         """Return the metric that `to_json` wrote."""
         metric: Any = cls
         state = {"low": 0.0, **raw}
-        read: Self = metric(**{one.name: _number(state[one.name], one.name, one.type) for one in fields(metric)})
-        return read
+        made: Self = metric(**{one.name: _read(state[one.name], one.name, one.type) for one in fields(metric)})
+        return made
 
 
-def _number(raw: Json, name: str, kind: object) -> float | None:
+def _written(value: Any) -> Json:
+    if isinstance(value, Stored):
+        return value.to_json()
+    return [_written(item) for item in value] if isinstance(value, tuple) else json_number(value)
+
+
+def _read(raw: Json, name: str, kind: Any) -> object:
     if kind is int:
         return as_count(raw, name)
+    if get_origin(kind) is Sequence:
+        return [_read(item, name, get_args(kind)[0]) for item in read_list(raw)]
+    if isinstance(kind, type) and issubclass(kind, Stored):
+        return kind.from_json(read_object(raw))
     return None if raw is None and kind is not float else read_number(raw)
 
 

@@ -9,7 +9,7 @@ from typing import Self, final
 import numpy as np
 
 from phyla.errors import MetricInvalid
-from phyla.evaluation.metric import Numbers, check_type
+from phyla.evaluation.metric import Stored, check_type
 from phyla.evaluation.samples import as_count, as_samples, exact_sum
 from phyla.records import Json, JsonObject, json_number, read_list
 
@@ -18,7 +18,7 @@ SUFFIX = "@seed"
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moments(Numbers):
+class Moments(Stored):
     """Number, mean and sum of squared deviations of samples.
 
     Merging is that of Chan, Golub and LeVeque 1979 (Updating formulae and a pairwise algorithm for computing
@@ -90,11 +90,7 @@ class Moments(Numbers):
         return None if (variance := self.variance) is None else math.sqrt(variance / self.n)
 
     def merge(self, other: Self) -> Self:
-        """Return the moments of the samples of both.
-
-        Raises:
-            MetricMismatch: the other is of another type.
-        """
+        """Return the moments of the samples of both."""
         check_type(self, other)
         if self.n == 0 or other.n == 0:
             return other if self.n == 0 else self
@@ -159,11 +155,7 @@ class PerSeed:
         return None
 
     def merge(self, other: Self) -> Self:
-        """Return the moments by seed of the samples of both.
-
-        Raises:
-            MetricMismatch: the other is of another type.
-        """
+        """Return the moments by seed of the samples of both."""
         check_type(self, other)
         both = {**self.seeds, **other.seeds}
         for seed in self.seeds.keys() & other.seeds.keys():

@@ -4,13 +4,13 @@ import math
 from dataclasses import dataclass
 from typing import Self, final
 
-from phyla.evaluation.metric import Numbers, check_type
+from phyla.evaluation.metric import Stored, check_type
 from phyla.evaluation.samples import as_count, as_samples, exact_sum
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sum(Numbers):
+class Sum(Stored):
     """Sum of samples.
 
     Attributes:
@@ -46,11 +46,7 @@ class Sum(Numbers):
         return self.n
 
     def merge(self, other: Self) -> Self:
-        """Return the sum of the samples of both.
-
-        Raises:
-            MetricMismatch: the other is of another type.
-        """
+        """Return the sum of the samples of both."""
         check_type(self, other)
         total, low = exact_sum([self.total, self.low, other.total, other.low])
         return type(self)(total=total, n=self.n + other.n, low=low)
@@ -62,7 +58,7 @@ class Sum(Numbers):
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Perplexity(Numbers):
+class Perplexity(Stored):
     """Exponential of the mean negative log-likelihood of tokens.
 
     Every token has the same weight, whatever text or batch it is in. It counts tokens, not samples.
@@ -100,11 +96,7 @@ class Perplexity(Numbers):
         return None
 
     def merge(self, other: Self) -> Self:
-        """Return the perplexity of the tokens of both.
-
-        Raises:
-            MetricMismatch: the other is of another type.
-        """
+        """Return the perplexity of the tokens of both."""
         check_type(self, other)
         nll, low = exact_sum([self.nll, self.low, other.nll, other.low])
         return type(self)(nll=nll, tokens=self.tokens + other.tokens, low=low)
