@@ -76,8 +76,7 @@ class Choice(_Listed):
         values: The values, distinct JSON scalars: str, int, float, bool or None. A single one is allowed.
         initial: The value that members start from. None means that it is drawn; to start from the *value*
             None use `Space(initial=[...])`.
-        default: The value of trials that ran before this parameter was added to an existing study. Values that
-            are validated may leave it out. None means that there is none.
+        default: The value of trials that ran before this parameter was added to the study; None for none.
         when: Names of other parameters and the values they must have for this one to be active.
 
     Raises:
@@ -106,8 +105,7 @@ class Ordinal(_Listed):
         values: The values in order, distinct JSON scalars: str, int, float, bool or None.
         initial: The value that members start from. None means that it is drawn; to start from the *value*
             None use `Space(initial=[...])`.
-        default: The value of trials that ran before this parameter was added to an existing study. Values that
-            are validated may leave it out. None means that there is none.
+        default: The value of trials that ran before this parameter was added to the study; None for none.
         when: Names of other parameters and the values they must have for this one to be active.
 
     Raises:

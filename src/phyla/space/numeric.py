@@ -179,16 +179,14 @@ class _Range(ABC, Generic[Number]):
     def _convert(self, value: object, what: str) -> Number: ...
 
     @abstractmethod
-    def _check_size(self) -> None:
-        """Refuse bounds that the type cannot hold."""
+    def _check_size(self) -> None: ...
 
     @abstractmethod
     def _is_whole(self, step: Number) -> bool:
         """Whether high is low plus a whole number of steps."""
 
     @abstractmethod
-    def _nearest(self, number: Number) -> Number:
-        """The nearest value on the grid."""
+    def _nearest(self, number: Number) -> Number: ...
 
     @abstractmethod
     def _span(self, low: Number, high: Number) -> tuple[int, int]:
@@ -216,8 +214,7 @@ class Float(_Range[float]):
         step: Only the values `low + k * step`; `high` must be one of them. A perturbed value moves by at least
             one step, unless a bound holds it.
         initial: Where members start: a value, or a narrower `(low, high)` to draw it from.
-        default: The value of trials that ran before this parameter was added to an existing study. Values that
-            are validated may leave it out. None means that there is none.
+        default: The value of trials that ran before this parameter was added to the study; None for none.
         when: Names of other parameters and the values they must have for this one to be active.
 
     Raises:
@@ -309,8 +306,7 @@ class Int(_Range[int]):
         log: Whether the prior is log-uniform; the default is uniform.
         step: Only the values `low + k * step`; `high` must be one of them.
         initial: Where members start: a value, or a narrower `(low, high)` to draw it from.
-        default: The value of trials that ran before this parameter was added to an existing study. Values that
-            are validated may leave it out. None means that there is none.
+        default: The value of trials that ran before this parameter was added to the study; None for none.
         when: Names of other parameters and the values they must have for this one to be active.
 
     Raises:

@@ -91,16 +91,12 @@ class Space:
         return tuple(dict(point) for point in self._initial)
 
     def sample(self, rng: "np.random.Generator", member: int | None = None) -> dict[str, Scalar]:
-        """Values for one member: from the priors, or its starting point.
+        """Flat values of all active parameters, for one member.
 
         Args:
             rng: Where randomness comes from.
-            member: Which member they are for. It gets its entry of the space's `initial`; what that leaves
-                out starts at the parameter's own `initial`; the rest is drawn from the priors. None draws
-                everything from the priors.
-
-        Returns:
-            Flat values of all active parameters.
+            member: The member starts at its entry of the space's `initial`, where that leaves a name out at the
+                parameter's own `initial`, else at a draw from the prior. None draws everything.
 
         Raises:
             SpaceError: no allowed values were found, or a constraint raised.
@@ -128,16 +124,12 @@ class Space:
     def complete(
         self, params: Mapping[str, Scalar], others: Mapping[str, Scalar], rng: "np.random.Generator"
     ) -> dict[str, Scalar]:
-        """Values of all active parameters: those given, and for the rest `others`, or draws.
+        """Flat values of all active parameters: those given, and for the rest `others`, or draws.
 
         Args:
-            params: Flat values that are kept, as `check_part` gave them.
-            others: Flat values that are taken where `params` has none. If the constraints do not allow that,
-                these are drawn instead.
+            params: Values that are kept, as `check_part` gave them.
+            others: Values for other names. If the constraints do not allow them, these names are drawn instead.
             rng: Where randomness comes from.
-
-        Returns:
-            Flat values.
 
         Raises:
             SpaceError: no allowed values were found, or a constraint raised.
@@ -161,24 +153,21 @@ class Space:
     ) -> tuple[dict[str, Scalar], dict[str, Change]]:
         """New values near `params`, and what changed; `params` themselves where constraints allow no others.
 
-        Every parameter is moved by a factor drawn uniformly from `factors`, as its kind says: Float and Int
-        are multiplied, an Ordinal goes to a neighbour, a Choice is drawn again. Parameters that become active
-        are drawn from their prior; those that become inactive are dropped.
+        Every parameter is moved by a factor drawn uniformly from `factors`, as its kind says. Parameters that
+        become active are drawn from their prior; those that become inactive are dropped.
 
         Args:
             params: The values to start from, as `validate` takes them; only the constraints may be violated.
             rng: Where randomness comes from.
             factors: The factors, above 0 and not 1.
             resample: The probability, per parameter, of a draw from its prior instead.
-            names: The parameters that may move; None means all. Parameters that become active are drawn, and
-                those that become inactive dropped, whether they are named or not.
+            names: The parameters that may move; None means all.
 
         Returns:
             The flat values, and for each parameter whose value changed how it did.
 
         Raises:
-            SpaceError: `params` or an option makes no sense, no allowed values were found, or a constraint
-                raised.
+            SpaceError: an argument makes no sense, no allowed values were found, or a constraint raised.
 
         Source:
             Jaderberg et al. 2017, arXiv 1711.09846, section 4; Li et al. 2019, arXiv 1902.01894.
@@ -196,20 +185,7 @@ class Space:
     def resample(
         self, params: Mapping[str, Any], rng: "np.random.Generator", names: Iterable[str] | None = None
     ) -> tuple[dict[str, Scalar], dict[str, Change]]:
-        """`params` with the named parameters, or all, drawn from their priors again; and what changed.
-
-        Args:
-            params: The values to start from, as `validate` takes them; only the constraints may be violated.
-            rng: Where randomness comes from.
-            names: The parameters that are drawn; None means all.
-
-        Returns:
-            The flat values, and for each parameter whose value changed how it did.
-
-        Raises:
-            SpaceError: `params` or a name makes no sense, no allowed values were found, or a constraint
-                raised.
-        """
+        """`params` with the named parameters, or all, drawn from their priors again; as `perturb` otherwise."""
         return self._explored(params, rng, (), 1.0, names, SAMPLE_TRIES)
 
     def cross(
@@ -220,20 +196,15 @@ class Space:
         *,
         share: float = 0.5,
     ) -> tuple[dict[str, Scalar], dict[str, Change]]:
-        """Values from two parents, and what changed from the first.
+        """Flat values from two parents, and what changed from the first ("crossed", "activated" or "dropped").
 
-        Every parameter that both have comes from the second with the given probability. One that is active
-        in the result comes from the parent that has it, and is drawn if neither has.
+        A parameter that only one parent has comes from that one. It is drawn if neither has it.
 
         Args:
             first: Values as `validate` takes them; only the constraints may be violated.
             second: The same.
             rng: Where randomness comes from.
-            share: The probability, per parameter, that it comes from the second.
-
-        Returns:
-            The flat values, and for each parameter whose value differs from the first's how it came. `by` is
-            "crossed", "activated" or "dropped".
+            share: The probability, per parameter that both have, that it comes from the second.
 
         Raises:
             SpaceError: an argument makes no sense, no allowed values were found, or a constraint raised.
@@ -253,25 +224,19 @@ class Space:
         return values, self._changes(old, values, ways)
 
     def validate(self, params: Mapping[str, Any]) -> dict[str, Scalar]:
-        """`params` as this space holds them: flat, in order, plain Python values of the right type.
-
-        Args:
-            params: Flat or nested values of all active parameters and of no others.
-
-        Returns:
-            Flat values.
+        """Flat or nested values as this space holds them: flat, in order, plain Python values of the right type.
 
         Raises:
-            SpaceError: what is wrong first: an unknown, missing or inactive name, a value, or a constraint.
+            SpaceError: an unknown, missing or inactive name, a value or a constraint is the first problem.
         """
         values = self._checked(params)
         check(self._constraints, values)
         return values
 
     def with_defaults(self, params: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
-        """Flat values with the defaults of active parameters that they lack; nothing else is looked at.
+        """Flat values with the defaults of active parameters that they lack; nothing else is checked.
 
-        So what was trained before a parameter was added can be trained on.
+        So training can go on from trials that ran before a parameter was added.
         """
         if not self._defaults:
             return params
@@ -296,22 +261,14 @@ class Space:
         return violated(self._constraints, values) is None
 
     def config(self, reference: Callable[[Constraint], str]) -> dict[str, Any]:
-        """A description in JSON types, from which `from_config` makes an equal space.
-
-        Args:
-            reference: Gives the text that stands for a constraint, such as "module:function".
-        """
+        """A description in JSON types; `reference` gives the text for a constraint, as "module:function"."""
         return configuration.described(
             self._parameters, [reference(constraint) for constraint in self._constraints], self._initial
         )
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], resolve: Callable[[str], Constraint]) -> "Space":
-        """The space that `config` describes.
-
-        Args:
-            config: What `Space.config` gave, perhaps through JSON.
-            resolve: Gives the constraint for a text.
+        """The space that `config` gave a description of; `resolve` gives the constraint for a text.
 
         Raises:
             SpaceError: the description is malformed, or describes no valid space.
@@ -322,7 +279,9 @@ class Space:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Space):
             return NotImplemented
-        return self._identity() == other._identity()
+        # As lists: the order of parameters decides which random number goes where.
+        mine, others = list(self._parameters.items()), list(other._parameters.items())
+        return (mine, self._constraints, self._initial) == (others, other._constraints, other._initial)
 
     def __hash__(self) -> int:
         return hash((tuple(self._parameters.items()), self._constraints))
@@ -334,9 +293,6 @@ class Space:
         if self._initial:
             shown.append(f"initial={list(self._initial)!r}")
         return f"Space({', '.join(shown)})"
-
-    def _identity(self) -> object:
-        return list(self._parameters.items()), self._constraints, self._initial
 
     def _explored(
         self,
@@ -369,13 +325,9 @@ class Space:
     def _found(
         self, pick: Pick, tries: int, advice: str, otherwise: dict[str, Scalar] | None = None
     ) -> tuple[dict[str, Scalar], dict[str, str]]:
-        """Values of all active parameters that the constraints allow, and how each was picked.
+        """Values of all active parameters that the constraints allow, and how `pick` came to each.
 
-        Args:
-            pick: gives a value and how it came to be, by name, parameter and number of the attempt.
-            tries: how many attempts to make.
-            advice: what to do if all are rejected, for the message.
-            otherwise: what to return then instead, if the constraints allow it.
+        Where all attempts are rejected it is `otherwise`, if the constraints allow that, else an error.
         """
         rejected, values = None, dict[str, Scalar]()
         for tried in range(tries):
