@@ -1,6 +1,7 @@
 """Aggregates: from the results of the tasks of a suite to the numbers of the suite."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, final
@@ -25,10 +26,55 @@ class Aggregator(Protocol):
         ...
 
 
+class _OverTasks(ABC):
+    """An aggregate of one metric over all tasks, or over those with a tag."""
+
+    __slots__ = ()
+
+    metric: str
+    tag: str | None
+
+    @property
+    def aggregate_names(self) -> tuple[str, ...]:
+        """The names of its numbers."""
+        where = self.metric if self.tag is None else f"{self.tag}/{self.metric}"
+        return tuple(f"{where}_{suffix}" for suffix in self._suffixes())
+
+    def __call__(self, results: Sequence[TaskResult], /) -> dict[str, Estimate]:
+        """Return the numbers by name."""
+        return dict(zip(self.aggregate_names, self._numbers(self._selected(results)), strict=True))
+
+    @abstractmethod
+    def _suffixes(self) -> Sequence[str]: ...
+
+    @abstractmethod
+    def _numbers(self, selected: Sequence[TaskResult]) -> Sequence[Estimate]: ...
+
+    def _selected(self, results: Sequence[TaskResult]) -> list[TaskResult]:
+        selected = [result for result in results if self.tag is None or self.tag in result.tags]
+        if not selected:
+            tags = _listed(dict.fromkeys(tag for result in results for tag in result.tags))
+            why = f"no task has the tag {self.tag!r}; the tags are {tags}" if results else "there are no tasks"
+            raise ConfigurationError(f"{self!r}: {why}")
+        return selected
+
+    def _estimates(self, selected: Sequence[TaskResult]) -> list[Estimate]:
+        missing = [result.task for result in selected if not result.has(self.metric)]
+        if missing:
+            others = dict.fromkeys(name for result in selected for name in result.values)
+            raise MetricMissing(
+                f"{self!r} needs {self.metric!r}, which {_listed(missing)} did not record; "
+                f"there are {_listed(others)}"
+            )
+        return [result.estimate(self.metric) for result in selected]
+
+
 @final
 @dataclass(frozen=True, slots=True)
-class Mean:
+class Mean(_OverTasks):
     """Mean of a metric over tasks, as `<metric>_mean`.
+
+    Its standard error is known if those of all tasks are.
 
     Args:
         metric: its name, or that of another of the tasks' values.
@@ -38,20 +84,19 @@ class Mean:
     metric: str
     tag: str | None = None
 
-    @property
-    def aggregate_names(self) -> tuple[str, ...]:
-        """The name of the mean."""
-        return (_name(self, "mean"),)
+    def _suffixes(self) -> Sequence[str]:
+        return ("mean",)
 
-    def __call__(self, results: Sequence[TaskResult], /) -> dict[str, Estimate]:
-        """Return the mean; its standard error is known if those of all tasks are."""
-        return dict.fromkeys(self.aggregate_names, _mean(_estimates(self, results)))
+    def _numbers(self, selected: Sequence[TaskResult]) -> Sequence[Estimate]:
+        return [_mean(self._estimates(selected))]
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class WeightedMean:
+class WeightedMean(_OverTasks):
     """Mean of a metric over tasks by their weights, as `<metric>_weighted`.
+
+    Its standard error is known if those of all tasks are.
 
     Args:
         metric: its name, or that of another of the tasks' values.
@@ -61,23 +106,22 @@ class WeightedMean:
     metric: str
     tag: str | None = None
 
-    @property
-    def aggregate_names(self) -> tuple[str, ...]:
-        """The name of the mean."""
-        return (_name(self, "weighted"),)
+    def _suffixes(self) -> Sequence[str]:
+        return ("weighted",)
 
-    def __call__(self, results: Sequence[TaskResult], /) -> dict[str, Estimate]:
-        """Return the mean; its standard error is known if those of all tasks are."""
-        weights = [result.weight for result in _selected(self, results)]
+    def _numbers(self, selected: Sequence[TaskResult]) -> Sequence[Estimate]:
+        weights = [result.weight for result in selected]
         if sum(weights) == 0:
             raise ConfigurationError(f"{self!r}: all tasks have weight 0; give at least one a weight")
-        return dict.fromkeys(self.aggregate_names, _mean(_estimates(self, results), weights))
+        return [_mean(self._estimates(selected), weights)]
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Worst:
+class Worst(_OverTasks):
     """The worst value of a metric among tasks, as `<metric>_min` or `<metric>_max`; nan if one is nan.
+
+    It has no standard error: that of its task would understate it.
 
     Args:
         metric: its name, or that of another of the tasks' values.
@@ -96,23 +140,18 @@ class Worst:
         if self.of not in ("min", "max"):
             raise ConfigurationError(f"{self!r}: the worst is of='min' or of='max'")
 
-    @property
-    def aggregate_names(self) -> tuple[str, ...]:
-        """The name of the worst value."""
-        return (_name(self, self.of),)
+    def _suffixes(self) -> Sequence[str]:
+        return (self.of,)
 
-    def __call__(self, results: Sequence[TaskResult], /) -> dict[str, Estimate]:
-        """Return the worst value, without a standard error: that of its task would understate it."""
-        values = [estimate.value for estimate in _estimates(self, results)]
+    def _numbers(self, selected: Sequence[TaskResult]) -> Sequence[Estimate]:
+        values = [estimate.value for estimate in self._estimates(selected)]
         # numpy's, unlike Python's, give nan wherever it stands.
-        return dict.fromkeys(
-            self.aggregate_names, Estimate(float(np.min(values) if self.of == "min" else np.max(values)))
-        )
+        return [Estimate(float(np.min(values) if self.of == "min" else np.max(values)))]
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Percentiles:
+class Percentiles(_OverTasks):
     """Percentiles of a metric over tasks, interpolated linearly, as `<metric>_p50`; nan if one task is nan.
 
     Args:
@@ -136,20 +175,17 @@ class Percentiles:
                 f"{self!r}: percentiles are different numbers from 0 to 100, as in (10, 50, 90)"
             )
 
-    @property
-    def aggregate_names(self) -> tuple[str, ...]:
-        """The names of the percentiles, in their order."""
-        return tuple(_name(self, f"p{percent:.12g}") for percent in self.percentiles)
+    def _suffixes(self) -> Sequence[str]:
+        return [f"p{percent:.12g}" for percent in self.percentiles]
 
-    def __call__(self, results: Sequence[TaskResult], /) -> dict[str, Estimate]:
-        """Return the percentiles, without standard errors."""
-        found = percentiles([estimate.value for estimate in _estimates(self, results)], self.percentiles)
-        return dict(zip(self.aggregate_names, map(Estimate, found), strict=True))
+    def _numbers(self, selected: Sequence[TaskResult]) -> Sequence[Estimate]:
+        values = [estimate.value for estimate in self._estimates(selected)]
+        return [Estimate(found) for found in percentiles(values, self.percentiles)]
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Normalised:
+class Normalised(_OverTasks):
     """Mean over tasks of (value - low) / (high - low), as `<metric>_normalised`.
 
     So 0 is the level of the low baseline on every task (a random policy, say) and 1 that of the high one.
@@ -176,25 +212,21 @@ class Normalised:
                 )
         object.__setattr__(self, "baseline", {task: (low, high) for task, (low, high) in self.baseline.items()})
 
-    @property
-    def aggregate_names(self) -> tuple[str, ...]:
-        """The name of the mean."""
-        return (_name(self, "normalised"),)
+    def _suffixes(self) -> Sequence[str]:
+        return ("normalised",)
 
-    def __call__(self, results: Sequence[TaskResult], /) -> dict[str, Estimate]:
-        """Return the mean; its standard error is known if those of all tasks are."""
-        selected = _selected(self, results)
+    def _numbers(self, selected: Sequence[TaskResult]) -> Sequence[Estimate]:
         missing = [result.task for result in selected if result.task not in self.baseline]
         if missing:
             raise ConfigurationError(
                 f"Normalised({self.metric!r}) has no baseline for {_listed(missing)}; give each task a (low, high)"
             )
         scaled = []
-        for result, estimate in zip(selected, _estimates(self, results), strict=True):
+        for result, estimate in zip(selected, self._estimates(selected), strict=True):
             low, high = self.baseline[result.task]
             stderr = None if estimate.stderr is None else estimate.stderr / abs(high - low)
             scaled.append(Estimate((estimate.value - low) / (high - low), stderr))
-        return dict.fromkeys(self.aggregate_names, _mean(scaled))
+        return [_mean(scaled)]
 
 
 def aggregate(aggregators: Sequence[Aggregator], results: Sequence[TaskResult]) -> dict[str, Estimate]:
@@ -235,13 +267,6 @@ def percentiles(values: Sequence[float], which: Sequence[float]) -> list[float]:
         return [float(found) for found in np.percentile(values, which)]
 
 
-class _OfTasks(Protocol):
-    @property
-    def metric(self) -> str: ...
-    @property
-    def tag(self) -> str | None: ...
-
-
 def _means(results: Sequence[TaskResult]) -> list[tuple[Aggregator, Sequence[TaskResult]]]:
     names = dict.fromkeys(name for result in results for name in result.metrics if not is_per_seed(name))
     means: list[tuple[Aggregator, Sequence[TaskResult]]] = []
@@ -250,33 +275,6 @@ def _means(results: Sequence[TaskResult]) -> list[tuple[Aggregator, Sequence[Tas
         tags = dict.fromkeys(tag for result in having for tag in result.tags)
         means += [(Mean(name, tag), having) for tag in (None, *tags)]
     return means
-
-
-def _name(aggregator: _OfTasks, suffix: str) -> str:
-    name = f"{aggregator.metric}_{suffix}"
-    return name if aggregator.tag is None else f"{aggregator.tag}/{name}"
-
-
-def _selected(aggregator: _OfTasks, results: Sequence[TaskResult]) -> list[TaskResult]:
-    tag = aggregator.tag
-    selected = [result for result in results if tag is None or tag in result.tags]
-    if not selected:
-        tags = dict.fromkeys(tag for result in results for tag in result.tags)
-        why = f"no task has the tag {tag!r}; the tags are {_listed(tags)}" if results else "there are no tasks"
-        raise ConfigurationError(f"{aggregator!r}: {why}")
-    return selected
-
-
-def _estimates(aggregator: _OfTasks, results: Sequence[TaskResult]) -> list[Estimate]:
-    selected = _selected(aggregator, results)
-    missing = [result.task for result in selected if not result.has(aggregator.metric)]
-    if missing:
-        others = dict.fromkeys(name for result in selected for name in result.values)
-        raise MetricMissing(
-            f"{aggregator!r} needs {aggregator.metric!r}, which {_listed(missing)} did not record; "
-            f"there are {_listed(others)}"
-        )
-    return [result.estimate(aggregator.metric) for result in selected]
 
 
 def _mean(estimates: Sequence[Estimate], weights: Sequence[float] | None = None) -> Estimate:
