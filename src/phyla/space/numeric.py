@@ -41,6 +41,8 @@ class _Range(ABC, Generic[Number]):
     when: When | None = field(default=None, hash=False)
 
     kind: ClassVar[str]
+    _slack: ClassVar[float]
+    """The share of a step that a value may be off the grid."""
 
     def __post_init__(self) -> None:
         written = repr(self)
@@ -116,14 +118,14 @@ class _Range(ABC, Generic[Number]):
         Raises:
             SpaceError: it is not one of its values.
         """
-        number = self._convert(value, f"{'an' if self.kind == 'int' else 'a'} {type(self).__name__}")
+        number = self._convert(value, f"the value of this {type(self).__name__}")
         if not self.low <= number <= self.high:
             nearest = self.low if number < self.low else self.high
             raise SpaceError(
                 f"{value!r} is outside of {[self.low, self.high]!r}; the nearest value is {nearest!r}"
             )
         nearest = self._nearest(number)
-        if nearest != number and (self.kind == "int" or abs(nearest - number) > 1e-6 * (self.step or 1.0)):
+        if abs(nearest - number) > self._slack * (self.step or 1):
             raise SpaceError(
                 f"{value!r} is between the steps of {self.step!r} from {self.low!r}; "
                 f"the nearest value is {nearest!r}"
@@ -225,6 +227,7 @@ class Float(_Range[float]):
     """
 
     kind: ClassVar[str] = "float"
+    _slack: ClassVar[float] = 1e-6
 
     def perturb(self, value: float, factor: float, rng: "np.random.Generator") -> tuple[float, str]:
         """`value` moved by `factor`, and how it moved: "x1.2", or "step" if the factor alone moves nothing."""
@@ -319,6 +322,7 @@ class Int(_Range[int]):
     step: int = field(default=1, kw_only=True)
 
     kind: ClassVar[str] = "int"
+    _slack: ClassVar[float] = 0.0
 
     def perturb(self, value: int, factor: float, rng: "np.random.Generator") -> tuple[int, str]:
         """`value` moved by `factor`, and how it moved: "x1.2", or "step" if rounding would undo that."""
