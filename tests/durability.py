@@ -103,7 +103,7 @@ def check_evaluated(results: Results) -> None:
 
 
 def check_whole_ledger(results: Results) -> None:
-    """Every group has its fate and its results, each once."""
+    """Every group ended with its results, each once."""
     store = open_store(results.places.storage)
     run = store.find_run(results.name)
     assert run is not None

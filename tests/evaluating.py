@@ -347,7 +347,7 @@ def _check_group(
     aggregations = [task for task in tasks if task.kind is EvalTaskKind.AGGREGATE]
     assert sum(task.ended_at is None for task in aggregations) <= 1
     if group.state is GroupState.QUEUED:
-        # Something of it will still happen, so it reaches its fate.
+        # Something of it will still happen, so it ends.
         assert unfinished, group
         assert seen[group.seen].state is SeenState.READY
         return

@@ -137,7 +137,7 @@ class WatchedRun:
         reader = self.reader()
         return [group for group in reader.groups() if step is None or reader.seen(group.seen).step == step]
 
-    def fate(self, step: int) -> tuple[GroupState, str | None]:
+    def status(self, step: int) -> tuple[GroupState, str | None]:
         group = self.groups(step)[-1]
         return group.state, group.why
 

@@ -91,12 +91,12 @@ def simulated(
         done: list[machine.Completion] = []
         if claimed is not None:
             trial = claimed.trial
-            fate = rng.random()
-            if fate < failing:
+            draw = rng.random()
+            if draw < failing:
                 error = "Traceback (most recent call last):\n  ...\nRuntimeError: CUDA error: out of memory"
                 again = bool(rng.random() < 0.4)
                 controller.fail(machine.Failure(trial=trial.id, token=trial.token, error=error, retryable=again))
-            elif fate < failing * 1.3:
+            elif draw < failing * 1.3:
                 controller.lose_worker(worker, "the worker was killed by signal 9", counts=False)
             else:
                 done = [_trained(study.id, trial, skill, rng, maximize)]

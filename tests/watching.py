@@ -167,7 +167,7 @@ def has_run(folder: Path, name: str = "job") -> bool:
 
 
 def check_whole(folder: Path, steps: list[int], *, suite: str = "heldout") -> Look:
-    """Every checkpoint has a fate, every result is there once, and nothing is left over."""
+    """Every checkpoint has a status, every result is there once, and nothing is left over."""
     look = Look(folder)
     assert look.run.state is RunState.ENDED
     assert not look.running

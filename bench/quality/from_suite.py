@@ -39,7 +39,7 @@ from scipy.stats import ttest_rel, wilcoxon
 
 import phyla
 from machine import facts
-from phyla.evaluation import holm
+from phyla.significance import holm
 
 DIMENSION, BATCH, LABEL_NOISE, HELD_OUT = 10, 4, 0.5, 64
 SPECTRUM = np.logspace(-1.0, 0.0, DIMENSION)

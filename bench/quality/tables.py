@@ -7,7 +7,7 @@ import numpy as np
 from comparing import Outcome
 from scipy.stats import wilcoxon
 
-from phyla.evaluation import holm
+from phyla.significance import holm
 
 Row = dict[str, Any]
 

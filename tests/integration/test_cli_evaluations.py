@@ -151,7 +151,7 @@ def test_the_matrix_as_json(phyla_at: Phyla, found: Evaluations) -> None:
         ("heldout", 2, 400),
         ("sparse", 1, None),
     ]
-    failed = [cell for cell in whole["cells"] if cell["fate"] == "failed"]
+    failed = [cell for cell in whole["cells"] if cell["status"] == "failed"]
     assert [(cell["task"], cell["partial"], cell["why"]) for cell in failed] == [
         ("noisy", True, "ValueError: the model gave [nan]")
     ]

@@ -154,8 +154,8 @@ def test_a_poisoned_eval_task_delays_nothing_else_and_its_group_ends_partial(tmp
     )
     results = study(tmp_path, poisoned).run(workers=2)
     assert results.state is StudyState.COMPLETED
-    fates = {(group.suite, group.state) for group in groups(tmp_path, "s")}
-    assert fates == {("fitness", GroupState.COMPLETE), ("poisoned", GroupState.PARTIAL)}
+    statuses = {(group.suite, group.state) for group in groups(tmp_path, "s")}
+    assert statuses == {("fitness", GroupState.COMPLETE), ("poisoned", GroupState.PARTIAL)}
     assert all(trial.fitness == trial.params["x"] for trial in results.trials())
     why = next(group.why for group in groups(tmp_path, "s") if group.why)
     assert "bad (" in why

@@ -62,7 +62,7 @@ def evaluations(
     limit = last if last is not None or missing or as_json else ROWS
     cells = [one for one in found.cells(suite, last=limit) if not task or one.task in task]
     if missing:
-        lacking = {(one.seen.id, one.suite) for one in cells if not one.fate.has_value}
+        lacking = {(one.seen.id, one.suite) for one in cells if not one.status.has_value}
         cells = [one for one in cells if (one.seen.id, one.suite) in lacking]
     values = [one for each in suites for one in found.values(each.name, last=limit)]
     if as_json:
@@ -113,9 +113,9 @@ def _json(
 
 
 def _summary(cells: "Sequence[Cell]") -> dict[str, int]:
-    """Return how many cells that are shown have each fate; repetitions do not count."""
-    counts = Counter(cell.fate.value for cell in cells if cell.replicate == 0)
-    return {fate: counts[fate] for fate in ("done", "reused", *MARKS) if counts[fate]}
+    """Return how many cells that are shown have each status; repetitions do not count."""
+    counts = Counter(cell.status.value for cell in cells if cell.replicate == 0)
+    return {status: counts[status] for status in ("done", "reused", *MARKS) if counts[status]}
 
 
 def lag_row(lag: "Lag") -> dict[str, Any]:
@@ -163,7 +163,7 @@ def _print(
     out = console()
     checkpoints = len({cell.seen.id for cell in cells})
     cut = limit is not None and checkpoints == limit
-    told = ", ".join(f"{count} {fate}" for fate, count in _summary(cells).items())
+    told = ", ".join(f"{count} {status}" for status, count in _summary(cells).items())
     if cut:
         told = f"the newest {'checkpoint' if limit == 1 else f'{limit} checkpoints'}: {told}"
     out.print(f"{found.name}: {found.state}; {told or 'nothing to show'}", markup=False, soft_wrap=True)
@@ -249,15 +249,15 @@ def _cell(cell: "Cell | None") -> str:
     estimate = cell.estimate
     if estimate is not None:
         return f"{PARTIAL if cell.partial else ''}{value(estimate.value, estimate.stderr)}"
-    if cell.fate.has_value:
+    if cell.status.has_value:
         return "unread" if cell.unread else "saved" if cell.files else "done"
     part = f" {cell.shards_done}/{cell.shards}" if cell.shards_done else ""
-    return f"{MARKS[cell.fate]}{part}"
+    return f"{MARKS[cell.status]}{part}"
 
 
 def _legend(out: Any, cells: "Sequence[Cell]") -> None:
-    fates = {cell.fate.value for cell in cells}
-    parts = [f"{mark} {name}" for name, mark in MARKS.items() if name in fates]
+    statuses = {cell.status.value for cell in cells}
+    parts = [f"{mark} {name}" for name, mark in MARKS.items() if name in statuses]
     if any(cell.partial for cell in cells):
         parts.append(f"{PARTIAL} of a partial group: some eval tasks failed, so it is no fitness")
     if any(cell.group is not None and cell.group.best for cell in cells):
@@ -276,7 +276,7 @@ def whys(out: Any, cells: "Sequence[Cell]") -> None:
         steps = [_step(seen.step) for seen in cause.checkpoints]
         listed = ", ".join(steps[-4:]) + (f" and {len(steps) - 4} others" if len(steps) > 4 else "")
         what = cause.suite if cause.task is None else f"{cause.suite}/{cause.task}"
-        out.print(f"{cause.fate}  {what} at step {listed}: {cause.why}", markup=False, soft_wrap=True)
+        out.print(f"{cause.status}  {what} at step {listed}: {cause.why}", markup=False, soft_wrap=True)
     if len(found) > WHYS:
         out.print(f"and {len(found) - WHYS} more: --json", markup=False)
 

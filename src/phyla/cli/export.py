@@ -137,7 +137,7 @@ def _write_texts(path: Path, texts: Iterable[str]) -> None:
 def _texts(points: "Iterable[Point]", written: Format) -> Iterator[str]:
     """Return points as text, piece by piece."""
     from phyla.evaluation import point_row
-    from phyla.lineage.strict import strict
+    from phyla.records import strict
 
     if written is Format.JSON:
         begin = "["

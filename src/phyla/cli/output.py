@@ -101,7 +101,7 @@ def add_row(made: "Table", *cells: object, style: str = "") -> None:
 
 def to_json(value: Any) -> str:
     """Return a value as strict JSON; nan and infinities as text."""
-    from phyla.lineage.strict import strict
+    from phyla.records import strict
 
     return json.dumps(strict(value), indent=2, allow_nan=False)
 

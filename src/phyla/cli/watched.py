@@ -112,7 +112,7 @@ def show(found: "Evaluations", one: "Standing", places: "Places", *, as_json: bo
         out.print()
         out.print(_quarantined_table(one.quarantined))
     out.print()
-    whys(out, [cell for cell in found.cells(last=CELLS_OF) if cell.fate.value not in ("quarantined", "skipped")])
+    whys(out, [cell for cell in found.cells(last=CELLS_OF) if cell.status.value not in ("quarantined", "skipped")])
     events(out, found)
 
 

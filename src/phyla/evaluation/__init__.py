@@ -1,40 +1,41 @@
 """Evaluation of checkpoints: suites and their policies, metrics that merge, aggregates, regressions. Pure."""
 
 from phyla.arguments import suggest_arguments
-from phyla.evaluation.aggregators import Aggregator, Mean, Normalised, Percentiles, WeightedMean, Worst, aggregate
-from phyla.evaluation.cells import Cause, Cell, CellFate, GroupValues, causes, cell, current_tasks, group_values
+from phyla.evaluation.aggregates import Aggregator, Mean, Normalised, Percentiles, WeightedMean, Worst, aggregate
+from phyla.evaluation.cells import Cause, Cell, CellStatus, GroupValues, causes, cell, current_tasks, group_values
 from phyla.evaluation.confusion import Confusion
 from phyla.evaluation.extremes import Maximum, Minimum
 from phyla.evaluation.histogram import Histogram
 from phyla.evaluation.lag import Lag, lag
-from phyla.evaluation.metric import Metric
-from phyla.evaluation.moments import Moments
-from phyla.evaluation.outline import SuiteOutline, TaskOutline, outlines
-from phyla.evaluation.per_seed import PerSeed, is_per_seed, per_seed
-from phyla.evaluation.perplexity import Perplexity
-from phyla.evaluation.points import Bins, Point, PointKind, array_point, cell_points, group_points, point_row
-from phyla.evaluation.policy import Fate, Policy, Queue, Skip, fate
+from phyla.evaluation.metric import Metric, merged
+from phyla.evaluation.moments import Moments, PerSeed
+from phyla.evaluation.points import Point, PointKind, array_point, cell_points, group_points, point_row
+from phyla.evaluation.policy import Policy, Queue, Skip, decide
 from phyla.evaluation.recorder import Recorder
 from phyla.evaluation.regression import Comparison, compare
-from phyla.evaluation.result import Estimate, TaskResult, flat_values
-from phyla.evaluation.shards import merged
-from phyla.evaluation.stored import BUILT_IN, decode, encode
-from phyla.evaluation.suite import EvalTask, Suite, check_aggregate, eval_task, suite_named
-from phyla.evaluation.totals import Sum
-from phyla.significance import holm
+from phyla.evaluation.result import Estimate, TaskResult
+from phyla.evaluation.stored import decode, encode
+from phyla.evaluation.suite import (
+    EvalTask,
+    Suite,
+    SuiteOutline,
+    TaskOutline,
+    check_aggregate,
+    eval_task,
+    outlines,
+    suite_named,
+)
+from phyla.evaluation.totals import Perplexity, Sum
 
 __all__ = [
-    "BUILT_IN",
     "Aggregator",
-    "Bins",
     "Cause",
     "Cell",
-    "CellFate",
+    "CellStatus",
     "Comparison",
     "Confusion",
     "Estimate",
     "EvalTask",
-    "Fate",
     "GroupValues",
     "Histogram",
     "Lag",
@@ -68,19 +69,15 @@ __all__ = [
     "check_aggregate",
     "compare",
     "current_tasks",
+    "decide",
     "decode",
     "encode",
     "eval_task",
-    "fate",
-    "flat_values",
     "group_points",
     "group_values",
-    "holm",
-    "is_per_seed",
     "lag",
     "merged",
     "outlines",
-    "per_seed",
     "point_row",
     "suite_named",
 ]

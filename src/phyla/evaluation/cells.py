@@ -7,12 +7,11 @@ from enum import StrEnum
 from typing import Any, final
 
 from phyla.errors import EvaluationError, PhylaError
-from phyla.evaluation.metric import Metric
-from phyla.evaluation.outline import SuiteOutline
-from phyla.evaluation.per_seed import is_per_seed
+from phyla.evaluation.metric import Metric, merged
+from phyla.evaluation.moments import is_per_seed
 from phyla.evaluation.result import Estimate
-from phyla.evaluation.shards import merged
 from phyla.evaluation.stored import decode
+from phyla.evaluation.suite import SuiteOutline
 from phyla.records import (
     EvalResult,
     EvalTaskKind,
@@ -20,7 +19,6 @@ from phyla.records import (
     Group,
     GroupState,
     Json,
-    JsonObject,
     Seen,
     SeenState,
     TrialState,
@@ -31,7 +29,7 @@ from phyla.records import (
 NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
-class CellFate(StrEnum):
+class CellStatus(StrEnum):
     """What became of one eval task on one checkpoint."""
 
     DONE = "done"
@@ -47,7 +45,7 @@ class CellFate(StrEnum):
     @property
     def has_value(self) -> bool:
         """Whether there is a result."""
-        return self in (CellFate.DONE, CellFate.REUSED)
+        return self in (CellStatus.DONE, CellStatus.REUSED)
 
 
 @final
@@ -61,7 +59,7 @@ class Cell:
         task: name of the eval task.
         group: the evaluation group; None if the suite was never run, or skipped, on this checkpoint.
         tags: of the eval task.
-        fate: what became of it.
+        status: what became of it.
         why: why it was skipped, failed, is gone, quarantined or missing; None otherwise.
         values: every number that was measured, by name; with standard errors where they are known.
         metrics: what they were read from, merged over shards; empty if it was not asked for.
@@ -82,7 +80,7 @@ class Cell:
     task: str
     group: Group | None
     tags: tuple[str, ...] = ()
-    fate: CellFate
+    status: CellStatus
     why: str | None = None
     values: Mapping[str, Estimate] = field(default_factory=dict)
     metrics: Mapping[str, Metric] = field(default_factory=dict, repr=False)
@@ -145,41 +143,42 @@ class Cause:
     """Why some cells have no value.
 
     Attributes:
-        fate: what became of them.
+        status: what became of them.
         suite: name of the suite.
         task: name of the eval task that failed; None if it happened to whole groups.
         why: in words, of the newest of them; others may differ in numbers.
         checkpoints: whose cells they are, in order.
     """
 
-    fate: CellFate
+    status: CellStatus
     suite: str
     task: str | None
     why: str
     checkpoints: tuple[Seen, ...]
 
 
-URGENT = (CellFate.FAILED, CellFate.QUARANTINED, CellFate.GONE, CellFate.MISSING, CellFate.SKIPPED)
-"""Fates that have a reason, in the order in which a person wants to hear of them."""
+URGENT = (CellStatus.FAILED, CellStatus.QUARANTINED, CellStatus.GONE, CellStatus.MISSING, CellStatus.SKIPPED)
+"""Statuses that have a reason, in the order in which a person wants to hear of them."""
 
 
 def causes(cells: Iterable[Cell]) -> list[Cause]:
-    """Say why values are missing, once for all cells of which it is the same but for numbers; failures first."""
-    found: dict[tuple[CellFate, str, str | None, str], tuple[str, dict[int, Seen]]] = {}
+    """Say why values are missing, most urgent first; cells whose reasons differ only in numbers are one cause."""
+    found: dict[object, dict[int, Cell]] = {}
     for one in cells:
-        if one.why is None:
-            continue
-        task = one.task if one.fate is CellFate.FAILED else None
+        if one.why is not None:
+            key = (one.status, one.suite, _task(one), NUMBER.sub("#", last_line(one.why)))
+            found.setdefault(key, {})[one.seen.id] = one
+    made = []
+    for alike in found.values():
+        *_, one = alike.values()
+        seen = tuple(each.seen for each in alike.values())
         why = last_line(one.why)
-        key = (one.fate, one.suite, task, NUMBER.sub("#", why))
-        seen = found.get(key, ("", {}))[1]
-        seen[one.seen.id] = one.seen
-        found[key] = (why, seen)
-    made = [
-        Cause(fate=fate, suite=suite, task=task, why=why, checkpoints=tuple(seen.values()))
-        for (fate, suite, task, _), (why, seen) in found.items()
-    ]
-    return sorted(made, key=lambda cause: URGENT.index(cause.fate))
+        made.append(Cause(status=one.status, suite=one.suite, task=_task(one), why=why, checkpoints=seen))
+    return sorted(made, key=lambda cause: URGENT.index(cause.status))
+
+
+def _task(one: Cell) -> str | None:
+    return one.task if one.status is CellStatus.FAILED else None
 
 
 TypeOf = Callable[[str], type[Any]]
@@ -230,43 +229,41 @@ def cell(
         type_of: finds metrics that are not built in; those that it cannot find are left out. None decodes nothing.
     """
     task = suite.task(name)
-    fate, why = _fate(seen, group, tasks)
-    metrics: Mapping[str, Metric] = {}
+    status, why = _status(seen, group, tasks)
     whole = bool(tasks) and len(results) == tasks[0].shards
-    if fate.has_value and type_of is not None:
-        if not whole:
-            fate, why = CellFate.FAILED, "its results are not in the ledger"
-        else:
-            try:
-                metrics = _merged(results, task.samples, type_of)
-            except EvaluationError as error:
-                fate, why = CellFate.FAILED, str(error)
-    values = numbers(metrics)
+    metrics: Mapping[str, Metric] = {}
+    if status.has_value and type_of is not None:
+        try:
+            if not whole:
+                raise EvaluationError("its results are not in the ledger")
+            metrics = _merged(results, task.samples, type_of)
+        except EvaluationError as error:
+            status, why = CellStatus.FAILED, str(error)
     unread: dict[str, list[Json]] = {}
-    for result in results if fate.has_value and type_of is not None else ():
-        for saved, raw in result.statistics.items():
-            if saved not in metrics:
-                unread.setdefault(saved, []).append(raw)
-    metric = suite.metric if suite.metric in values else next(iter(values), None)
     files: dict[str, list[str]] = {}
-    for result in results if fate.has_value else ():
+    for result in results if status.has_value else ():
         for saved, path in result.files.items():
             files.setdefault(saved, []).append(str(path))
+        for saved, raw in result.statistics.items() if type_of is not None else ():
+            if saved not in metrics:
+                unread.setdefault(saved, []).append(raw)
+    values = numbers(metrics)
+    metric = suite.metric if suite.metric in values else next(iter(values), None)
     return Cell(
         seen=seen,
         suite=suite.name,
         task=name,
         group=group,
         tags=task.tags,
-        fate=fate,
+        status=status,
         why=why,
         values=values,
         metrics=metrics,
         metric=metric,
-        n=_count(metrics, metric),
+        n=metrics[metric].count if metric is not None and metric in metrics else None,
         shards=tasks[0].shards if tasks else 1,
         shards_done=sum(one.state is TrialState.COMPLETED for one in tasks),
-        duration_s=sum(result.duration_s for result in results) if whole and fate.has_value else None,
+        duration_s=sum(result.duration_s for result in results) if whole and status.has_value else None,
         attempts=sum(one.token for one in tasks),
         worker=results[-1].worker if results else next((one.worker for one in tasks if one.worker), None),
         evaluated_at=max(result.created_at for result in results) if whole else None,
@@ -293,27 +290,27 @@ def numbers(metrics: Mapping[str, Metric]) -> dict[str, Estimate]:
     return found
 
 
-def _fate(seen: Seen, group: Group | None, tasks: Sequence[EvalTaskRecord]) -> tuple[CellFate, str | None]:
+def _status(seen: Seen, group: Group | None, tasks: Sequence[EvalTaskRecord]) -> tuple[CellStatus, str | None]:
     if tasks and all(task.state is TrialState.COMPLETED for task in tasks):
-        return (CellFate.REUSED if all(task.reused for task in tasks) else CellFate.DONE), None
+        return (CellStatus.REUSED if all(task.reused for task in tasks) else CellStatus.DONE), None
     failed = [task for task in tasks if task.state is TrialState.FAILED]
     if failed:
-        return CellFate.FAILED, last_line(failed[-1].error)
+        return CellStatus.FAILED, last_line(failed[-1].error)
     if seen.state is SeenState.QUARANTINED:
-        return CellFate.QUARANTINED, seen.error
+        return CellStatus.QUARANTINED, seen.error
     if group is not None and group.state is GroupState.SKIPPED:
-        return CellFate.SKIPPED, group.why
+        return CellStatus.SKIPPED, group.why
     if group is not None and group.state is GroupState.GONE:
-        return CellFate.GONE, group.why
+        return CellStatus.GONE, group.why
     if any(task.state is TrialState.RUNNING for task in tasks):
-        return CellFate.RUNNING, None
+        return CellStatus.RUNNING, None
     if any(task.state is TrialState.PENDING for task in tasks):
-        return CellFate.QUEUED, None
+        return CellStatus.QUEUED, None
     if tasks:
-        return CellFate.SKIPPED, last_line(tasks[-1].error)
+        return CellStatus.SKIPPED, last_line(tasks[-1].error)
     if seen.state is SeenState.GONE:
-        return CellFate.GONE, seen.error
-    return CellFate.MISSING, "the suite got it after this checkpoint was seen, and it was not queued since"
+        return CellStatus.GONE, seen.error
+    return CellStatus.MISSING, "the suite got it after this checkpoint was seen, and it was not queued since"
 
 
 def last_line(text: str | None) -> str:
@@ -323,28 +320,15 @@ def last_line(text: str | None) -> str:
 
 
 def _merged(results: Sequence[EvalResult], samples: int | None, type_of: TypeOf) -> dict[str, Metric]:
-    shards: list[dict[str, Metric]] = []
-    for result in results:
-        shard: dict[str, Metric] = {}
+    shards: list[dict[str, Metric]] = [{} for _ in results]
+    every = True
+    for shard, result in zip(shards, results, strict=True):
         for name, raw in result.statistics.items():
-            found = _decoded(read_object(raw), type_of)
-            if found is not None:
-                shard[name] = found
-        shards.append(shard)
-    # Without some of the metrics, the others may still be read.
-    every = all(len(shard) == len(result.statistics) for shard, result in zip(shards, results, strict=True))
+            try:
+                shard[name] = decode(raw, type_of)
+            except EvaluationError:
+                raise
+            except PhylaError:
+                # Its class is not loaded here. The other metrics may still be read.
+                every = False
     return merged(shards, expected=samples if every else None)
-
-
-def _decoded(raw: JsonObject, type_of: TypeOf) -> Metric | None:
-    try:
-        return decode(raw, type_of)
-    except EvaluationError:
-        raise
-    except PhylaError:
-        return None
-
-
-def _count(metrics: Mapping[str, Metric], name: str | None) -> int | None:
-    metric = metrics.get(name or "")
-    return None if metric is None else metric.count

@@ -1,6 +1,7 @@
 """Confusion matrix of a classifier."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self, TypeAlias, final
@@ -56,11 +57,11 @@ class Confusion:
                 f"the truth has the shape {true.shape} and what was predicted {guessed.shape}; "
                 "give one predicted label per true label"
             )
-        index = {label: position for position, label in enumerate(empty.labels)}
-        rows, columns = (_positions(given.ravel().tolist(), index) for given in (true, guessed))
-        size = len(index)
-        matrix = np.bincount(np.asarray(rows, int) * size + np.asarray(columns, int), minlength=size * size)
-        return cls(labels=labels, matrix=matrix.reshape(size, size).tolist())
+        counts = Counter(zip(true.ravel().tolist(), guessed.ravel().tolist(), strict=True))
+        unknown = {label for pair in counts for label in pair}.difference(empty.labels)
+        for label in unknown:
+            raise MetricInvalid(f"{label!r} is not among the labels {list(empty.labels)!r}")
+        return cls(labels=labels, matrix=[[counts[t, p] for p in empty.labels] for t in empty.labels])
 
     @property
     def count(self) -> int:
@@ -79,9 +80,7 @@ class Confusion:
                 f"a Confusion of the labels {self.labels!r} cannot be merged with one of {other.labels!r}; "
                 "give all classes, in one order, whether they occur or not"
             )
-        pairs = zip(self.matrix, other.matrix, strict=True)
-        matrix = [[a + b for a, b in zip(mine, others, strict=True)] for mine, others in pairs]
-        return type(self)(labels=self.labels, matrix=matrix)
+        return type(self)(labels=self.labels, matrix=np.add(self.matrix, other.matrix).tolist())
 
     def summary(self) -> dict[str, float]:
         """Return the accuracy, "stderr", "n", and "precision", "recall" and "f1" of each class and on average.
@@ -130,10 +129,3 @@ def _label(label: object) -> Label:
     if isinstance(plain, bool) or not isinstance(plain, str | int):
         raise MetricInvalid(f"Confusion: a label is a text or an integer, got {label!r}")
     return plain
-
-
-def _positions(labels: list[object], index: dict[Label, int]) -> list[int]:
-    try:
-        return [index[label] for label in labels]  # type: ignore[index]  # what is no label is not found
-    except KeyError as error:
-        raise MetricInvalid(f"{error.args[0]!r} is not among the labels {list(index)!r}") from None

@@ -9,10 +9,9 @@ from typing import Self, final
 import numpy as np
 
 from phyla.errors import ConfigurationError, MetricInvalid, MetricMismatch
-from phyla.evaluation.metric import check_type
+from phyla.evaluation.metric import Stored, check_type
 from phyla.evaluation.moments import Moments
 from phyla.evaluation.samples import as_count, as_samples
-from phyla.records import JsonObject, json_number, read_list, read_number, read_object
 
 SHOWN = (10, 50, 90)
 """The percentiles of the summary."""
@@ -20,7 +19,7 @@ SHOWN = (10, 50, 90)
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Histogram:
+class Histogram(Stored):
     """Counts of samples in bins with fixed edges, and their exact moments.
 
     A bin holds the samples from its lower edge up to but without its upper edge; the last one holds its upper
@@ -133,24 +132,3 @@ class Histogram:
     def summary(self) -> dict[str, float]:
         """Return the mean, "stderr" if it is known, "n", and the percentiles "p10", "p50" and "p90"."""
         return {**self.moments.summary(), **{f"p{percent}": self.percentile(percent) for percent in SHOWN}}
-
-    def to_json(self) -> JsonObject:
-        """Return its state as strict JSON."""
-        return {
-            "edges": list(self.edges),
-            "counts": list(self.counts),
-            "moments": self.moments.to_json(),
-            "lowest": json_number(self.lowest),
-            "highest": json_number(self.highest),
-        }
-
-    @classmethod
-    def from_json(cls, raw: JsonObject) -> Self:
-        """Return the histogram that `to_json` wrote."""
-        return cls(
-            edges=[read_number(edge) for edge in read_list(raw["edges"])],
-            counts=[as_count(count, "a count") for count in read_list(raw["counts"])],
-            moments=Moments.from_json(read_object(raw["moments"])),
-            lowest=read_number(raw["lowest"]),
-            highest=read_number(raw["highest"]),
-        )

@@ -10,7 +10,7 @@ from phyla.records import Group, GroupState, Seen
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
-    """How far one suite is behind. What was skipped, failed or is gone holds nothing up and does not count.
+    """How far one suite is behind. What was skipped, failed or is gone delays nothing and does not count.
 
     Attributes:
         suite: name of the suite.
@@ -20,7 +20,7 @@ class Lag:
         steps: how many steps the newest of them is ahead; 0 without any, None if a step is not known or training
             was rewound in between.
         oldest_s: seconds that the oldest of them has waited; 0 without any.
-        waiting: all groups that wait or are being evaluated, older checkpoints and repetitions too.
+        waiting: all groups that wait or are being evaluated, including older checkpoints and repetitions.
     """
 
     suite: str
@@ -38,21 +38,14 @@ def lag(suite: str, groups: Iterable[Group], seen: Callable[[int], Seen], now: f
     Args:
         suite: name of the suite.
         groups: its groups, in any order.
-        seen: returns a checkpoint by id; asked about three of them.
+        seen: returns a checkpoint by id; called for at most three of them.
         now: seconds since the epoch.
     """
-    complete = 0
-    waiting = 0
-    behind: set[int] = set()
-    for group in groups:
-        if group.state is GroupState.COMPLETE:
-            complete = max(complete, group.seen)
-        elif group.state is GroupState.QUEUED:
-            waiting += 1
-            if group.replicate == 0:
-                behind.add(group.seen)
+    groups = list(groups)
+    queued = [group for group in groups if group.state is GroupState.QUEUED]
     # Ids of a run's checkpoints rise in the order in which they were seen.
-    behind = {one for one in behind if one > complete}
+    complete = max((group.seen for group in groups if group.state is GroupState.COMPLETE), default=0)
+    behind = {group.seen for group in queued if group.replicate == 0 and group.seen > complete}
     last = seen(complete) if complete else None
     newest = seen(max(behind)) if behind else last
     return Lag(
@@ -62,7 +55,7 @@ def lag(suite: str, groups: Iterable[Group], seen: Callable[[int], Seen], now: f
         checkpoints=len(behind),
         steps=_ahead(newest, last) if behind else 0,
         oldest_s=max(0.0, now - seen(min(behind)).seen_at) if behind else 0.0,
-        waiting=waiting,
+        waiting=len(queued),
     )
 
 
@@ -71,6 +64,4 @@ def _ahead(newest: Seen | None, last: Seen | None) -> int | None:
         return None
     if last is None:
         return newest.step
-    if last.step < 0 or last.branch != newest.branch:
-        return None
-    return max(0, newest.step - last.step)
+    return None if last.step < 0 or last.branch != newest.branch else max(0, newest.step - last.step)

@@ -1,21 +1,24 @@
-"""Mean and variance of samples."""
+"""Mean and variance of samples, also by the seed they were drawn with."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import reduce
 from typing import Self, final
 
 import numpy as np
 
-from phyla.errors import ConfigurationError, MetricInvalid
-from phyla.evaluation.double_double import two_sum
-from phyla.evaluation.metric import check_type
-from phyla.evaluation.samples import as_count, as_samples
-from phyla.records import JsonObject, json_number, read_number
+from phyla.errors import MetricInvalid
+from phyla.evaluation.metric import Stored, check_type
+from phyla.evaluation.samples import as_count, as_samples, exact_sum
+from phyla.records import Json, JsonObject, json_number, read_list
+
+SUFFIX = "@seed"
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moments:
+class Moments(Stored):
     """Number, mean and sum of squared deviations of samples.
 
     Merging is that of Chan, Golub and LeVeque 1979 (Updating formulae and a pairwise algorithm for computing
@@ -63,7 +66,7 @@ class Moments:
             shift = float(deviations.sum()) / n
             if not math.isfinite(shift):
                 return cls(n=n, mean=center, m2=_beyond(center))
-            mean, low = two_sum(center, shift)
+            mean, low = exact_sum([center, shift])
             return cls(n=n, mean=mean, m2=float(np.square(deviations - shift).sum()), low=low)
 
     @classmethod
@@ -86,49 +89,23 @@ class Moments:
         """Standard error of the mean; None below 2 samples or if it is unknown."""
         return None if (variance := self.variance) is None else math.sqrt(variance / self.n)
 
-    def interval(self, level: float = 0.95) -> tuple[float, float] | None:
-        """Return a confidence interval of the mean by Student's t, for independent samples.
-
-        Args:
-            level: probability, in (0, 1), with which such an interval covers the true mean.
-
-        Returns:
-            Lower and upper end; None below 2 samples or if the variance is unknown.
-
-        Raises:
-            ConfigurationError: the level is out of range.
-        """
-        if not 0 < level < 1:
-            raise ConfigurationError(f"interval({level!r}): the level lies between 0 and 1, as in 0.95")
-        if (stderr := self.stderr) is None:
-            return None
-        from scipy.special import stdtrit
-
-        margin = float(stdtrit(self.n - 1, 0.5 + level / 2)) * stderr
-        return self.mean - margin, self.mean + margin
-
     def merge(self, other: Self) -> Self:
-        """Return the moments of the samples of both.
-
-        Raises:
-            MetricMismatch: the other is of another type.
-        """
+        """Return the moments of the samples of both."""
         check_type(self, other)
         if self.n == 0 or other.n == 0:
             return other if self.n == 0 else self
         n = self.n + other.n
         share = other.n / n
-        delta, rest = two_sum(other.mean, -self.mean)
+        delta, rest = exact_sum([other.mean, -self.mean])
         if not math.isfinite(delta):
             mean = self.mean * (self.n / n) + other.mean * share
             unknown = self.m2 is None or other.m2 is None
             return type(self)(n=n, mean=mean, m2=None if unknown else _beyond(mean))
         delta += rest + (other.low - self.low)
-        mean, low = two_sum(self.mean, delta * share)
-        mean, low = two_sum(mean, low + self.low)
-        if self.m2 is None or other.m2 is None:
-            return type(self)(n=n, mean=mean, m2=None, low=low)
-        m2 = self.m2 + other.m2 + delta * delta * (self.n * share)
+        mean, low = exact_sum([self.mean, self.low, delta * share])
+        m2 = None
+        if self.m2 is not None and other.m2 is not None:
+            m2 = self.m2 + other.m2 + delta * delta * (self.n * share)
         return type(self)(n=n, mean=mean, m2=m2, low=low)
 
     def summary(self) -> dict[str, float]:
@@ -136,22 +113,87 @@ class Moments:
         known = {} if (stderr := self.stderr) is None else {"stderr": stderr}
         return {"": self.mean if self.n else math.nan, **known, "n": float(self.n)}
 
-    def to_json(self) -> JsonObject:
-        """Return its state as strict JSON."""
-        low = {"low": self.low} if self.low else {}
-        return {"n": self.n, "mean": json_number(self.mean), "m2": json_number(self.m2), **low}
-
-    @classmethod
-    def from_json(cls, raw: JsonObject) -> Self:
-        """Return the moments that `to_json` wrote."""
-        return cls(
-            n=as_count(raw["n"], "n"),
-            mean=read_number(raw["mean"]),
-            m2=None if raw["m2"] is None else read_number(raw["m2"]),
-            low=read_number(raw.get("low", 0.0)),
-        )
-
 
 def _beyond(mean: float, finite: float = math.inf) -> float:
     """Return the sum of squares where floats do not hold it: nan around a mean that is not finite."""
     return finite if math.isfinite(mean) else math.nan
+
+
+def per_seed(name: str) -> str:
+    """Return the name under which a recorder keeps a metric by seed, as `return@seed`."""
+    return name + SUFFIX
+
+
+def is_per_seed(name: str) -> bool:
+    """Return whether a name is one that `per_seed` gives."""
+    return name.endswith(SUFFIX)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PerSeed:
+    """Moments of samples by seed, so that two evaluations can be compared seed by seed.
+
+    It counts no samples: the metric that it stands beside does.
+
+    Attributes:
+        seeds: seed, at least 0, to the moments of its samples; in the order of the seeds.
+
+    Raises:
+        MetricInvalid: a seed is no integer or below 0.
+    """
+
+    seeds: Mapping[int, Moments] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        seeds = {as_count(seed, "a seed"): moments for seed, moments in self.seeds.items()}
+        object.__setattr__(self, "seeds", dict(sorted(seeds.items())))
+
+    @property
+    def count(self) -> None:
+        """None: the metric that it stands beside counts the samples."""
+        return None
+
+    def merge(self, other: Self) -> Self:
+        """Return the moments by seed of the samples of both."""
+        check_type(self, other)
+        both = {**self.seeds, **other.seeds}
+        for seed in self.seeds.keys() & other.seeds.keys():
+            both[seed] = self.seeds[seed].merge(other.seeds[seed])
+        return type(self)(both)
+
+    def summary(self) -> dict[str, float]:
+        """Return the mean over the seeds of their means, "stderr" if it is known, and "n", the number of seeds."""
+        known = (moments for moments in self.seeds.values() if moments.n)
+        means = (Moments(n=1, mean=moments.mean, low=moments.low) for moments in known)
+        return reduce(Moments.merge, means, Moments()).summary()
+
+    def to_json(self) -> JsonObject:
+        """Return its state as strict JSON: one list per field; those that are all the same are left out."""
+        each = list(self.seeds.values())
+        columns: dict[str, Json] = {
+            "seed": list(self.seeds),
+            "mean": [json_number(moments.mean) for moments in each],
+        }
+        if any(moments.n != 1 for moments in each):
+            columns["n"] = [moments.n for moments in each]
+        if any(moments.m2 != 0 for moments in each):
+            columns["m2"] = [json_number(moments.m2) for moments in each]
+        if any(moments.low for moments in each):
+            columns["low"] = [moments.low for moments in each]
+        return columns
+
+    @classmethod
+    def from_json(cls, raw: JsonObject) -> Self:
+        """Return the moments by seed that `to_json` wrote."""
+        seeds = [as_count(seed, "a seed") for seed in read_list(raw["seed"])]
+        size = len(seeds)
+        rows = zip(
+            read_list(raw.get("n", [1] * size)),
+            read_list(raw["mean"]),
+            read_list(raw.get("m2", [0.0] * size)),
+            read_list(raw.get("low", [0.0] * size)),
+            strict=True,
+        )
+        each = (Moments.from_json({"n": n, "mean": mean, "m2": m2, "low": low}) for n, mean, m2, low in rows)
+        return cls(dict(zip(seeds, each, strict=True)))

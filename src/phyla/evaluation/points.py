@@ -1,21 +1,24 @@
 """The projection of the ledger that every exporter writes: one number, or one histogram, per step and name."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, Final, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from phyla.evaluation.aggregates import percentiles
 from phyla.evaluation.cells import Cell, GroupValues
 from phyla.evaluation.histogram import Histogram
-from phyla.evaluation.outline import PERCENTILE
 from phyla.evaluation.result import Estimate
 from phyla.records import shown
 
 PERCENTILES: Final = (10, 50, 90)
 """Percentiles over eval tasks, for metrics that several of them have."""
+
+PERCENTILE = re.compile(r".*_p\d+(\.\d+)?")
 
 ARRAY_BINS = 30
 
@@ -61,12 +64,12 @@ class Point:
     """One number, or one histogram, that was measured of one checkpoint.
 
     Attributes:
-        step: age of the weights; -1 when it is not known.
+        step: age of the weights; -1 if it is not known.
         branch: 0, and one more each time training was rewound.
         member: of the population; None outside of a study.
-        index: place within the checkpoint, when it holds several models.
-        checkpoint: its name.
+        index: place within the checkpoint, if it holds several models.
         number: how many checkpoints were seen before it.
+        checkpoint: its name.
         suite: name of the suite.
         task: name of the eval task; None for an aggregate of the suite.
         name: of the metric, or of the aggregate.
@@ -74,19 +77,19 @@ class Point:
         value: the number; None of a histogram.
         stderr: its standard error; None if it is not known.
         n: samples behind it; None if it does not count them.
-        bins: the histogram; None of a number.
-        written_at: when the checkpoint was written, in seconds since the epoch: the time of the training.
-        evaluated_at: when it was measured.
         replicate: 0; above for repeated evaluations of the same checkpoint with other seeds.
         partial: whether the group ended without all of its eval tasks.
+        written_at: when the checkpoint was written, in seconds since the epoch: the time of the training.
+        evaluated_at: when it was measured.
+        bins: the histogram; None of a number.
     """
 
     step: int
     branch: int = 0
     member: int | None = None
     index: int = 0
-    checkpoint: str
     number: int
+    checkpoint: str
     suite: str
     task: str | None
     name: str
@@ -94,54 +97,26 @@ class Point:
     value: float | None = None
     stderr: float | None = None
     n: int | None = None
-    bins: Bins | None = None
-    written_at: float
-    evaluated_at: float
     replicate: int = 0
     partial: bool = False
+    written_at: float
+    evaluated_at: float
+    bins: Bins | None = None
 
 
 def point_row(point: Point) -> dict[str, Any]:
     """Return a point as one flat row; the histogram as low, high, limits and counts."""
-    bins = point.bins
-    return {
-        "step": point.step,
-        "branch": point.branch,
-        "member": point.member,
-        "index": point.index,
-        "number": point.number,
-        "checkpoint": shown(point.checkpoint),
-        "suite": point.suite,
-        "task": point.task,
-        "name": point.name,
-        "kind": point.kind.value,
-        "value": point.value,
-        "stderr": point.stderr,
-        "n": point.n,
-        "replicate": point.replicate,
-        "partial": point.partial,
-        "written_at": point.written_at,
-        "evaluated_at": point.evaluated_at,
-        "low": None if bins is None else bins.low,
-        "high": None if bins is None else bins.high,
-        "limits": None if bins is None else list(bins.limits),
-        "counts": None if bins is None else list(bins.counts),
-    }
+    row = {one.name: getattr(point, one.name) for one in fields(point)}
+    bins = row.pop("bins")
+    row |= {"checkpoint": shown(point.checkpoint), "kind": point.kind.value}
+    row |= {end: None if bins is None else getattr(bins, end) for end in ("low", "high")}
+    return row | {each: None if bins is None else list(getattr(bins, each)) for each in ("limits", "counts")}
 
 
 def cell_points(cell: Cell, member: int | None = None) -> Iterator[Point]:
     """Return the numbers and histograms that an eval task measured; none without a result."""
     for name, estimate in cell.values.items():
-        yield Point(
-            **_where(cell, member),
-            task=cell.task,
-            name=name,
-            kind=PointKind.PERCENTILE if PERCENTILE.fullmatch(name) else PointKind.SCALAR,
-            value=estimate.value,
-            stderr=estimate.stderr,
-            n=cell.metrics[name].count if name in cell.metrics else None,
-            evaluated_at=cell.evaluated_at or cell.seen.seen_at,
-        )
+        yield _number(cell, member, name, estimate, cell.metrics[name].count if name in cell.metrics else None)
     for name, metric in cell.metrics.items():
         if isinstance(metric, Histogram) and metric.count:
             yield _histogram(cell, member, name, _bins(metric))
@@ -161,47 +136,40 @@ def group_points(values: GroupValues, cells: Sequence[Cell], member: int | None 
         cells: the eval tasks of the group.
         member: of the population.
     """
-    found = dict(values.values)
-    if not values.partial:
-        found = {**_percentiles(cells), **found}
-    for name, estimate in found.items():
-        yield Point(
-            **_where(values, member),
-            task=None,
-            name=name,
-            kind=PointKind.PERCENTILE if PERCENTILE.fullmatch(name) else PointKind.SCALAR,
-            value=estimate.value,
-            stderr=estimate.stderr,
-            evaluated_at=values.group.ended_at or values.group.created_at,
-        )
+    over_tasks = {} if values.partial else _percentiles(cells)
+    for name, estimate in {**over_tasks, **values.values}.items():
+        yield _number(values, member, name, estimate)
+
+
+def _number(
+    of: Cell | GroupValues, member: int | None, name: str, estimate: Estimate, n: int | None = None
+) -> Point:
+    kind = PointKind.PERCENTILE if PERCENTILE.fullmatch(name) else PointKind.SCALAR
+    return Point(**_where(of, member), name=name, kind=kind, value=estimate.value, stderr=estimate.stderr, n=n)
+
+
+def _histogram(cell: Cell, member: int | None, name: str, bins: Bins) -> Point:
+    return Point(**_where(cell, member), name=name, kind=PointKind.HISTOGRAM, n=round(bins.n), bins=bins)
 
 
 def _where(of: Cell | GroupValues, member: int | None) -> dict[str, Any]:
     seen = of.seen
-    return {
+    where = {
         "step": seen.step,
         "branch": seen.branch,
         "member": member,
         "index": seen.index,
         "checkpoint": seen.name,
         "number": seen.number,
-        "suite": of.suite if isinstance(of, Cell) else of.group.suite,
         "written_at": seen.written_at,
-        "replicate": of.replicate if isinstance(of, Cell) else of.group.replicate,
         "partial": of.partial,
     }
-
-
-def _histogram(cell: Cell, member: int | None, name: str, bins: Bins) -> Point:
-    return Point(
-        **_where(cell, member),
-        task=cell.task,
-        name=name,
-        kind=PointKind.HISTOGRAM,
-        n=round(bins.n),
-        bins=bins,
-        evaluated_at=cell.evaluated_at or cell.seen.seen_at,
-    )
+    if isinstance(of, Cell):
+        at = of.evaluated_at or seen.seen_at
+        return {**where, "suite": of.suite, "task": of.task, "replicate": of.replicate, "evaluated_at": at}
+    group = of.group
+    at = group.ended_at or group.created_at
+    return {**where, "suite": group.suite, "task": None, "replicate": group.replicate, "evaluated_at": at}
 
 
 def _percentiles(cells: Sequence[Cell]) -> Mapping[str, Estimate]:
@@ -210,13 +178,12 @@ def _percentiles(cells: Sequence[Cell]) -> Mapping[str, Estimate]:
         for name in cell.metrics:
             if name in cell.values:
                 measured.setdefault(name, []).append(cell.values[name].value)
-    found: dict[str, Estimate] = {}
-    for name, values in measured.items():
-        if len(values) > 1:
-            with np.errstate(all="ignore"):
-                over = np.percentile(np.asarray(values), PERCENTILES)
-            found |= {f"{name}_p{p}": Estimate(float(v)) for p, v in zip(PERCENTILES, over, strict=True)}
-    return found
+    return {
+        f"{name}_p{percent}": Estimate(value)
+        for name, values in measured.items()
+        if len(values) > 1
+        for percent, value in zip(PERCENTILES, percentiles(values, PERCENTILES), strict=True)
+    }
 
 
 def _bins(metric: Histogram) -> Bins:
@@ -224,26 +191,24 @@ def _bins(metric: Histogram) -> Bins:
 
     Samples below and above its edges get bins of their own.
     """
-    limits, counts = [*metric.edges, max(metric.highest, metric.edges[-1])], [*metric.counts]
+    first, last = metric.edges[0], metric.edges[-1]
+    limits, counts = [*metric.edges, max(metric.highest, last)], metric.counts
     filled = [index for index, count in enumerate(counts) if count] or [0]
-    limits, counts = limits[filled[0] : filled[-1] + 1], counts[filled[0] : filled[-1] + 1]
+    chosen = slice(filled[0], filled[-1] + 1)
     moments = metric.moments
-    low, high = (end if np.isfinite(end) else edge for end, edge in _ends(metric))
-    mean = moments.mean if np.isfinite(moments.mean) else 0.0
-    spread = moments.m2 if moments.m2 is not None and np.isfinite(moments.m2) else 0.0
+    mean = _finite(moments.mean, 0.0)
     return Bins(
-        limits=tuple(float(limit) if np.isfinite(limit) else metric.edges[-1] for limit in limits),
-        counts=tuple(map(float, counts)),
-        low=low,
-        high=high,
+        limits=tuple(_finite(limit, last) for limit in limits[chosen]),
+        counts=tuple(map(float, counts[chosen])),
+        low=_finite(metric.lowest, first),
+        high=_finite(metric.highest, last),
         total=mean * moments.n,
-        squares=spread + mean * mean * moments.n,
+        squares=_finite(moments.m2, 0.0) + mean * mean * moments.n,
     )
 
 
-def _ends(metric: Histogram) -> Iterator[tuple[float, float]]:
-    yield metric.lowest, metric.edges[0]
-    yield metric.highest, metric.edges[-1]
+def _finite(value: float | None, otherwise: float) -> float:
+    return value if value is not None and np.isfinite(value) else otherwise
 
 
 def array_bins(array: NDArray[Any]) -> Bins | None:

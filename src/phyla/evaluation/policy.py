@@ -64,16 +64,16 @@ class Skip:
     """Do not evaluate it.
 
     Attributes:
-        why: in words, for the matrix of fates.
+        why: in words, for the matrix.
     """
 
     why: str
 
 
-Fate: TypeAlias = Queue | Skip
+Decision: TypeAlias = Queue | Skip
 
 
-def fate(
+def decide(
     policy: Policy,
     *,
     number: int,
@@ -82,7 +82,7 @@ def fate(
     busy: bool = False,
     since_last_s: float | None = None,
     fitness: bool = False,
-) -> Fate:
+) -> Decision:
     """Decide about one checkpoint.
 
     Args:

@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 
 from phyla.errors import MetricInvalid
 from phyla.evaluation.metric import Metric, combine
-from phyla.evaluation.moments import Moments
-from phyla.evaluation.per_seed import SUFFIX, PerSeed, is_per_seed, per_seed
+from phyla.evaluation.moments import SUFFIX, Moments, PerSeed, is_per_seed, per_seed
 from phyla.evaluation.samples import as_count, as_mask, as_number, as_samples
 
 

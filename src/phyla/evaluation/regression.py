@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias, final
 
 from phyla.errors import ConfigurationError
 from phyla.evaluation.metric import Metric
-from phyla.evaluation.per_seed import PerSeed, per_seed
+from phyla.evaluation.moments import PerSeed, per_seed
 from phyla.evaluation.result import TaskResult
 from phyla.significance import holm, paired, welch
 

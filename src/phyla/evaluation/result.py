@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from phyla.errors import ConfigurationError, MetricInvalid, MetricMissing
 from phyla.evaluation.metric import Metric
-from phyla.evaluation.per_seed import is_per_seed
+from phyla.evaluation.moments import is_per_seed
 from phyla.records import JsonObject
 
 

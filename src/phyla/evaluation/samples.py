@@ -1,5 +1,7 @@
-"""How the numbers of numerical libraries become samples."""
+"""How the numbers of numerical libraries become samples, and how samples are summed."""
 
+import math
+from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -92,3 +94,17 @@ def _float(value: Any, what: str) -> float:
         return float(value)
     except OverflowError:
         raise MetricInvalid(f"{what} must fit in a float, got {value!r}") from None
+
+
+def exact_sum(values: Sequence[float]) -> tuple[float, float]:
+    """Return a sum and its rounding error, so that sums do not depend on how they were split.
+
+    The error is 0 if the sum is not finite.
+    """
+    try:
+        total = math.fsum(values)
+        return total, math.fsum([*values, -total]) if math.isfinite(total) else 0.0
+    except (OverflowError, ValueError):
+        # A partial sum is too large for a float, or infinities of both signs make it nan.
+        with np.errstate(all="ignore"):
+            return float(np.sum(values)), 0.0

@@ -8,10 +8,8 @@ from phyla.evaluation.confusion import Confusion
 from phyla.evaluation.extremes import Maximum, Minimum
 from phyla.evaluation.histogram import Histogram
 from phyla.evaluation.metric import Metric
-from phyla.evaluation.moments import Moments
-from phyla.evaluation.per_seed import PerSeed
-from phyla.evaluation.perplexity import Perplexity
-from phyla.evaluation.totals import Sum
+from phyla.evaluation.moments import Moments, PerSeed
+from phyla.evaluation.totals import Perplexity, Sum
 from phyla.records import Json, JsonObject, read_object
 
 BUILT_IN: Final[Mapping[str, type[Metric]]] = {

@@ -1,16 +1,16 @@
-"""Eval tasks and suites, as a user declares them."""
+"""Eval tasks and suites, as a user declares them, and what a stored suite says without its functions."""
 
 import hashlib
 import json
 import re
 import shlex
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, final, overload
+from typing import Any, Self, final, overload
 
 from phyla.arguments import suggestion
 from phyla.errors import ConfigurationError
-from phyla.evaluation.aggregators import given_names
+from phyla.evaluation.aggregates import given_names
 from phyla.evaluation.policy import Policy
 from phyla.records import Goal, JsonObject, Maximize, Minimize
 
@@ -223,9 +223,7 @@ class Suite:
     @property
     def compared_metric(self) -> str | None:
         """The metric of single eval tasks that the objective is made of, for regressions; None without one."""
-        if self.objective is None:
-            return None
-        return compared_metric(self.objective.metric, {tag for task in self.tasks for tag in task.tags})
+        return None if self.objective is None else _compared(self.objective.metric, self.tasks)
 
     def task(self, name: str) -> EvalTask:
         """Return an eval task by name.
@@ -240,14 +238,12 @@ class Suite:
         raise ConfigurationError(f"suite {self.name!r} has no eval task {name!r}; it has {known}")
 
 
-def compared_metric(aggregate: str, tags: Collection[str]) -> str:
-    """Return the metric of single eval tasks that an aggregate of a suite is made of."""
-    name = aggregate
-    for tag in tags:
-        name = name.removeprefix(f"{tag}/")
+def _compared(aggregate: str, tasks: "Iterable[EvalTask | TaskOutline]") -> str:
+    for tag in {tag for task in tasks for tag in task.tags}:
+        aggregate = aggregate.removeprefix(f"{tag}/")
     for suffix in ("_mean", "_weighted", "_min", "_max", "_normalised"):
-        name = name.removesuffix(suffix)
-    return name
+        aggregate = aggregate.removesuffix(suffix)
+    return aggregate
 
 
 def check_aggregate(suite: Suite, name: str, where: str) -> None:
@@ -286,3 +282,66 @@ def suite_named(suites: Sequence[Suite], name: str) -> Suite:
     raise ConfigurationError(
         f"there is no suite {name!r}; there are: {', '.join(s.name for s in suites) or 'none'}"
     )
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOutline:
+    """An eval task without its function.
+
+    Attributes:
+        name: unique in its suite.
+        tags: names of the groups it belongs to.
+        samples: how many samples all shards count together; None if that was not said.
+    """
+
+    name: str
+    tags: tuple[str, ...] = ()
+    samples: int | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuiteOutline:
+    """A suite without its functions: enough to read its results anywhere.
+
+    Attributes:
+        name: unique in its run.
+        tasks: its eval tasks, in order.
+        objective: the aggregate that says how good a checkpoint is; None without one.
+        maximize: whether a higher objective is better.
+    """
+
+    name: str
+    tasks: tuple[TaskOutline, ...] = ()
+    objective: str | None = None
+    maximize: bool = True
+
+    @classmethod
+    def from_json(cls, raw: JsonObject) -> Self:
+        """Read a suite as it is stored in the configuration of its study or run."""
+        tasks: Any = raw.get("tasks", ())
+        objective: Any = raw.get("objective")
+        return cls(
+            name=str(raw["name"]),
+            tasks=tuple(
+                TaskOutline(name=str(task["name"]), tags=tuple(task.get("tags", ())), samples=task.get("samples"))
+                for task in tasks
+            ),
+            objective=None if objective is None else str(objective["metric"]),
+            maximize=objective is None or str(objective["plugin"]).endswith(("maximize", "Maximize")),
+        )
+
+    @property
+    def metric(self) -> str | None:
+        """The metric of single eval tasks that the objective is made of; None without an objective."""
+        return None if self.objective is None else _compared(self.objective, self.tasks)
+
+    def task(self, name: str) -> TaskOutline:
+        """Return an eval task by name; one that the suite no longer has is known by its name only."""
+        return next((task for task in self.tasks if task.name == name), TaskOutline(name=name))
+
+
+def outlines(config: Mapping[str, Any]) -> tuple[SuiteOutline, ...]:
+    """Return the suites of a study, or of a run, from its configuration; imports nothing."""
+    return tuple(SuiteOutline.from_json(raw) for raw in config.get("suites") or ())

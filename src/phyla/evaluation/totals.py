@@ -1,18 +1,17 @@
-"""Sum of samples."""
+"""Sum of samples, and perplexity: totals that are kept to twice the precision of a float."""
 
+import math
 from dataclasses import dataclass
 from typing import Self, final
 
-from phyla.evaluation import double_double
-from phyla.evaluation.metric import check_type
-from phyla.evaluation.samples import as_count, as_samples
-from phyla.records import JsonObject, json_number, read_number
+from phyla.evaluation.metric import Stored, check_type
+from phyla.evaluation.samples import as_count, as_samples, exact_sum
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sum:
-    """Sum of samples, kept to twice the precision of a float.
+class Sum(Stored):
+    """Sum of samples.
 
     Attributes:
         total: their sum; 0 if there are none.
@@ -35,10 +34,10 @@ class Sum:
         """Return the sum of an array-like of numbers, of any shape.
 
         Raises:
-            MetricInvalid: it holds something else than real numbers.
+            MetricInvalid: it holds something other than real numbers.
         """
         samples = as_samples(values, "values").ravel()
-        total, low = double_double.total(samples)
+        total, low = exact_sum(samples.tolist())
         return cls(total=total, n=samples.size, low=low)
 
     @property
@@ -47,26 +46,66 @@ class Sum:
         return self.n
 
     def merge(self, other: Self) -> Self:
-        """Return the sum of the samples of both.
-
-        Raises:
-            MetricMismatch: the other is of another type.
-        """
+        """Return the sum of the samples of both."""
         check_type(self, other)
-        total, low = double_double.add((self.total, self.low), (other.total, other.low))
+        total, low = exact_sum([self.total, self.low, other.total, other.low])
         return type(self)(total=total, n=self.n + other.n, low=low)
 
     def summary(self) -> dict[str, float]:
         """Return the sum, and "n"."""
         return {"": self.total, "n": float(self.n)}
 
-    def to_json(self) -> JsonObject:
-        """Return its state as strict JSON."""
-        low = {"low": self.low} if self.low else {}
-        return {"total": json_number(self.total), "n": self.n, **low}
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Perplexity(Stored):
+    """Exponential of the mean negative log-likelihood of tokens.
+
+    Every token has the same weight, whatever text or batch it is in. It counts tokens, not samples.
+
+    Attributes:
+        nll: total negative log-likelihood of the tokens, in nats.
+        tokens: number of tokens.
+        low: rounding error of `nll`: the total is `nll + low`.
+
+    Raises:
+        MetricInvalid: a negative number of tokens.
+    """
+
+    nll: float = 0.0
+    tokens: int = 0
+    low: float = 0.0
+
+    def __post_init__(self) -> None:
+        as_count(self.tokens, "Perplexity: tokens")
 
     @classmethod
-    def from_json(cls, raw: JsonObject) -> Self:
-        """Return the sum that `to_json` wrote."""
-        low = read_number(raw.get("low", 0.0))
-        return cls(total=read_number(raw["total"]), n=as_count(raw["n"], "n"), low=low)
+    def of(cls, nll: object) -> Self:
+        """Return the perplexity of an array-like of negative log-likelihoods, one per token, in nats.
+
+        Raises:
+            MetricInvalid: it holds something other than real numbers.
+        """
+        samples = as_samples(nll, "nll").ravel()
+        total, low = exact_sum(samples.tolist())
+        return cls(nll=total, tokens=samples.size, low=low)
+
+    @property
+    def count(self) -> None:
+        """None: it counts tokens."""
+        return None
+
+    def merge(self, other: Self) -> Self:
+        """Return the perplexity of the tokens of both."""
+        check_type(self, other)
+        nll, low = exact_sum([self.nll, self.low, other.nll, other.low])
+        return type(self)(nll=nll, tokens=self.tokens + other.tokens, low=low)
+
+    def summary(self) -> dict[str, float]:
+        """Return the perplexity, "nll" (nats per token) and "tokens"; nan of no tokens, inf beyond a float."""
+        per_token = self.nll / self.tokens if self.tokens else math.nan
+        try:
+            value = math.exp(per_token)
+        except OverflowError:
+            value = math.inf
+        return {"": value, "nll": per_token, "tokens": float(self.tokens)}

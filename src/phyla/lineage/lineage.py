@@ -1,17 +1,21 @@
 """Lineage: the tree of a study's trials that made weights, with the jumps of exploits."""
 
-from bisect import bisect_right
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from typing import final
+from typing import Any, final
 
 from phyla.errors import UsageError
 from phyla.lineage.schedule import Schedule
-from phyla.lineage.strict import strict
-from phyla.records import Json, TrialKind, TrialRecord, TrialState
+from phyla.records import WORST, Json, TrialKind, TrialRecord, TrialState, strict
 
 SCHEMA = 1
-WORST = float("-inf")
+
+NODE = (
+    *("id", "member", "generation", "state", "parent", "jump_from", "params", "fitness"),
+    *("start_step", "reached_step", "checkpoint", "reason"),
+)
+"""What a node of the exported tree says of its trial."""
 
 
 @final
@@ -28,17 +32,15 @@ class Lineage:
         UsageError: a trial refers to one that is not among them.
 
     Source:
-        Li et al. 2019, arXiv 1902.01894 (trials, replay); jumps, true ancestors and elites after Orion.
+        Li et al. 2019, arXiv 1902.01894 (trials, replay); jumps and elites after Orion.
     """
 
-    __slots__ = ("_children", "_elites", "_paths", "_trials")
+    __slots__ = ("_children", "_trials")
 
     def __init__(self, trials: Iterable[TrialRecord]) -> None:
         chosen = sorted((t for t in trials if t.kind is not TrialKind.MEASURE), key=lambda trial: trial.id)
         self._trials = {trial.id: trial for trial in chosen}
         self._children: defaultdict[int, list[int]] = defaultdict(list)
-        self._elites: dict[int, int | None] = {}
-        self._paths: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         for trial in chosen:
             for name, other in (("parent", trial.parent), ("jump_from", trial.jump_from)):
                 # An origin was completed before its child was decided, so its id is smaller: no cycles.
@@ -49,17 +51,6 @@ class Lineage:
                     )
             if trial.parent is not None:
                 self._children[trial.parent].append(trial.id)
-            self._elites[trial.id] = self._best_so_far(trial)
-            if trial.state is TrialState.COMPLETED:
-                self._paths[trial.member].append((trial.generation, trial.id))
-
-    def _best_so_far(self, trial: TrialRecord) -> int | None:
-        ancestor = self._true_ancestor(trial)
-        before = None if ancestor is None else self._elites[ancestor]
-        mine = _order(trial)
-        if mine == WORST or (before is not None and _order(self._trials[before]) >= mine):
-            return before
-        return trial.id
 
     def __len__(self) -> int:
         return len(self._trials)
@@ -126,54 +117,14 @@ class Lineage:
         path.reverse()
         return tuple(path)
 
-    def true_ancestor(self, trial: int) -> TrialRecord | None:
-        """Return the trial this one would have continued from had there been no jump.
-
-        It is of the same member; None in generation 0. The same holds for broken trials: it is the one
-        that is examined again.
-
-        Raises:
-            UsageError: there is no such trial.
-        """
-        ancestor = self._true_ancestor(self.trial(trial))
-        return None if ancestor is None else self._trials[ancestor]
-
-    @staticmethod
-    def _true_ancestor(trial: TrialRecord) -> int | None:
-        if trial.generation == 0:
-            return None
-        return trial.parent if trial.jump_from is None else trial.jump_from
-
-    def elite(self, trial: int) -> TrialRecord | None:
-        """Return the best trial on the path that the trial's member took, up to and including it.
-
-        Only finite fitness counts; among equals the earliest is chosen. None if there is none.
-
-        Raises:
-            UsageError: there is no such trial.
-        """
-        best = self._elites[self.trial(trial).id]
-        return None if best is None else self._trials[best]
-
-    def elites(self, generation: int | None = None) -> dict[int, TrialRecord]:
-        """Return the elite of every member's path.
-
-        Args:
-            generation: the last generation that is looked at; None looks at all.
-
-        Returns:
-            Elites by member. A member that has no finite fitness so far is absent.
-        """
+    def elites(self) -> dict[int, TrialRecord]:
+        """Return the best trial of every member that has a finite fitness, the earliest among equals."""
         found: dict[int, TrialRecord] = {}
-        for member, path in sorted(self._paths.items()):
-            if generation is None:
-                known = len(path)
-            else:
-                known = bisect_right(path, generation, key=lambda entry: entry[0])
-            best = self._elites[path[known - 1][1]] if known else None
-            if best is not None:
-                found[member] = self._trials[best]
-        return found
+        for trial in self:
+            best = found.get(trial.member)
+            if _order(trial) > (WORST if best is None else _order(best)):
+                found[trial.member] = trial
+        return dict(sorted(found.items()))
 
     def best(self) -> TrialRecord | None:
         """Return the completed trial with the best finite fitness, the earliest among equals; or None.
@@ -204,22 +155,13 @@ class Lineage:
 
 
 def _node(trial: TrialRecord) -> Json:
-    return {
-        "id": trial.id,
-        "member": trial.member,
-        "generation": trial.generation,
-        "state": trial.state.value,
-        "parent": trial.parent,
-        "jump_from": trial.jump_from,
-        "params": strict(trial.params),
-        "fitness": strict(trial.fitness),
-        "start_step": trial.start_step,
-        "reached_step": trial.reached_step,
-        "checkpoint": trial.checkpoint,
-        "reason": strict(trial.reason),
-        **({} if trial.stop_reason is None else {"stop_reason": strict(trial.stop_reason)}),
-        **({} if trial.criteria is None else {"criteria": strict(trial.criteria.to_json())}),
-    }
+    node: dict[str, Any] = {name: getattr(trial, name) for name in NODE}
+    node["state"] = trial.state.value
+    if trial.stop_reason is not None:
+        node["stop_reason"] = trial.stop_reason
+    if trial.criteria is not None:
+        node["criteria"] = trial.criteria.to_json()
+    return strict(node)
 
 
 def _goals(trial: TrialRecord) -> tuple[float, ...]:
@@ -228,6 +170,6 @@ def _goals(trial: TrialRecord) -> tuple[float, ...]:
 
 def _order(trial: TrialRecord) -> float:
     """Sort key; the worst for trials that have not completed, or not with a finite fitness."""
-    if trial.state is not TrialState.COMPLETED or trial.order is None:
+    if trial.state is not TrialState.COMPLETED or trial.order is None or not math.isfinite(trial.order):
         return WORST
-    return trial.order if abs(trial.order) != float("inf") and trial.order == trial.order else WORST
+    return trial.order

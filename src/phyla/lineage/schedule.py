@@ -1,16 +1,17 @@
 """Schedule: the piecewise constant hyperparameters along one lineage."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, final
 
 from phyla.errors import UsageError
-from phyla.lineage.schedulers import lr_lambda, optax_schedule
-from phyla.lineage.strict import strict
-from phyla.records import Json, JsonObject, TrialKind, TrialRecord
+from phyla.records import Json, JsonObject, TrialKind, TrialRecord, read_list, strict
 
 SCHEMA = 1
+
+LARGEST_COUNT = 2**31 - 1
+"""What the counts of optax can hold."""
 
 
 @final
@@ -111,7 +112,7 @@ class Schedule:
         index = bisect_right(self.segments, step, key=lambda segment: segment.start_step) - 1
         return dict(self.segments[index].params)
 
-    def lr_lambda(self, name: str) -> "Callable[[int], float]":
+    def lr_lambda(self, name: str) -> Callable[[int], float]:
         """Return a hyperparameter as `torch.optim.lr_scheduler.LambdaLR` takes it: a factor per step.
 
         The factor is relative to the first value, which has to be the optimizer's own learning rate. Steps
@@ -123,9 +124,21 @@ class Schedule:
         Raises:
             UsageError: it is no number throughout the schedule, or its first value is 0.
         """
-        return lr_lambda(self.series(name), name)
+        series = self.series(name)
+        starts, base = [start for start, _ in series], series[0][1]
+        if base == 0:
+            raise UsageError(
+                f"{name} starts at 0, and no factor leads from there to another value; use the schedule"
+            )
+        factors = [value / base for _, value in series]
 
-    def optax(self, name: str) -> "Callable[[Any], Any]":
+        # A plain function: LambdaLR saves any other callable with its state.
+        def factor(step: int) -> float:
+            return factors[max(0, bisect_right(starts, step) - 1)]
+
+        return factor
+
+    def optax(self, name: str) -> Callable[[Any], Any]:
         """Return a hyperparameter as an optax schedule: a function of the count of updates that can be jitted.
 
         Counts begin with 0 at the schedule's start.
@@ -137,7 +150,20 @@ class Schedule:
             UsageError: it is no number throughout the schedule, or there are more steps than a count can hold.
             ImportError: JAX is not installed.
         """
-        return optax_schedule(self.series(name), name)
+        series = self.series(name)
+        if series[-1][0] > LARGEST_COUNT:
+            raise UsageError(f"{name} changes at step {series[-1][0]}, and counts of optax end at {LARGEST_COUNT}")
+        try:
+            import jax.numpy as jnp
+        except ImportError as error:
+            raise ImportError("schedule.optax() needs JAX: pip install jax optax") from error
+        boundaries = jnp.asarray([start for start, _ in series[1:]], dtype=jnp.int32)
+        values = jnp.asarray([value for _, value in series])
+
+        def schedule(count: Any) -> Any:
+            return values[jnp.searchsorted(boundaries, count, side="right")]
+
+        return schedule
 
     def series(self, name: str) -> tuple[tuple[int, float], ...]:
         """Return a numeric hyperparameter as pairs: steps since the schedule's start, value from there on.
@@ -165,10 +191,7 @@ class Schedule:
             if segment.end_step == segment.start_step and len(self.segments) > 1:
                 continue
             if merged and merged[-1].params == segment.params:
-                last = merged[-1]
-                merged[-1] = Segment(
-                    last.start_step, segment.end_step, last.params, trial=last.trial, member=last.member
-                )
+                merged[-1] = replace(merged[-1], end_step=segment.end_step)
             else:
                 merged.append(segment)
         return tuple(merged) or self.segments[-1:]
@@ -209,19 +232,7 @@ class Schedule:
 
     def to_json(self) -> dict[str, Json]:
         """Return it as strict JSON; `from_json` reads it."""
-        return {
-            "schema": SCHEMA,
-            "segments": [
-                {
-                    "start_step": segment.start_step,
-                    "end_step": segment.end_step,
-                    "params": strict(segment.params),
-                    "trial": segment.trial,
-                    "member": segment.member,
-                }
-                for segment in self.segments
-            ],
-        }
+        return {"schema": SCHEMA, "segments": [strict(asdict(segment)) for segment in self.segments]}
 
     @classmethod
     def from_json(cls, value: Json) -> "Schedule":
@@ -233,32 +244,23 @@ class Schedule:
         if not isinstance(value, Mapping) or value.get("schema") != SCHEMA:
             schema = value.get("schema") if isinstance(value, Mapping) else value
             raise UsageError(f"this is no schedule of schema {SCHEMA}: its schema is {schema!r}")
-        return cls(tuple(_segments(value.get("segments"))))
+        try:
+            entries = read_list(value.get("segments"))
+        except ValueError as error:
+            raise UsageError(f"the segments of a schedule {error}") from None
+        return cls(tuple(map(_segment, entries)))
 
 
-def _segments(value: Json) -> Iterator[Segment]:
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        raise UsageError(f"the segments of a schedule must be a list, got {value!r}")
-    for entry in value:
-        if not isinstance(entry, Mapping):
-            raise UsageError(f"a segment of a schedule must be an object, got {entry!r}")
-        params = entry.get("params")
-        if not isinstance(params, Mapping):
-            raise UsageError(f"the params of a segment must be an object, got {params!r}")
-        yield Segment(
-            _whole(entry, "start_step"),
-            _whole(entry, "end_step"),
-            dict(params),
-            trial=_whole(entry, "trial"),
-            member=_whole(entry, "member"),
-        )
-
-
-def _whole(entry: JsonObject, name: str) -> int:
-    value = entry.get(name)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise UsageError(f"{name} of a segment must be an integer, got {value!r}")
-    return value
+def _segment(raw: Json) -> Segment:
+    if not isinstance(raw, Mapping):
+        raise UsageError(f"a segment of a schedule must be an object, got {raw!r}")
+    if not isinstance(raw.get("params"), Mapping):
+        raise UsageError(f"the params of a segment must be an object, got {raw.get('params')!r}")
+    values: dict[str, Any] = {one.name: raw.get(one.name) for one in fields(Segment)}
+    for name, value in values.items():
+        if name != "params" and (isinstance(value, bool) or not isinstance(value, int)):
+            raise UsageError(f"{name} of a segment must be an integer, got {value!r}")
+    return Segment(**values)
 
 
 def _cell(value: Json) -> str:

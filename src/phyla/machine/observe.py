@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from phyla.evaluation import EvalTask, Skip, Suite, fate
+from phyla.evaluation import EvalTask, Skip, Suite, decide
 from phyla.machine.commands import UpdateMember
 from phyla.machine.evaluation_commands import (
     AnyCommand,
@@ -117,7 +117,7 @@ def _group(
 ) -> tuple[Group, Sequence[EvalTaskRecord]]:
     now = view.now()
     last = view.last_queued_at(suite.name) if suite.policy.throttle_s else None
-    decided = fate(
+    decided = decide(
         suite.policy,
         number=seen.number,
         step=seen.step,

@@ -26,7 +26,7 @@ from phyla.records.evaluation import (
     SeenState,
     WorkKind,
 )
-from phyla.records.json import Json, JsonObject, json_number, read_list, read_number, read_object
+from phyla.records.json import Json, JsonObject, json_number, read_list, read_number, read_object, strict
 from phyla.records.member import Member, MemberState, Scored
 from phyla.records.names import restored, shown, storable
 from phyla.records.objective import WORST, Aim, Goal, Judgement, Maximize, Minimize, Objective, direction
@@ -95,6 +95,7 @@ __all__ = [
     "said_by",
     "shown",
     "storable",
+    "strict",
 ]
 
 suggest_arguments(Constrained, Maximize, Minimize, Pareto, StartFrom, WeightedSum)

@@ -118,7 +118,7 @@ class Seen:
 
 
 class GroupState(StrEnum):
-    """Fate of one suite on one checkpoint."""
+    """Status of one suite on one checkpoint."""
 
     QUEUED = "queued"
     COMPLETE = "complete"

@@ -33,7 +33,7 @@ def read_list(raw: Json) -> Sequence[Json]:
         ValueError: it is none.
     """
     if not isinstance(raw, list | tuple):
-        raise ValueError(f"{raw!r} is no list")
+        raise ValueError(f"must be a list, got {raw!r}")
     return raw
 
 
@@ -44,5 +44,16 @@ def read_object(raw: Json) -> JsonObject:
         ValueError: it is none.
     """
     if not isinstance(raw, Mapping):
-        raise ValueError(f"{raw!r} is no object")
+        raise ValueError(f"must be an object, got {raw!r}")
     return raw
+
+
+def strict(value: Json) -> Json:
+    """Return a value that every JSON parser reads: nan and infinities as text, in plain dicts and lists."""
+    if isinstance(value, float):
+        return json_number(value)
+    if isinstance(value, Mapping):
+        return {name: strict(item) for name, item in value.items()}
+    if isinstance(value, str) or value is None or isinstance(value, (bool, int)):
+        return value
+    return [strict(item) for item in value]

@@ -71,11 +71,11 @@ class EvaluationData:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many cells that are shown have each fate; repetitions do not count."""
+        """How many cells that are shown have each status; repetitions do not count."""
         found: dict[str, int] = {}
         for cell in self.cells:
             if cell.replicate == 0:
-                found[cell.fate.value] = found.get(cell.fate.value, 0) + 1
+                found[cell.status.value] = found.get(cell.status.value, 0) + 1
         return found
 
     def series(self, seen: Seen) -> str:

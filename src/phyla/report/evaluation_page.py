@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
-from phyla.evaluation import CellFate, GroupValues, causes
+from phyla.evaluation import CellStatus, GroupValues, causes
 from phyla.records import RunKind, shown
 from phyla.report.aggregates import aggregates_figure
 from phyla.report.evaluation import EvaluationData, measured, step_of
@@ -61,9 +61,9 @@ def evaluation_sections(data: EvaluationData) -> list[str]:
 def evaluation_header(data: EvaluationData, title: str) -> str:
     """Return the head of a page that is about one run."""
     run, counts = data.run, data.counts
-    done = counts.get(CellFate.DONE, 0) + counts.get(CellFate.REUSED, 0)
+    done = counts.get(CellStatus.DONE, 0) + counts.get(CellStatus.REUSED, 0)
     lacking = sum(counts.values()) - done
-    told = ", ".join(f"{count:,} {fate}" for fate, count in counts.items() if not CellFate(fate).has_value)
+    told = ", ".join(f"{count:,} {status}" for status, count in counts.items() if not CellStatus(status).has_value)
     facts = [
         ("checkpoints", f"{len(data.checkpoints):,}", ""),
         ("eval tasks done", f"{done:,}", ""),
@@ -126,7 +126,7 @@ def _lacking(data: EvaluationData) -> list[str]:
         return []
     rows: list[Sequence[Cell]] = [
         [
-            (cause.fate.value, ""),
+            (cause.status.value, ""),
             (cause.suite, ""),
             (cause.task or "all", ""),
             (f"{len(cause.checkpoints):,}", "n"),
@@ -135,6 +135,6 @@ def _lacking(data: EvaluationData) -> list[str]:
         ]
         for cause in found[:ROWS]
     ]
-    head = ["fate", "suite", "eval task", "checkpoints", "last at step", "why"]
+    head = ["status", "suite", "eval task", "checkpoints", "last at step", "why"]
     lead = "Reasons that differ only in numbers are one row, with the newest of them."
     return [section("Values that are missing, and why", table(head, ["", "", "", "n", "n", ""], rows), lead)]

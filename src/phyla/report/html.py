@@ -17,7 +17,7 @@ from phyla.report.schedules import schedules_figure
 from phyla.report.timeline import timeline_figure
 from phyla.report.times import time_figure, time_spent
 from phyla.report.tree import lineage_figure
-from phyla.report.words import counted, duration, fate, moment, number, score, short
+from phyla.report.words import counted, duration, moment, number, outcome, score, short
 from phyla.strategies import describe
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ def _members(data: StudyData) -> str:
         finite = bool(done) and finite_fitness(done[-1]) is not None
         decision = describe(last.reason) if last else ""
         if last and last.state in (TrialState.FAILED, TrialState.CANCELLED):
-            decision += f" ({fate(last, data.metric)})"
+            decision += f" ({outcome(last, data.metric)})"
         rows.append(
             [
                 (str(index), "n winner" if data.best and data.best.member == index else "n"),

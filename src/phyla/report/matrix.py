@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from phyla.evaluation import Cell, CellFate, SuiteOutline
+from phyla.evaluation import Cell, CellStatus, SuiteOutline
 from phyla.report import style
 from phyla.report.evaluation import EvaluationData, checkpoint_words, measured
 from phyla.report.words import counted, duration, plain, short
@@ -19,14 +19,14 @@ MARKED = 50
 HATCHED = 2_000
 """Cells of partial groups that are hatched one by one."""
 
-FATES = {
-    CellFate.QUEUED: ("circle-open", style.INK),
-    CellFate.RUNNING: ("circle", style.JUMP),
-    CellFate.SKIPPED: ("line-ew-open", style.INK),
-    CellFate.FAILED: ("x", style.FAILED),
-    CellFate.GONE: ("x-thin-open", style.INK),
-    CellFate.QUARANTINED: ("hexagon-open", style.FAILED),
-    CellFate.MISSING: ("diamond-open", style.INK),
+STATUSES = {
+    CellStatus.QUEUED: ("circle-open", style.INK),
+    CellStatus.RUNNING: ("circle", style.JUMP),
+    CellStatus.SKIPPED: ("line-ew-open", style.INK),
+    CellStatus.FAILED: ("x", style.FAILED),
+    CellStatus.GONE: ("x-thin-open", style.INK),
+    CellStatus.QUARANTINED: ("hexagon-open", style.FAILED),
+    CellStatus.MISSING: ("diamond-open", style.INK),
 }
 """Symbol and colour of cells without a value."""
 
@@ -66,10 +66,10 @@ def matrix_figure(data: EvaluationData, suite: str) -> "go.Figure":
     )
     figure.add_trace(_heatmap(outline, cells, column, row))
     _add_hatches(figure, cells, column, row)
-    for fate, (symbol, colour) in FATES.items():
-        chosen = [cell for cell in cells if cell.fate is fate]
+    for status, (symbol, colour) in STATUSES.items():
+        chosen = [cell for cell in cells if cell.status is status]
         if chosen:
-            figure.add_trace(_symbols(chosen, column, row, fate.value, symbol, colour))
+            figure.add_trace(_symbols(chosen, column, row, status.value, symbol, colour))
     rewound = [index for index in range(1, len(shown)) if shown[index].branch != shown[index - 1].branch]
     for index in rewound[-MARKED:]:
         figure.add_vline(index - 0.5, line={"color": style.INK, "width": 1.4, "dash": "dot"})
@@ -188,20 +188,20 @@ def _symbols(
 def cell_words(cell: Cell) -> str:
     """Return everything about a cell that a pointer over it should tell, as Plotly's HTML."""
     lines = [f"<b>{plain(cell.task)}</b>", checkpoint_words(cell.seen)]
-    if cell.fate.has_value:
+    if cell.status.has_value:
         lines += [
             f"{plain(name)} {measured(one.value, one.stderr)}" for name, one in list(cell.values.items())[:8]
         ]
         if cell.n is not None:
             lines.append(counted(cell.n, "sample"))
         spent = duration(cell.duration_s)
-        lines.append(f"{cell.fate.value}, {spent} in {counted(cell.shards, 'shard')}")
+        lines.append(f"{cell.status.value}, {spent} in {counted(cell.shards, 'shard')}")
     else:
         part = f", {cell.shards_done} of {cell.shards} shards" if cell.shards_done else ""
-        lines.append(f"{cell.fate.value}{part}")
+        lines.append(f"{cell.status.value}{part}")
     if cell.why:
         lines.append(plain(short(cell.why.strip().splitlines()[-1], 110)))
-    if cell.partial and cell.group is not None and cell.group.why and cell.fate.has_value:
+    if cell.partial and cell.group is not None and cell.group.why and cell.status.has_value:
         lines.append(plain(short(f"partial group: {cell.group.why}", 110)))
     if cell.attempts > cell.shards:
         lines.append(counted(cell.attempts, "attempt"))

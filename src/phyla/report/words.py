@@ -68,7 +68,7 @@ def last_line(text: str) -> str:
     return lines[-1].strip() if lines else ""
 
 
-def fate(trial: TrialRecord, metric: str) -> str:
+def outcome(trial: TrialRecord, metric: str) -> str:
     """Return what came of a trial."""
     if trial.state is TrialState.COMPLETED:
         found = f"{metric} {score(trial.fitness)}"
@@ -88,7 +88,7 @@ def hover(trial: TrialRecord, metric: str) -> str:
     end = trial.end_step if trial.reached_step is None else trial.reached_step
     lines = [
         f"<b>trial {trial.id}</b>, member {trial.member}, generation {trial.generation}",
-        plain(short(fate(trial, metric), 160)),
+        plain(short(outcome(trial, metric), 160)),
         f"weights trained from step {trial.start_step:,} to {end:,}",
         *_wrapped(describe(trial.reason)),
         *_params(trial),

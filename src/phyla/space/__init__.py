@@ -8,11 +8,10 @@ from phyla.space.conditions import Parameter
 from phyla.space.constraints import Constraint
 from phyla.space.discrete import Choice, Ordinal
 from phyla.space.extension import check_extension
-from phyla.space.integer import Int
-from phyla.space.real import Float
+from phyla.space.numeric import Float, Int
+from phyla.space.params import Params
 from phyla.space.scalars import Scalar
 from phyla.space.space import Change, Space
-from phyla.space.values import Params
 
 __all__ = [
     "Change",

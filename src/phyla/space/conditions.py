@@ -7,8 +7,7 @@ from typing import TypeAlias
 from phyla.arguments import suggestion
 from phyla.errors import SpaceError
 from phyla.space.discrete import Choice, Ordinal
-from phyla.space.integer import Int
-from phyla.space.real import Float
+from phyla.space.numeric import Float, Int
 from phyla.space.scalars import Scalar, as_when
 
 Parameter: TypeAlias = Float | Int | Choice | Ordinal
@@ -21,23 +20,20 @@ Plan: TypeAlias = tuple[tuple[str, Parameter, Conditions], ...]
 
 
 def resolved(name: str, parameters: Mapping[str, Parameter]) -> Parameter:
-    """The parameter with the names in its `when` made absolute and the values as their parameters hold them.
+    """The parameter with absolute names in its `when`, and the values as the named parameters hold them.
 
     A name is looked up next to the parameter, in its group, and then from the top; with a leading "/" only
     from the top.
-
-    Raises:
-        SpaceError: an unknown name, or a value that the named parameter never has.
     """
     parameter = parameters[name]
     if parameter.when is None:
         return parameter
     when: dict[str, tuple[Scalar, ...]] = {}
-    for written, values in (as_when(parameter.when) or {}).items():
-        sibling = name.rpartition("/")[0] + "/" + written
-        target = written.removeprefix("/") if written.startswith("/") else sibling.removeprefix("/")
-        if target not in parameters:
-            target = written.removeprefix("/")
+    for written, values in conditions(parameter):
+        target = written.removeprefix("/")
+        sibling = f"{name.rpartition('/')[0]}/{written}".removeprefix("/")
+        if not written.startswith("/") and sibling in parameters:
+            target = sibling
         if target not in parameters:
             raise SpaceError(
                 f"{name}: when names {written!r}, which is no parameter; {suggestion(written, parameters)}"
@@ -57,17 +53,13 @@ def conditions(parameter: Parameter) -> Conditions:
 
 
 def ordered(parameters: Mapping[str, Parameter]) -> list[str]:
-    """The names with every condition's name before those that depend on it, else as they come.
-
-    Raises:
-        SpaceError: the conditions form a circle.
-    """
+    """The names, each after those that its conditions name, else in the order given."""
     order: dict[str, None] = {}
 
     def place(name: str, path: tuple[str, ...]) -> None:
         if name in path:
             circle = " -> ".join((*path[path.index(name) :], name))
-            raise SpaceError(f"the conditions form a circle: {circle}; take one of them away")
+            raise SpaceError(f"the conditions form a circle: {circle}; remove one of them")
         if name not in order:
             for parent, _ in conditions(parameters[name]):
                 place(parent, (*path, name))
@@ -83,12 +75,9 @@ def hold(needed: Conditions, values: Mapping[str, Scalar]) -> bool:
     return all(name in values and values[name] in allowed for name, allowed in needed)
 
 
-def told(needed: Conditions, values: Mapping[str, Scalar]) -> str:
+def unmet(needed: Conditions, values: Mapping[str, Scalar]) -> str:
     """Why the conditions do not hold for `values`, in words."""
-    for name, allowed in needed:
-        wanted = repr(allowed[0]) if len(allowed) == 1 else f"one of {list(allowed)!r}"
-        if name not in values:
-            return f"it is active only when {name!r} is {wanted}, and {name!r} has no value"
-        if values[name] not in allowed:
-            return f"it is active only when {name!r} is {wanted}, and that is {values[name]!r}"
-    return "its conditions hold"
+    name, allowed = next((name, allowed) for name, allowed in needed if not hold(((name, allowed),), values))
+    wanted = repr(allowed[0]) if len(allowed) == 1 else f"one of {list(allowed)!r}"
+    found = f"that is {values[name]!r}" if name in values else f"{name!r} has no value"
+    return f"it is active only when {name!r} is {wanted}, and {found}"

@@ -1,25 +1,20 @@
-"""A space as JSON: what it is written as, and how that is read.
+"""A space as JSON.
 
-Parameters are a list, for their order decides which random number goes where, and databases may reorder the
-keys of an object. Names in `when` are written from the top, with a leading "/".
+Parameters are a list: their order decides which random number goes where, and databases may reorder the keys of
+an object. Names in `when` are written from the top, with a leading "/".
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from phyla.errors import SpaceError
 from phyla.space.conditions import Parameter, conditions
 from phyla.space.discrete import Choice, Ordinal
-from phyla.space.integer import Int
-from phyla.space.real import Float
+from phyla.space.numeric import Float, Int
 from phyla.space.scalars import Scalar
 
-KEYS = {
-    "float": ("low", "high", "log", "step", "initial", "default", "when"),
-    "int": ("low", "high", "log", "step", "initial", "default", "when"),
-    "choice": ("values", "initial", "default", "when"),
-    "ordinal": ("values", "initial", "default", "when"),
-}
+KINDS: dict[str, type[Parameter]] = {kind.kind: kind for kind in (Float, Int, Choice, Ordinal)}
 
 
 def described(
@@ -36,11 +31,7 @@ def described(
 def read(
     config: Mapping[str, Any],
 ) -> tuple[dict[str, Parameter], Sequence[str], Sequence[Mapping[str, Scalar]]]:
-    """The parts of a space: parameters by name, the texts of its constraints, its starting points.
-
-    Raises:
-        SpaceError: the description is malformed.
-    """
+    """The parts of a described space: parameters by name, the texts of its constraints, its starting points."""
     if not isinstance(config, Mapping):
         raise SpaceError(f"the description of a space must be a mapping, got {config!r}")
     unknown = config.keys() - {"parameters", "constraints", "initial"}
@@ -60,9 +51,9 @@ def read(
 
 def _entry(name: str, parameter: Parameter) -> dict[str, Any]:
     entry: dict[str, Any] = {"name": name, "kind": parameter.kind}
-    for key in KEYS[parameter.kind]:
-        value = getattr(parameter, key)
-        entry[key] = list(value) if isinstance(value, tuple) else value
+    for one in fields(parameter):
+        value = getattr(parameter, one.name)
+        entry[one.name] = list(value) if isinstance(value, tuple) else value
     if parameter.when is not None:
         entry["when"] = {f"/{parent}": list(values) for parent, values in conditions(parameter)}
     return entry
@@ -72,27 +63,16 @@ def _parameter(entry: object) -> tuple[str, Parameter]:
     if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
         raise SpaceError(f"a described parameter must be a mapping with a name, got {entry!r}")
     name, kind = entry["name"], entry.get("kind")
-    if not isinstance(kind, str) or kind not in KEYS:
-        raise SpaceError(f"{name}: kind must be one of {list(KEYS)!r}, got {kind!r}")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise SpaceError(f"{name}: kind must be one of {list(KINDS)!r}, got {kind!r}")
     options = {key: value for key, value in entry.items() if key not in ("name", "kind")}
-    wanted = KEYS[kind]
-    for key in options:
-        if key not in wanted:
-            raise SpaceError(f"{name}: a parameter of kind {kind!r} has no {key!r}; it has {list(wanted)!r}")
-    for key in ("low", "high") if "low" in wanted else ("values",):
-        if key not in options:
+    known = {one.name: one.kw_only for one in fields(KINDS[kind])}
+    for key in options.keys() - known.keys():
+        raise SpaceError(f"{name}: a parameter of kind {kind!r} has no {key!r}; it has {list(known)!r}")
+    for key, optional in known.items():
+        if not optional and key not in options:
             raise SpaceError(f"{name}: a parameter of kind {kind!r} needs {key!r}")
     try:
-        return name, _made(kind, options)
+        return name, KINDS[kind](**options)
     except SpaceError as error:
         raise SpaceError(f"{name}: {error}") from None
-
-
-def _made(kind: str, options: dict[str, Any]) -> Parameter:
-    if kind == "float":
-        return Float(options.pop("low"), options.pop("high"), **options)
-    if kind == "int":
-        return Int(options.pop("low"), options.pop("high"), **options)
-    if kind == "choice":
-        return Choice(options.pop("values"), **options)
-    return Ordinal(options.pop("values"), **options)

@@ -1,23 +1,19 @@
-"""Constraints between parameters: how they are listed, asked and told about."""
+"""Constraints between parameters: functions that say whether values are allowed."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from phyla.errors import SpaceError
 from phyla.space.conditions import Parameter
+from phyla.space.params import Params
 from phyla.space.scalars import Scalar
-from phyla.space.values import Params
 
 Constraint: TypeAlias = Callable[..., bool]
 """Takes Params and says whether they are allowed."""
 
 
 def listed(constraints: object) -> tuple[Constraint, ...]:
-    """The constraints as Space is given them.
-
-    Raises:
-        SpaceError: they are no list of functions.
-    """
+    """The constraints that Space was given, checked."""
     if isinstance(constraints, Parameter):
         raise SpaceError(
             "'constraints' is an option of Space; give a parameter of that name as "
@@ -34,11 +30,7 @@ def listed(constraints: object) -> tuple[Constraint, ...]:
 
 
 def violated(constraints: Sequence[Constraint], values: Mapping[str, Scalar]) -> Constraint | None:
-    """The first constraint that does not allow the flat values; None when all do.
-
-    Raises:
-        SpaceError: a constraint raised, or returned None.
-    """
+    """The first constraint that does not allow the flat values; None when all do."""
     for constraint in constraints:
         try:
             allowed: object = constraint(Params.of_flat(values))
@@ -54,12 +46,13 @@ def violated(constraints: Sequence[Constraint], values: Mapping[str, Scalar]) ->
     return None
 
 
+def check(constraints: Sequence[Constraint], values: Mapping[str, Scalar]) -> None:
+    """Refuse values that a constraint does not allow."""
+    rejected = violated(constraints, values)
+    if rejected is not None:
+        raise SpaceError(f"the constraint {name(rejected)} does not allow {values!r}")
+
+
 def name(function: Callable[..., Any]) -> str:
     """What a message calls the function."""
     return str(getattr(function, "__name__", None) or repr(function))
-
-
-def exhausted(constraint: Constraint | None, values: Mapping[str, Scalar], tries: int, advice: str) -> SpaceError:
-    """The error for draws that were all rejected."""
-    named = "none" if constraint is None else name(constraint)
-    return SpaceError(f"the constraint {named} rejected the last of {tries} draws, {values!r}; {advice}")

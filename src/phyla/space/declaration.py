@@ -5,19 +5,15 @@ from typing import Any
 
 from phyla.arguments import suggestion
 from phyla.errors import SpaceError
-from phyla.space.conditions import Parameter, Plan, hold, told
-from phyla.space.constraints import Constraint, violated
-from phyla.space.constraints import name as constraint_name
-from phyla.space.scalars import Scalar
-from phyla.space.values import flatten
+from phyla.space import constraints as rules
+from phyla.space.conditions import Parameter, Plan, hold, unmet
+from phyla.space.constraints import Constraint
+from phyla.space.params import flatten
+from phyla.space.scalars import Scalar, checked
 
 
 def parameters(mapping: object, keywords: dict[str, Any]) -> dict[str, Parameter]:
-    """The parameters of a space by full name, in order.
-
-    Raises:
-        SpaceError: an ill-formed name, a clash, something that is no parameter, or nothing at all.
-    """
+    """The parameters of a space by full name, in order."""
     if mapping is None:
         mapping = {}
     if not isinstance(mapping, Mapping):
@@ -48,11 +44,7 @@ def _instead(value: object) -> str:
 
 
 def listed_points(initial: object) -> list[object]:
-    """The starting points as Space is given them, not yet looked into.
-
-    Raises:
-        SpaceError: they are no list.
-    """
+    """The starting points that Space was given; their values are checked by `starting_points`."""
     if isinstance(initial, Mapping):
         raise SpaceError(f"initial must be a list of starting points; write initial=[{dict(initial)!r}]")
     if isinstance(initial, Parameter):
@@ -67,11 +59,7 @@ def listed_points(initial: object) -> list[object]:
 def starting_points(
     initial: Sequence[object], plan: Plan, constraints: Sequence[Constraint]
 ) -> tuple[dict[str, Scalar], ...]:
-    """The starting points of a space, flat and in canonical form.
-
-    Raises:
-        SpaceError: one of them, named by its position, can never be a start.
-    """
+    """The starting points of a space, flat and in canonical form."""
     points = []
     for member, point in enumerate(initial):
         try:
@@ -81,45 +69,27 @@ def starting_points(
     return tuple(points)
 
 
-def value(name: str, parameter: Parameter, given: object) -> Scalar:
-    """`given` as the parameter holds it.
-
-    Raises:
-        SpaceError: it is none of its values; the message starts with the name.
-    """
-    try:
-        return parameter.check(given)
-    except SpaceError as error:
-        raise SpaceError(f"{name}: {error}") from None
-
-
 def starting_point(point: object, plan: Plan, constraints: Sequence[Constraint]) -> dict[str, Scalar]:
-    """One starting point of a space, flat and in canonical form.
-
-    Raises:
-        SpaceError: it can never be a start.
-    """
+    """One starting point of a space, flat and in canonical form."""
     if not isinstance(point, Mapping):
         raise SpaceError(f"must map names to values, got {point!r}")
     flat = flatten(point)
-    unknown = flat.keys() - {name for name, _, _ in plan}
-    for name in sorted(unknown):
-        raise SpaceError(f"there is no parameter {name!r}; {suggestion(name, (name for name, _, _ in plan))}")
+    names = [name for name, _, _ in plan]
+    for name in sorted(flat.keys() - set(names)):
+        raise SpaceError(f"there is no parameter {name!r}; {suggestion(name, names)}")
     known: dict[str, Scalar] = {}
     inactive: set[str] = set()
     for name, parameter, needed in plan:
         if hold(needed, known):
             if name in flat:
-                known[name] = value(name, parameter, flat[name])
+                known[name] = checked(parameter.check, flat[name], name)
             elif parameter.initial is not None and not isinstance(parameter.initial, tuple):
                 known[name] = parameter.initial
         elif name in flat:
-            raise SpaceError(f"{name}: cannot start at {flat[name]!r}: {told(needed, known)}")
+            raise SpaceError(f"{name}: cannot start at {flat[name]!r}: {unmet(needed, known)}")
         elif any(p in inactive or (p in known and known[p] not in allowed) for p, allowed in needed):
             inactive.add(name)
-    # Only a point that leaves nothing to draw can be judged; the others are when they are drawn.
+    # Only a point that leaves nothing to draw can be checked now; others are when they are drawn.
     if len(known) + len(inactive) == len(plan):
-        rejected = violated(constraints, known)
-        if rejected is not None:
-            raise SpaceError(f"the constraint {constraint_name(rejected)} does not allow {known!r}")
+        rules.check(constraints, known)
     return {name: known[name] for name in known if name in flat}

@@ -1,9 +1,10 @@
 """The values that a parameter can have: JSON scalars, and how foreign numbers become them."""
 
+import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from numbers import Integral, Real
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from phyla.errors import SpaceError
 
@@ -13,13 +14,11 @@ Scalar: TypeAlias = str | int | float | bool | None
 When: TypeAlias = Mapping[str, Scalar | Sequence[Scalar]]
 """A condition: parameter names and the value, or list of values, they must have."""
 
+Value = TypeVar("Value")
+
 
 def as_real(value: object, what: str) -> float:
-    """`value` as a finite float; numpy numbers are welcome, booleans are not numbers.
-
-    Raises:
-        SpaceError: it is no finite real number.
-    """
+    """`value` as a finite float. Numpy numbers are accepted, booleans are not."""
     if type(value) is float and math.isfinite(value):
         return value
     if isinstance(value, bool) or not isinstance(value, Real):
@@ -34,25 +33,15 @@ def as_real(value: object, what: str) -> float:
 
 
 def as_integer(value: object, what: str) -> int:
-    """`value` as an int; numpy integers are welcome, booleans and floats are not integers.
-
-    Raises:
-        SpaceError: it is no integer.
-    """
+    """`value` as an int. Numpy integers are accepted, booleans and floats are not."""
     if isinstance(value, bool) or not isinstance(value, Integral):
-        hint = ""
-        if isinstance(value, float) and value.is_integer():
-            hint = f"; did you mean {int(value)}?"
+        hint = f"; did you mean {int(value)}?" if isinstance(value, float) and value.is_integer() else ""
         raise SpaceError(f"{what} must be an integer, got {value!r}{hint}")
     return int(value)
 
 
 def as_scalar(value: object, what: str) -> Scalar:
-    """`value` as a JSON scalar: str, int, finite float, bool or None.
-
-    Raises:
-        SpaceError: it is something else.
-    """
+    """`value` as a JSON scalar: str, int, finite float, bool or None."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -68,11 +57,7 @@ def as_scalar(value: object, what: str) -> Scalar:
 
 
 def as_when(when: object) -> dict[str, tuple[Scalar, ...]] | None:
-    """A condition in its canonical form: every name with a tuple of values.
-
-    Raises:
-        SpaceError: no mapping, empty, a name that is no string or without values.
-    """
+    """A condition in its canonical form: every name with a tuple of values."""
     if when is None:
         return None
     if not isinstance(when, Mapping):
@@ -97,19 +82,26 @@ def is_same(left: Scalar, right: Scalar) -> bool:
     return left == right and isinstance(left, bool) == isinstance(right, bool)
 
 
-def call(kind: str, positional: Sequence[object], options: Mapping[str, object]) -> str:
-    """How the constructor call looks that makes this: options that are unset are left out."""
+def checked(check: Callable[[object], Value], value: object, what: str) -> Value:
+    """What `check` makes of a value; its error starts with `what`."""
+    try:
+        return check(value)
+    except SpaceError as error:
+        raise SpaceError(f"{what}: {error}") from None
+
+
+def call(parameter: Any, positional: Sequence[object], options: Collection[str] | None = None) -> str:
+    """The constructor call of a parameter like this one; options that have their default are left out."""
     shown = [repr(value) for value in positional]
-    shown += [f"{name}={value!r}" for name, value in options.items() if value is not None]
-    return f"{kind}({', '.join(shown)})"
+    for one in dataclasses.fields(parameter):
+        value = getattr(parameter, one.name)
+        if one.kw_only and (options is None or one.name in options) and value != one.default:
+            shown.append(f"{one.name}={value!r}")
+    return f"{type(parameter).__name__}({', '.join(shown)})"
 
 
 def fraction(u: float) -> float:
-    """`u` limited to [0, 1].
-
-    Raises:
-        SpaceError: it is not a number.
-    """
+    """`u` limited to [0, 1]."""
     if math.isnan(u):
         raise SpaceError(f"a position in the unit interval must be a number, got {u!r}")
     return min(max(float(u), 0.0), 1.0)

@@ -2,16 +2,16 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypedDict, final
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, final
 
 from phyla.arguments import suggestion
 from phyla.errors import SpaceError
 from phyla.space import configuration, declaration
-from phyla.space.conditions import Parameter, conditions, hold, ordered, resolved, told
-from phyla.space.constraints import Constraint, exhausted, listed, violated
-from phyla.space.constraints import name as constraint_name
-from phyla.space.scalars import Scalar, as_real
-from phyla.space.values import flatten
+from phyla.space.conditions import Parameter, conditions, hold, ordered, resolved, unmet
+from phyla.space.constraints import Constraint, check, listed, violated
+from phyla.space.constraints import name as name_of
+from phyla.space.params import flatten
+from phyla.space.scalars import Scalar, as_real, checked
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 Change = TypedDict("Change", {"from": Scalar, "to": Scalar, "by": str})
 """What happened to one parameter. `by` is "x1.2" (the factor), "step" (where the factor alone moves nothing),
 "neighbour", "resampled", "crossed", "activated" (`from` is None) or "dropped" (`to` is None)."""
+
+Pick: TypeAlias = Callable[[str, Parameter, int], tuple[Scalar, str]]
 
 SAMPLE_TRIES = 1000
 PERTURB_TRIES = 100
@@ -89,16 +91,12 @@ class Space:
         return tuple(dict(point) for point in self._initial)
 
     def sample(self, rng: "np.random.Generator", member: int | None = None) -> dict[str, Scalar]:
-        """Values for one member: from the priors, or its starting point.
+        """Flat values of all active parameters, for one member.
 
         Args:
             rng: Where randomness comes from.
-            member: Which member they are for. It gets its entry of the space's `initial`; what that leaves
-                out starts at the parameter's own `initial`; the rest is drawn from the priors. None draws
-                everything from the priors.
-
-        Returns:
-            Flat values of all active parameters.
+            member: The member starts at its entry of the space's `initial`, where that leaves a name out at the
+                parameter's own `initial`, else at a draw from the prior. None draws everything.
 
         Raises:
             SpaceError: no allowed values were found, or a constraint raised.
@@ -106,23 +104,14 @@ class Space:
         if member is not None and member < 0:
             raise SpaceError(f"member must be at least 0, got {member!r}")
         point = self._initial[member] if member is not None and member < len(self._initial) else {}
-        rejected, values = None, dict[str, Scalar]()
-        for _ in range(SAMPLE_TRIES):
-            values = {}
-            for name, parameter, needed in self._plan:
-                if needed and not hold(needed, values):
-                    continue
-                if name in point:
-                    values[name] = point[name]
-                else:
-                    values[name] = parameter.draw(rng) if member is None else parameter.start(rng)
-            values = self._sorted(values)
-            rejected = violated(self._constraints, values)
-            if rejected is None:
-                return values
-        raise exhausted(
-            rejected, values, SAMPLE_TRIES, "widen the ranges, loosen the constraint, or give starting points"
-        )
+
+        def pick(name: str, parameter: Parameter, tried: int) -> tuple[Scalar, str]:
+            if name in point:
+                return point[name], "given"
+            return (parameter.draw(rng) if member is None else parameter.start(rng)), "drawn"
+
+        advice = "widen the ranges, loosen the constraint, or give starting points"
+        return self._found(pick, SAMPLE_TRIES, advice)[0]
 
     def check_part(self, params: Mapping[str, Any]) -> dict[str, Scalar]:
         """`params`, which may leave names out, as this space holds them: flat, plain Python values.
@@ -135,37 +124,23 @@ class Space:
     def complete(
         self, params: Mapping[str, Scalar], others: Mapping[str, Scalar], rng: "np.random.Generator"
     ) -> dict[str, Scalar]:
-        """Values of all active parameters: those given, and for the rest `others`, or draws.
+        """Flat values of all active parameters: those given, and for the rest `others`, or draws.
 
         Args:
-            params: Flat values that are kept, as `check_part` gave them.
-            others: Flat values that are taken where `params` has none. If the constraints do not allow that,
-                these are drawn instead.
+            params: Values that are kept, as `check_part` gave them.
+            others: Values for other names. If the constraints do not allow them, these names are drawn instead.
             rng: Where randomness comes from.
-
-        Returns:
-            Flat values.
 
         Raises:
             SpaceError: no allowed values were found, or a constraint raised.
         """
-        rejected, values = None, dict[str, Scalar]()
-        for tried in range(SAMPLE_TRIES):
-            values = {}
-            for name, parameter, needed in self._plan:
-                if needed and not hold(needed, values):
-                    continue
-                if name in params:
-                    values[name] = params[name]
-                elif name in others and not tried:
-                    values[name] = others[name]
-                else:
-                    values[name] = parameter.draw(rng)
-            values = self._sorted(values)
-            rejected = violated(self._constraints, values)
-            if rejected is None:
-                return values
-        raise exhausted(rejected, values, SAMPLE_TRIES, f"loosen the constraint, or give more than {params!r}")
+
+        def pick(name: str, parameter: Parameter, tried: int) -> tuple[Scalar, str]:
+            if name in params:
+                return params[name], "given"
+            return (others[name] if name in others and not tried else parameter.draw(rng)), "drawn"
+
+        return self._found(pick, SAMPLE_TRIES, f"loosen the constraint, or give more than {params!r}")[0]
 
     def perturb(
         self,
@@ -178,24 +153,21 @@ class Space:
     ) -> tuple[dict[str, Scalar], dict[str, Change]]:
         """New values near `params`, and what changed; `params` themselves where constraints allow no others.
 
-        Every parameter is moved by a factor drawn uniformly from `factors`, as its kind says: Float and Int
-        are multiplied, an Ordinal goes to a neighbour, a Choice is drawn again. Parameters that become active
-        are drawn from their prior; those that become inactive are dropped.
+        Every parameter is moved by a factor drawn uniformly from `factors`, as its kind says. Parameters that
+        become active are drawn from their prior; those that become inactive are dropped.
 
         Args:
             params: The values to start from, as `validate` takes them; only the constraints may be violated.
             rng: Where randomness comes from.
             factors: The factors, above 0 and not 1.
             resample: The probability, per parameter, of a draw from its prior instead.
-            names: The parameters that may move; None means all. Parameters that become active are drawn, and
-                those that become inactive dropped, whether they are named or not.
+            names: The parameters that may move; None means all.
 
         Returns:
             The flat values, and for each parameter whose value changed how it did.
 
         Raises:
-            SpaceError: `params` or an option makes no sense, no allowed values were found, or a constraint
-                raised.
+            SpaceError: an argument makes no sense, no allowed values were found, or a constraint raised.
 
         Source:
             Jaderberg et al. 2017, arXiv 1711.09846, section 4; Li et al. 2019, arXiv 1902.01894.
@@ -213,20 +185,7 @@ class Space:
     def resample(
         self, params: Mapping[str, Any], rng: "np.random.Generator", names: Iterable[str] | None = None
     ) -> tuple[dict[str, Scalar], dict[str, Change]]:
-        """`params` with the named parameters, or all, drawn from their priors again; and what changed.
-
-        Args:
-            params: The values to start from, as `validate` takes them; only the constraints may be violated.
-            rng: Where randomness comes from.
-            names: The parameters that are drawn; None means all.
-
-        Returns:
-            The flat values, and for each parameter whose value changed how it did.
-
-        Raises:
-            SpaceError: `params` or a name makes no sense, no allowed values were found, or a constraint
-                raised.
-        """
+        """`params` with the named parameters, or all, drawn from their priors again; as `perturb` otherwise."""
         return self._explored(params, rng, (), 1.0, names, SAMPLE_TRIES)
 
     def cross(
@@ -237,20 +196,15 @@ class Space:
         *,
         share: float = 0.5,
     ) -> tuple[dict[str, Scalar], dict[str, Change]]:
-        """Values from two parents, and what changed from the first.
+        """Flat values from two parents, and what changed from the first ("crossed", "activated" or "dropped").
 
-        Every parameter that both have comes from the second with the given probability. One that is active
-        in the result comes from the parent that has it, and is drawn if neither has.
+        A parameter that only one parent has comes from that one. It is drawn if neither has it.
 
         Args:
             first: Values as `validate` takes them; only the constraints may be violated.
             second: The same.
             rng: Where randomness comes from.
-            share: The probability, per parameter, that it comes from the second.
-
-        Returns:
-            The flat values, and for each parameter whose value differs from the first's how it came. `by` is
-            "crossed", "activated" or "dropped".
+            share: The probability, per parameter that both have, that it comes from the second.
 
         Raises:
             SpaceError: an argument makes no sense, no allowed values were found, or a constraint raised.
@@ -258,46 +212,31 @@ class Space:
         if not 0.0 <= share <= 1.0:
             raise SpaceError(f"share is a probability between 0 and 1, got {share!r}")
         old, other = self._checked(first), self._checked(second)
-        rejected, values = None, dict[str, Scalar]()
-        for _ in range(PERTURB_TRIES):
-            values, ways = {}, dict[str, str]()
-            for name, parameter, needed in self._plan:
-                if needed and not hold(needed, values):
-                    continue
-                if name not in old and name not in other:
-                    values[name], ways[name] = parameter.draw(rng), "activated"
-                elif name not in old or (name in other and rng.random() < share):
-                    values[name], ways[name] = other[name], "crossed"
-                else:
-                    values[name] = old[name]
-            values = self._sorted(values)
-            rejected = violated(self._constraints, values)
-            if rejected is None:
-                return values, self._changes(old, values, ways)
-        raise exhausted(rejected, values, PERTURB_TRIES, f"loosen the constraint; from {old!r} and {other!r}")
+
+        def pick(name: str, parameter: Parameter, tried: int) -> tuple[Scalar, str]:
+            if name not in old and name not in other:
+                return parameter.draw(rng), "activated"
+            if name not in old or (name in other and rng.random() < share):
+                return other[name], "crossed"
+            return old[name], "kept"
+
+        values, ways = self._found(pick, PERTURB_TRIES, f"loosen the constraint; from {old!r} and {other!r}")
+        return values, self._changes(old, values, ways)
 
     def validate(self, params: Mapping[str, Any]) -> dict[str, Scalar]:
-        """`params` as this space holds them: flat, in order, plain Python values of the right type.
-
-        Args:
-            params: Flat or nested values of all active parameters and of no others.
-
-        Returns:
-            Flat values.
+        """Flat or nested values as this space holds them: flat, in order, plain Python values of the right type.
 
         Raises:
-            SpaceError: what is wrong first: an unknown, missing or inactive name, a value, or a constraint.
+            SpaceError: an unknown, missing or inactive name, a value or a constraint is the first problem.
         """
         values = self._checked(params)
-        rejected = violated(self._constraints, values)
-        if rejected is not None:
-            raise SpaceError(f"the constraint {constraint_name(rejected)} does not allow {values!r}")
+        check(self._constraints, values)
         return values
 
     def with_defaults(self, params: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
-        """Flat values with the defaults of active parameters that they lack; nothing else is looked at.
+        """Flat values with the defaults of active parameters that they lack; nothing else is checked.
 
-        So what was trained before a parameter was added can be trained on.
+        So training can go on from trials that ran before a parameter was added.
         """
         if not self._defaults:
             return params
@@ -322,22 +261,14 @@ class Space:
         return violated(self._constraints, values) is None
 
     def config(self, reference: Callable[[Constraint], str]) -> dict[str, Any]:
-        """A description in JSON types, from which `from_config` makes an equal space.
-
-        Args:
-            reference: Gives the text that stands for a constraint, such as "module:function".
-        """
+        """A description in JSON types; `reference` gives the text for a constraint, as "module:function"."""
         return configuration.described(
             self._parameters, [reference(constraint) for constraint in self._constraints], self._initial
         )
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], resolve: Callable[[str], Constraint]) -> "Space":
-        """The space that `config` describes.
-
-        Args:
-            config: What `Space.config` gave, perhaps through JSON.
-            resolve: Gives the constraint for a text.
+        """The space that `config` gave a description of; `resolve` gives the constraint for a text.
 
         Raises:
             SpaceError: the description is malformed, or describes no valid space.
@@ -348,7 +279,9 @@ class Space:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Space):
             return NotImplemented
-        return self._identity() == other._identity()
+        # As lists: the order of parameters decides which random number goes where.
+        mine, others = list(self._parameters.items()), list(other._parameters.items())
+        return (mine, self._constraints, self._initial) == (others, other._constraints, other._initial)
 
     def __hash__(self) -> int:
         return hash((tuple(self._parameters.items()), self._constraints))
@@ -356,13 +289,10 @@ class Space:
     def __repr__(self) -> str:
         shown = [f"{{{', '.join(f'{name!r}: {parameter!r}' for name, parameter in self._parameters.items())}}}"]
         if self._constraints:
-            shown.append(f"constraints=[{', '.join(map(constraint_name, self._constraints))}]")
+            shown.append(f"constraints=[{', '.join(map(name_of, self._constraints))}]")
         if self._initial:
             shown.append(f"initial={list(self._initial)!r}")
         return f"Space({', '.join(shown)})"
-
-    def _identity(self) -> object:
-        return list(self._parameters.items()), self._constraints, self._initial
 
     def _explored(
         self,
@@ -375,30 +305,44 @@ class Space:
     ) -> tuple[dict[str, Scalar], dict[str, Change]]:
         old = self._checked(params)
         movable = self._named(names)
+
+        def pick(name: str, parameter: Parameter, tried: int) -> tuple[Scalar, str]:
+            if name not in old:
+                return parameter.draw(rng), "activated"
+            if name not in movable:
+                return old[name], "kept"
+            if resample and rng.random() < resample:
+                return parameter.draw(rng), "resampled"
+            factor = factors[int(rng.random() * len(factors))]
+            # The value is of the parameter's own type, which `_checked` saw to.
+            move: Callable[..., tuple[Scalar, str]] = parameter.perturb
+            return move(old[name], factor, rng)
+
+        advice = f"loosen the constraint, or move other parameters; from {old!r}"
+        values, ways = self._found(pick, tries, advice, otherwise=old)
+        return values, self._changes(old, values, ways)
+
+    def _found(
+        self, pick: Pick, tries: int, advice: str, otherwise: dict[str, Scalar] | None = None
+    ) -> tuple[dict[str, Scalar], dict[str, str]]:
+        """Values of all active parameters that the constraints allow, and how `pick` came to each.
+
+        Where all attempts are rejected it is `otherwise`, if the constraints allow that, else an error.
+        """
         rejected, values = None, dict[str, Scalar]()
-        for _ in range(tries):
+        for tried in range(tries):
             values, ways = {}, dict[str, str]()
             for name, parameter, needed in self._plan:
-                if needed and not hold(needed, values):
-                    continue
-                if name not in old:
-                    values[name], ways[name] = parameter.draw(rng), "activated"
-                elif name not in movable:
-                    values[name] = old[name]
-                elif resample and rng.random() < resample:
-                    values[name], ways[name] = parameter.draw(rng), "resampled"
-                else:
-                    factor = factors[int(rng.random() * len(factors))]
-                    # The value is of the parameter's own type, which `_checked` saw to.
-                    move: Callable[..., tuple[Scalar, str]] = parameter.perturb
-                    values[name], ways[name] = move(old[name], factor, rng)
+                if not needed or hold(needed, values):
+                    values[name], ways[name] = pick(name, parameter, tried)
             values = self._sorted(values)
             rejected = violated(self._constraints, values)
             if rejected is None:
-                return values, self._changes(old, values, ways)
-        if violated(self._constraints, old) is None:
-            return old, {}
-        raise exhausted(rejected, values, tries, f"loosen the constraint, or move other parameters; from {old!r}")
+                return values, ways
+        if otherwise is not None and violated(self._constraints, otherwise) is None:
+            return otherwise, {}
+        named = "none" if rejected is None else name_of(rejected)
+        raise SpaceError(f"the constraint {named} rejected the last of {tries} draws, {values!r}; {advice}")
 
     def _changes(self, old: dict[str, Scalar], new: dict[str, Scalar], ways: dict[str, str]) -> dict[str, Change]:
         changes: dict[str, Change] = {}
@@ -429,9 +373,9 @@ class Space:
         for name, parameter, needed in self._plan:
             if needed and not hold(needed, values):
                 if name in flat:
-                    raise SpaceError(f"{name}: must be absent, not {flat[name]!r}: {told(needed, values)}")
+                    raise SpaceError(f"{name}: must be absent, not {flat[name]!r}: {unmet(needed, values)}")
             elif name in flat:
-                values[name] = declaration.value(name, parameter, flat[name])
+                values[name] = checked(parameter.check, flat[name], name)
             elif parameter.default is not None:
                 values[name] = parameter.default
             else:

@@ -21,11 +21,11 @@ class Change:
 
     Attributes:
         run: name of the run.
-        kind: a checkpoint was seen or put aside, a group reached its fate, or `event`: something else.
+        kind: a checkpoint was seen or put aside, a group ended, or `event`: something else.
         seen: the checkpoint; None where an event is about none.
-        group: the group that reached its fate, or None.
+        group: the group that ended, or None.
         event: the event, or None.
-        lag_s: seconds from the writing of the checkpoint to the group's fate.
+        lag_s: seconds from the writing of the checkpoint to the end of the group.
     """
 
     run: str
@@ -153,7 +153,7 @@ class Watched:
 
     @property
     def ended(self) -> bool:
-        """Whether every run has ended: no more checkpoints come, and each has its fate."""
+        """Whether every run has ended: no more checkpoints come, and every checkpoint is evaluated or skipped."""
         return all(run.state is RunState.ENDED for run in self.runs)
 
     @property

@@ -18,7 +18,7 @@ def cell_row(one: Cell) -> dict[str, Any]:
         "suite": one.suite,
         "task": one.task,
         "replicate": one.replicate,
-        "fate": one.fate.value,
+        "status": one.status.value,
         "why": one.why,
         "partial": one.partial,
         "metric": one.metric,

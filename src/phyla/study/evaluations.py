@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, final
 from phyla.errors import ConfigurationError, RunNotFound
 from phyla.evaluation import (
     Cell,
-    CellFate,
+    CellStatus,
     Estimate,
     GroupValues,
     Lag,
@@ -266,16 +266,16 @@ class Evaluations:
             return reader.seen(seen)
 
     def summary(self, suite: str | None = None) -> dict[str, int]:
-        """Return how many cells of the matrix have each fate; repetitions do not count.
+        """Return how many cells of the matrix have each status; repetitions do not count.
 
         Raises:
             ConfigurationError: there is no such suite.
         """
-        counts = {fate.value: 0 for fate in CellFate}
+        counts = {status.value: 0 for status in CellStatus}
         for row in self._rows(suite, decode=False):
             for one in row.cells:
-                counts[one.fate] += one.replicate == 0
-        return {fate: count for fate, count in counts.items() if count}
+                counts[one.status] += one.replicate == 0
+        return {status: count for status, count in counts.items() if count}
 
     # Projections
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from phyla import settings
-from phyla.evaluation import Skip, Suite, fate
+from phyla.evaluation import Skip, Suite, decide
 from phyla.records import GroupState, RunRecord, Seen, SeenState
 from phyla.study.opening import sqlite_file
 from phyla.study.places import Places
@@ -155,7 +155,7 @@ def _count_seen(
         for suite in suites:
             group = reader.find_group(seen.id, suite.name)
             if group is None:
-                taken = not isinstance(_fate(suite, seen.number, seen.step), Skip)
+                taken = not isinstance(_decision(suite, seen.number, seen.step), Skip)
             else:
                 taken = group.state in OPEN
             if taken:
@@ -177,7 +177,7 @@ def _count_new(
         if before is not None and before.state is not SeenState.GONE and before.fingerprint == fingerprint:
             continue
         for suite in cells.suites:
-            if not isinstance(_fate(suite, number, step), Skip):
+            if not isinstance(_decision(suite, number, step), Skip):
                 cells.add(suite)
         number += 1
 
@@ -195,5 +195,5 @@ def _present(store: "Store", target: Target, scanner: Any, how: "Following") -> 
         return [(row.name, "", row.step) for row in reader.live_checkpoints()]
 
 
-def _fate(suite: Suite, number: int, step: int) -> object:
-    return fate(suite.policy, number=number, step=step, existed=True)
+def _decision(suite: Suite, number: int, step: int) -> object:
+    return decide(suite.policy, number=number, step=step, existed=True)

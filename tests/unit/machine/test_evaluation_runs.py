@@ -16,13 +16,13 @@ def test_a_group_is_complete_when_all_its_eval_tasks_are_and_never_before() -> N
         work = run.claim()
         assert work is not None
         assert work.task.kind is EvalTaskKind.EVALUATE
-        assert run.fate(100) == (GroupState.QUEUED, None)
+        assert run.status(100) == (GroupState.QUEUED, None)
         run.hand_in(evaluated(work))
     last = run.claim()
     assert last is not None
     assert last.task.kind is EvalTaskKind.AGGREGATE
     run.hand_in(evaluated(last, values={"x_mean": 3.0}, best=True))
-    assert run.fate(100) == (GroupState.COMPLETE, None)
+    assert run.status(100) == (GroupState.COMPLETE, None)
     assert run.groups()[0].values == {"x_mean": {"value": 3.0, "stderr": 0.1}}
     assert run.groups()[0].best
 
@@ -38,8 +38,8 @@ def test_the_newest_checkpoint_comes_first_and_those_behind_it_by_age() -> None:
 def test_milestones_come_before_backfill_and_are_never_skipped() -> None:
     run = WatchedRun([suite_of("a", policy=Policy(every=3, milestone_every=200, latest=True))])
     run.observe(100, 200, 300, 400, 450, 460, 470)
-    fates = {step: run.fate(step)[0] for step in (100, 200, 300, 400, 450, 460, 470)}
-    assert fates == {
+    statuses = {step: run.status(step)[0] for step in (100, 200, 300, 400, 450, 460, 470)}
+    assert statuses == {
         100: GroupState.SKIPPED,  # superseded (latest)
         200: GroupState.QUEUED,
         300: GroupState.SKIPPED,  # every third
@@ -49,7 +49,7 @@ def test_milestones_come_before_backfill_and_are_never_skipped() -> None:
         470: GroupState.QUEUED,
     }
     assert [step for step in run.work() if step.endswith("/a")] == ["470/a", "400/a", "200/a"]
-    assert "every 3." in (run.fate(300)[1] or "")
+    assert "every 3." in (run.status(300)[1] or "")
 
 
 def test_latest_leaves_what_has_begun_alone() -> None:
@@ -59,12 +59,12 @@ def test_latest_leaves_what_has_begun_alone() -> None:
     assert begun is not None
     run.observe(200)
     run.observe(300)
-    assert run.fate(200)[0] is GroupState.SKIPPED
-    assert "newer checkpoint" in (run.fate(200)[1] or "")
+    assert run.status(200)[0] is GroupState.SKIPPED
+    assert "newer checkpoint" in (run.status(200)[1] or "")
     run.hand_in(evaluated(begun))
     run.work()
-    assert run.fate(100)[0] is GroupState.COMPLETE
-    assert run.fate(300)[0] is GroupState.COMPLETE
+    assert run.status(100)[0] is GroupState.COMPLETE
+    assert run.status(300)[0] is GroupState.COMPLETE
 
 
 def test_skip_if_busy_and_throttle() -> None:
@@ -72,12 +72,12 @@ def test_skip_if_busy_and_throttle() -> None:
     busy.observe(100)
     work = busy.claim()
     busy.observe(200)
-    assert busy.fate(200)[0] is GroupState.SKIPPED
+    assert busy.status(200)[0] is GroupState.SKIPPED
     assert work is not None
     busy.hand_in(evaluated(work))
     busy.work()
     busy.observe(300)
-    assert busy.fate(300)[0] is GroupState.QUEUED
+    assert busy.status(300)[0] is GroupState.QUEUED
 
     throttled = WatchedRun([suite_of("a", policy=Policy(throttle_s=60))])
     throttled.observe(100)
@@ -85,7 +85,7 @@ def test_skip_if_busy_and_throttle() -> None:
     throttled.observe(200)
     throttled.clock.now += 2
     throttled.observe(300)
-    assert [throttled.fate(step)[0] for step in (100, 200, 300)] == [
+    assert [throttled.status(step)[0] for step in (100, 200, 300)] == [
         GroupState.QUEUED,
         GroupState.SKIPPED,
         GroupState.QUEUED,
@@ -183,8 +183,8 @@ def test_an_eval_task_that_is_added_is_computed_for_what_still_exists() -> None:
     run.restart()
     run.controller.backfill()
     assert run.work() == ["200/b", "200/aggregate"]
-    assert run.fate(200)[0] is GroupState.COMPLETE
-    assert run.fate(100)[0] is GroupState.COMPLETE  # as it was computed then
+    assert run.status(200)[0] is GroupState.COMPLETE
+    assert run.status(100)[0] is GroupState.COMPLETE  # as it was computed then
 
 
 def test_a_suite_that_is_added_is_backfilled_unless_its_policy_says_no() -> None:
@@ -214,7 +214,7 @@ def test_what_keeps_failing_is_given_up_and_its_group_is_partial() -> None:
         else:
             run.hand_in(evaluated(work))
     assert attempts == 3
-    state, why = run.fate(100)
+    state, why = run.status(100)
     assert state is GroupState.PARTIAL
     assert why == "failed for good: bad (ValueError: no)"
 
@@ -238,7 +238,7 @@ def test_an_error_that_no_attempt_cures_is_not_tried_again() -> None:
     assert work is not None
     run.controller.fail(failed(work, retryable=False))
     assert run.claim() is None
-    assert run.fate(100)[0] is GroupState.PARTIAL
+    assert run.status(100)[0] is GroupState.PARTIAL
 
 
 def test_a_checkpoint_that_vanishes_in_its_turn_ends_its_groups() -> None:
@@ -247,7 +247,7 @@ def test_a_checkpoint_that_vanishes_in_its_turn_ends_its_groups() -> None:
     work = run.claim()
     assert work is not None
     run.controller.fail(failed(work, "deleted during evaluation", gone=True))
-    assert run.fate(100) == (GroupState.GONE, "deleted during evaluation")
+    assert run.status(100) == (GroupState.GONE, "deleted during evaluation")
     assert run.claim() is None
     assert {task.state for task in run.reader().eval_tasks()} == {TrialState.CANCELLED}
 
@@ -286,7 +286,7 @@ def test_a_worker_that_dies_again_and_again_gives_an_eval_task_up() -> None:
         assert work.task.task == "a"
         assert run.controller.lose_worker(f"w{turn}", "killed", counts=True) == 1
     run.work()
-    assert run.fate(100)[0] is GroupState.PARTIAL
+    assert run.status(100)[0] is GroupState.PARTIAL
 
 
 def test_a_worker_stays_with_the_checkpoint_it_has_loaded_within_a_class() -> None:
@@ -312,14 +312,14 @@ def test_a_worker_stays_with_the_checkpoint_it_has_loaded_within_a_class() -> No
 def test_draining_guarantees_the_final_checkpoint_and_ends_the_run() -> None:
     run = WatchedRun([suite_of("a", policy=Policy(every=5))])
     run.observe(100, 200, 300)
-    assert run.fate(300)[0] is GroupState.SKIPPED
+    assert run.status(300)[0] is GroupState.SKIPPED
     run.controller.drain("training is done")
     assert run.reader().run().state is RunState.DRAINING
     assert run.work() == ["300/a", "300/aggregate", "100/a", "100/aggregate"]
     run.claim()
     assert run.reader().run().state is RunState.ENDED
     assert run.groups(300)[0].guaranteed == "final"
-    assert run.fate(200)[0] is GroupState.SKIPPED
+    assert run.status(200)[0] is GroupState.SKIPPED
 
 
 def test_draining_revives_what_latest_had_skipped() -> None:
@@ -329,7 +329,7 @@ def test_draining_revives_what_latest_had_skipped() -> None:
     run.controller.gone({run.reader().all_seen()[1].id: "deleted"})
     run.controller.drain("training is done")
     assert run.work() == ["100/a", "100/aggregate"]
-    assert run.fate(100)[0] is GroupState.COMPLETE
+    assert run.status(100)[0] is GroupState.COMPLETE
 
 
 def test_draining_twice_changes_nothing_more() -> None:

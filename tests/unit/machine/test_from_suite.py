@@ -331,9 +331,9 @@ def test_a_checkpoint_that_was_collected_before_its_turn_is_gone_and_the_study_g
     looked = one.controller.retention()
     one.controller.mark_deleting(looked.collectable)
     assert one.run_serially().state is StudyState.COMPLETED
-    fates = [group.state for group in one.groups() if group.suite == "other"]
-    assert GroupState.GONE in fates or not looked.collectable
-    assert set(fates) <= {GroupState.GONE, GroupState.COMPLETE}
+    statuses = [group.state for group in one.groups() if group.suite == "other"]
+    assert GroupState.GONE in statuses or not looked.collectable
+    assert set(statuses) <= {GroupState.GONE, GroupState.COMPLETE}
 
 
 def test_a_failed_attempt_is_tried_again() -> None:

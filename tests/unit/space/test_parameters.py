@@ -315,6 +315,13 @@ REFUSED = [
 ]
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_value_that_is_not_finite_has_no_nearest_one(value: float) -> None:
+    with pytest.raises(SpaceError, match=r"must be finite, got -?(nan|inf)") as caught:
+        Float(0, 10).check(value)
+    assert "nearest" not in str(caught.value)
+
+
 @pytest.mark.parametrize(("call", "parts"), REFUSED)
 def test_refusals_show_the_values(call: str, parts: list[str]) -> None:
     with pytest.raises(SpaceError) as caught:

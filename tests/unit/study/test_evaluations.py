@@ -23,9 +23,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> EvaluatedRun:
     return eventful(tmp_path_factory.mktemp("run"))
 
 
-def fates(run: EvaluatedRun, checkpoint: str, suite: str = "heldout") -> dict[str, str]:
+def statuses(run: EvaluatedRun, checkpoint: str, suite: str = "heldout") -> dict[str, str]:
     cells = [cell for cell in run.evaluations.cells(suite) if cell.seen.name == checkpoint]
-    return {cell.task: cell.fate.value for cell in cells}
+    return {cell.task: cell.status.value for cell in cells}
 
 
 def test_every_checkpoint_and_eval_task_has_a_fate(run: EvaluatedRun) -> None:
@@ -37,20 +37,20 @@ def test_every_checkpoint_and_eval_task_has_a_fate(run: EvaluatedRun) -> None:
         for cell in (*(("heldout", task.name) for task in HELDOUT.tasks), ("sparse", "clean"))
     ]
     assert [(cell.seen.name, cell.suite, cell.task) for cell in cells] == expected
-    assert set(fates(run, "step_200").values()) == {"done"}
-    assert fates(run, "step_400", "sparse") == {"clean": "skipped"}
-    assert fates(run, "step_3400_broken")["noisy"] == "failed"
-    assert set(fates(run, "step_3600_torn").values()) == {"quarantined"}
-    assert set(fates(run, "step_3800").values()) == {"gone"}
-    assert fates(run, "step_2400_again") == {
+    assert set(statuses(run, "step_200").values()) == {"done"}
+    assert statuses(run, "step_400", "sparse") == {"clean": "skipped"}
+    assert statuses(run, "step_3400_broken")["noisy"] == "failed"
+    assert set(statuses(run, "step_3600_torn").values()) == {"quarantined"}
+    assert set(statuses(run, "step_3800").values()) == {"gone"}
+    assert statuses(run, "step_2400_again") == {
         "clean": "done", "noisy": "running", "shifted": "queued", "labels": "queued",
     }  # fmt: skip
-    assert set(fates(run, "step_2600_again").values()) == {"queued"}
+    assert set(statuses(run, "step_2600_again").values()) == {"queued"}
     assert sum(run.evaluations.summary().values()) == len(cells)
 
 
 def test_what_has_no_value_says_why(run: EvaluatedRun) -> None:
-    why = {(c.fate.value, c.suite): c.why for c in run.evaluations.cells() if not c.fate.has_value}
+    why = {(c.status.value, c.suite): c.why for c in run.evaluations.cells() if not c.status.has_value}
     assert why["failed", "heldout"] == "ValueError: the model gave [nan]"
     assert why["quarantined", "heldout"] == "the file ends early"
     assert why["gone", "heldout"] == "step_3800 was deleted"
@@ -170,7 +170,7 @@ def test_results_of_the_same_checkpoint_are_reused(tmp_path: Path) -> None:
     run.work()
     run.sees("copy", 100, identity="same")
     run.work()
-    assert set(fates(run, "copy").values()) == {"reused"}
+    assert set(statuses(run, "copy").values()) == {"reused"}
     first, second = run.evaluations.values("heldout")
     assert first.values == second.values
 
@@ -181,9 +181,9 @@ def test_an_eval_task_that_was_added_is_missing_until_it_is_backfilled(tmp_path:
     run.work()
     suite = Suite("s", (clean, noisy))
     run.store.set_run_config(run.run.id, {"suites": [plugins.encode(suite, plugins.reference_here)]})
-    assert fates(run, "a", "s") == {"clean": "done", "noisy": "missing"}
+    assert statuses(run, "a", "s") == {"clean": "done", "noisy": "missing"}
     RunController(run.store, run.run, [suite], lease_s=60.0).backfill()
-    assert fates(run, "a", "s") == {"clean": "done", "noisy": "queued"}
+    assert statuses(run, "a", "s") == {"clean": "done", "noisy": "queued"}
 
 
 def test_a_changed_eval_task_shows_its_newest_version(tmp_path: Path) -> None:
@@ -193,18 +193,18 @@ def test_a_changed_eval_task_shows_its_newest_version(tmp_path: Path) -> None:
     suite = Suite("s", (replace(clean, version="2", shards=1),))
     RunController(run.store, run.run, [suite], lease_s=60.0).backfill()
     (cell,) = run.evaluations.cells()
-    assert (cell.fate.value, cell.shards) == ("queued", 1)
+    assert (cell.status.value, cell.shards) == ("queued", 1)
 
 
 def test_results_can_be_read_where_the_code_cannot_be_imported(tmp_path: Path) -> None:
     run = eventful(tmp_path)
-    before = [(cell.fate, cell.values) for cell in run.evaluations.cells()]
+    before = [(cell.status, cell.values) for cell in run.evaluations.cells()]
     config = run.evaluations.run.config
     text = repr(config).replace("evaluated_run:", "gone.module:")
     run.store.set_run_config(run.run.id, eval(text))  # plain JSON of ours
     with pytest.raises(phyla.PhylaError):
         plugins.decode(run.evaluations.run.config["suites"])
-    assert [(cell.fate, cell.values) for cell in run.evaluations.cells()] == before
+    assert [(cell.status, cell.values) for cell in run.evaluations.cells()] == before
     assert [suite.metric for suite in run.evaluations.suites] == ["accuracy", None]
 
 
@@ -239,7 +239,7 @@ def test_repeated_evaluations_are_told_apart(tmp_path: Path) -> None:
     assert not best.gone
     frame = found.dataframe()
     assert len(frame) == len(list(found.cells()))
-    assert {"values.quality", "fate", "step", "evaluated_at"} <= set(frame.columns)
+    assert {"values.quality", "status", "step", "evaluated_at"} <= set(frame.columns)
     groups = list(found.groups("s"))
     assert all(group.state is GroupState.COMPLETE for group in groups)
 

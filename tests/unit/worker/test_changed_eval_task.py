@@ -37,4 +37,4 @@ def test_a_mended_eval_task_makes_a_partial_group_complete(tmp_path: Path) -> No
     second.controller.backfill()
     second.work()
     assert [values.partial for values in second.evaluations.values("s")] == [False]
-    assert {cell.fate.value for cell in second.evaluations.cells("s")} == {"done"}
+    assert {cell.status.value for cell in second.evaluations.cells("s")} == {"done"}

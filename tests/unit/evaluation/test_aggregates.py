@@ -12,6 +12,7 @@ from phyla.evaluation import (
     Aggregator,
     Confusion,
     Estimate,
+    EvalTask,
     Mean,
     Metric,
     Moments,
@@ -19,10 +20,12 @@ from phyla.evaluation import (
     Percentiles,
     Perplexity,
     Recorder,
+    Suite,
     TaskResult,
     WeightedMean,
     Worst,
     aggregate,
+    check_aggregate,
 )
 
 
@@ -158,6 +161,35 @@ def best(results: Sequence[TaskResult]) -> dict[str, float]:
 
 def test_a_function_is_an_aggregator() -> None:
     assert aggregate([best], TASKS) == {"score_mean": Estimate(12.0)}
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Mean("score"),
+        WeightedMean("score", "easy"),
+        Worst("score", "max"),
+        Percentiles("score", (5, 97.5)),
+        Normalised("score", dict.fromkeys("abc", (0.0, 1.0))),
+    ],
+)
+def test_built_in_aggregates_announce_the_names_that_they_give(rule: Any) -> None:
+    assert tuple(rule(TASKS)) == rule.aggregate_names
+
+
+def test_an_objective_that_a_plug_in_never_gives_is_refused() -> None:
+    class Best:
+        aggregate_names = ("score_best",)
+
+        def __call__(self, results: Sequence[TaskResult], /) -> dict[str, float]:
+            return {"score_best": max(result.values["score"] for result in results)}
+
+    announced = Suite("s", [EvalTask("a", lambda evaluation: None)], aggregates=[Best()])
+    check_aggregate(announced, "score_best", "the objective")
+    with pytest.raises(ConfigurationError, match=r"never gives; did you mean 'score_best'"):
+        check_aggregate(announced, "score_bets", "the objective")
+    silent = Suite("s", announced.tasks, aggregates=[Best(), best])
+    check_aggregate(silent, "anything", "the objective")
 
 
 def test_what_a_task_lacks_is_named() -> None:

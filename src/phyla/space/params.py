@@ -65,7 +65,7 @@ class Params(Mapping[str, Any]):
 
     _flat: dict[str, Any]
     _read: set[str] | None
-    """Full names of what was read, shared with the groups; None where nobody wants to know."""
+    """Full names of what was read, shared with the groups; None if that is not tracked."""
     _prefix: str
 
     def __init__(self, values: Mapping[str, Any], /) -> None:
@@ -76,10 +76,7 @@ class Params(Mapping[str, Any]):
     def of_flat(cls, flat: Mapping[str, Any], /, *, read: set[str] | None = None, prefix: str = "") -> "Params":
         """Params of values whose names are known to be flat and well-formed; nothing is checked.
 
-        Args:
-            flat: values by name.
-            read: gets the full name of every value that is read.
-            prefix: what stands before the names in a full name.
+        The full name of every value that is read, with `prefix` before it, is added to `read`.
         """
         params = cls.__new__(cls)
         params._flat = dict(flat)
@@ -96,7 +93,7 @@ class Params(Mapping[str, Any]):
             self._read.update(self._prefix + name for name in self._flat)
 
     def __reduce__(self) -> Any:
-        """Copies and pickles do not tell what is read; so all of it counts as read."""
+        """Reads of copies and pickles are not tracked, so all of it counts as read."""
         return Params, (self.flat(),)
 
     def nested(self) -> dict[str, Any]:

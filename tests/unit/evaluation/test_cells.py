@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from phyla import plugins
 from phyla.evaluation import (
-    CellFate,
+    CellStatus,
     EvalTask,
     Lag,
     Suite,
@@ -55,49 +55,49 @@ P, R, C, F, X = (
 
 
 @pytest.mark.parametrize(
-    ("state", "shards", "fate"),
+    ("state", "shards", "status"),
     [
-        (GroupState.QUEUED, [P, P], CellFate.QUEUED),
-        (GroupState.QUEUED, [C, P], CellFate.QUEUED),
-        (GroupState.QUEUED, [C, R, P], CellFate.RUNNING),
-        (GroupState.COMPLETE, [C, C], CellFate.DONE),
-        (GroupState.QUEUED, [F, P], CellFate.FAILED),
-        (GroupState.PARTIAL, [F, C], CellFate.FAILED),
-        (GroupState.GONE, [C, X], CellFate.GONE),
-        (GroupState.GONE, [C, C], CellFate.DONE),
-        (GroupState.SKIPPED, [], CellFate.SKIPPED),
-        (GroupState.SKIPPED, [X], CellFate.SKIPPED),
-        (GroupState.COMPLETE, [], CellFate.MISSING),
+        (GroupState.QUEUED, [P, P], CellStatus.QUEUED),
+        (GroupState.QUEUED, [C, P], CellStatus.QUEUED),
+        (GroupState.QUEUED, [C, R, P], CellStatus.RUNNING),
+        (GroupState.COMPLETE, [C, C], CellStatus.DONE),
+        (GroupState.QUEUED, [F, P], CellStatus.FAILED),
+        (GroupState.PARTIAL, [F, C], CellStatus.FAILED),
+        (GroupState.GONE, [C, X], CellStatus.GONE),
+        (GroupState.GONE, [C, C], CellStatus.DONE),
+        (GroupState.SKIPPED, [], CellStatus.SKIPPED),
+        (GroupState.SKIPPED, [X], CellStatus.SKIPPED),
+        (GroupState.COMPLETE, [], CellStatus.MISSING),
     ],
 )
-def test_the_fate_of_all_shards_together(state: GroupState, shards: list[TrialState], fate: CellFate) -> None:
+def test_the_status_of_all_shards(state: GroupState, shards: list[TrialState], status: CellStatus) -> None:
     made = cell(seen(), group(state=state, why="because"), SUITE, "t", [shard(one) for one in shards])
-    assert made.fate is fate
-    if fate in (CellFate.SKIPPED, CellFate.GONE):
+    assert made.status is status
+    if status in (CellStatus.SKIPPED, CellStatus.GONE):
         assert made.why == "because"
 
 
 def test_reused_is_only_what_was_never_computed() -> None:
     both = [shard(C, reused=True), shard(C, reused=True)]
-    assert cell(seen(), group(), SUITE, "t", both).fate is CellFate.REUSED
-    assert cell(seen(), group(), SUITE, "t", [both[0], shard(C)]).fate is CellFate.DONE
+    assert cell(seen(), group(), SUITE, "t", both).status is CellStatus.REUSED
+    assert cell(seen(), group(), SUITE, "t", [both[0], shard(C)]).status is CellStatus.DONE
 
 
 @pytest.mark.parametrize(
-    ("state", "fate"),
+    ("state", "status"),
     [
-        (SeenState.READY, CellFate.MISSING),
-        (SeenState.QUARANTINED, CellFate.QUARANTINED),
-        (SeenState.GONE, CellFate.GONE),
+        (SeenState.READY, CellStatus.MISSING),
+        (SeenState.QUARANTINED, CellStatus.QUARANTINED),
+        (SeenState.GONE, CellStatus.GONE),
     ],
 )
-def test_a_checkpoint_without_a_group(state: SeenState, fate: CellFate) -> None:
-    assert cell(seen(state=state, error="e"), None, SUITE, "t", []).fate is fate
+def test_a_checkpoint_without_a_group(state: SeenState, status: CellStatus) -> None:
+    assert cell(seen(state=state, error="e"), None, SUITE, "t", []).status is status
 
 
 def test_results_that_are_not_there_are_a_failure() -> None:
     made = cell(seen(), group(state=GroupState.COMPLETE), SUITE, "t", [shard(C)], [], plugins.loaded_class)
-    assert (made.fate, made.why) == (CellFate.FAILED, "its results are not in the ledger")
+    assert (made.status, made.why) == (CellStatus.FAILED, "its results are not in the ledger")
 
 
 def test_reasons_that_differ_in_numbers_are_told_once_failures_first() -> None:
@@ -106,7 +106,7 @@ def test_reasons_that_differ_in_numbers_are_told_once_failures_first() -> None:
     ]
     cells.append(cell(seen(9), group(9), SUITE, "t", [shard(F, error="Traceback\nValueError: bad")]))
     failed, skipped = causes(cells)
-    assert (failed.fate, failed.task, failed.why) == (CellFate.FAILED, "t", "ValueError: bad")
+    assert (failed.status, failed.task, failed.why) == (CellStatus.FAILED, "t", "ValueError: bad")
     assert (skipped.why, [one.number for one in skipped.checkpoints]) == ("throttled for 2.5 s", [0, 1, 2])
 
 

@@ -1,6 +1,7 @@
-"""From the results of the tasks of a suite to the numbers of the suite."""
+"""Aggregates: from the results of the tasks of a suite to the numbers of the suite."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, final
@@ -8,14 +9,16 @@ from typing import Literal, Protocol, final
 import numpy as np
 
 from phyla.errors import ConfigurationError, MetricMissing
-from phyla.evaluation.per_seed import is_per_seed
+from phyla.evaluation.moments import is_per_seed
 from phyla.evaluation.result import Estimate, TaskResult
+from phyla.evaluation.samples import exact_sum
 
 
 class Aggregator(Protocol):
     """Turns the results of tasks into numbers by name.
 
-    A plug-in is a frozen dataclass, or a function.
+    A plug-in is a frozen dataclass, or a function. If it has a property `aggregate_names`, the names of its
+    numbers, an objective that names another number is refused before anything runs.
     """
 
     def __call__(self, results: Sequence[TaskResult], /) -> Mapping[str, float | Estimate]:
@@ -23,10 +26,55 @@ class Aggregator(Protocol):
         ...
 
 
+class _OverTasks(ABC):
+    """An aggregate of one metric over all tasks, or over those with a tag."""
+
+    __slots__ = ()
+
+    metric: str
+    tag: str | None
+
+    @property
+    def aggregate_names(self) -> tuple[str, ...]:
+        """The names of its numbers."""
+        where = self.metric if self.tag is None else f"{self.tag}/{self.metric}"
+        return tuple(f"{where}_{suffix}" for suffix in self._suffixes())
+
+    def __call__(self, results: Sequence[TaskResult], /) -> dict[str, Estimate]:
+        """Return the numbers by name."""
+        return dict(zip(self.aggregate_names, self._numbers(self._selected(results)), strict=True))
+
+    @abstractmethod
+    def _suffixes(self) -> Sequence[str]: ...
+
+    @abstractmethod
+    def _numbers(self, selected: Sequence[TaskResult]) -> Sequence[Estimate]: ...
+
+    def _selected(self, results: Sequence[TaskResult]) -> list[TaskResult]:
+        selected = [result for result in results if self.tag is None or self.tag in result.tags]
+        if not selected:
+            tags = _listed(dict.fromkeys(tag for result in results for tag in result.tags))
+            why = f"no task has the tag {self.tag!r}; the tags are {tags}" if results else "there are no tasks"
+            raise ConfigurationError(f"{self!r}: {why}")
+        return selected
+
+    def _estimates(self, selected: Sequence[TaskResult]) -> list[Estimate]:
+        missing = [result.task for result in selected if not result.has(self.metric)]
+        if missing:
+            others = dict.fromkeys(name for result in selected for name in result.values)
+            raise MetricMissing(
+                f"{self!r} needs {self.metric!r}, which {_listed(missing)} did not record; "
+                f"there are {_listed(others)}"
+            )
+        return [result.estimate(self.metric) for result in selected]
+
+
 @final
 @dataclass(frozen=True, slots=True)
-class Mean:
+class Mean(_OverTasks):
     """Mean of a metric over tasks, as `<metric>_mean`.
+
+    Its standard error is known if those of all tasks are.
 
     Args:
         metric: its name, or that of another of the tasks' values.
@@ -36,16 +84,19 @@ class Mean:
     metric: str
     tag: str | None = None
 
-    def __call__(self, results: Sequence[TaskResult], /) -> dict[str, Estimate]:
-        """Return the mean; its standard error is known if those of all tasks are."""
-        estimates = _estimates(self, results)
-        return {_name(self, "mean"): _mean(estimates, [1.0] * len(estimates))}
+    def _suffixes(self) -> Sequence[str]:
+        return ("mean",)
+
+    def _numbers(self, selected: Sequence[TaskResult]) -> Sequence[Estimate]:
+        return [_mean(self._estimates(selected))]
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class WeightedMean:
+class WeightedMean(_OverTasks):
     """Mean of a metric over tasks by their weights, as `<metric>_weighted`.
+
+    Its standard error is known if those of all tasks are.
 
     Args:
         metric: its name, or that of another of the tasks' values.
@@ -55,18 +106,22 @@ class WeightedMean:
     metric: str
     tag: str | None = None
 
-    def __call__(self, results: Sequence[TaskResult], /) -> dict[str, Estimate]:
-        """Return the mean; its standard error is known if those of all tasks are."""
-        weights = [result.weight for result in _selected(self, results)]
+    def _suffixes(self) -> Sequence[str]:
+        return ("weighted",)
+
+    def _numbers(self, selected: Sequence[TaskResult]) -> Sequence[Estimate]:
+        weights = [result.weight for result in selected]
         if sum(weights) == 0:
             raise ConfigurationError(f"{self!r}: all tasks have weight 0; give at least one a weight")
-        return {_name(self, "weighted"): _mean(_estimates(self, results), weights)}
+        return [_mean(self._estimates(selected), weights)]
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Worst:
+class Worst(_OverTasks):
     """The worst value of a metric among tasks, as `<metric>_min` or `<metric>_max`; nan if one is nan.
+
+    It has no standard error: that of its task would understate it.
 
     Args:
         metric: its name, or that of another of the tasks' values.
@@ -85,16 +140,18 @@ class Worst:
         if self.of not in ("min", "max"):
             raise ConfigurationError(f"{self!r}: the worst is of='min' or of='max'")
 
-    def __call__(self, results: Sequence[TaskResult], /) -> dict[str, Estimate]:
-        """Return the worst value; that of one task would understate its standard error, so there is none."""
-        values = np.asarray([estimate.value for estimate in _estimates(self, results)])
+    def _suffixes(self) -> Sequence[str]:
+        return (self.of,)
+
+    def _numbers(self, selected: Sequence[TaskResult]) -> Sequence[Estimate]:
+        values = [estimate.value for estimate in self._estimates(selected)]
         # numpy's, unlike Python's, give nan wherever it stands.
-        return {_name(self, self.of): Estimate(float(values.min() if self.of == "min" else values.max()))}
+        return [Estimate(float(np.min(values) if self.of == "min" else np.max(values)))]
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Percentiles:
+class Percentiles(_OverTasks):
     """Percentiles of a metric over tasks, interpolated linearly, as `<metric>_p50`; nan if one task is nan.
 
     Args:
@@ -118,18 +175,17 @@ class Percentiles:
                 f"{self!r}: percentiles are different numbers from 0 to 100, as in (10, 50, 90)"
             )
 
-    def __call__(self, results: Sequence[TaskResult], /) -> dict[str, Estimate]:
-        """Return the percentiles, without standard errors."""
-        values = np.asarray([estimate.value for estimate in _estimates(self, results)])
-        with np.errstate(all="ignore"):
-            found = np.percentile(values, self.percentiles)
-        names = (_name(self, f"p{percent:.12g}") for percent in self.percentiles)
-        return {name: Estimate(float(value)) for name, value in zip(names, found, strict=True)}
+    def _suffixes(self) -> Sequence[str]:
+        return [f"p{percent:.12g}" for percent in self.percentiles]
+
+    def _numbers(self, selected: Sequence[TaskResult]) -> Sequence[Estimate]:
+        values = [estimate.value for estimate in self._estimates(selected)]
+        return [Estimate(found) for found in percentiles(values, self.percentiles)]
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Normalised:
+class Normalised(_OverTasks):
     """Mean over tasks of (value - low) / (high - low), as `<metric>_normalised`.
 
     So 0 is the level of the low baseline on every task (a random policy, say) and 1 that of the high one.
@@ -156,20 +212,21 @@ class Normalised:
                 )
         object.__setattr__(self, "baseline", {task: (low, high) for task, (low, high) in self.baseline.items()})
 
-    def __call__(self, results: Sequence[TaskResult], /) -> dict[str, Estimate]:
-        """Return the mean; its standard error is known if those of all tasks are."""
-        selected = _selected(self, results)
+    def _suffixes(self) -> Sequence[str]:
+        return ("normalised",)
+
+    def _numbers(self, selected: Sequence[TaskResult]) -> Sequence[Estimate]:
         missing = [result.task for result in selected if result.task not in self.baseline]
         if missing:
             raise ConfigurationError(
                 f"Normalised({self.metric!r}) has no baseline for {_listed(missing)}; give each task a (low, high)"
             )
         scaled = []
-        for result, estimate in zip(selected, _estimates(self, results), strict=True):
+        for result, estimate in zip(selected, self._estimates(selected), strict=True):
             low, high = self.baseline[result.task]
             stderr = None if estimate.stderr is None else estimate.stderr / abs(high - low)
             scaled.append(Estimate((estimate.value - low) / (high - low), stderr))
-        return {_name(self, "normalised"): _mean(scaled, [1.0] * len(scaled))}
+        return [_mean(scaled)]
 
 
 def aggregate(aggregators: Sequence[Aggregator], results: Sequence[TaskResult]) -> dict[str, Estimate]:
@@ -199,29 +256,15 @@ def aggregate(aggregators: Sequence[Aggregator], results: Sequence[TaskResult]) 
 
 
 def given_names(aggregators: Sequence[Aggregator]) -> list[str] | None:
-    """Return the names of the numbers that aggregators give; None where that cannot be known beforehand."""
-    names: list[str] = []
-    for one in aggregators:
-        if isinstance(one, Mean):
-            names.append(_name(one, "mean"))
-        elif isinstance(one, WeightedMean):
-            names.append(_name(one, "weighted"))
-        elif isinstance(one, Worst):
-            names.append(_name(one, one.of))
-        elif isinstance(one, Percentiles):
-            names += [_name(one, f"p{percent:.12g}") for percent in one.percentiles]
-        elif isinstance(one, Normalised):
-            names.append(_name(one, "normalised"))
-        else:
-            return None
-    return names
+    """Return the names of the numbers that aggregators give; None if one of them does not say."""
+    names = [getattr(one, "aggregate_names", None) for one in aggregators]
+    return None if None in names else [name for given in names for name in given or ()]
 
 
-class _OfTasks(Protocol):
-    @property
-    def metric(self) -> str: ...
-    @property
-    def tag(self) -> str | None: ...
+def percentiles(values: Sequence[float], which: Sequence[float]) -> list[float]:
+    """Return percentiles, interpolated linearly; nan if a value is nan."""
+    with np.errstate(all="ignore"):
+        return [float(found) for found in np.percentile(values, which)]
 
 
 def _means(results: Sequence[TaskResult]) -> list[tuple[Aggregator, Sequence[TaskResult]]]:
@@ -234,39 +277,11 @@ def _means(results: Sequence[TaskResult]) -> list[tuple[Aggregator, Sequence[Tas
     return means
 
 
-def _name(aggregator: _OfTasks, suffix: str) -> str:
-    name = f"{aggregator.metric}_{suffix}"
-    return name if aggregator.tag is None else f"{aggregator.tag}/{name}"
-
-
-def _selected(aggregator: _OfTasks, results: Sequence[TaskResult]) -> list[TaskResult]:
-    tag = aggregator.tag
-    selected = [result for result in results if tag is None or tag in result.tags]
-    if not selected:
-        tags = dict.fromkeys(tag for result in results for tag in result.tags)
-        why = f"no task has the tag {tag!r}; the tags are {_listed(tags)}" if results else "there are no tasks"
-        raise ConfigurationError(f"{aggregator!r}: {why}")
-    return selected
-
-
-def _estimates(aggregator: _OfTasks, results: Sequence[TaskResult]) -> list[Estimate]:
-    selected = _selected(aggregator, results)
-    missing = [result.task for result in selected if not result.has(aggregator.metric)]
-    if missing:
-        others = dict.fromkeys(name for result in selected for name in result.values)
-        raise MetricMissing(
-            f"{aggregator!r} needs {aggregator.metric!r}, which {_listed(missing)} did not record; "
-            f"there are {_listed(others)}"
-        )
-    return [result.estimate(aggregator.metric) for result in selected]
-
-
-def _mean(estimates: Sequence[Estimate], weights: Sequence[float]) -> Estimate:
+def _mean(estimates: Sequence[Estimate], weights: Sequence[float] | None = None) -> Estimate:
+    weights = weights or [1.0] * len(estimates)
     total = math.fsum(weights)
     shares = [weight / total for weight in weights]
-    terms = [share * estimate.value for share, estimate in zip(shares, estimates, strict=True)]
-    # fsum refuses infinities of both signs, whose sum is nan.
-    value = math.fsum(terms) if all(map(math.isfinite, terms)) else sum(terms)
+    value, _ = exact_sum([share * estimate.value for share, estimate in zip(shares, estimates, strict=True)])
     errors = [estimate.stderr for estimate in estimates]
     known = [share * error for share, error in zip(shares, errors, strict=True) if error is not None]
     return Estimate(value, math.hypot(*known) if len(known) == len(errors) else None)

@@ -24,8 +24,8 @@ from phyla.evaluation import (
     Recorder,
     TaskResult,
     compare,
-    holm,
 )
+from phyla.significance import holm
 
 A = [10, 12, 9, 11, 10, 13, 12, 11, 10, 12]
 

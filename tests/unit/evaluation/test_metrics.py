@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from phyla.errors import ConfigurationError, MetricInvalid, MetricMismatch
 from phyla.evaluation import (
-    BUILT_IN,
     Confusion,
     Histogram,
     Maximum,
@@ -27,6 +26,7 @@ from phyla.evaluation import (
     decode,
     encode,
 )
+from phyla.evaluation.stored import BUILT_IN
 from phyla.records import JsonObject
 
 ANY_FLOAT = st.floats(allow_nan=True, allow_infinity=True)
@@ -89,22 +89,10 @@ def test_moments_are_those_of_the_samples() -> None:
     assert moments.summary() == {"": 3.0, "stderr": moments.stderr, "n": 4.0}
 
 
-def test_an_interval_is_that_of_student() -> None:
-    # t of 3 degrees of freedom at 0.975, from any table: 3.182.
-    moments = Moments.of([1, 2, 3, 6])
-    low, high = moments.interval() or (0, 0)
-    assert moments.stderr is not None
-    assert (high - low) / 2 == pytest.approx(3.182446 * moments.stderr, rel=1e-6)
-    assert (high + low) / 2 == pytest.approx(3)
-    assert Moments.of([1]).interval() is None
-    with pytest.raises(ConfigurationError, match=r"as in 0\.95"):
-        moments.interval(95)
-
-
 def test_the_variance_of_means_is_unknown_and_stays_so() -> None:
     means = Moments.of_mean(2.0, 10).merge(Moments.of([4, 6]))
     assert (means.n, means.mean) == (12, 2.5)
-    assert (means.variance, means.stderr, means.interval()) == (None, None, None)
+    assert (means.variance, means.stderr) == (None, None)
     assert means.summary() == {"": 2.5, "n": 12.0}
     assert Moments.of_mean(2.0, 1) == Moments.of([2.0])
     assert Moments.of_mean(math.nan, 0) == Moments()

@@ -1,0 +1,388 @@
+"""Float and Int: numbers between two bounds.
+
+Stepped values are handled by their index on the grid `low + index * step`, so that integers stay exact at any
+size and floats do not collect rounding errors along a chain of moves.
+"""
+
+import math
+import sys
+from abc import ABC, abstractmethod
+from dataclasses import KW_ONLY, dataclass, field
+from decimal import Decimal
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar, final
+
+from phyla.errors import SpaceError
+from phyla.space.scalars import When, as_integer, as_real, as_when, call, checked, fraction
+
+if TYPE_CHECKING:
+    import numpy as np
+
+NEAR_ZERO = 1e-12
+"""Below this share of its range a linear float counts as 0: multiplying would take forever to leave it."""
+
+LARGEST_INTEGER = 2**63 - 1
+"""What databases and other languages can hold."""
+
+Number = TypeVar("Number", bound=float)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class _Range(ABC, Generic[Number]):
+    """What Float and Int have in common; see there for the arguments."""
+
+    low: Number
+    high: Number
+    _: KW_ONLY
+    log: bool = False
+    step: Number | None = None
+    initial: Number | tuple[Number, Number] | None = None
+    default: Number | None = None
+    when: When | None = field(default=None, hash=False)
+
+    kind: ClassVar[str]
+    _slack: ClassVar[float]
+    """The share of a step that a value may be off the grid."""
+
+    def __post_init__(self) -> None:
+        written = repr(self)
+        try:
+            self._settle()
+        except SpaceError as error:
+            raise SpaceError(f"{written}: {error}") from None
+
+    def _settle(self) -> None:
+        put = partial(object.__setattr__, self)
+        put("low", self._convert(self.low, "low"))
+        put("high", self._convert(self.high, "high"))
+        if self.step is not None:
+            put("step", self._convert(self.step, "step"))
+        self._check_bounds()
+        initial: object = self.initial
+        if isinstance(initial, tuple | list):
+            put("initial", self._initial_range(initial))
+        elif initial is not None:
+            put("initial", checked(self.check, initial, "initial"))
+        if self.default is not None:
+            put("default", checked(self.check, self.default, "default"))
+        put("when", as_when(self.when))
+
+    def _check_bounds(self) -> None:
+        low, high, step = self.low, self.high, self.step
+        like = partial(call, self, options=("log", "step"))
+        if not isinstance(self.log, bool):
+            raise SpaceError(f"log must be True or False, got {self.log!r}")
+        if low > high:
+            raise SpaceError(f"low must be below high; did you mean {like((high, low))}?")
+        if low == high:
+            raise SpaceError(
+                f"low must be below high; keep a value that never changes out of the space, "
+                f"or write Choice([{low!r}])"
+            )
+        if self.log and low <= 0:
+            raise SpaceError(f"a log scale needs low above 0, got {low!r}; raise low or leave out log=True")
+        self._check_size()
+        if step is None:
+            return
+        if step <= 0:
+            raise SpaceError("step must be above 0")
+        if isinstance(step, float) and (high - low) / step > sys.maxsize:
+            raise SpaceError("step is too small for the range; leave it out")
+        if not self._is_whole(step):
+            steps = int((high - low) // step)
+            ends = [round(low + count * step, 12) for count in (steps, steps + 1) if count > 0]
+            fitting = " or ".join(like((low, end)) for end in ends)
+            raise SpaceError(f"high must be low plus a whole number of steps of {step!r}; did you mean {fitting}?")
+
+    def _initial_range(self, given: tuple[object, ...] | list[object]) -> tuple[Number, Number]:
+        if len(given) != 2:
+            raise SpaceError(f"an initial range is (low, high), got {given!r}")
+        low = self._convert(given[0], "low of the initial range")
+        high = self._convert(given[1], "high of the initial range")
+        if low >= high:
+            raise SpaceError(f"the initial range {(low, high)!r} must have its low below its high")
+        if low < self.low or high > self.high:
+            raise SpaceError(
+                f"the initial range {(low, high)!r} is outside of the bounds {(self.low, self.high)!r}; narrow it"
+            )
+        if self.step is not None:
+            self._indices(low, high)
+        return low, high
+
+    def __repr__(self) -> str:
+        return call(self, (self.low, self.high))
+
+    def check(self, value: object) -> Number:
+        """`value` as this parameter holds it: of its type, within the bounds and on the grid.
+
+        Raises:
+            SpaceError: it is not one of its values.
+        """
+        number = self._convert(value, f"the value of this {type(self).__name__}")
+        if not self.low <= number <= self.high:
+            nearest = self.low if number < self.low else self.high
+            raise SpaceError(
+                f"{value!r} is outside of {[self.low, self.high]!r}; the nearest value is {nearest!r}"
+            )
+        nearest = self._nearest(number)
+        if abs(nearest - number) > self._slack * (self.step or 1):
+            raise SpaceError(
+                f"{value!r} is between the steps of {self.step!r} from {self.low!r}; "
+                f"the nearest value is {nearest!r}"
+            )
+        return nearest
+
+    def draw(self, rng: "np.random.Generator") -> Number:
+        """A value from the prior: uniform or log-uniform."""
+        return self._drawn(rng.random(), self.low, self.high)
+
+    def start(self, rng: "np.random.Generator") -> Number:
+        """A value to start from: the initial one, one from the initial range, or one from the prior."""
+        if self.initial is None:
+            return self.draw(rng)
+        if isinstance(self.initial, tuple):
+            return self._drawn(rng.random(), *self.initial)
+        return self.initial
+
+    def unit(self, value: object) -> float:
+        """Where `value` lies between low (0) and high (1), on a log scale if the parameter has one.
+
+        Raises:
+            SpaceError: it is not one of its values.
+        """
+        number = self.check(value)
+        if self.log:
+            start, end = math.log(self.low), math.log(self.high)
+            # Neighbouring numbers may have the same logarithm; a straight line is as good between them.
+            if start < end:
+                return fraction((math.log(number) - start) / (end - start))
+        return fraction((number - self.low) / (self.high - self.low))
+
+    def _drawn_index(self, u: float, low: Number, high: Number) -> int:
+        """The index that `u` in [0, 1) stands for, among those from `low` to `high`.
+
+        On a log scale the cell `[x, x + step)` belongs to its left end x, so that x has the prior mass
+        `log(1 + step / x)`: the floor of a log-uniform real number, which needs no cell below `low`.
+        """
+        first, last = self._indices(low, high)
+        step = self.step or 1
+        if not self.log:
+            return min(first + int(u * (last - first + 1)), last)
+        start, end = math.log(self.low + first * step), math.log(self.low + (last + 1) * step)
+        return min(max(int((math.exp(start + u * (end - start)) - self.low) / step), first), last)
+
+    def _indices(self, low: Number, high: Number) -> tuple[int, int]:
+        first, last = self._span(low, high)
+        if first > last:
+            raise SpaceError(f"no step lies in the initial range {(low, high)!r}; widen it")
+        return first, last
+
+    @abstractmethod
+    def _convert(self, value: object, what: str) -> Number: ...
+
+    @abstractmethod
+    def _check_size(self) -> None: ...
+
+    @abstractmethod
+    def _is_whole(self, step: Number) -> bool:
+        """Whether high is low plus a whole number of steps."""
+
+    @abstractmethod
+    def _nearest(self, number: Number) -> Number: ...
+
+    @abstractmethod
+    def _span(self, low: Number, high: Number) -> tuple[int, int]:
+        """The first and the last index between two numbers."""
+
+    @abstractmethod
+    def _drawn(self, u: float, low: Number, high: Number) -> Number:
+        """The value that `u` in [0, 1) stands for between two numbers, by the prior."""
+
+
+@final
+@dataclass(frozen=True, slots=True, repr=False)
+class Float(_Range[float]):
+    """A real number between two bounds, both included.
+
+    Perturbing multiplies by the factor and clamps into the bounds. It clamps rather than reflects, so that a
+    best value at a bound can be kept and a factor above 1 never makes a value smaller. A linear float whose
+    value is 0 (or less than 1e-12 of the range away from it) cannot be moved by a factor: it moves by
+    `(factor - 1) / 2` of the range instead, at most by half the range.
+
+    Args:
+        low: The lower bound.
+        high: The upper bound.
+        log: Whether the prior is log-uniform; the default is uniform.
+        step: Only the values `low + k * step`; `high` must be one of them. A perturbed value moves by at least
+            one step, unless a bound holds it.
+        initial: Where members start: a value, or a narrower `(low, high)` to draw it from.
+        default: The value of trials that ran before this parameter was added to the study; None for none.
+        when: Names of other parameters and the values they must have for this one to be active.
+
+    Raises:
+        SpaceError: the arguments make no sense together; the message shows them.
+
+    Source:
+        Jaderberg et al. 2017, arXiv 1711.09846, section 4 (perturb); Li et al. 2019, arXiv 1902.01894.
+    """
+
+    kind: ClassVar[str] = "float"
+    _slack: ClassVar[float] = 1e-6
+
+    def perturb(self, value: float, factor: float, rng: "np.random.Generator") -> tuple[float, str]:
+        """`value` moved by `factor`, and how it moved: "x1.2", or "step" if the factor alone moves nothing."""
+        target, by = value * factor, f"x{factor:g}"
+        if not self.log and abs(value) <= NEAR_ZERO * (self.high - self.low):
+            target, by = value + min(factor - 1.0, 1.0) * (self.high - self.low) / 2.0, "step"
+        up = target > value
+        target = min(max(target, self.low), self.high)
+        if self.step is None:
+            return target, by
+        index, least = _moved(self._index(value), self._index(target), self._last, up=up)
+        return self._at(index), "step" if least else by
+
+    def from_unit(self, u: float) -> float:
+        """The value at the position `u` between low (0) and high (1); the inverse of `unit`.
+
+        Raises:
+            SpaceError: `u` is not a number.
+        """
+        u = fraction(u)
+        return self.high if u == 1.0 else self._nearest(self._between(u, self.low, self.high))
+
+    def _convert(self, value: object, what: str) -> float:
+        return as_real(value, what)
+
+    def _check_size(self) -> None:
+        if self.log and self.low < sys.float_info.min:
+            raise SpaceError(f"low is too close to 0 for a log scale; take at least {sys.float_info.min!r}")
+        if not math.isfinite(self.high - self.low):
+            raise SpaceError("the range is wider than a float can hold; narrow it")
+
+    def _is_whole(self, step: float) -> bool:
+        steps = (self.high - self.low) / step
+        return round(steps) >= 1 and abs(steps - round(steps)) <= 1e-6
+
+    def _nearest(self, number: float) -> float:
+        return number if self.step is None else self._at(self._index(number))
+
+    def _span(self, low: float, high: float) -> tuple[int, int]:
+        step = self.step or 1.0
+        return math.ceil((low - self.low) / step - 1e-6), math.floor((high - self.low) / step + 1e-6)
+
+    def _drawn(self, u: float, low: float, high: float) -> float:
+        return self._between(u, low, high) if self.step is None else self._at(self._drawn_index(u, low, high))
+
+    def _between(self, u: float, low: float, high: float) -> float:
+        if self.log:
+            start = math.log(low)
+            value = math.exp(start + u * (math.log(high) - start))
+        else:
+            value = low + u * (high - low)
+        return min(max(value, low), high)
+
+    @property
+    def _last(self) -> int:
+        return round((self.high - self.low) / (self.step or 1.0))
+
+    def _index(self, value: float) -> int:
+        return min(max(round((value - self.low) / (self.step or 1.0)), 0), self._last)
+
+    def _at(self, index: int) -> float:
+        step = self.step or 1.0
+        digits = max(_decimals(self.low), _decimals(step))
+        return self.high if index == self._last else round(self.low + index * step, digits)
+
+
+@final
+@dataclass(frozen=True, slots=True, repr=False)
+class Int(_Range[int]):
+    """A whole number between two bounds, both included.
+
+    Perturbing multiplies by the factor, rounds and clamps into the bounds. The value moves by at least one step
+    in the direction in which the factor pushes, unless a bound holds it. From 0 it moves by one step: up for a
+    factor above 1, else down.
+
+    Args:
+        low: The lower bound.
+        high: The upper bound.
+        log: Whether the prior is log-uniform; the default is uniform.
+        step: Only the values `low + k * step`; `high` must be one of them.
+        initial: Where members start: a value, or a narrower `(low, high)` to draw it from.
+        default: The value of trials that ran before this parameter was added to the study; None for none.
+        when: Names of other parameters and the values they must have for this one to be active.
+
+    Raises:
+        SpaceError: the arguments make no sense together; the message shows them.
+
+    Source:
+        Jaderberg et al. 2017, arXiv 1711.09846, section 4 (perturb).
+    """
+
+    step: int = field(default=1, kw_only=True)
+
+    kind: ClassVar[str] = "int"
+    _slack: ClassVar[float] = 0.0
+
+    def perturb(self, value: int, factor: float, rng: "np.random.Generator") -> tuple[int, str]:
+        """`value` moved by `factor`, and how it moved: "x1.2", or "step" if rounding would undo that."""
+        target = round((min(max(value * factor, self.low), self.high) - self.low) / self.step)
+        up = (factor > 1.0) == (value >= 0)
+        index, least = _moved((value - self.low) // self.step, target, self._last, up=up)
+        return self._at(index), "step" if least else f"x{factor:g}"
+
+    def from_unit(self, u: float) -> int:
+        """The value nearest to the position `u` between low (0) and high (1).
+
+        Raises:
+            SpaceError: `u` is not a number.
+        """
+        u = fraction(u)
+        index = round(u * self._last)
+        if self.log:
+            start = math.log(self.low)
+            index = round((math.exp(start + u * (math.log(self.high) - start)) - self.low) / self.step)
+        return self._at(min(max(index, 0), self._last))
+
+    def _convert(self, value: object, what: str) -> int:
+        return as_integer(value, what)
+
+    def _check_size(self) -> None:
+        as_integer(self.step, "step")
+        if max(abs(self.low), abs(self.high)) > LARGEST_INTEGER:
+            raise SpaceError("the bounds must fit in 64 bits")
+
+    def _is_whole(self, step: int) -> bool:
+        return (self.high - self.low) % step == 0
+
+    def _nearest(self, number: int) -> int:
+        index, rest = divmod(number - self.low, self.step)
+        return self._at(round((number - self.low) / self.step) if rest else index)
+
+    def _span(self, low: int, high: int) -> tuple[int, int]:
+        return -((self.low - low) // self.step), (high - self.low) // self.step
+
+    def _drawn(self, u: float, low: int, high: int) -> int:
+        return self._at(self._drawn_index(u, low, high))
+
+    @property
+    def _last(self) -> int:
+        return (self.high - self.low) // self.step
+
+    def _at(self, index: int) -> int:
+        return self.low + index * self.step
+
+
+def _moved(index: int, target: int, last: int, *, up: bool) -> tuple[int, bool]:
+    """`target`, or the next index if that would be no move; and whether it was the next index.
+
+    At either end an outward move stays where it is.
+    """
+    least = index + 1 if up else index - 1
+    short = target < least if up else target > least
+    return min(max(least if short else target, 0), last), short
+
+
+def _decimals(number: float) -> int:
+    exponent = Decimal(repr(number)).as_tuple().exponent
+    return max(-exponent, 0) if isinstance(exponent, int) else 0
