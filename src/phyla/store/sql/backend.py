@@ -78,6 +78,11 @@ class Backend(Protocol):
         ...
 
     @property
+    def lasting(self) -> bool:
+        """Whether it outlives its process."""
+        ...
+
+    @property
     def engine(self) -> sa.Engine:
         """Keeps the connections."""
         ...

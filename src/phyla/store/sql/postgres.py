@@ -142,6 +142,7 @@ class PostgresBackend:
         self.runs = Runs()
         self.members = Members()
         self.one_writer = False
+        self.lasting = True
         self.engine = sa.create_engine(
             parsed.set(drivername="postgresql+psycopg"),
             pool_pre_ping=True,

@@ -131,7 +131,6 @@ class SqliteWatch:
         self._connection.close()
 
 
-@final
 class SqliteBackend:
     """Opens a database file.
 
@@ -152,17 +151,11 @@ class SqliteBackend:
     def __init__(self, url: str, clock: Clock, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
         path, self._synchronous = read_sqlite_url(url)
         self._path = path.absolute()
-        self._clock = clock
-        self._last_trial_id = 0
         # Connections between two transactions. To give them back to the engine's pool and take them out again
         # would cost as much as several statements, for resets that are not needed here.
         self._idle: deque[Any] = deque()
         self._parents: list[deque[Any]] = []
         self._busy_timeout_s = busy_timeout_s
-        self._studies = Studies()
-        self.runs = Runs()
-        self.members = Members()
-        self.one_writer = True
         network = network_file_system(self._path)
         if network is not None:
             raise ConfigurationError(
@@ -177,7 +170,7 @@ class SqliteBackend:
                 f"cannot make the folder {self._path.parent} for the database: {error.strerror}; name another "
                 "place or make it writable"
             ) from error
-        self.engine = sa.create_engine(
+        engine = sa.create_engine(
             sa.URL.create("sqlite", database=str(self._path)),
             connect_args={
                 "isolation_level": None,
@@ -188,15 +181,30 @@ class SqliteBackend:
             paramstyle="named",
             max_overflow=-1,
         )
-        sa.event.listen(self.engine, "connect", self._on_connect)
-        sa.event.listen(self.engine, "close", _on_close)
-        self.statements = self.reading = Statements(self.engine.dialect)
+        sa.event.listen(engine, "connect", self._on_connect)
+        sa.event.listen(engine, "close", _on_close)
+        self._prepare(engine, clock)
+
+    def _prepare(self, engine: sa.Engine, clock: Clock) -> None:
+        self.engine = engine
+        self._clock = clock
+        self._last_trial_id = 0
+        self._studies = Studies()
+        self.runs = Runs()
+        self.members = Members()
+        self.one_writer = True
+        self.statements = self.reading = Statements(engine.dialect)
         self.driver_errors: tuple[type[Exception], ...] = (sqlite3.Error, OSError)
 
     @property
     def url(self) -> str:
         """Where it is, as an absolute path."""
         return sqlite_url(self._path, self._synchronous)
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it outlives its process."""
+        return True
 
     def _on_connect(self, connection: Any, record: Any) -> None:
         for pragma in (

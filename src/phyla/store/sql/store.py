@@ -53,7 +53,7 @@ class SqlStore:
             found, place = self._identity(session.cursor)
         if found is None or found[1] != place:
             return self._identify(found)
-        return StoreIdentity(id=found[0], copied_from=found[2])
+        return StoreIdentity(id=found[0], copied_from=found[2], lasting=self._backend.lasting)
 
     def renew_identity(self) -> StoreIdentity:
         """Give the store another id, because it was restored in place from a backup, and return it."""
@@ -72,7 +72,7 @@ class SqlStore:
                 del values["slot"]
                 cursor.execute(sql.replace_identity, {**values, "copied_from": old[0], "k_name": old[0]})
             found, _ = self._identity(cursor)
-        return StoreIdentity(id=found[0], copied_from=found[2])
+        return StoreIdentity(id=found[0], copied_from=found[2], lasting=self._backend.lasting)
 
     def _identity(self, cursor: Cursor) -> tuple[Any, str]:
         """Return the row of the store's identity, or None, and where the database is now."""
