@@ -1,6 +1,6 @@
-"""What a store is, as plainly as it can be said: dictionaries of records, and a look at all of them for each question.
+"""A store as plain as it can be: dictionaries of records, and a look at all of them for each question.
 
-It is the oracle of the stores in databases. Only what somebody asks of it is here.
+It is the oracle of the stores in databases.
 """
 
 import uuid
@@ -380,9 +380,8 @@ class NaiveTransaction:
             held.update((trial.parent_checkpoint, trial.progress))
         runs = {run.id for run in self._t.runs.values() if run.study == self._id}
         for group in [group for group in self._t.groups.values() if group.run in runs]:
-            if group.best or (
-                group.state is GroupState.QUEUED and (group.started or group.guaranteed is not None)
-            ):
+            wanted = group.started or group.guaranteed is not None
+            if group.best or (wanted and group.state is GroupState.QUEUED):
                 held.add(self._t.seen[group.seen].name)
         return frozenset(cast("set[str]", held - {None}))
 
