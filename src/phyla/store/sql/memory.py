@@ -6,31 +6,28 @@ from typing import Any, final
 import sqlalchemy as sa
 
 from phyla.settings import Clock
-from phyla.store.sql.backend import Cursor
-from phyla.store.sql.sqlite import SqliteBackend
+from phyla.store.sql.backend import Session
+from phyla.store.sql.sqlite import AnySqlite
 from phyla.store.sqlite_url import MEMORY
 
 
 @final
-class MemorySession:
+class MemorySession(Session):
     """A transaction on a database in memory, or a part of the one that the same thread has open already.
 
     A part that is rolled back undoes nothing else; one that commits still goes if what is around it is rolled
     back.
     """
 
-    __slots__ = ("_backend", "_part", "_write", "cursor")
-
     def __init__(self, backend: "MemoryBackend", cursor: Any, part: str | None, *, write: bool) -> None:
-        self.cursor = cursor
+        super().__init__(backend, cursor, write=write)
         self._backend = backend
         self._part = part
-        self._write = write
 
     def commit(self) -> None:
         """Keep everything."""
         self.cursor.execute("COMMIT" if self._part is None else f"RELEASE {self._part}")
-        self._backend.release(committed=self._write)
+        self._backend.release(committed=self.write)
 
     def rollback(self) -> None:
         """Undo everything."""
@@ -40,7 +37,7 @@ class MemorySession:
                 self.cursor.execute(f"RELEASE {self._part}")
             elif self.cursor.connection.in_transaction:
                 # A reader wrote nothing itself: whatever there is, a part of it committed.
-                self.cursor.execute("ROLLBACK" if self._write else "COMMIT")
+                self.cursor.execute("ROLLBACK" if self.write else "COMMIT")
         finally:
             self._backend.release(committed=False)
 
@@ -62,12 +59,15 @@ class MemoryWatch:
 
 
 @final
-class MemoryBackend(SqliteBackend):
+class MemoryBackend(AnySqlite):
     """Makes a database in memory. Threads use its one connection in turn; a thread may open blocks inside others.
 
     Args:
         clock: tells the time.
     """
+
+    url = shown = MEMORY
+    lasting = False
 
     def __init__(self, clock: Clock) -> None:
         engine = sa.create_engine(
@@ -77,7 +77,7 @@ class MemoryBackend(SqliteBackend):
             # Every other connection would have a database of its own.
             poolclass=sa.StaticPool,
         )
-        self._prepare(engine, clock)
+        super().__init__(engine, clock)
         self._turn = threading.RLock()
         self._depth = 0
         self._changed = threading.Condition()
@@ -85,17 +85,7 @@ class MemoryBackend(SqliteBackend):
         self._connection = engine.raw_connection()
         self._connection.execute("PRAGMA foreign_keys=ON")
 
-    @property
-    def url(self) -> str:
-        """Where it is."""
-        return MEMORY
-
-    @property
-    def lasting(self) -> bool:
-        """Whether it outlives its process."""
-        return False
-
-    def begin(self, *, write: bool) -> MemorySession:  # type: ignore[override]  # another kind of session
+    def begin(self, *, write: bool) -> MemorySession:
         """Open a transaction, or a part of the one that this thread has open."""
         self._turn.acquire()
         try:
@@ -123,11 +113,11 @@ class MemoryBackend(SqliteBackend):
             self._changed.wait_for(lambda: self._commits != seen, seconds)
             return self._commits
 
-    def watch(self) -> MemoryWatch:  # type: ignore[override]  # another kind of watch
+    def watch(self) -> MemoryWatch:
         """Return what is told of commits."""
         return MemoryWatch(self)
 
-    def place(self, cursor: Cursor) -> str:
+    def place(self, session: Session) -> str:
         """Return the only place there is."""
         return MEMORY
 
