@@ -1,13 +1,11 @@
 """One transaction on the evaluation of one run: each question beside its statement; see `transaction`."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, final
 
 import sqlalchemy as sa
 
 from phyla.machine import AnyCommand, EvalCommand
-from phyla.machine import evaluation_commands as commands_of
 from phyla.records import (
     EvalAttempt,
     EvalEvent,
@@ -20,8 +18,9 @@ from phyla.records import (
 )
 from phyla.store.evaluation import NEWEST_DURATIONS
 from phyla.store.sql.backend import Session
-from phyla.store.sql.rows import EVAL_ATTEMPTS, EVAL_TASKS, EVENTS, GROUPS, RESULTS, RUNS, SEEN
-from phyla.store.sql.scope import NEVER, Scope, given
+from phyla.store.sql.evaluation_applying import EvalApplying
+from phyla.store.sql.rows import EVAL_ATTEMPTS, EVAL_TASKS, EVENTS, GROUPS, RESULTS, SEEN
+from phyla.store.sql.scope import NEVER, given
 from phyla.store.sql.tables import (
     BEST,
     ENDED,
@@ -44,9 +43,6 @@ from phyla.store.sql.tables import (
 
 if TYPE_CHECKING:
     from phyla.store.sql.transaction import SqlTransaction
-
-_MAKES_WORK = (commands_of.EndEvalAttempt, commands_of.InsertEvalTasks, commands_of.SetRunState)
-"""What workers that have nothing to do wait for."""
 
 RUN, SEEN_ID, GROUP, TASK, SUITE = given("run"), given("seen"), given("group"), given("task"), given("suite")
 LIMIT, AFTER, NOW, TOKEN = given("limit"), given("after"), given("now"), given("token")
@@ -106,7 +102,6 @@ _OPEN = sa.select(sa.func.count()).select_from(eval_groups).where(_g.run == RUN,
 _HELD_PATHS = sa.union_all(
     sa.select(_g.seen).where(_g.run == RUN, QUEUED), sa.select(_g.seen).where(_g.run == RUN, BEST)
 )
-_START_GROUP = eval_groups.update().where(_g.id == GROUP).values(started=sa.true())
 
 _t = eval_tasks.c
 _TASKS = sa.select(eval_tasks).where(_t.run == RUN)
@@ -116,16 +111,6 @@ _TASKS_PAGE = _TASKS_AFTER.limit(LIMIT)
 _GROUP_TASKS = sa.select(eval_tasks).where(_t.group == GROUP).order_by(_t.id)
 _UNFINISHED = sa.select(sa.func.count()).select_from(eval_tasks).where(_t.group == GROUP, UNFINISHED)
 _NOT_BEFORE = sa.select(sa.func.min(_t.not_before)).where(_t.run == RUN, PENDING, _t.not_before > NOW)
-_LIMIT_NOT_BEFORE = (
-    eval_tasks.update()
-    .where(_t.run == RUN, PENDING, _t.not_before > NOW)
-    .values(not_before=sa.bindparam("latest", type_=sa.Double))
-)
-_REPRIORITISE = (
-    eval_tasks.update()
-    .where(_t.group == GROUP, PENDING, _t.kind == sa.literal_column("'evaluate'"))
-    .values(priority=sa.bindparam("urgency", type_=sa.Integer))
-)
 _NEXT = (
     sa.select(eval_tasks, eval_groups, seen_checkpoints)
     .select_from(eval_tasks)
@@ -173,19 +158,13 @@ _CLAIMED_AHEAD = (
     .where(_a.run == RUN, RUNNING, _a.expires_at > given("expires_after"), _a.claimed_at > NOW)
     .order_by(_a.expires_at, _a.task)
 )
-_HELD = sa.select(_a.task, _a.token).where(_a.run == RUN, RUNNING, _a.worker == given("worker"))
-_RENEW = (
-    eval_attempts.update()
-    .where(sa.tuple_(_a.task, _a.token).in_(_HELD.with_for_update(skip_locked=True)))
-    .values(expires_at=sa.bindparam("until", type_=sa.Double))
-)
 
 _EVENTS = sa.select(eval_events).where(eval_events.c.run == RUN, eval_events.c.id > AFTER)
 _EVENTS_AFTER = _EVENTS.order_by(eval_events.c.id)
 
 
 @final
-class SqlEvaluation(Scope):
+class SqlEvaluation(EvalApplying):
     """Reads and changes the evaluation of one run.
 
     Args:
@@ -196,12 +175,10 @@ class SqlEvaluation(Scope):
     """
 
     def __init__(self, session: Session, run: RunRecord, now: float, population: "SqlTransaction | None") -> None:
-        super().__init__(session, now, run=run.id)
-        self._run_record = run
+        super().__init__(session, run, now)
         self._population = population
         # Only a row that is locked stays as it is.
         self._numbers_locked = not session.write or session.backend.one_writer
-        self._locked: set[tuple[str, int]] = set()
 
     # The run
 
@@ -418,96 +395,3 @@ class SqlEvaluation(Scope):
             else:
                 marked += self._population.apply([command])
         return marked
-
-    def apply_one(self, command: EvalCommand) -> None:
-        """Apply one command about evaluation."""
-        if isinstance(command, _MAKES_WORK):
-            self._session.backend.announce(self._session)
-        _WAYS[type(command)](self, command)
-
-    def _insert_seen(self, command: commands_of.InsertSeen) -> None:
-        seen = self._session.insert_new(SEEN, command.seen)
-        for group, tasks in command.groups:
-            self._add_group(replace(group, seen=seen), tasks)
-
-    def _insert_group(self, command: commands_of.InsertGroup) -> None:
-        self._add_group(command.group, command.tasks)
-
-    def _add_group(self, group: Group, tasks: Sequence[EvalTaskRecord]) -> None:
-        key = self._session.insert_new(GROUPS, group)
-        self._add_tasks(replace(task, group=key, seen=group.seen) for task in tasks)
-
-    def _insert_tasks(self, command: commands_of.InsertEvalTasks) -> None:
-        self._add_tasks(command.tasks)
-
-    def _add_tasks(self, tasks: Iterable[EvalTaskRecord]) -> None:
-        self._session.insert_all(EVAL_TASKS, tasks)
-
-    def _update_seen(self, command: commands_of.UpdateSeen) -> None:
-        self._session.update(SEEN, command.seen)
-
-    def _update_group(self, command: commands_of.UpdateGroup) -> None:
-        self._session.update(GROUPS, command.group)
-
-    def _start_group(self, command: commands_of.StartGroup) -> None:
-        self._run(_START_GROUP, group=command.group)
-        self._note_group(command.group, started=True)
-
-    def _note_group(self, group: int, **changes: Any) -> None:
-        """Follow a statement that changed a group."""
-        held = self._session.held(GROUPS, group)
-        if held is not None:
-            self._session.hold(GROUPS, replace(held, **changes))
-
-    def _reprioritise(self, command: commands_of.Reprioritise) -> None:
-        self._session.set(GROUPS, (command.group,), {"priority": command.priority})
-        self._run(_REPRIORITISE, group=command.group, urgency=command.priority)
-        self._note_group(command.group, priority=command.priority)
-        for task in self._session.forget(EVAL_TASKS, lambda task: task.group == command.group):
-            self._locked.discard(("task", task.id))
-
-    def _update_task(self, command: commands_of.UpdateEvalTask) -> None:
-        self._session.update(EVAL_TASKS, command.task)
-
-    def _insert_attempt(self, command: commands_of.InsertEvalAttempt) -> None:
-        self._session.insert(EVAL_ATTEMPTS, command.attempt)
-
-    def _end_attempt(self, command: commands_of.EndEvalAttempt) -> None:
-        ended = {"state": command.state, "ended_at": command.ended_at, "error": command.error}
-        self._session.set(EVAL_ATTEMPTS, (command.task, command.token), EVAL_ATTEMPTS.stored(ended))
-
-    def _renew_attempts(self, command: commands_of.RenewEvalAttempts) -> None:
-        self._run(_RENEW, worker=command.worker, until=command.expires_at)
-
-    def _limit_not_before(self, command: commands_of.LimitNotBefore) -> None:
-        self._run(_LIMIT_NOT_BEFORE, now=command.latest, latest=command.latest)
-
-    def _insert_result(self, command: commands_of.InsertResult) -> None:
-        self._session.insert(RESULTS, command.result, conflict="keep")
-
-    def _insert_event(self, command: commands_of.InsertEvent) -> None:
-        self._session.insert_new(EVENTS, command.event)
-
-    def _set_run_state(self, command: commands_of.SetRunState) -> None:
-        changes = {"state": command.state, "message": command.message}
-        self._run_record = replace(self._run_record, **changes)  # type: ignore[arg-type]  # fields of the run
-        self._session.set(RUNS, (self._run_record.id,), RUNS.stored(dict(changes)))
-
-
-_WAYS: dict[type, Callable[[SqlEvaluation, Any], None]] = {
-    commands_of.InsertSeen: SqlEvaluation._insert_seen,
-    commands_of.InsertGroup: SqlEvaluation._insert_group,
-    commands_of.InsertEvalTasks: SqlEvaluation._insert_tasks,
-    commands_of.UpdateSeen: SqlEvaluation._update_seen,
-    commands_of.UpdateGroup: SqlEvaluation._update_group,
-    commands_of.StartGroup: SqlEvaluation._start_group,
-    commands_of.Reprioritise: SqlEvaluation._reprioritise,
-    commands_of.UpdateEvalTask: SqlEvaluation._update_task,
-    commands_of.InsertEvalAttempt: SqlEvaluation._insert_attempt,
-    commands_of.EndEvalAttempt: SqlEvaluation._end_attempt,
-    commands_of.RenewEvalAttempts: SqlEvaluation._renew_attempts,
-    commands_of.LimitNotBefore: SqlEvaluation._limit_not_before,
-    commands_of.InsertResult: SqlEvaluation._insert_result,
-    commands_of.InsertEvent: SqlEvaluation._insert_event,
-    commands_of.SetRunState: SqlEvaluation._set_run_state,
-}
