@@ -1,19 +1,19 @@
 """How commands about a study are applied."""
 
-import math
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert  # its ON CONFLICT is SQLite's, too
 
 from phyla import machine
-from phyla.machine import AnyCommand, EvalCommand, ParentGone
-from phyla.records import JsonObject, StudyRecord
+from phyla.machine import AnyCommand, ParentGone
+from phyla.records import Mark, StudyRecord
 from phyla.store.sql.backend import Session
 from phyla.store.sql.codec import encode
-from phyla.store.sql.rows import ATTEMPTS, CHECKPOINTS, MEMBERS, STUDIES, TRIALS
+from phyla.store.sql.rows import ATTEMPTS, CHECKPOINTS, MEMBERS, STUDIES, TRIALS, number
 from phyla.store.sql.scope import Scope, given
 from phyla.store.sql.tables import LIVE, RUNNING, attempts, checkpoints, marks, members, reports, studies
 
@@ -95,116 +95,86 @@ class Applying(Scope):
             raise KeyError(f"study {self._study.id} has no {kind} {key}")
         return found
 
-    def _applied(
-        self, commands: Sequence[AnyCommand], evaluation: "Callable[[], SqlEvaluation | None]"
-    ) -> list[str]:
+    def apply(self, commands: Sequence[AnyCommand]) -> list[str]:
         """Apply commands in order; return the checkpoints that were marked for deletion."""
-        marked: list[str] = []
         if any(isinstance(command, _MAKES_WORK) for command in commands):
             self._session.backend.announce(self._session)
-        for command in commands:
-            way = _WAYS.get(type(command))
-            if way is not None:
-                marked += way(self, command) or ()
-                continue
-            found = evaluation()
-            if found is None:
-                raise TypeError(f"{command!r} needs a run, and study {self._study.name!r} has none")
-            found.apply_one(cast("EvalCommand", command))
-        return marked
+        return [command.name for command in commands if self._apply_one(command)]  # type: ignore[union-attr]  # a mark
+
+    def _apply_one(self, command: AnyCommand) -> bool:
+        """Apply a command; return whether it marked a checkpoint for deletion."""
+        session = self._session
+        match command:
+            case machine.InsertTrial(trial):
+                session.insert(TRIALS, session.hold(TRIALS, trial))
+            case machine.UpdateTrial(trial):
+                session.update(TRIALS, trial)
+            case machine.InsertAttempt(attempt):
+                session.insert(ATTEMPTS, attempt)
+            case machine.EndAttempt():
+                names = ("state", "ended_at", "outcome", "error", "timings")
+                self._set_attempt(command, **{name: getattr(command, name) for name in names})
+            case machine.RenewAttempts(worker, expires_at):
+                self._run(_RENEW, worker=worker, until=expires_at)
+            case machine.UpdateMember(member):
+                session.update(MEMBERS, member)
+            case machine.InsertMember(member):
+                session.insert(MEMBERS, session.hold(MEMBERS, member))
+                self._change_study(population_size=self._study.population_size + 1)
+            case machine.SetConfig(config):
+                self._run(RETRY_GIVEN_UP)
+                self._run(_WAKE_DONE)
+                session.forget(MEMBERS)
+                self._change_study(config=config)
+            case machine.InsertCheckpoint(checkpoint):
+                # A request that is sent again names the same checkpoint again.
+                session.insert(CHECKPOINTS, checkpoint, conflict="replace")
+            case machine.TakeCheckpoint(name):
+                if self._run(_TAKE, name=name).rowcount != 1:
+                    raise ParentGone(name)
+            case machine.MarkDeleting(name, taken):
+                return bool(self._run(_MARK_DELETING, name=name, times=taken).rowcount == 1)
+            case machine.SetCheckpointState(name, state, damage):
+                changes = CHECKPOINTS.stored({"state": state, "damage": damage})
+                session.set(CHECKPOINTS, (self._study.id, name), changes)
+            case machine.AddReports(trial_id, token, reported):
+                batch = encode([[report.step, report.metrics] for report in reported])
+                self._run(_ADD_REPORTS, trial=trial_id, token=token, reported=batch)
+            case machine.SetTally():
+                self._set_attempt(command, tally=command.tally)
+                for mark in command.marks:
+                    self._set_mark(command.trial, mark)
+            case machine.SetStudyState(study_state, message):
+                self._change_study(state=study_state, message=message)
+            case machine.SetStrategyState(committed):
+                self._run(_SET_STRATEGY_STATE, committed=None if committed is None else encode(committed))
+                version = self._study.state_version + 1
+                self._study = replace(self._study, strategy_state=committed, state_version=version)
+            case _:
+                evaluation = self.evaluation()
+                if evaluation is None:
+                    raise TypeError(f"{command!r} needs a run, and study {self._study.name!r} has none")
+                evaluation.apply_one(command)
+        return False
+
+    @abstractmethod
+    def evaluation(self) -> "SqlEvaluation | None":
+        """Return the evaluation of this study's checkpoints, in the same transaction."""
 
     def _change_study(self, **changes: Any) -> None:
         """Write fields of the study."""
         self._study = replace(self._study, **changes)
         self._session.set(STUDIES, (self._study.id,), STUDIES.stored(changes))
 
-    def _insert_trial(self, command: machine.InsertTrial) -> None:
-        self._session.insert(TRIALS, self._session.hold(TRIALS, command.trial))
+    def _set_attempt(self, of: machine.EndAttempt | machine.SetTally, **changes: Any) -> None:
+        self._session.set(ATTEMPTS, (of.trial, of.token), ATTEMPTS.stored(changes))
 
-    def _update_trial(self, command: machine.UpdateTrial) -> None:
-        self._session.update(TRIALS, command.trial)
-
-    def _insert_attempt(self, command: machine.InsertAttempt) -> None:
-        self._session.insert(ATTEMPTS, command.attempt)
-
-    def _end_attempt(self, command: machine.EndAttempt) -> None:
-        ended = {name: getattr(command, name) for name in ("state", "ended_at", "outcome", "error", "timings")}
-        self._session.set(ATTEMPTS, (command.trial, command.token), ATTEMPTS.stored(ended))
-
-    def _renew_attempts(self, command: machine.RenewAttempts) -> None:
-        self._run(_RENEW, worker=command.worker, until=command.expires_at)
-
-    def _update_member(self, command: machine.UpdateMember) -> None:
-        self._session.update(MEMBERS, command.member)
-
-    def _insert_member(self, command: machine.InsertMember) -> None:
-        self._session.insert(MEMBERS, self._session.hold(MEMBERS, command.member))
-        self._change_study(population_size=self._study.population_size + 1)
-
-    def _set_config(self, command: machine.SetConfig) -> None:
-        self._run(RETRY_GIVEN_UP)
-        self._run(_WAKE_DONE)
-        self._session.forget(MEMBERS)
-        self._change_study(config=command.config)
-
-    def _insert_checkpoint(self, command: machine.InsertCheckpoint) -> None:
-        # A request that is sent again names the same checkpoint again.
-        self._session.insert(CHECKPOINTS, command.checkpoint, conflict="replace")
-
-    def _take_checkpoint(self, command: machine.TakeCheckpoint) -> None:
-        if self._run(_TAKE, name=command.name).rowcount != 1:
-            raise ParentGone(command.name)
-
-    def _mark_deleting(self, command: machine.MarkDeleting) -> list[str]:
-        marked = self._run(_MARK_DELETING, name=command.name, times=command.taken).rowcount == 1
-        return [command.name] if marked else []
-
-    def _set_checkpoint_state(self, command: machine.SetCheckpointState) -> None:
-        changes = CHECKPOINTS.stored({"state": command.state, "damage": command.damage})
-        self._session.set(CHECKPOINTS, (self._study.id, command.name), changes)
-
-    def _add_reports(self, command: machine.AddReports) -> None:
-        batch: JsonObject | Any = [[report.step, report.metrics] for report in command.reports]
-        self._run(_ADD_REPORTS, trial=command.trial, token=command.token, reported=encode(batch))
-
-    def _set_tally(self, command: machine.SetTally) -> None:
-        tally = ATTEMPTS.stored({"tally": command.tally})
-        self._session.set(ATTEMPTS, (command.trial, command.token), tally)
-        for mark in command.marks:
-            values = {
-                "mark_study": self._study.id,
-                "mark_every": mark.every,
-                "mark_step": mark.step,
-                "mark_trial": command.trial,
-                "mark_average": None if math.isnan(mark.average) else mark.average,
-            }
-            self._session.run(_SET_MARK, values)
-
-    def _set_study_state(self, command: machine.SetStudyState) -> None:
-        self._change_study(state=command.state, message=command.message)
-
-    def _set_strategy_state(self, command: machine.SetStrategyState) -> None:
-        state = None if command.state is None else encode(command.state)
-        self._run(_SET_STRATEGY_STATE, committed=state)
-        version = self._study.state_version + 1
-        self._study = replace(self._study, strategy_state=command.state, state_version=version)
-
-
-_WAYS: dict[type, Callable[[Applying, Any], list[str] | None]] = {
-    machine.InsertTrial: Applying._insert_trial,
-    machine.UpdateTrial: Applying._update_trial,
-    machine.InsertAttempt: Applying._insert_attempt,
-    machine.EndAttempt: Applying._end_attempt,
-    machine.RenewAttempts: Applying._renew_attempts,
-    machine.UpdateMember: Applying._update_member,
-    machine.InsertMember: Applying._insert_member,
-    machine.SetConfig: Applying._set_config,
-    machine.InsertCheckpoint: Applying._insert_checkpoint,
-    machine.TakeCheckpoint: Applying._take_checkpoint,
-    machine.MarkDeleting: Applying._mark_deleting,
-    machine.SetCheckpointState: Applying._set_checkpoint_state,
-    machine.AddReports: Applying._add_reports,
-    machine.SetTally: Applying._set_tally,
-    machine.SetStudyState: Applying._set_study_state,
-    machine.SetStrategyState: Applying._set_strategy_state,
-}
+    def _set_mark(self, trial: int, mark: Mark) -> None:
+        values = {
+            "mark_study": self._study.id,
+            "mark_every": mark.every,
+            "mark_step": mark.step,
+            "mark_trial": trial,
+            "mark_average": number(mark.average),
+        }
+        self._session.run(_SET_MARK, values)

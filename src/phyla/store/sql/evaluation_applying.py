@@ -1,6 +1,6 @@
 """How commands about the evaluation of a run are applied."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -57,91 +57,55 @@ class EvalApplying(Scope):
         """Apply one command about evaluation."""
         if isinstance(command, _MAKES_WORK):
             self._session.backend.announce(self._session)
-        _WAYS[type(command)](self, command)
-
-    def _insert_seen(self, command: commands_of.InsertSeen) -> None:
-        seen = self._session.insert_new(SEEN, command.seen)
-        for group, tasks in command.groups:
-            self._add_group(replace(group, seen=seen), tasks)
-
-    def _insert_group(self, command: commands_of.InsertGroup) -> None:
-        self._add_group(command.group, command.tasks)
+        session = self._session
+        match command:
+            case commands_of.InsertSeen(seen, groups):
+                seen_id = session.insert_new(SEEN, seen)
+                for group, tasks in groups:
+                    self._add_group(replace(group, seen=seen_id), tasks)
+            case commands_of.InsertGroup(group, tasks):
+                self._add_group(group, tasks)
+            case commands_of.InsertEvalTasks(tasks):
+                session.insert_all(EVAL_TASKS, tasks)
+            case commands_of.UpdateSeen(seen):
+                session.update(SEEN, seen)
+            case commands_of.UpdateGroup(group):
+                session.update(GROUPS, group)
+            case commands_of.StartGroup(group_id):
+                self._run(_START_GROUP, group=group_id)
+                self._note_group(group_id, started=True)
+            case commands_of.Reprioritise(group_id, priority):
+                session.set(GROUPS, (group_id,), {"priority": priority})
+                self._run(_REPRIORITISE, group=group_id, urgency=priority)
+                self._note_group(group_id, priority=priority)
+                for task in session.forget(EVAL_TASKS, lambda task: task.group == group_id):
+                    self._locked.discard(("task", task.id))
+            case commands_of.UpdateEvalTask(task):
+                session.update(EVAL_TASKS, task)
+            case commands_of.InsertEvalAttempt(attempt):
+                session.insert(EVAL_ATTEMPTS, attempt)
+            case commands_of.EndEvalAttempt():
+                ended = {"state": command.state, "ended_at": command.ended_at, "error": command.error}
+                session.set(EVAL_ATTEMPTS, (command.task, command.token), EVAL_ATTEMPTS.stored(ended))
+            case commands_of.RenewEvalAttempts(worker, expires_at):
+                self._run(_RENEW, worker=worker, until=expires_at)
+            case commands_of.LimitNotBefore(latest):
+                self._run(_LIMIT_NOT_BEFORE, now=latest, latest=latest)
+            case commands_of.InsertResult(result):
+                session.insert(RESULTS, result, conflict="keep")
+            case commands_of.InsertEvent(event):
+                session.insert_new(EVENTS, event)
+            case commands_of.SetRunState(state, message):
+                self._run_record = replace(self._run_record, state=state, message=message)
+                changes = RUNS.stored({"state": state, "message": message})
+                session.set(RUNS, (self._run_record.id,), changes)
 
     def _add_group(self, group: Group, tasks: Sequence[EvalTaskRecord]) -> None:
         key = self._session.insert_new(GROUPS, group)
-        self._add_tasks(replace(task, group=key, seen=group.seen) for task in tasks)
-
-    def _insert_tasks(self, command: commands_of.InsertEvalTasks) -> None:
-        self._add_tasks(command.tasks)
-
-    def _add_tasks(self, tasks: Iterable[EvalTaskRecord]) -> None:
-        self._session.insert_all(EVAL_TASKS, tasks)
-
-    def _update_seen(self, command: commands_of.UpdateSeen) -> None:
-        self._session.update(SEEN, command.seen)
-
-    def _update_group(self, command: commands_of.UpdateGroup) -> None:
-        self._session.update(GROUPS, command.group)
-
-    def _start_group(self, command: commands_of.StartGroup) -> None:
-        self._run(_START_GROUP, group=command.group)
-        self._note_group(command.group, started=True)
+        self._session.insert_all(EVAL_TASKS, [replace(task, group=key, seen=group.seen) for task in tasks])
 
     def _note_group(self, group: int, **changes: Any) -> None:
         """Follow a statement that changed a group."""
         held = self._session.held(GROUPS, group)
         if held is not None:
             self._session.hold(GROUPS, replace(held, **changes))
-
-    def _reprioritise(self, command: commands_of.Reprioritise) -> None:
-        self._session.set(GROUPS, (command.group,), {"priority": command.priority})
-        self._run(_REPRIORITISE, group=command.group, urgency=command.priority)
-        self._note_group(command.group, priority=command.priority)
-        for task in self._session.forget(EVAL_TASKS, lambda task: task.group == command.group):
-            self._locked.discard(("task", task.id))
-
-    def _update_task(self, command: commands_of.UpdateEvalTask) -> None:
-        self._session.update(EVAL_TASKS, command.task)
-
-    def _insert_attempt(self, command: commands_of.InsertEvalAttempt) -> None:
-        self._session.insert(EVAL_ATTEMPTS, command.attempt)
-
-    def _end_attempt(self, command: commands_of.EndEvalAttempt) -> None:
-        ended = {"state": command.state, "ended_at": command.ended_at, "error": command.error}
-        self._session.set(EVAL_ATTEMPTS, (command.task, command.token), EVAL_ATTEMPTS.stored(ended))
-
-    def _renew_attempts(self, command: commands_of.RenewEvalAttempts) -> None:
-        self._run(_RENEW, worker=command.worker, until=command.expires_at)
-
-    def _limit_not_before(self, command: commands_of.LimitNotBefore) -> None:
-        self._run(_LIMIT_NOT_BEFORE, now=command.latest, latest=command.latest)
-
-    def _insert_result(self, command: commands_of.InsertResult) -> None:
-        self._session.insert(RESULTS, command.result, conflict="keep")
-
-    def _insert_event(self, command: commands_of.InsertEvent) -> None:
-        self._session.insert_new(EVENTS, command.event)
-
-    def _set_run_state(self, command: commands_of.SetRunState) -> None:
-        changes = {"state": command.state, "message": command.message}
-        self._run_record = replace(self._run_record, **changes)  # type: ignore[arg-type]  # fields of the run
-        self._session.set(RUNS, (self._run_record.id,), RUNS.stored(dict(changes)))
-
-
-_WAYS: dict[type, Callable[[EvalApplying, Any], None]] = {
-    commands_of.InsertSeen: EvalApplying._insert_seen,
-    commands_of.InsertGroup: EvalApplying._insert_group,
-    commands_of.InsertEvalTasks: EvalApplying._insert_tasks,
-    commands_of.UpdateSeen: EvalApplying._update_seen,
-    commands_of.UpdateGroup: EvalApplying._update_group,
-    commands_of.StartGroup: EvalApplying._start_group,
-    commands_of.Reprioritise: EvalApplying._reprioritise,
-    commands_of.UpdateEvalTask: EvalApplying._update_task,
-    commands_of.InsertEvalAttempt: EvalApplying._insert_attempt,
-    commands_of.EndEvalAttempt: EvalApplying._end_attempt,
-    commands_of.RenewEvalAttempts: EvalApplying._renew_attempts,
-    commands_of.LimitNotBefore: EvalApplying._limit_not_before,
-    commands_of.InsertResult: EvalApplying._insert_result,
-    commands_of.InsertEvent: EvalApplying._insert_event,
-    commands_of.SetRunState: EvalApplying._set_run_state,
-}

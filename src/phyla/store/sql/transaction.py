@@ -9,7 +9,6 @@ from typing import final
 
 import sqlalchemy as sa
 
-from phyla.machine import AnyCommand
 from phyla.records import Attempt, Checkpoint, Member, Report, StudyRecord, TrialRecord
 from phyla.store.sql.applying import Applying
 from phyla.store.sql.backend import Session
@@ -373,10 +372,6 @@ class SqlTransaction(Applying):
     def awaited_groups(self) -> int:
         """Return how many of the study's own groups are queued."""
         return int(self._value(_AWAITED))
-
-    def apply(self, commands: Sequence[AnyCommand]) -> list[str]:
-        """Apply commands in order; return the checkpoints that were marked for deletion."""
-        return self._applied(commands, self.evaluation)
 
 
 def _reports(batch: str) -> list[Report]:
