@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from phyla import machine
 from phyla.errors import StateError, StoreError, StudyNotFound
@@ -44,6 +44,8 @@ from phyla.records import (
 from phyla.settings import Clock, system_clock
 from phyla.store import Changes, StoreIdentity
 from phyla.store.evaluation import NEWEST_DURATIONS
+
+R = TypeVar("R")
 
 NEVER = float("-inf")
 UNFINISHED = (TrialState.RUNNING, TrialState.PENDING)
@@ -472,7 +474,7 @@ class NaiveTransaction:
                 found = self.evaluation()
                 if found is None:
                     raise TypeError(f"{command!r} needs a run")
-                found.apply_one(cast("EvalCommand", command))
+                found.apply_one(command)
         return []
 
 
@@ -512,7 +514,7 @@ class NaiveEvaluation:
         return [s for key, s in sorted(self._t.seen.items()) if key > after and s.run == self._id][:limit]
 
     def seen(self, seen_id: int) -> Seen:
-        return next(_existing(seen for seen in self.all_seen() if seen.id == seen_id))
+        return _existing([seen for seen in self.all_seen() if seen.id == seen_id])
 
     def find_seen(self, name: str, index: int = 0) -> Seen | None:
         found = [seen for seen in self.all_seen() if (seen.name, seen.index) == (name, index)]
@@ -544,7 +546,7 @@ class NaiveEvaluation:
         return [group for group in mine if group.id > after and suite in (None, group.suite)][:limit]
 
     def group(self, group_id: int) -> Group:
-        return next(_existing(group for group in self.groups() if group.id == group_id))
+        return _existing([group for group in self.groups() if group.id == group_id])
 
     def locked_group(self, group_id: int) -> Group | None:
         return next((group for group in self.groups() if group.id == group_id), None)
@@ -701,6 +703,7 @@ def _next(rows: dict[int, Any]) -> int:
     return max(rows, default=0) + 1
 
 
-def _existing(found: Iterator[Any]) -> Iterator[Any]:
-    yield from found
-    raise KeyError("there is no such row in this run")
+def _existing(found: list[R]) -> R:
+    if not found:
+        raise KeyError("there is no such row in this run")
+    return found[0]
