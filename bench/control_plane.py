@@ -23,7 +23,7 @@ from phyla.records import Checkpoint, Maximize, Scored
 from phyla.space import Float, Space
 from phyla.store import Store, open_store
 from phyla.store.sql.codec import encode
-from phyla.store.sql.rows import scored_json
+from phyla.store.sql.rows import MEMBERS
 from phyla.strategies import PBT, Perturb, Truncation
 
 STEPS = 10
@@ -146,7 +146,8 @@ HISTORY = (
     (trial, token, study, worker, state, claimed_at, expires_at, ended_at, outcome, error)
     SELECT base + i, 1, 1, 'bench', 'completed', i, i + 60, i + 1, '{{"fitness":0.5}}', NULL FROM n, b""",
     f"""{NUMBERS} INSERT INTO checkpoints
-    SELECT 1, (base + i) || '.1', base + i, 'result', 'deleted', i, printf('%064d', i), 1000000, i, 1 FROM n, b""",
+    SELECT 1, (base + i) || '.1', base + i, 'result', 'deleted', i, printf('%064d', i), 1000000, i, 1, NULL
+    FROM n, b""",
     f"""{NUMBERS} INSERT INTO trials
     (id, study, member, generation, kind, state, parent, parent_checkpoint, parent_index, jump_from, params_from,
     replaces, params, start_step, end_step, reached_step, seed, token, failures, progress, progress_step,
@@ -185,7 +186,7 @@ def add_scores(path: Path, study: int, size: int) -> None:
                 "member": index,
                 "score": score,
                 "name": scored.checkpoint,
-                "scored": scored_json(scored),
+                "scored": MEMBERS.stored({"head": scored})["head"],
                 "params": encode(scored.params),
             }
         )
@@ -203,7 +204,7 @@ SCORES = (
     :name, 0, '{}', 1, 2)""",
     """INSERT INTO attempts (trial, token, study, worker, state, claimed_at, expires_at, ended_at)
     VALUES (:id, 1, :study, 'x', 'completed', 1, 61, 2)""",
-    "INSERT INTO checkpoints VALUES (:study, :name, :id, 'result', 'live', 10, '', 1, 2, 0)",
+    "INSERT INTO checkpoints VALUES (:study, :name, :id, 'result', 'live', 10, '', 1, 2, 0, NULL)",
     """UPDATE members SET progress = 10, generation = 1, head = :scored, states = '[' || :scored || ']'
     WHERE study = :study AND member = :member""",
 )

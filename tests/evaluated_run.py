@@ -15,7 +15,7 @@ from phyla.evaluation import Policy, Suite
 from phyla.local_client import RunClient
 from phyla.machine import ClaimedEvaluation, Evaluated, EvaluationFailed, Observed
 from phyla.records import RunKind, Seen
-from phyla.store import MemoryStore, Store
+from phyla.store import Store, open_store
 from phyla.study import Evaluations, Places
 from phyla.worker import Evaluator
 
@@ -103,7 +103,7 @@ class EvaluatedRun:
     ) -> None:
         self.clock = clock or VirtualClock()
         self.places = Places.of(folder)
-        self.store = store or MemoryStore(self.clock)
+        self.store = store or open_store("memory://", clock=self.clock)
         config = {"suites": [plugins.encode(suite, plugins.reference_here) for suite in suites]}
         self.run = self.store.create_run(name, RunKind.DIRECTORY, config, location=str(folder / "checkpoints"))
         self.controller = RunController(self.store, self.run, suites, lease_s=60.0)

@@ -30,7 +30,7 @@ from phyla.records import (
     TrialState,
     WorkKind,
 )
-from phyla.store import EvalReader, MemoryStore
+from phyla.store import EvalReader, Store, open_store
 from simulation import VirtualClock
 
 Values = Callable[[ClaimedEvaluation], float]
@@ -83,12 +83,12 @@ class WatchedRun:
     suites: Sequence[Suite]
     clock: VirtualClock = field(default_factory=VirtualClock)
     lease_s: float = 60.0
-    store: MemoryStore = field(init=False)
+    store: Store = field(init=False)
     run: RunRecord = field(init=False)
     controller: RunController = field(init=False)
 
     def __post_init__(self) -> None:
-        self.store = MemoryStore(self.clock)
+        self.store = open_store("memory://", clock=self.clock)
         self.run = self.store.create_run("run", RunKind.DIRECTORY, {}, location="/data")
         self.restart()
 
@@ -156,7 +156,7 @@ class EvaluatedStudy:
     also: Callable[[float], Mapping[str, float]] = lambda value: {}
 
     def __post_init__(self) -> None:
-        self.store = MemoryStore(self.clock)
+        self.store = open_store("memory://", clock=self.clock)
         size = self.rules.strategy.population_size
         self.study = self.store.create_study("simulated", {}, self.seed, size)
         self.run = self.store.create_run("simulated", RunKind.STUDY, {}, study=self.study.id)

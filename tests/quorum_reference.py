@@ -10,7 +10,7 @@ from phyla.controller import Controller
 from phyla.machine import Claimed, Completion, Ended, Rules
 from phyla.records import Checkpoint, Maximize
 from phyla.space import Float, Space
-from phyla.store import MemoryStore
+from phyla.store import open_store
 from phyla.strategies import PBT, Perturb, Truncation
 
 TOTAL, PER = 200, 4
@@ -81,7 +81,7 @@ def study(
         space=Space(lr=Float(1e-4, 0.02, log=True)), objective=Maximize("score"), strategy=strategy, lease_s=1e9
     )
     now = [1_000_000.0]
-    store = MemoryStore(lambda: now[0])
+    store = open_store("memory://", clock=lambda: now[0])
     record = store.create_study("quorum", {}, seed, members)
     controller = Controller(store, record.id, rules)
     scores: dict[int, float] = {}

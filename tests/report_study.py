@@ -25,7 +25,7 @@ from phyla.records import (
 )
 from phyla.report import StudyData
 from phyla.space import Choice, Float, Int, Ordinal, Space
-from phyla.store import MemoryStore
+from phyla.store import open_store
 from phyla.strategies import PBT, Perturb, Truncation
 
 START = 1_767_600_000.0
@@ -78,7 +78,7 @@ def simulated(
         max_attempts=2,
         lease_s=1e6,
     )
-    store = MemoryStore(clock)
+    store = open_store("memory://", clock=clock)
     study = store.create_study(name, {"schema": 1, "space": space.config(str)}, seed, members)
     controller = Controller(store, study.id, rules)
     skill: dict[str, float] = {}

@@ -9,7 +9,7 @@ from phyla.controller import Controller
 from phyla.errors import LeaseLost
 from phyla.machine import Claimed, Completion, Ended, Failure, Idle, Rules
 from phyla.records import Checkpoint, StudyRecord, TrialRecord
-from phyla.store import MemoryStore, Store
+from phyla.store import Store, open_store
 
 Train = Callable[[object, TrialRecord], tuple[object, float | Mapping[str, float]]]
 """(weights of the parent or None, trial) -> (weights, the metric Q or several metrics)."""
@@ -38,7 +38,7 @@ class Simulation:
 
     def __post_init__(self) -> None:
         size = self.rules.strategy.population_size
-        self.store = MemoryStore(self.clock)
+        self.store = open_store("memory://", clock=self.clock)
         self.study: StudyRecord = self.store.create_study("simulated", {}, self.seed, size)
         self.controller = self.new_controller()
 

@@ -23,6 +23,7 @@ from evaluating import (
     suites,
     trained,
 )
+from naive_store import NaiveStore
 from phyla import machine
 from phyla.controller import Controller, RunController
 from phyla.errors import LeaseLost, StateError, StoreError
@@ -40,7 +41,7 @@ from phyla.records import (
     StudyRecord,
     TrialState,
 )
-from phyla.store import EvalReader, MemoryStore, Store
+from phyla.store import EvalReader, Store, open_store
 from phyla.store.evaluation import NEWEST_DURATIONS
 from phyla.store.sql import SqlStore
 from phyla.store.sql.postgres import PostgresBackend
@@ -71,7 +72,7 @@ def subject(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> Iterat
 
     def again() -> Store:
         if kind == "memory":
-            return opened[0] if opened else MemoryStore(clock)
+            return opened[0] if opened else open_store("memory://", clock=clock)
         if kind == "sqlite":
             return SqlStore(SqliteBackend(f"sqlite:///{tmp_path}/store.db", clock))
         return SqlStore(PostgresBackend(request.getfixturevalue("postgres_url"), clock))
@@ -85,8 +86,8 @@ def subject(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> Iterat
         store.close()
 
 
-def test_it_answers_as_the_store_in_memory_does(subject: Subject, kind: str) -> None:
-    oracle = MemoryStore(subject.clock)
+def test_it_answers_as_the_naive_store_does(subject: Subject, kind: str) -> None:
+    oracle = NaiveStore(subject.clock)
     # A sequence does not take back the ids that it gave.
     alike = partial(EvaluatesAlike, subject.store, oracle, subject.clock, interrupts=kind != "postgres")
     run_state_machine_as_test(

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,18 +14,19 @@ from phyla.errors import SchemaMismatch, StoreError
 from phyla.machine import UpdateMember
 from phyla.records import MemberState
 from phyla.store import open_store
+from phyla.store.sql import applying, deleting, evaluation, sqlite, store, tables, transaction
 from phyla.store.sql.backend import Backend
 from phyla.store.sql.postgres import PostgresBackend
 from phyla.store.sql.schema import HEAD, REVISION_TABLE, ensure_schema
 from phyla.store.sql.sqlite import SqliteBackend
 from storing import VirtualClock
 
-MAY_SCAN = {"all_studies", "evaluation.all_runs"}
+MAY_SCAN = {"store.ALL_STUDIES", "store.ALL_RUNS"}
 MAY_SORT = {
-    "count_unfinished",
-    "checkpoints",
-    "evaluation.running",
-    "evaluation.groups_of",
+    "transaction.COUNT_UNFINISHED",
+    "transaction.CHECKPOINTS",
+    "evaluation.RUNNING",
+    "evaluation.GROUPS_OF",
 }
 
 
@@ -120,22 +122,41 @@ def test_an_invariant_that_is_violated_is_explained(url: str) -> None:
     store.close()
 
 
+STATEMENTS = (applying, deleting, evaluation, sqlite, store, transaction)
+"""Modules that have statements."""
+
+
+def _statements(backend: Backend) -> Iterator[tuple[str, str]]:
+    """Return every statement by its name and module, as it is run."""
+    for module in STATEMENTS:
+        for name, value in vars(module).items():
+            for number, statement in enumerate(value if isinstance(value, tuple) else (value,)):
+                if isinstance(statement, (sa.Select, sa.CompoundSelect, sa.Insert, sa.Update, sa.Delete)):
+                    label = f"{module.__name__.rpartition('.')[2]}.{name.lstrip('_')}"
+                    yield (
+                        f"{label}.{number}" if isinstance(value, tuple) else label,
+                        backend.compiled(statement, locks=True),
+                    )
+    for table, columns in (
+        (tables.members, ("state", "head")),
+        (tables.trials, ("state", "order")),
+        (tables.attempts, ("state",)),
+        (tables.checkpoints, ("state",)),
+        (tables.eval_groups, ("state", "values")),
+        (tables.eval_tasks, ("state", "token")),
+        (tables.eval_attempts, ("state",)),
+    ):
+        is_row = [column == sa.bindparam(f"key_{column.key}") for column in table.primary_key]
+        yield f"update {table.name}", backend.compiled(table.update().where(*is_row), columns, locks=True)
+
+
 def test_no_statement_scans_a_table(tmp_path: Path) -> None:
     backend = _made(f"sqlite:///{tmp_path}/store.db")
-    evaluation = vars(backend.statements.evaluation).items()
-    statements = {
-        **{name: value for name, value in vars(backend.statements).items() if isinstance(value, str)},
-        **{f"evaluation.{name}": value for name, value in evaluation if isinstance(value, str)},
-        "update_group": backend.statements.evaluation.update_group(("state", "values")),
-        "update_task": backend.statements.evaluation.update_task(("state", "token")),
-        "update_member": backend.statements.update_member(("state", "head")),
-        "update_trial": backend.statements.update_trial(("state", "order")),
-    }
     scanning, sorting = set(), set()
+    statements = dict(_statements(backend))
+    assert len(statements) > 100
     with backend.engine.connect() as connection:
         for name, statement in statements.items():
-            if "clock" in name:
-                continue
             nothing = dict.fromkeys(re.findall(r":(\w+)", statement))
             for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", nothing):
                 if "SCAN" in row[3] and row[3] != "SCAN CONSTANT ROW":
@@ -145,3 +166,20 @@ def test_no_statement_scans_a_table(tmp_path: Path) -> None:
     backend.engine.dispose()
     assert scanning == MAY_SCAN
     assert sorting == MAY_SORT
+
+
+def test_deleting_a_study_looks_up_what_refers_to_its_trials(tmp_path: Path) -> None:
+    # SQLite looks for rows that refer to each row that it deletes: without an index, at all of them.
+    backend = _made(f"sqlite:///{tmp_path}/store.db")
+    referring = [
+        (table, column)
+        for table in tables.metadata.tables.values()
+        for column in table.columns
+        if column.foreign_keys
+    ]
+    assert len(referring) > 8
+    with backend.engine.connect() as connection:
+        for table, column in referring:
+            query = f"EXPLAIN QUERY PLAN SELECT 1 FROM {table.name} WHERE {column.name} = 1"
+            assert "SCAN" not in connection.exec_driver_sql(query).one()[3], (table.name, column.name)
+    backend.engine.dispose()

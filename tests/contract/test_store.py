@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from naive_store import NaiveStore
 from phyla import machine
 from phyla.controller import Controller
 from phyla.errors import LeaseLost, StateError, StudyNotFound
@@ -31,7 +32,7 @@ from phyla.records import (
     TrialRecord,
     TrialState,
 )
-from phyla.store import MemoryStore, Store, pages
+from phyla.store import Store, open_store, pages
 from phyla.store.sql import SqlStore
 from phyla.store.sql.postgres import PostgresBackend
 from phyla.store.sql.sqlite import SqliteBackend
@@ -82,7 +83,7 @@ def subject(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> Iterat
 
     def again() -> Store:
         if kind == "memory":
-            return opened[0] if opened else MemoryStore(clock)
+            return opened[0] if opened else open_store("memory://", clock=clock)
         if kind == "sqlite":
             return SqlStore(SqliteBackend(f"sqlite:///{tmp_path}/store.db", clock))
         return SqlStore(PostgresBackend(request.getfixturevalue("postgres_url"), clock))
@@ -97,10 +98,10 @@ def subject(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> Iterat
 
 
 @pytest.mark.timeout(900)  # thousands of flushes, which a busy disk makes slow
-def test_it_answers_as_the_store_in_memory_does(subject: Subject, kind: str) -> None:
+def test_it_answers_as_the_naive_store_does(subject: Subject, kind: str) -> None:
     run_state_machine_as_test(
         # Anything that makes a state machine will do.
-        cast("type[Alike]", partial(Alike, subject.store, MemoryStore(subject.clock), subject.clock)),
+        cast("type[Alike]", partial(Alike, subject.store, NaiveStore(subject.clock), subject.clock)),
         settings=settings(
             max_examples={"memory": 10, "sqlite": 50, "postgres": 30}[kind],
             stateful_step_count=30,

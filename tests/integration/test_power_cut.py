@@ -6,7 +6,6 @@ disk would hold after a cut is written to a directory, opened, checked and somet
 """
 
 import contextlib
-import functools
 import hashlib
 import json
 import shutil
@@ -14,21 +13,21 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pytest
-from sqlalchemy.dialects import sqlite
+import sqlalchemy as sa
 
-import phyla.store.sql.sqlite
+import phyla
 from durability import check_whole, keep_identity
 from file_trace import STRACE, Bytes, Call, Change, Disk, Keep, Names, Tree, parse, read, restore
 from phyla.errors import PhylaError, StudyNotFound
 from phyla.records import TrialState
 from phyla.settings import child_environment
-from phyla.store.sql.statements import Statements
+from phyla.store.sql.backend import Backend
 from traced_study import PREFIX
 
 pytestmark = [
@@ -129,13 +128,15 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
 
 @pytest.fixture(autouse=True)
 def statements_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most of opening a study is compiling its statements, which are always the same."""
-    monkeypatch.setattr(phyla.store.sql.sqlite, "Statements", lambda dialect: _statements())
+    """Much of opening a study is compiling its statements, which are always the same."""
+    texts: dict[bool, dict[Hashable, str]] = {False: {}, True: {}}
 
+    def begin(self: Backend, engine: sa.Engine) -> None:
+        opened(self, engine)
+        self.texts = texts
 
-@functools.cache
-def _statements() -> Statements:
-    return Statements(sqlite.dialect(paramstyle="named"))
+    opened = Backend.__init__
+    monkeypatch.setattr(Backend, "__init__", begin)
 
 
 @pytest.fixture

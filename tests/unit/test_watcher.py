@@ -16,7 +16,7 @@ from phyla.controller import RunController
 from phyla.errors import CheckpointChanged, CheckpointGone, RunFollowed
 from phyla.machine import Evaluated, EvaluationFailed
 from phyla.records import EvalResult, GroupState, RunKind, RunState, Seen, SeenState
-from phyla.store import MemoryStore
+from phyla.store import open_store
 from phyla.watcher import DirectorySources, Following, Lock, Mode, Watcher, get_format, holder
 from phyla.watcher import take as take_snapshot
 
@@ -40,7 +40,7 @@ class World:
         self.root.mkdir()
         self.snapshots = folder / "home" / "snapshots"
         self.best = folder / "home" / "best"
-        self.store = MemoryStore(lambda: self.now)
+        self.store = open_store("memory://", clock=lambda: self.now)
         self.run = self.store.create_run("job", RunKind.DIRECTORY, {}, location=str(self.root))
         self.controller = RunController(self.store, self.run, [suite], lease_s=60)
         self.watcher = self.watch()

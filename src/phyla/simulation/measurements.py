@@ -9,7 +9,7 @@ from phyla.machine import ClaimedEvaluation, Completion, Evaluated, Rules
 from phyla.records import Checkpoint, EvalResult, EvalTaskKind, JsonObject, TrialKind, TrialRecord
 from phyla.simulation.curve import Fitness
 from phyla.simulation.workers import SimulatedWorker
-from phyla.store import MemoryStore
+from phyla.store import Store
 
 
 @final
@@ -24,9 +24,7 @@ class Measurements:
         study: the study.
     """
 
-    def __init__(
-        self, rules: Rules, fitness: Fitness, rng: np.random.Generator, store: MemoryStore, study: int
-    ) -> None:
+    def __init__(self, rules: Rules, fitness: Fitness, rng: np.random.Generator, store: Store, study: int) -> None:
         self._rules = rules
         self._fitness = fitness
         self._rng = rng

@@ -38,7 +38,7 @@ from phyla.simulation.invariants import Invariants, MachineDefect
 from phyla.simulation.measurements import Measurements
 from phyla.simulation.outcome import SimulatedRun
 from phyla.simulation.workers import Crew, SimulatedWorker
-from phyla.store import MemoryStore
+from phyla.store import open_store
 
 HOUR = 3600.0
 IN_VAIN = 10_000
@@ -82,7 +82,7 @@ class Simulator:
     ) -> None:
         self.rules = rules
         self.now = 0.0
-        self.store = MemoryStore(lambda: self.now)
+        self.store = open_store("memory://", clock=lambda: self.now)
         self.study = self.store.create_study("simulated", {}, seed, rules.strategy.population_size).id
         if rules.suites:
             self.store.create_run("simulated", RunKind.STUDY, {}, study=self.study)

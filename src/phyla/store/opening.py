@@ -2,7 +2,6 @@
 
 from phyla.settings import Clock, system_clock
 from phyla.store.contract import Store
-from phyla.store.memory import MemoryStore
 
 
 def open_store(url: str, *, clock: Clock = system_clock) -> Store:
@@ -20,8 +19,6 @@ def open_store(url: str, *, clock: Clock = system_clock) -> Store:
         StoreBusy: somebody else holds it for too long.
         SchemaMismatch: it was made by a newer version of phyla.
     """
-    if url == "memory://":
-        return MemoryStore(clock)
     from phyla.store.sql import open_sql
 
     return open_sql(url, clock)

@@ -8,6 +8,8 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 from phyla.errors import ConfigurationError
 
 PREFIX = "sqlite:///"
+MEMORY = "memory://"
+"""URL of a store that ends with its process."""
 SYNCHRONOUS = ("full", "normal")
 
 _ESCAPED = re.compile(r"[%?#\x00-\x1f\x7f\ud800-\udfff]")

@@ -77,7 +77,7 @@ def plan(
         UsageError: an argument makes no sense.
         StoreError: the database failed.
     """
-    from phyla.store import MemoryStore, open_store
+    from phyla.store import open_store
     from phyla.watcher import Following, get_format
 
     places = Places.of(home, storage, checkpoints)
@@ -87,7 +87,7 @@ def plan(
     file = sqlite_file(places.storage)
     # A database that is not there is not made.
     exists = file is None or file.exists()
-    store: Store = open_store(places.storage) if exists else MemoryStore(settings.system_clock)
+    store = open_store(places.storage if exists else "memory://")
     try:
         found: list[Planned] = []
         targets = targets_of(store, paths, name)

@@ -22,7 +22,7 @@ from phyla.records import (
     TrialState,
 )
 from phyla.space import Float, Params, Space
-from phyla.store import MemoryStore, Store
+from phyla.store import Store, open_store
 from phyla.strategies import (
     ASHA,
     PBT,
@@ -86,7 +86,7 @@ class Work:
 
 
 def work(given: Rules) -> Work:
-    store = MemoryStore(VirtualClock())
+    store = open_store("memory://", clock=VirtualClock())
     study = store.create_study("s", config_of(given), 0, given.strategy.population_size)
     return Work(store, study.id)
 

@@ -9,7 +9,7 @@ from phyla.records import Checkpoint, Maximize, TrialRecord, TrialState
 from phyla.simulation import MachineDefect
 from phyla.simulation.invariants import Invariants
 from phyla.space import Float, Space
-from phyla.store import MemoryStore
+from phyla.store import open_store
 from phyla.strategies import PBT
 
 RULES = Rules(
@@ -49,7 +49,7 @@ def test_a_member_has_one_trial_and_its_tokens_count_up() -> None:
 
 def test_steps_are_counted_once() -> None:
     invariants = Invariants(RULES, lambda trial: TrialState.COMPLETED)
-    store = MemoryStore(lambda: 0.0)
+    store = open_store("memory://", clock=lambda: 0.0)
     study = store.create_study("s", {}, 0, 2)
     invariants.claimed(TRIAL)
     with store.reader(study.id) as view:

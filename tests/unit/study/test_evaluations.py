@@ -13,7 +13,7 @@ from phyla.controller import RunController
 from phyla.errors import ConfigurationError, RunNotFound, StudyNotFound
 from phyla.evaluation import EvalTask, PointKind, Suite
 from phyla.records import GroupState
-from phyla.store import MemoryStore
+from phyla.store import open_store
 from phyla.study import Evaluations
 from phyla.study.evaluations import evaluations_of
 
@@ -270,7 +270,9 @@ def test_names_that_are_not_there_get_those_that_are(tmp_path: Path) -> None:
 
 
 def test_a_run_without_checkpoints_is_empty_everywhere(tmp_path: Path) -> None:
-    found: Evaluations = EvaluatedRun(tmp_path, [SPARSE], store=MemoryStore(VirtualClock())).evaluations
+    found: Evaluations = EvaluatedRun(
+        tmp_path, [SPARSE], store=open_store("memory://", clock=VirtualClock())
+    ).evaluations
     assert list(found.cells()) == []
     assert list(found.points()) == []
     assert found.summary() == {}

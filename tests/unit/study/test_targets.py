@@ -3,13 +3,13 @@
 import pytest
 
 from phyla.errors import ConfigurationError
-from phyla.store import MemoryStore
+from phyla.store import open_store
 from phyla.study.targets import targets_of
 from phyla.watcher import get_format
 
 
 def test_a_study_cannot_be_watched_under_the_name_of_its_own_suites() -> None:
-    store = MemoryStore()
+    store = open_store("memory://")
     store.create_study("digits", {}, 0, 2)
     assert [target.name for target in targets_of(store, "digits", None)] == ["digits-watch"]
     with pytest.raises(ConfigurationError, match="own suites are evaluated under that name"):

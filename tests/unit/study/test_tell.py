@@ -8,7 +8,7 @@ import pytest
 import phyla
 from phyla.errors import LeaseLost, NoFitness, StoreError, StudyFailed
 from phyla.records import Criteria, StudyState
-from phyla.store.memory import MemoryStore
+from phyla.store.sql import SqlStore
 
 
 def study(home: Path) -> phyla.Study:
@@ -33,7 +33,7 @@ def test_a_trial_can_be_told_again_when_the_store_failed(tmp_path: Path, monkeyp
         raise StoreError("busy")
 
     with monkeypatch.context() as patched:
-        patched.setattr(MemoryStore, "transaction", busy)
+        patched.setattr(SqlStore, "transaction", busy)
         with pytest.raises(StoreError, match="busy"):
             made.tell(trial, metrics={"score": 1.0})
     made.tell(trial)

@@ -10,7 +10,7 @@ import pytest
 
 import phyla
 from phyla.errors import StoreError
-from phyla.store.memory import MemoryStore
+from phyla.store.sql import SqlStore
 from phyla.strategies import StoppingRule
 
 MISSPELT = phyla.Divergence(metric="train/los", above=100)
@@ -102,5 +102,5 @@ def test_a_store_that_cannot_be_read_now_does_not_end_the_run(
     def busy(*_: Any, **__: Any) -> Any:
         raise StoreError("busy")
 
-    monkeypatch.setattr(MemoryStore, "reader", busy)
+    monkeypatch.setattr(SqlStore, "reader", busy)
     made._unreported.look(opened.store, opened.record.id, at_once=True)

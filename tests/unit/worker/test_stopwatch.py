@@ -11,7 +11,7 @@ import phyla
 from phyla.checkpoints import LocalCheckpoints
 from phyla.local_client import LocalClient
 from phyla.records import Phase
-from phyla.store import MemoryStore
+from phyla.store import open_store
 from phyla.worker import Trainer
 from phyla.worker.stopwatch import Stopwatch
 from storing import VirtualClock, pbt, rules
@@ -57,7 +57,7 @@ class Bench:
 
     def __init__(self, folder: Path, train: Callable[[phyla.Trial], object]) -> None:
         self.clock = VirtualClock()
-        self.store = MemoryStore(self.clock)
+        self.store = open_store("memory://", clock=self.clock)
         decided_by = rules(pbt(1))
         study = self.store.create_study("s", {}, 1, 1)
         repository = LocalCheckpoints(folder / "checkpoints")

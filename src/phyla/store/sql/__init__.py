@@ -1,11 +1,13 @@
-"""The store on SQLite and PostgreSQL."""
+"""The store on SQLite, in a file or in memory, and on PostgreSQL."""
 
 from phyla.errors import ConfigurationError
 from phyla.settings import Clock, system_clock
 from phyla.store.sql.backend import Backend
+from phyla.store.sql.memory import MemoryBackend
 from phyla.store.sql.schema import HEAD
 from phyla.store.sql.sqlite import SqliteBackend
 from phyla.store.sql.store import SqlStore, found_revision
+from phyla.store.sqlite_url import MEMORY
 
 __all__ = ["SqlStore", "open_sql", "schema_revisions"]
 
@@ -21,6 +23,8 @@ def schema_revisions(url: str) -> tuple[str | None, str]:
 
 
 def _backend(url: str, clock: Clock) -> Backend:
+    if url == MEMORY:
+        return MemoryBackend(clock)
     if url.startswith("sqlite:"):
         return SqliteBackend(url, clock)
     if url.startswith(("postgresql:", "postgres:", "postgresql+psycopg:")):

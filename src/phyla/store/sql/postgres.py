@@ -1,21 +1,22 @@
 """PostgreSQL: many hosts, many writers."""
 
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import sqlalchemy as sa
 
 from phyla.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavailable
 from phyla.records import RunRecord, StudyRecord
 from phyla.settings import Clock
-from phyla.store.sql.backend import Cursor, StudyLock
-from phyla.store.sql.evaluation_rows import Runs
-from phyla.store.sql.rows import Members, Studies
-from phyla.store.sql.statements import Statements
+from phyla.store.sql.backend import Backend, Session, StudyLock
+from phyla.store.sql.rows import RUNS, STUDIES, Rows
+from phyla.store.sql.tables import ONE_RUN, ONE_STUDY, trial_ids
 
 try:
     import psycopg
 except ImportError:
     psycopg = None  # type: ignore[assignment]  # an optional dependency that is missing here
+
+R = TypeVar("R")
 
 OLDEST = 15
 LOCK_TIMEOUT_S = 30
@@ -28,7 +29,7 @@ STUDY_LOCK = 0x70687961
 """The first of the two keys of the advisory lock on a study."""
 
 # Schemas of one database share advisory locks, and count their studies alike.
-_KEYS = f"{STUDY_LOCK}, hashtext(concat(current_schema(), '.', %(k_study)s::bigint))"
+_KEYS = f"{STUDY_LOCK}, hashtext(concat(current_schema(), '.', %(study)s::bigint))"
 _WAIT_TO_SHARE = f"SELECT pg_advisory_xact_lock_shared({_KEYS})"
 _WAIT_TO_BE_ALONE = f"SELECT pg_advisory_xact_lock({_KEYS})"
 
@@ -38,6 +39,14 @@ SELECT (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database(
        has_function_privilege('pg_catalog.pg_control_system()', 'execute')
 """
 
+
+_CLOCK = sa.cast(sa.extract("epoch", sa.func.clock_timestamp()), sa.Double)
+_NOW = sa.select(_CLOCK)
+_NEXT_TRIAL = sa.select(trial_ids.next_value())
+_STUDY, _RUN = ONE_STUDY.add_columns(_CLOCK), ONE_RUN.add_columns(_CLOCK)
+# The clock is read after the lock was waited for, hence the common table expressions.
+_LOCKED_STUDY = sa.select(ONE_STUDY.with_for_update(key_share=True).cte("locked"), _CLOCK)
+_LOCKED_RUN = sa.select(ONE_RUN.with_for_update(key_share=True).cte("locked"), _CLOCK)
 
 CHANNEL = "phyla_changes"
 """What those who wait for a commit listen to."""
@@ -52,13 +61,11 @@ _BUSY = {
 
 
 @final
-class PostgresSession:
+class PostgresSession(Session):
     """One open transaction."""
 
-    __slots__ = ("_connection", "cursor")
-
-    def __init__(self, connection: Any, cursor: Any) -> None:
-        self.cursor = cursor
+    def __init__(self, backend: Backend, connection: Any, *, write: bool) -> None:
+        super().__init__(backend, connection.cursor(), write=write)
         self._connection = connection
 
     def commit(self) -> None:
@@ -108,7 +115,7 @@ class PostgresWatch:
 
 
 @final
-class PostgresBackend:
+class PostgresBackend(Backend):
     """Opens a database on a server.
 
     Args:
@@ -118,6 +125,8 @@ class PostgresBackend:
     Raises:
         ConfigurationError: the driver is missing, or the URL makes no sense.
     """
+
+    one_writer = False
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
         if psycopg is None:
@@ -138,58 +147,52 @@ class PostgresBackend:
         )
         self.url = shown.render_as_string()
         self._clock = clock
-        self._studies = Studies()
-        self.runs = Runs()
-        self.members = Members()
-        self.one_writer = False
-        self.engine = sa.create_engine(
+        self.driver_errors = (psycopg.Error, sa.exc.TimeoutError)
+        engine = sa.create_engine(
             parsed.set(drivername="postgresql+psycopg"),
             pool_pre_ping=True,
             pool_size=5,
             max_overflow=10,
         )
-        sa.event.listen(self.engine, "connect", _on_connect)
-        self.statements = Statements(self.engine.dialect)
-        self.reading = Statements(self.engine.dialect, locks=False)
-        self.driver_errors: tuple[type[Exception], ...] = (psycopg.Error, sa.exc.TimeoutError)
+        sa.event.listen(engine, "connect", _on_connect)
+        super().__init__(engine)
 
     def begin(self, *, write: bool) -> PostgresSession:
         """Open a transaction; one that does not write sees one snapshot."""
         connection = self.engine.raw_connection()
         try:
-            cursor = connection.cursor()
+            session = PostgresSession(self, connection, write=write)
             if not write:
-                cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                session.cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         except BaseException:
             connection.close()
             raise
-        return PostgresSession(connection, cursor)
+        return session
 
-    def study(self, cursor: Cursor, study: int, lock: StudyLock | None) -> tuple[StudyRecord | None, float]:
+    def study(self, session: Session, study: int, lock: StudyLock | None) -> tuple[StudyRecord | None, float]:
         """Return a study as it is once it is locked, and the server's time."""
-        sql = self.statements
         if lock in ("shared", "alone"):
             # No lock on the row, where all that share it overtake who waits to be alone. And a statement of its
             # own, so that the next one sees what was committed while this one waited.
-            cursor.execute(_WAIT_TO_BE_ALONE if lock == "alone" else _WAIT_TO_SHARE, {"k_study": study})
-        locks = lock in ("exclusive", "alone")
-        cursor.execute(sql.locked_study_and_clock if locks else sql.study_and_clock, {"k_study": study})
-        row = cursor.fetchone()
-        if row is None:
-            return None, 0.0
-        return self._studies.record(row[:-1]), float(row[-1]) if self._clock is None else self._clock()
+            session.cursor.execute(_WAIT_TO_BE_ALONE if lock == "alone" else _WAIT_TO_SHARE, {"study": study})
+        statement = _LOCKED_STUDY if lock in ("exclusive", "alone") else _STUDY
+        return self._timed(session, STUDIES, statement, {"study": study})
 
-    def run(self, cursor: Cursor, run: int, *, exclusive: bool) -> tuple[RunRecord | None, float]:
+    def run(self, session: Session, run: int, *, exclusive: bool) -> tuple[RunRecord | None, float]:
         """Return a run, locked if the transaction is exclusive, and the server's time."""
-        sql = self.statements.evaluation
-        cursor.execute(sql.locked_run_and_clock if exclusive else sql.run_and_clock, {"k_run": run})
-        row = cursor.fetchone()
+        return self._timed(session, RUNS, _LOCKED_RUN if exclusive else _RUN, {"run": run})
+
+    def _timed(
+        self, session: Session, rows: Rows[R], statement: sa.Executable, values: dict[str, Any]
+    ) -> tuple[R | None, float]:
+        row = session.row(statement, values)
         if row is None:
             return None, 0.0
-        return self.runs.record(row[:9]), float(row[9]) if self._clock is None else self._clock()
+        return rows.record(row[:-1]), float(row[-1]) if self._clock is None else self._clock()
 
-    def place(self, cursor: Cursor) -> str:
+    def place(self, session: Session) -> str:
         """Return the server, the database and the table, which a dump that is restored does not keep."""
+        cursor = session.cursor
         cursor.execute(_WHERE)
         database, table, may_ask = cursor.fetchone()
         server = "unknown"
@@ -198,22 +201,18 @@ class PostgresBackend:
             server = str(cursor.fetchone()[0])
         return f"server {server}, database {database}, table {table}"
 
-    def now(self, cursor: Cursor) -> float:
+    def now(self, session: Session) -> float:
         """Return the server's time."""
-        if self._clock is not None:
-            return self._clock()
-        cursor.execute(self.statements.clock, {})
-        return float(cursor.fetchone()[0])
+        return float(session.run(_NOW, {}).fetchone()[0]) if self._clock is None else self._clock()
 
-    def new_trial_id(self, cursor: Cursor) -> int:
+    def new_trial_id(self, session: Session) -> int:
         """Return an id that no other trial has or gets."""
-        cursor.execute(self.statements.next_trial_id, {})
-        return int(cursor.fetchone()[0])
+        return int(session.run(_NEXT_TRIAL, {}).fetchone()[0])
 
-    def keep_ids(self, cursor: Cursor) -> None:
+    def keep_ids(self, session: Session) -> None:
         """Do nothing: sequences never give an id twice."""
 
-    def fresh_id(self, cursor: Cursor, table: str, key: int) -> int:
+    def fresh_id(self, session: Session, table: sa.Table, key: int) -> int:
         """Return the id as it is; no other row ever had it."""
         return key
 
@@ -242,9 +241,9 @@ class PostgresBackend:
         """Open a connection that learns of commits."""
         return PostgresWatch(self.engine.raw_connection())
 
-    def announce(self, cursor: Cursor) -> None:
+    def announce(self, session: Session) -> None:
         """Let those who wait learn of the transaction when it commits."""
-        cursor.execute(f"NOTIFY {CHANNEL}")
+        session.cursor.execute(f"NOTIFY {CHANNEL}")
 
     def close(self) -> None:
         """Close every connection."""

@@ -9,7 +9,7 @@ from phyla.errors import SchemaMismatch
 from phyla.store.sql.backend import Backend
 from phyla.store.sql.tables import metadata
 
-HEAD = "development-2"
+HEAD = "development-3"
 """Revision of the schema that this version of phyla reads and writes."""
 
 REVISION_TABLE = "phyla_revision"

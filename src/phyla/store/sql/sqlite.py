@@ -14,11 +14,10 @@ import sqlalchemy as sa
 from phyla.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavailable
 from phyla.records import RunRecord, StudyRecord
 from phyla.settings import Clock
-from phyla.store.sql.backend import Cursor, StudyLock
-from phyla.store.sql.evaluation_rows import Runs
+from phyla.store.sql.backend import Backend, Session, StudyLock
 from phyla.store.sql.file_systems import network_file_system
-from phyla.store.sql.rows import Members, Studies
-from phyla.store.sql.statements import Statements
+from phyla.store.sql.rows import RUNS, STUDIES
+from phyla.store.sql.tables import ONE_RUN, ONE_STUDY, trials
 from phyla.store.sqlite_url import read_sqlite_url, sqlite_url
 
 try:
@@ -70,13 +69,13 @@ def _lock_file(path: str) -> int:
 
 
 @final
-class SqliteSession:
+class SqliteSession(Session):
     """One open transaction; holds the turn to write if it writes."""
 
-    __slots__ = ("_connection", "_idle", "_turn", "cursor")
-
-    def __init__(self, connection: Any, cursor: Any, turn: "_Turn | None", idle: deque[Any]) -> None:
-        self.cursor = cursor
+    def __init__(
+        self, backend: Backend, connection: Any, turn: "_Turn | None", idle: deque[Any], *, write: bool
+    ) -> None:
+        super().__init__(backend, connection.cursor(), write=write)
         self._connection = connection
         self._turn = turn
         self._idle = idle
@@ -131,8 +130,86 @@ class SqliteWatch:
         self._connection.close()
 
 
+class AnySqlite(Backend):
+    """A database of SQLite, wherever it is.
+
+    Args:
+        engine: keeps the connections.
+        clock: tells the time; every process that uses the database runs on the same host.
+
+    Attributes:
+        shown: where it is, as errors say it.
+    """
+
+    shown: str
+    one_writer = True
+    driver_errors = (sqlite3.Error, OSError)
+
+    def __init__(self, engine: sa.Engine, clock: Clock) -> None:
+        super().__init__(engine)
+        self._clock = clock
+        self._last_trial_id = 0
+
+    def study(self, session: Session, study: int, lock: StudyLock | None) -> tuple[StudyRecord | None, float]:
+        """Return a study and the time; every writing transaction is alone anyway."""
+        return session.one(STUDIES, ONE_STUDY, {"study": study}), self._clock()
+
+    def run(self, session: Session, run: int, *, exclusive: bool) -> tuple[RunRecord | None, float]:
+        """Return a run and the time; every writing transaction is exclusive anyway."""
+        return session.one(RUNS, ONE_RUN, {"run": run}), self._clock()
+
+    def now(self, session: Session) -> float:
+        """Return the time."""
+        return self._clock()
+
+    def new_trial_id(self, session: Session) -> int:
+        """Return an id that no other trial has; not even one that this process rolled back."""
+        (last,) = session.run(_LAST_TRIAL, {}).fetchone()
+        self._last_trial_id = max(last or 0, _kept_id(session.cursor), self._last_trial_id) + 1
+        return self._last_trial_id
+
+    def keep_ids(self, session: Session) -> None:
+        """Remember the highest id in the file's header, since SQLite gives ids of deleted rows again."""
+        (highest,) = session.cursor.execute(_HIGHEST_ID).fetchone()
+        kept = min(max(highest, _kept_id(session.cursor)), _MOST_KEPT)
+        session.cursor.execute(f"PRAGMA user_version = {kept}")
+
+    def fresh_id(self, session: Session, table: sa.Table, key: int) -> int:
+        """Return the id of a row just inserted, after changing it if a deleted row had it."""
+        kept = _kept_id(session.cursor)
+        if key > kept:
+            return key
+        values = {"new": key + kept, "old": key}
+        session.cursor.execute(f"UPDATE {table.name} SET id = :new WHERE id = :old", values)
+        return key + kept
+
+    def revision(self, connection: sa.Connection) -> str | None:
+        """Return the revision of the schema."""
+        exists = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'phyla_revision'"
+        if connection.exec_driver_sql(exists).first() is None:
+            return None
+        row = connection.exec_driver_sql("SELECT version_num FROM phyla_revision").first()
+        return None if row is None else str(row[0])
+
+    def lock_schema(self, connection: sa.Connection) -> None:
+        """Begin a transaction in which nobody else changes the schema."""
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    def announce(self, session: Session) -> None:
+        """Do nothing: every commit shows."""
+
+    def translated(self, error: Exception) -> StoreError:
+        """Return what an error means and what to do."""
+        # An extended result code carries the primary one in its low byte.
+        code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+        advice = _ADVICE.get(code)
+        if advice is not None:
+            return StoreUnavailable(f"{self.shown}: {error}; {advice}")
+        return StoreError(f"{self.shown}: {type(error).__name__}: {error}")
+
+
 @final
-class SqliteBackend:
+class SqliteBackend(AnySqlite):
     """Opens a database file.
 
     Writers take turns with locks on files beside the database: unlike SQLite's own waiting, which sleeps and
@@ -152,17 +229,11 @@ class SqliteBackend:
     def __init__(self, url: str, clock: Clock, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
         path, self._synchronous = read_sqlite_url(url)
         self._path = path.absolute()
-        self._clock = clock
-        self._last_trial_id = 0
         # Connections between two transactions. To give them back to the engine's pool and take them out again
         # would cost as much as several statements, for resets that are not needed here.
         self._idle: deque[Any] = deque()
         self._parents: list[deque[Any]] = []
         self._busy_timeout_s = busy_timeout_s
-        self._studies = Studies()
-        self.runs = Runs()
-        self.members = Members()
-        self.one_writer = True
         network = network_file_system(self._path)
         if network is not None:
             raise ConfigurationError(
@@ -177,7 +248,7 @@ class SqliteBackend:
                 f"cannot make the folder {self._path.parent} for the database: {error.strerror}; name another "
                 "place or make it writable"
             ) from error
-        self.engine = sa.create_engine(
+        engine = sa.create_engine(
             sa.URL.create("sqlite", database=str(self._path)),
             connect_args={
                 "isolation_level": None,
@@ -188,15 +259,10 @@ class SqliteBackend:
             paramstyle="named",
             max_overflow=-1,
         )
-        sa.event.listen(self.engine, "connect", self._on_connect)
-        sa.event.listen(self.engine, "close", _on_close)
-        self.statements = self.reading = Statements(self.engine.dialect)
-        self.driver_errors: tuple[type[Exception], ...] = (sqlite3.Error, OSError)
-
-    @property
-    def url(self) -> str:
-        """Where it is, as an absolute path."""
-        return sqlite_url(self._path, self._synchronous)
+        sa.event.listen(engine, "connect", self._on_connect)
+        sa.event.listen(engine, "close", _on_close)
+        super().__init__(engine, clock)
+        self.url, self.shown = sqlite_url(self._path, self._synchronous), str(self._path)
 
     def _on_connect(self, connection: Any, record: Any) -> None:
         for pragma in (
@@ -221,66 +287,14 @@ class SqliteBackend:
         try:
             if turn is not None:
                 turn.wait()
-            cursor = connection.cursor()
-            cursor.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+            session = SqliteSession(self, connection, turn, self._idle, write=write)
+            session.cursor.execute("BEGIN IMMEDIATE" if write else "BEGIN")
         except BaseException:
             if turn is not None:
                 turn.end()
             connection.close()
             raise
-        return SqliteSession(connection, cursor, turn, self._idle)
-
-    def study(self, cursor: Cursor, study: int, lock: StudyLock | None) -> tuple[StudyRecord | None, float]:
-        """Return a study and the time; every writing transaction is alone anyway."""
-        cursor.execute(self.statements.study, {"k_study": study})
-        row = cursor.fetchone()
-        return self._studies.record(row), self._clock()
-
-    def run(self, cursor: Cursor, run: int, *, exclusive: bool) -> tuple[RunRecord | None, float]:
-        """Return a run and the time; every writing transaction is exclusive anyway."""
-        cursor.execute(self.statements.evaluation.run, {"k_run": run})
-        return self.runs.record(cursor.fetchone()), self._clock()
-
-    def place(self, cursor: Cursor) -> str:
-        """Return the inode of the file, which a renamed file keeps and a copy does not have."""
-        return f"inode {self._path.stat().st_ino}"
-
-    def now(self, cursor: Cursor) -> float:
-        """Return the time."""
-        return self._clock()
-
-    def new_trial_id(self, cursor: Cursor) -> int:
-        """Return an id that no other trial has; not even one that this process rolled back."""
-        cursor.execute(self.statements.last_trial_id, {})
-        last = max(cursor.fetchone()[0] or 0, _kept_id(cursor))
-        self._last_trial_id = max(last, self._last_trial_id) + 1
-        return self._last_trial_id
-
-    def keep_ids(self, cursor: Cursor) -> None:
-        """Remember the highest id in the file's header, since SQLite gives ids of deleted rows again."""
-        cursor.execute(_HIGHEST_ID)
-        highest = max(cursor.fetchone()[0], _kept_id(cursor))
-        cursor.execute(f"PRAGMA user_version = {min(highest, _MOST_KEPT)}")
-
-    def fresh_id(self, cursor: Cursor, table: str, key: int) -> int:
-        """Return the id of a row just inserted, after changing it if a deleted row had it."""
-        kept = _kept_id(cursor)
-        if key > kept:
-            return key
-        cursor.execute(f"UPDATE {table} SET id = :new WHERE id = :old", {"new": key + kept, "old": key})
-        return key + kept
-
-    def revision(self, connection: sa.Connection) -> str | None:
-        """Return the revision of the schema."""
-        exists = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'phyla_revision'"
-        if connection.exec_driver_sql(exists).first() is None:
-            return None
-        row = connection.exec_driver_sql("SELECT version_num FROM phyla_revision").first()
-        return None if row is None else str(row[0])
-
-    def lock_schema(self, connection: sa.Connection) -> None:
-        """Begin a transaction in which nobody else changes the schema."""
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        return session
 
     def forget_connections(self) -> None:
         """Leave the connections to the parent; they must not even be closed here."""
@@ -292,8 +306,9 @@ class SqliteBackend:
         """Open a connection that learns of commits."""
         return SqliteWatch(self.engine.raw_connection())
 
-    def announce(self, cursor: Cursor) -> None:
-        """Do nothing: every commit shows."""
+    def place(self, session: Session) -> str:
+        """Return the inode of the file, which a renamed file keeps and a copy does not have."""
+        return f"inode {self._path.stat().st_ino}"
 
     def close(self) -> None:
         """Close every connection."""
@@ -314,10 +329,7 @@ class SqliteBackend:
                 f"{self._path} was held by another program for {self._busy_timeout_s:g} s; close whatever else "
                 "has it open with an unfinished transaction (a sqlite3 shell, a database browser, a backup)"
             )
-        advice = _ADVICE.get(code)
-        if advice is not None:
-            return StoreUnavailable(f"{self._path}: {error}; {advice}")
-        return StoreError(f"{self._path}: {type(error).__name__}: {error}")
+        return super().translated(error)
 
 
 _ADVICE: Mapping[int, str] = {
@@ -333,6 +345,7 @@ _ADVICE: Mapping[int, str] = {
 }
 
 
+_LAST_TRIAL = sa.select(sa.func.max(trials.c.id))
 _HIGHEST_ID = """
 SELECT max(
     coalesce((SELECT max(id) FROM trials), 0),
@@ -343,7 +356,7 @@ SELECT max(
 _MOST_KEPT = 2**31 - 1
 
 
-def _kept_id(cursor: Cursor) -> int:
+def _kept_id(cursor: Any) -> int:
     """Return the highest id that a deleted study, run or trial may have had."""
     cursor.execute("PRAGMA user_version")
     return int(cursor.fetchone()[0])

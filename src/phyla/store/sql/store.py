@@ -3,21 +3,39 @@
 import contextlib
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, final
 
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert  # its ON CONFLICT is SQLite's, too
+
 from phyla.errors import StoreError, StudyNotFound
-from phyla.records import JsonObject, MemberState, RunKind, RunRecord, RunState, StudyRecord, StudyState, storable
+from phyla.records import JsonObject, Member, MemberState, RunKind, RunRecord, RunState, StudyRecord, StudyState
 from phyla.store.contract import StoreIdentity
-from phyla.store.sql.backend import Backend, Cursor, Session, StudyLock, Watch
-from phyla.store.sql.codec import encode
+from phyla.store.sql.applying import RETRY_GIVEN_UP
+from phyla.store.sql.backend import Backend, Session, StudyLock, Watch
 from phyla.store.sql.deleting import delete_study
 from phyla.store.sql.evaluation import SqlEvaluation
-from phyla.store.sql.evaluation_rows import run_record
-from phyla.store.sql.rows import Values, study_record, text
+from phyla.store.sql.rows import MEMBERS, RUNS, STUDIES, Values
 from phyla.store.sql.schema import ensure_schema
+from phyla.store.sql.scope import given
+from phyla.store.sql.tables import runs, store_identity, studies
 from phyla.store.sql.transaction import SqlTransaction
+
+_i = store_identity.c
+_IDENTITY = sa.select(_i.id, _i.place, _i.copied_from).where(_i.slot == 1)
+_NEW = {"id": sa.bindparam("new_id", type_=sa.Text), "place": sa.bindparam("new_place", type_=sa.Text)}
+_INSERT_IDENTITY = insert(store_identity).values(slot=1, **_NEW).on_conflict_do_nothing(index_elements=["slot"])
+_OLD = sa.bindparam("old_id", type_=sa.Text)
+# Of several processes that find a copy, one gives it an id.
+_REPLACE_IDENTITY = store_identity.update().where(_i.slot == 1, _i.id == _OLD).values(copied_from=_OLD, **_NEW)
+
+_STUDY_BY_NAME = sa.select(studies).where(studies.c.name == given("name"))
+ALL_STUDIES = sa.select(studies).order_by(studies.c.id)
+_RUN_BY_NAME = sa.select(runs).where(runs.c.name == given("name"))
+ALL_RUNS = sa.select(runs).order_by(runs.c.id)
 
 
 @final
@@ -50,162 +68,160 @@ class SqlStore:
     def identity(self) -> StoreIdentity:
         """Return which store this is; the first call makes its id, and so does one that finds it copied."""
         with _Block(self, write=False) as session:
-            found, place = self._identity(session.cursor)
-        if found is None or found[1] != place:
-            return self._identify(found)
-        return StoreIdentity(id=found[0], copied_from=found[2])
+            found, place = session.row(_IDENTITY, {}), self._backend.place(session)
+        return self._identify(found) if found is None or found[1] != place else self._known_as(found)
 
     def renew_identity(self) -> StoreIdentity:
         """Give the store another id, because it was restored in place from a backup, and return it."""
         with _Block(self, write=False) as session:
-            found, _ = self._identity(session.cursor)
+            found = session.row(_IDENTITY, {})
         return self._identify(found)
 
     def _identify(self, old: Any) -> StoreIdentity:
-        sql = self._backend.statements
         with _Block(self, write=True) as session:
-            cursor = session.cursor
-            values = {"slot": 1, "id": uuid.uuid4().hex, "place": self._backend.place(cursor)}
+            values = {"new_id": uuid.uuid4().hex, "new_place": self._backend.place(session)}
             if old is None:
-                cursor.execute(sql.insert_identity, {**values, "copied_from": None})
+                session.run(_INSERT_IDENTITY, values)
             else:
-                del values["slot"]
-                cursor.execute(sql.replace_identity, {**values, "copied_from": old[0], "k_name": old[0]})
-            found, _ = self._identity(cursor)
-        return StoreIdentity(id=found[0], copied_from=found[2])
+                session.run(_REPLACE_IDENTITY, {**values, "old_id": old[0]})
+            found = session.row(_IDENTITY, {})
+        return self._known_as(found)
 
-    def _identity(self, cursor: Cursor) -> tuple[Any, str]:
-        """Return the row of the store's identity, or None, and where the database is now."""
-        cursor.execute(self._backend.statements.identity, {})
-        return cursor.fetchone(), self._backend.place(cursor)
+    def _known_as(self, row: Any) -> StoreIdentity:
+        return StoreIdentity(id=row[0], copied_from=row[2], lasting=self._backend.lasting)
 
     def create_study(self, name: str, config: JsonObject, seed: int, population_size: int) -> StudyRecord:
         """Create a study with all members ready, or return the one that exists under that name."""
-        sql = self._backend.statements
         with _Block(self, write=True) as session:
-            cursor = session.cursor
-            cursor.execute(sql.study_by_name, {"k_name": name})
-            found = cursor.fetchone()
-            if found is None:
-                values = {
-                    "name": name,
-                    "state": StudyState.RUNNING.value,
-                    "config": encode(config),
-                    "seed": seed,
-                    "population_size": population_size,
-                    "created_at": self._backend.now(cursor),
-                }
-                cursor.execute(sql.insert_study, values)
-                key = cursor.fetchone()
-                if key is not None:
-                    study = self._backend.fresh_id(cursor, "studies", key[0])
-                    ready = MemberState.READY.value
-                    cursor.executemany(
-                        sql.insert_member,
-                        [{"study": study, "member": member, "state": ready} for member in range(population_size)],
-                    )
-                cursor.execute(sql.study_by_name, {"k_name": name})
-                found = cursor.fetchone()
-            return study_record(found)
+            found = session.one(STUDIES, _STUDY_BY_NAME, {"name": name})
+            if found is not None:
+                return found
+            study = StudyRecord(
+                id=0,
+                name=name,
+                state=StudyState.RUNNING,
+                config=config,
+                seed=seed,
+                population_size=population_size,
+                created_at=self._backend.now(session),
+            )
+            key = session.insert_named(STUDIES, study)
+            if key is not None:
+                key = self._backend.fresh_id(session, studies, key)
+                ready = Member(study=key, index=0, state=MemberState.READY)
+                session.insert_all(MEMBERS, (replace(ready, index=index) for index in range(population_size)))
+            found = session.one(STUDIES, _STUDY_BY_NAME, {"name": name})
+            assert found is not None
+            return found
 
     def find_study(self, name: str) -> StudyRecord | None:
         """Return a study by name, or None."""
         with _Block(self, write=False) as session:
-            session.cursor.execute(self._backend.statements.study_by_name, {"k_name": name})
-            row = session.cursor.fetchone()
-            return None if row is None else study_record(row)
+            return session.one(STUDIES, _STUDY_BY_NAME, {"name": name})
 
     def studies(self) -> Sequence[StudyRecord]:
         """Return all studies by id."""
         with _Block(self, write=False) as session:
-            session.cursor.execute(self._backend.statements.all_studies, {})
-            return [study_record(row) for row in session.cursor.fetchall()]
+            return session.all(STUDIES, ALL_STUDIES, {})
 
     def delete_study(self, study: int, *, worker: str | None = None) -> None:
         """Delete a study, with its run and all that is known of both; see `phyla.store.Store`."""
-        backend = self._backend
         with _Block(self, write=True) as session:
-            cursor = session.cursor
-            record, now = backend.study(cursor, study, "alone")
+            record, now = self._backend.study(session, study, "alone")
             if record is None:
                 raise StudyNotFound(f"there is no study with id {study} in {self.url}")
-            backend.keep_ids(cursor)
-            delete_study(cursor, backend.engine.dialect, study, record.name, now, worker)
+            self._backend.keep_ids(session)
+            delete_study(session, record, now, worker)
 
     def set_state(self, study: int, state: StudyState, message: str | None = None) -> None:
         """Set the state of a study; that it is running says that it is resumed."""
         with _Block(self, write=True) as session:
-            sql = self._backend.statements
-            values: Values = {"k_study": study, "state": state.value, "message": text(message)}
-            self._backend.announce(session.cursor)
+            changes: Values = {"state": state, "message": message}
+            self._backend.announce(session)
             if state is StudyState.RUNNING:
-                resumed = {**values, "resumed_at": self._backend.now(session.cursor)}
-                session.cursor.execute(sql.resume_study, resumed)
-                session.cursor.execute(sql.retry_given_up, {"k_study": study})
-            else:
-                session.cursor.execute(sql.set_study_state, values)
+                changes["resumed_at"] = self._backend.now(session)
+            session.set(STUDIES, (study,), STUDIES.stored(changes))
+            if state is StudyState.RUNNING:
+                session.run(RETRY_GIVEN_UP, {"study": study})
 
-    def transaction(self, study: int, *, exclusive: bool, alone: bool = False) -> "_Opened":
+    @contextlib.contextmanager
+    def transaction(self, study: int, *, exclusive: bool, alone: bool = False) -> Iterator[SqlTransaction]:
         """Open a writing transaction on one study; see `phyla.store.Store`."""
-        lock: StudyLock = "alone" if alone else "exclusive" if exclusive else "shared"
-        return _Opened(self, study, lock)
+        with _Block(self, write=True) as session:
+            yield self._opened(session, study, "alone" if alone else "exclusive" if exclusive else "shared")
 
-    def reader(self, study: int) -> "_Opened":
+    @contextlib.contextmanager
+    def reader(self, study: int) -> Iterator[SqlTransaction]:
         """Open a consistent look at one study."""
-        return _Opened(self, study, None)
+        with _Block(self, write=False) as session:
+            yield self._opened(session, study, None)
+
+    def _opened(self, session: Session, study: int, lock: StudyLock | None) -> SqlTransaction:
+        record, now = self._backend.study(session, study, lock)
+        if record is None:
+            raise StudyNotFound(f"there is no study with id {study} in {self.url}")
+        return SqlTransaction(session, record, now)
 
     def create_run(
         self, name: str, kind: RunKind, config: JsonObject, *, study: int | None = None, location: str = ""
     ) -> RunRecord:
         """Create a run, or return the one that exists under that name."""
-        sql = self._backend.statements.evaluation
         with _Block(self, write=True) as session:
-            cursor = session.cursor
-            cursor.execute(sql.run_by_name, {"k_name": name})
-            found = cursor.fetchone()
-            if found is None:
-                values = {
-                    "name": name,
-                    "kind": kind.value,
-                    "study": study,
-                    "location": storable(location),
-                    "state": RunState.FOLLOWING.value,
-                    "config": encode(config),
-                    "created_at": self._backend.now(cursor),
-                }
-                cursor.execute(sql.insert_run, values)
-                cursor.execute(sql.run_by_name, {"k_name": name})
-                self._backend.fresh_id(cursor, "runs", cursor.fetchone()[0])
-                cursor.execute(sql.run_by_name, {"k_name": name})
-                found = cursor.fetchone()
-            return run_record(found)
+            found = session.one(RUNS, _RUN_BY_NAME, {"name": name})
+            if found is not None:
+                return found
+            created_at = self._backend.now(session)
+            run = RunRecord(
+                id=0, name=name, kind=kind, study=study, location=location, config=config, created_at=created_at
+            )
+            key = session.insert_named(RUNS, run)
+            if key is not None:
+                self._backend.fresh_id(session, runs, key)
+            found = session.one(RUNS, _RUN_BY_NAME, {"name": name})
+            assert found is not None
+            return found
 
     def find_run(self, name: str) -> RunRecord | None:
         """Return a run by name, or None."""
         with _Block(self, write=False) as session:
-            session.cursor.execute(self._backend.statements.evaluation.run_by_name, {"k_name": name})
-            row = session.cursor.fetchone()
-            return None if row is None else run_record(row)
+            return session.one(RUNS, _RUN_BY_NAME, {"name": name})
 
     def runs(self) -> Sequence[RunRecord]:
         """Return all runs by id."""
         with _Block(self, write=False) as session:
-            session.cursor.execute(self._backend.statements.evaluation.all_runs, {})
-            return [run_record(row) for row in session.cursor.fetchall()]
+            return session.all(RUNS, ALL_RUNS, {})
 
     def set_run_config(self, run: int, config: JsonObject) -> None:
         """Replace the configuration of a run, and follow it again if it had ended."""
         with _Block(self, write=True) as session:
-            values = {"k_run": run, "config": encode(config), "state": RunState.FOLLOWING.value, "message": None}
-            session.cursor.execute(self._backend.statements.evaluation.set_run_config, values)
+            changes: Values = {"config": config, "state": RunState.FOLLOWING, "message": None}
+            session.set(RUNS, (run,), RUNS.stored(changes))
 
-    def evaluating(self, run: RunRecord, *, exclusive: bool = True) -> "_OpenedRun":
+    @contextlib.contextmanager
+    def evaluating(self, run: RunRecord, *, exclusive: bool = True) -> Iterator[SqlEvaluation]:
         """Open a writing transaction on one run, and on its study if it has one; see `phyla.store.Store`."""
-        return _OpenedRun(self, run, write=True, exclusive=exclusive)
+        with _Block(self, write=True) as session:
+            yield self._opened_run(session, run, exclusive=exclusive)
 
-    def evaluations(self, run: RunRecord) -> "_OpenedRun":
+    @contextlib.contextmanager
+    def evaluations(self, run: RunRecord) -> Iterator[SqlEvaluation]:
         """Open a consistent look at the evaluation of one run."""
-        return _OpenedRun(self, run, write=False, exclusive=False)
+        with _Block(self, write=False) as session:
+            yield self._opened_run(session, run, exclusive=False)
+
+    def _opened_run(self, session: Session, run: RunRecord, *, exclusive: bool) -> SqlEvaluation:
+        study = None
+        # The study is locked before the run, and time is told once both are.
+        if run.study is not None:
+            study, _ = self._backend.study(session, run.study, "exclusive" if exclusive else None)
+        record, now = self._backend.run(session, run.id, exclusive=exclusive)
+        if record is None:
+            raise StoreError(f"there is no run with id {run.id} in {self.url}")
+        population = None if study is None else SqlTransaction(session, study, now)
+        evaluation = SqlEvaluation(session, record, now, population)
+        if population is not None:
+            population.evaluated_by(evaluation)
+        return evaluation
 
     def changes(self) -> "_Changes":
         """Return what waits for commits, by this process or another; for one thread."""
@@ -309,75 +325,3 @@ class _Block:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._store._end(self._session, error)
-
-
-@final
-class _Opened:
-    """A transaction on one study as a `with` block."""
-
-    __slots__ = ("_block", "_lock", "_store", "_study")
-
-    def __init__(self, store: SqlStore, study: int, lock: StudyLock | None) -> None:
-        self._store = store
-        self._study = study
-        self._lock = lock
-        self._block = _Block(store, write=lock is not None)
-
-    def __enter__(self) -> SqlTransaction:
-        session = self._block.__enter__()
-        try:
-            backend = self._store._backend
-            study, now = backend.study(session.cursor, self._study, self._lock)
-            if study is None:
-                raise StudyNotFound(f"there is no study with id {self._study} in {self._store.url}")
-            return SqlTransaction(backend, session.cursor, study, now, write=self._block.write)
-        except BaseException as error:
-            self._store._end(session, error)
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._block.__exit__(kind, error, trace)
-
-
-@final
-class _OpenedRun:
-    """A transaction on one run as a `with` block."""
-
-    __slots__ = ("_block", "_exclusive", "_run", "_store")
-
-    def __init__(self, store: SqlStore, run: RunRecord, *, write: bool, exclusive: bool) -> None:
-        self._store = store
-        self._run = run
-        self._exclusive = exclusive
-        self._block = _Block(store, write=write)
-
-    def __enter__(self) -> SqlEvaluation:
-        session = self._block.__enter__()
-        try:
-            return self._open(session.cursor)
-        except BaseException as error:
-            self._store._end(session, error)
-            raise
-
-    def _open(self, cursor: Cursor) -> SqlEvaluation:
-        backend, write, study = self._store._backend, self._block.write, None
-        # The study is locked before the run, and time is told once both are.
-        if self._run.study is not None:
-            study, _ = backend.study(cursor, self._run.study, "exclusive" if self._exclusive else None)
-        run, now = backend.run(cursor, self._run.id, exclusive=self._exclusive)
-        if run is None:
-            raise StoreError(f"there is no run with id {self._run.id} in {self._store.url}")
-        population = None
-        if study is not None:
-            population = SqlTransaction(backend, cursor, study, now, write=write)
-        evaluation = SqlEvaluation(backend, cursor, run, now, population, write=write)
-        if population is not None:
-            population.evaluated_by(evaluation)
-        return evaluation
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._block.__exit__(kind, error, trace)

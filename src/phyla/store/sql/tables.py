@@ -33,7 +33,7 @@ RUNNING = sa.text("state = 'running'")
 PENDING = sa.text("state = 'pending'")
 LIVE = sa.text("state = 'live'")
 DELETING = sa.text("state = 'deleting'")
-DAMAGED = sa.text("damage IS NOT NULL")
+DAMAGED = sa.text("state = 'damaged'")
 UNFINISHED = sa.text("ended_at IS NULL")
 ENDED = sa.text("ended_at IS NOT NULL")
 RESULT = sa.text("state = 'completed' AND kind = 'train'")
@@ -100,7 +100,7 @@ members = sa.Table(
     "members",
     metadata,
     sa.Column("study", sa.ForeignKey("studies.id", name="members_study"), primary_key=True),
-    sa.Column("member", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("member", sa.Integer, primary_key=True, autoincrement=False, key="index"),
     sa.Column("state", sa.Text, nullable=False),
     sa.Column("progress", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("generation", sa.Integer, nullable=False, server_default="0"),
@@ -153,7 +153,7 @@ trials = sa.Table(
     sa.Column("exploited", sa.Boolean(create_constraint=False), nullable=False),
     # NULL beside a fitness_order stands for nan, which SQLite cannot store.
     sa.Column("fitness", sa.Double),
-    sa.Column("fitness_order", sa.Double),
+    sa.Column("fitness_order", sa.Double, key="order"),
     sa.Column("metrics", sa.Text, nullable=False),
     sa.Column("checkpoint", sa.Text),
     sa.Column("checkpoint_index", sa.Integer, nullable=False),
@@ -164,12 +164,10 @@ trials = sa.Table(
     sa.Column("started_at", sa.Double),
     sa.Column("ended_at", sa.Double),
     sa.Column("stop_reason", sa.Text),
-    # A trial that has one is an import. Its kind is stored as 'measure', the other one that trains no step: the
-    # condition on kinds is older, and processes of the release before understand it.
     sa.Column("origin", sa.Text),
     sa.Column("criteria", sa.Text),
     sa.Column("age", sa.BigInteger, nullable=False, server_default="0"),
-    sa.CheckConstraint(_one_of("kind", (TrialKind.TRAIN, TrialKind.MEASURE)), name="trials_kind"),
+    sa.CheckConstraint(_one_of("kind", TrialKind), name="trials_kind"),
     sa.CheckConstraint(_one_of("state", TrialState), name="trials_state"),
     sa.CheckConstraint(
         "(ended_at IS NULL) = (" + _one_of("state", (TrialState.PENDING, TrialState.RUNNING)) + ")",
@@ -181,7 +179,7 @@ trials = sa.Table(
     _index("trials_one_unfinished", "study", "member", where=UNFINISHED, unique=True),
     _index("trials_pending", "study", "id", where=PENDING),
     _index("trials_ended_at", "study", "state", "ended_at", where=ENDED),
-    _index("trials_generation", "study", "generation", "fitness_order", "state", "kind", where=SCORED),
+    _index("trials_generation", "study", "generation", "order", "state", "kind", where=SCORED),
     _index("trials_best", "study", sa.text("fitness_order DESC"), "id", where=RESULT),
 )
 
@@ -223,11 +221,8 @@ checkpoints = sa.Table(
     sa.Column("taken", sa.Integer, nullable=False),
     sa.Column("damage", sa.Text),
     sa.CheckConstraint(_one_of("kind", CheckpointKind), name="checkpoints_kind"),
-    # A damaged checkpoint is stored as lost, with its damage: releases before 0014 know no other state.
-    sa.CheckConstraint(
-        _one_of("state", (state for state in CheckpointState if state is not CheckpointState.DAMAGED)),
-        name="checkpoints_state",
-    ),
+    sa.CheckConstraint(_one_of("state", CheckpointState), name="checkpoints_state"),
+    _index("checkpoints_by_trial", "trial"),
     _index("checkpoints_live", "study", "created_at", "trial", "name", where=LIVE),
     _index("checkpoints_deleting", "study", "created_at", "trial", "name", where=DELETING),
     _index("checkpoints_damaged", "study", "created_at", "trial", "name", where=DAMAGED),
@@ -242,6 +237,7 @@ reports = sa.Table(
     sa.Column("token", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("seq", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("batch", sa.Text, nullable=False),
+    _index("reports_by_trial", "trial"),
     sqlite_with_rowid=False,
 )
 
@@ -254,6 +250,7 @@ marks = sa.Table(
     sa.Column("trial", sa.ForeignKey("trials.id", name="marks_trial"), primary_key=True, autoincrement=False),
     # NULL stands for nan, which SQLite cannot store.
     sa.Column("average", sa.Double),
+    _index("marks_by_trial", "trial"),
     sqlite_with_rowid=False,
 )
 
@@ -283,7 +280,7 @@ seen_checkpoints = sa.Table(
     sa.Column("run", sa.ForeignKey("runs.id", name="seen_checkpoints_run"), nullable=False),
     sa.Column("number", sa.BigInteger, nullable=False),
     sa.Column("name", sa.Text, nullable=False),
-    sa.Column("place", sa.Integer, nullable=False),
+    sa.Column("place", sa.Integer, nullable=False, key="index"),
     sa.Column("step", sa.BigInteger, nullable=False),
     sa.Column("branch", sa.Integer, nullable=False),
     sa.Column("state", sa.Text, nullable=False),
@@ -300,8 +297,9 @@ seen_checkpoints = sa.Table(
     sa.Column("written_at", sa.Double, nullable=False),
     sa.CheckConstraint(_one_of("state", SeenState), name="seen_checkpoints_state"),
     _index("seen_checkpoints_by_run", "run", "id"),
-    _index("seen_checkpoints_by_name", "run", "name", "place", "id"),
+    _index("seen_checkpoints_by_name", "run", "name", "index", "id"),
     _index("seen_checkpoints_number", "run", "number", unique=True),
+    _index("seen_checkpoints_by_identity", "identity", "run"),
     _index("seen_checkpoints_ready", "run", "number", where=READY),
 )
 
@@ -323,7 +321,7 @@ eval_groups = sa.Table(
     sa.Column("trial", sa.BigInteger),
     sa.Column("member", sa.Integer),
     sa.Column("why", sa.Text),
-    sa.Column("aggregates", sa.Text, nullable=False),
+    sa.Column("aggregates", sa.Text, nullable=False, key="values"),
     sa.Column("created_at", sa.Double, nullable=False),
     sa.Column("not_before", sa.Double, nullable=False),
     sa.Column("ended_at", sa.Double),
@@ -348,7 +346,7 @@ eval_tasks = sa.Table(
     metadata,
     _key("id"),
     sa.Column("run", sa.BigInteger, nullable=False),
-    sa.Column("group_id", sa.ForeignKey("eval_groups.id", name="eval_tasks_group"), nullable=False),
+    sa.Column("group_id", sa.ForeignKey("eval_groups.id", name="eval_tasks_group"), nullable=False, key="group"),
     sa.Column("seen", sa.BigInteger, nullable=False),
     sa.Column("task", sa.Text, nullable=False),
     sa.Column("kind", sa.Text, nullable=False),
@@ -377,12 +375,12 @@ eval_tasks = sa.Table(
         name="eval_tasks_ended",
     ),
     _index("eval_tasks_by_run", "run", "id"),
-    _index("eval_tasks_by_group", "group_id", "id"),
-    _index("eval_tasks_key", "group_id", "task", "shard", "identity", where=EVALUATION, unique=True),
-    _index("eval_tasks_one_aggregation", "group_id", where=AGGREGATION, unique=True),
-    _index("eval_tasks_unfinished", "group_id", "ended_at", where=UNFINISHED),
-    _index("eval_tasks_pending", "run", "priority", "rank", "group_id", "id", "not_before", where=PENDING),
-    _index("eval_tasks_held", "run", "seen", "priority", "rank", "group_id", "id", "not_before", where=PENDING),
+    _index("eval_tasks_by_group", "group", "id"),
+    _index("eval_tasks_key", "group", "task", "shard", "identity", where=EVALUATION, unique=True),
+    _index("eval_tasks_one_aggregation", "group", where=AGGREGATION, unique=True),
+    _index("eval_tasks_unfinished", "group", "ended_at", where=UNFINISHED),
+    _index("eval_tasks_pending", "run", "priority", "rank", "group", "id", "not_before", where=PENDING),
+    _index("eval_tasks_held", "run", "seen", "priority", "rank", "group", "id", "not_before", where=PENDING),
     _index("eval_tasks_not_before", "run", "not_before", where=PENDING),
 )
 
@@ -425,6 +423,7 @@ eval_results = sa.Table(
     sa.Column("load_s", sa.Double, nullable=False),
     sa.Column("worker", sa.Text, nullable=False),
     sa.Column("created_at", sa.Double, nullable=False),
+    _index("eval_results_by_run", "run"),
     _index("eval_results_durations", "task_identity", "created_at", "duration_s"),
 )
 
@@ -441,3 +440,6 @@ eval_events = sa.Table(
     sa.Column("created_at", sa.Double, nullable=False),
     _index("eval_events_by_run", "run", "id"),
 )
+
+ONE_STUDY = sa.select(studies).where(studies.c.id == sa.bindparam("study", type_=sa.BigInteger))
+ONE_RUN = sa.select(runs).where(runs.c.id == sa.bindparam("run", type_=sa.BigInteger))

@@ -1,284 +1,351 @@
-"""One transaction on one study, on the driver's cursor."""
+"""One transaction on one study: each question beside its statement.
+
+What a partial index is conditioned on appears word for word in the statements that use it, because SQLite proves
+nothing else; that is why some conditions are text from `phyla.store.sql.tables`.
+"""
 
 from collections.abc import Sequence
 from typing import final
 
-from phyla.machine import AnyCommand, EndAttempt, EvalCommand, SetConfig, SetStudyState
-from phyla.records import (
-    Attempt,
-    Checkpoint,
-    Member,
-    Report,
-    StudyRecord,
-    TrialRecord,
-)
-from phyla.store.sql.backend import Backend, Cursor
+import sqlalchemy as sa
+
+from phyla.records import Attempt, Checkpoint, Member, Report, StudyRecord, TrialRecord
+from phyla.store.sql.applying import Applying
+from phyla.store.sql.backend import Session
+from phyla.store.sql.codec import decode
 from phyla.store.sql.evaluation import SqlEvaluation
-from phyla.store.sql.rows import (
-    Row,
-    Values,
-    attempt_record,
-    batch_records,
-    checkpoint_record,
-    member_record,
-    trial_record,
+from phyla.store.sql.rows import ATTEMPTS, CHECKPOINTS, MEMBERS, RUNS, TRIALS
+from phyla.store.sql.scope import NEVER, given
+from phyla.store.sql.tables import (
+    AWAITED,
+    DAMAGED,
+    DELETING,
+    ENDED,
+    LIVE,
+    PENDING,
+    RUNNING,
+    SCORED,
+    UNFINISHED,
+    attempts,
+    checkpoints,
+    eval_groups,
+    marks,
+    members,
+    reports,
+    runs,
+    seen_checkpoints,
+    trials,
 )
-from phyla.store.sql.writing import Held, Writer
 
-NEVER = float("-inf")
-NAN = float("nan")
+STUDY, TRIAL, TOKEN, MEMBER = given("study"), given("trial"), given("token"), given("member")
+LIMIT, NOW, SINCE, WORKER = given("limit"), given("now"), given("since"), given("worker")
 
-_MAKES_WORK = (EndAttempt, SetStudyState, SetConfig)
-"""What workers that have nothing to do wait for."""
+_m = members.c
+_MINE = _m.study == STUDY
+_MEMBER = sa.select(members).where(_MINE, _m.index == MEMBER)
+_LOCKED_MEMBER = _MEMBER.with_for_update()
+_READY_MEMBER = _MEMBER.with_for_update(skip_locked=True)
+_MEMBERS = sa.select(members).where(_MINE).order_by(_m.index)
+_TRAINED = sa.select(sa.func.sum(_m.generation - _m.joined_generation)).where(_MINE)
+
+_t = trials.c
+_OF_STUDY = _t.study == STUDY
+_TRAIN = _t.kind == "train"
+_TRIAL = sa.select(trials).where(_t.id == TRIAL, _OF_STUDY)
+_LOCKED_TRIAL = _TRIAL.with_for_update()
+_NEXT_PENDING = (
+    sa.select(trials).where(_OF_STUDY, PENDING).order_by(_t.id).limit(1).with_for_update(skip_locked=True)
+)
+_TRIALS = sa.select(trials).where(_OF_STUDY, _t.id > given("after")).order_by(_t.id)
+_TRIALS_PAGE = _TRIALS.limit(LIMIT)
+_TRIALS_OF_MEMBER = _TRIALS.where(_t.member == MEMBER)
+_TRIALS_OF_MEMBER_PAGE = _TRIALS_OF_MEMBER.limit(LIMIT)
+# In no order: SQLite would else walk all trials by id instead of these by their own index.
+_UNFINISHED = sa.select(trials).where(_OF_STUDY, UNFINISHED)
+_CHECKPOINTS_IN_USE = sa.select(_t.parent_checkpoint, _t.progress).where(_OF_STUDY, UNFINISHED)
+_GIVEN_UP = _t.state.in_(["failed", "cancelled"])
+_COUNT_UNFINISHED = sa.select(_t.state, sa.func.count()).where(_OF_STUDY, UNFINISHED, _TRAIN).group_by(_t.state)
+_COUNT_GIVEN_UP = (
+    sa.select(_t.state, sa.func.count()).where(_OF_STUDY, ENDED, _GIVEN_UP, _TRAIN).group_by(_t.state)
+)
+_LAST = sa.select(sa.func.max(_t.ended_at)).where(_OF_STUDY, ENDED, _t.state == "completed").scalar_subquery()
+_BROKEN_IN_A_ROW = (
+    sa.select(sa.func.count())
+    .select_from(trials)
+    .where(_OF_STUDY, ENDED, _t.state == "failed", _t.ended_at > sa.func.coalesce(_LAST, SINCE))
+    .where(_t.ended_at > SINCE)
+)
+_LAST_COMPLETED = (
+    sa.select(trials)
+    .where(_OF_STUDY, ENDED, _t.state == "completed", _TRAIN)
+    .order_by(_t.ended_at.desc(), _t.id.desc())
+    .limit(LIMIT)
+)
+_STOPPED = sa.and_(_t.state == "cancelled", _t.stop_reason.is_not(None))
+# The states by name, so that their index is used.
+_ABANDONED = sa.select(trials).where(_OF_STUDY, ENDED, _GIVEN_UP, _TRAIN, sa.or_(_t.state == "failed", _STOPPED))
+_CAME_TO = sa.and_(_t.state == "completed", _t.reached_step >= given("step"))
+_ENDED = sa.select(trials).where(
+    _OF_STUDY,
+    ENDED,
+    _t.state.in_(["completed", "failed", "cancelled"]),
+    _TRAIN,
+    sa.or_(_CAME_TO, _t.state == "failed", _STOPPED),
+)
+_RESULTS = sa.select(trials).where(_OF_STUDY, _t.generation == given("generation"), SCORED).order_by(_t.id)
+_BEST = (
+    sa.select(trials)
+    .join(checkpoints, sa.and_(checkpoints.c.study == _t.study, checkpoints.c.name == _t.checkpoint))
+    .where(_OF_STUDY, _t.state == "completed", _TRAIN, _t.order > SINCE, checkpoints.c.state == "live")
+    .order_by(_t.order.desc(), _t.id)
+    .limit(LIMIT)
+)
+
+_a = attempts.c
+_ATTEMPTS = sa.select(attempts).where(_a.trial == TRIAL, _a.study == STUDY).order_by(_a.token)
+_ATTEMPT = _ATTEMPTS.where(_a.token == TOKEN)
+_ALL_ATTEMPTS = sa.select(attempts).join(trials, _t.id == _a.trial).where(_OF_STUDY).order_by(_t.id, _a.token)
+_RUNNING = sa.select(attempts).where(_a.study == STUDY, RUNNING).order_by(_a.trial, _a.token)
+_RUNNING_OF_WORKER = _RUNNING.where(_a.worker == WORKER)
+# A trial that somebody has locked is being ended just now; to wait for it could be a deadlock.
+_EXPIRED = (
+    sa.select(attempts)
+    .join(trials, _t.id == _a.trial)
+    .where(_a.study == STUDY, _a.state == "running", _a.expires_at < NOW)
+    .order_by(_a.expires_at, _a.trial)
+    .limit(LIMIT)
+    .with_for_update(of=trials, skip_locked=True)
+)
+_CLAIMED_AHEAD = (
+    sa.select(attempts)
+    .where(_a.study == STUDY, RUNNING, _a.expires_at > given("expires_after"), _a.claimed_at > NOW)
+    .order_by(_a.expires_at, _a.trial)
+)
+
+_r = reports.c
+_BATCHES = sa.select(_r.batch).where(_r.study == STUDY, _r.trial == TRIAL)
+_NEWEST_TOKEN = sa.select(sa.func.max(_r.token)).where(_r.study == STUDY, _r.trial == TRIAL).scalar_subquery()
+_REPORTS = _BATCHES.where(_r.token == TOKEN).order_by(_r.seq)
+_NEWEST_REPORTS = _BATCHES.where(_r.token == _NEWEST_TOKEN).order_by(_r.seq)
+_LAST_REPORTS = _BATCHES.where(_r.token == TOKEN).order_by(_r.seq.desc()).limit(LIMIT)
+_AVERAGES = (
+    sa.select(marks.c.average)
+    .where(marks.c.study == STUDY, marks.c.every == given("every"), marks.c.step == given("step"))
+    .where(marks.c.trial != TRIAL)
+    .order_by(marks.c.trial.desc())
+    .limit(LIMIT)
+)
+
+_c = checkpoints.c
+_CHECKPOINTS = sa.select(checkpoints).where(_c.study == STUDY).order_by(_c.created_at, _c.trial, _c.name)
+_CHECKPOINT = sa.select(checkpoints).where(_c.study == STUDY, _c.name == given("name"))
+_LIVE, _DELETING, _DAMAGED = (_CHECKPOINTS.where(state) for state in (LIVE, DELETING, DAMAGED))
+
+_g = eval_groups.c
+_RUN_OF_STUDY = sa.select(runs).where(runs.c.name == given("name"), runs.c.study == STUDY)
+_AWAITED = sa.select(sa.func.count()).select_from(eval_groups).where(_g.study == STUDY, AWAITED)
+_EVALUATED = (
+    sa.select(seen_checkpoints.c.name)
+    .select_from(runs)
+    .join(eval_groups, _g.run == runs.c.id)
+    .join(seen_checkpoints, seen_checkpoints.c.id == _g.seen)
+    .where(runs.c.study == STUDY)
+)
+_HELD_BY_EVALUATION = sa.union_all(
+    _EVALUATED.where(sa.text("eval_groups.best")),
+    _EVALUATED.where(_g.state == "queued", sa.text("eval_groups.started")),
+    _EVALUATED.where(_g.state == "queued", _g.guaranteed.is_not(None)),
+)
 
 
 @final
-class SqlTransaction:
+class SqlTransaction(Applying):
     """Reads and changes one study.
 
     Args:
-        backend: the database.
-        cursor: inside an open transaction.
+        session: inside an open transaction.
         study: the study's row.
         now: the database's time.
-        write: whether rows are locked where that is promised.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        cursor: Cursor,
-        study: StudyRecord,
-        now: float,
-        *,
-        write: bool,
-    ) -> None:
-        self._backend = backend
-        self._sql = backend.statements if write else backend.reading
-        self._cursor = cursor
-        self._id = study.id
-        self._now = now
-        self._held = Held(study)
-        self._writer = Writer(self._sql, cursor, self._held)
-        self._write = write
+    def __init__(self, session: Session, study: StudyRecord, now: float) -> None:
+        super().__init__(session, study, now)
         self._evaluation: SqlEvaluation | None = None
         self._asked_evaluation = False
 
-    def _one(self, statement: str, **key: object) -> Row | None:
-        key["k_study"] = self._id
-        self._cursor.execute(statement, key)
-        row: Row | None = self._cursor.fetchone()
-        return row
-
-    def _all(self, statement: str, **key: object) -> list[Row]:
-        key["k_study"] = self._id
-        self._cursor.execute(statement, key)
-        return self._cursor.fetchall()
-
-    def _count(self, statement: str, **key: object) -> int:
-        row = self._one(statement, **key)
-        return int(row[0]) if row else 0
-
-    # The study
-
-    def now(self) -> float:
-        """Return the database's time, one value throughout the transaction."""
-        return self._now
+    # The study and its members
 
     def study(self) -> StudyRecord:
         """Return the study."""
-        return self._held.study
+        return self._study
 
     @property
     def size(self) -> int:
         """Number of members."""
-        return self._held.study.population_size
-
-    # Members
+        return self._study.population_size
 
     def member(self, index: int) -> Member:
         """Return a member by its index."""
-        row = self._one(self._sql.member, k_member=index)
-        if row is None:
-            raise KeyError(f"study {self._id} has no member {index}")
-        return member_record(row)
+        return self._known(self._one(MEMBERS, _MEMBER, member=index), "member", index)
 
     def locked_member(self, index: int) -> Member:
         """Return a member; locks it."""
-        row = self._one(self._sql.locked_member, k_member=index)
-        if row is None:
-            raise KeyError(f"study {self._id} has no member {index}")
-        return self._held.member(member_record(row))
+        found = self._known(self._one(MEMBERS, _LOCKED_MEMBER, member=index), "member", index)
+        return self._session.hold(MEMBERS, found)
 
     def members(self) -> Sequence[Member]:
         """Return all members by index, as one read."""
-        record = self._backend.members.record
-        return [record(tuple(row)) for row in self._all(self._sql.all_members)]
+        member = self._session.backend.member
+        return [member(row) for row in self._rows(_MEMBERS)]
 
     def locked_ready(self, seen: Member) -> Member | None:
         """Lock a ready member; None if another transaction has it locked, or changed it since it was seen."""
-        row = self._one(self._sql.locked_ready, k_member=seen.index)
-        if row is None or self._backend.members.record(tuple(row)) != seen:
+        rows = self._rows(_READY_MEMBER, member=seen.index)
+        if not rows or self._session.backend.member(rows[0]) != seen:
             return None
-        return self._held.member(seen)
+        return self._session.hold(MEMBERS, seen)
 
     # Trials
 
     def new_trial_id(self) -> int:
         """Return an id that no other trial of this store has or gets."""
-        return self._backend.new_trial_id(self._cursor)
+        return self._session.backend.new_trial_id(self._session)
 
     def trial(self, trial_id: int) -> TrialRecord:
         """Return a trial."""
-        row = self._one(self._sql.trial, k_trial=trial_id)
-        if row is None:
-            raise KeyError(f"study {self._id} has no trial {trial_id}")
-        return trial_record(row)
+        return self._known(self._one(TRIALS, _TRIAL, trial=trial_id), "trial", trial_id)
 
     def locked_trial(self, trial_id: int) -> TrialRecord | None:
         """Return a trial of this study, or None; locks it."""
-        row = self._one(self._sql.locked_trial, k_trial=trial_id)
-        return None if row is None else self._held.trial(trial_record(row))
+        found = self._one(TRIALS, _LOCKED_TRIAL, trial=trial_id)
+        return None if found is None else self._session.hold(TRIALS, found)
 
     def next_pending(self) -> TrialRecord | None:
         """Return the pending trial with the lowest id; locks it and passes over locked ones."""
-        row = self._one(self._sql.next_pending)
-        return None if row is None else self._held.trial(trial_record(row))
+        found = self._one(TRIALS, _NEXT_PENDING)
+        return None if found is None else self._session.hold(TRIALS, found)
 
     def trials(
         self, *, member: int | None = None, after: int = 0, limit: int | None = None
     ) -> Sequence[TrialRecord]:
         """Return trials by id, from the first one whose id is above `after`."""
-        sql = self._sql
-        key: Values = {"k_after": after}
-        if limit is not None:
-            key["k_limit"] = limit
         if member is None:
-            statement = sql.trials if limit is None else sql.trials_page
-        else:
-            key["k_member"] = member
-            statement = sql.trials_of_member if limit is None else sql.trials_of_member_page
-        return [trial_record(row) for row in self._all(statement, **key)]
+            if limit is None:
+                return self._all(TRIALS, _TRIALS, after=after)
+            return self._all(TRIALS, _TRIALS_PAGE, after=after, limit=limit)
+        if limit is None:
+            return self._all(TRIALS, _TRIALS_OF_MEMBER, after=after, member=member)
+        return self._all(TRIALS, _TRIALS_OF_MEMBER_PAGE, after=after, member=member, limit=limit)
 
     def counts(self) -> dict[str, int]:
         """Return how many trials of kind train are in each state.
 
         Completed ones are not counted but added up from their members, whose `generation` is that number.
         """
-        counted = self._all(self._sql.count_unfinished) + self._all(self._sql.count_given_up)
-        counts: dict[str, int] = {row[0]: row[1] for row in counted}
-        completed = self._count(self._sql.spent_generations)
-        return {**counts, "completed": completed} if completed else counts
+        counts = {row[0]: row[1] for row in self._rows(_COUNT_UNFINISHED) + self._rows(_COUNT_GIVEN_UP)}
+        completed = self._value(_TRAINED)
+        return {**counts, "completed": int(completed)} if completed else counts
 
     def last_completed(self, count: int) -> Sequence[TrialRecord]:
         """Return the training trials that completed last, newest first."""
-        return [trial_record(row) for row in self._all(self._sql.last_completed, k_limit=count)]
+        return self._all(TRIALS, _LAST_COMPLETED, limit=count)
 
     def ended(self, step: int | None) -> Sequence[TrialRecord]:
         """Return the training trials that came to an age, broke, or were stopped by a rule, as they ended."""
-        rows = self._all(self._sql.abandoned) if step is None else self._all(self._sql.ended, k_step=step)
-        return sorted([trial_record(row) for row in rows], key=lambda trial: (trial.ended_at or 0.0, trial.id))
+        found = self._all(TRIALS, _ABANDONED) if step is None else self._all(TRIALS, _ENDED, step=step)
+        return sorted(found, key=lambda trial: (trial.ended_at or 0.0, trial.id))
 
     def unfinished(self) -> Sequence[TrialRecord]:
         """Return the trials that are running or queued for a retry, by id."""
-        found = [trial_record(row) for row in self._all(self._sql.unfinished)]
-        return sorted(found, key=lambda trial: trial.id)
+        return sorted(self._all(TRIALS, _UNFINISHED), key=lambda trial: trial.id)
 
     def results(self, generation: int) -> Sequence[TrialRecord]:
         """Return the completed training trials of a generation that have a fitness, by id."""
-        return [trial_record(row) for row in self._all(self._sql.results, k_generation=generation)]
+        return self._all(TRIALS, _RESULTS, generation=generation)
 
     def best_trials(self, count: int) -> Sequence[TrialRecord]:
         """Return the completed trials with the best finite fitness and a live checkpoint, best first."""
-        rows = self._all(self._sql.best_trials, k_order=NEVER, k_limit=count)
-        return [trial_record(row) for row in rows]
+        return self._all(TRIALS, _BEST, since=NEVER, limit=count)
 
     def broken_in_a_row(self) -> int:
         """Return how many trials failed in a row, see `View.broken_in_a_row`."""
-        resumed = self.study().resumed_at
-        return self._count(self._sql.broken_in_a_row, k_now=NEVER if resumed is None else resumed)
+        resumed = self._study.resumed_at
+        return int(self._value(_BROKEN_IN_A_ROW, since=NEVER if resumed is None else resumed))
 
     # Attempts and what they reported
 
     def attempt(self, trial_id: int, token: int) -> Attempt | None:
         """Return one attempt."""
-        row = self._one(self._sql.attempt, k_trial=trial_id, k_token=token)
-        return None if row is None else attempt_record(row)
+        return self._one(ATTEMPTS, _ATTEMPT, trial=trial_id, token=token)
 
     def attempts(self, trial_id: int) -> Sequence[Attempt]:
         """Return the attempts of a trial, oldest first."""
-        return [attempt_record(row) for row in self._all(self._sql.attempts, k_trial=trial_id)]
+        return self._all(ATTEMPTS, _ATTEMPTS, trial=trial_id)
 
     def all_attempts(self) -> Sequence[Attempt]:
         """Return all attempts by (trial, token)."""
-        return [attempt_record(row) for row in self._all(self._sql.all_attempts)]
+        return self._all(ATTEMPTS, _ALL_ATTEMPTS)
 
     def running(self, worker: str | None = None) -> Sequence[Attempt]:
         """Return the running attempts of one worker, or all of them."""
         if worker is None:
-            rows = self._all(self._sql.running)
-        else:
-            rows = self._all(self._sql.running_of_worker, k_worker=worker)
-        return [attempt_record(row) for row in rows]
+            return self._all(ATTEMPTS, _RUNNING)
+        return self._all(ATTEMPTS, _RUNNING_OF_WORKER, worker=worker)
 
     def expired(self, limit: int) -> Sequence[Attempt]:
         """Return running attempts whose lease ran out, longest first; passes over locked trials."""
-        rows = self._all(self._sql.expired, k_now=self._now, k_limit=limit)
-        return [attempt_record(row) for row in rows]
+        return self._all(ATTEMPTS, _EXPIRED, now=self._now, limit=limit)
 
     def claimed_ahead(self, expires_after: float) -> Sequence[Attempt]:
         """Return running attempts that were claimed after `now()`, and whose lease lasts beyond a time."""
-        rows = self._all(self._sql.claimed_ahead, k_now=self._now, k_expires_after=expires_after)
-        return [attempt_record(row) for row in rows]
+        return self._all(ATTEMPTS, _CLAIMED_AHEAD, now=self._now, expires_after=expires_after)
 
     def reports(self, trial: int, token: int | None = None) -> Sequence[Report]:
         """Return what a trial reported, in order."""
         if token is None:
-            rows = self._all(self._sql.reports_of_newest, k_trial=trial)
+            batches = self._rows(_NEWEST_REPORTS, trial=trial)
         else:
-            rows = self._all(self._sql.reports_of_token, k_trial=trial, k_token=token)
-        return [report for (batch,) in rows for report in batch_records(batch)]
+            batches = self._rows(_REPORTS, trial=trial, token=token)
+        return [report for (batch,) in batches for report in _reports(batch)]
 
     def last_reports(self, trial_id: int, token: int, count: int) -> Sequence[Report]:
         """Return the last reports of one attempt, oldest first."""
         if count < 1:
             return []
         # A batch holds at least one report.
-        rows = self._all(self._sql.last_reports, k_trial=trial_id, k_token=token, k_limit=count)
-        found = [report for (batch,) in reversed(rows) for report in batch_records(batch)]
-        return found[-count:]
+        batches = self._rows(_LAST_REPORTS, trial=trial_id, token=token, limit=count)
+        return [report for (batch,) in reversed(batches) for report in _reports(batch)][-count:]
 
     def averages(self, every: int, step: int, *, besides: int, limit: int) -> Sequence[float]:
         """Return the averages that trials besides one had at a mark, of the newest trials first."""
-        rows = self._all(self._sql.averages, k_every=every, k_step=step, k_trial=besides, k_limit=limit)
-        return [NAN if average is None else average for (average,) in rows]
+        rows = self._rows(_AVERAGES, every=every, step=step, trial=besides, limit=limit)
+        return [float("nan") if average is None else average for (average,) in rows]
 
     # Checkpoints
 
     def checkpoint(self, name: str) -> Checkpoint | None:
         """Return a checkpoint's row."""
-        row = self._one(self._sql.checkpoint, k_name=name)
-        return None if row is None else checkpoint_record(row)
+        return self._one(CHECKPOINTS, _CHECKPOINT, name=name)
 
     def checkpoints(self) -> Sequence[Checkpoint]:
         """Return all checkpoints by creation."""
-        return [checkpoint_record(row) for row in self._all(self._sql.checkpoints)]
+        return self._all(CHECKPOINTS, _CHECKPOINTS)
 
     def live_checkpoints(self) -> Sequence[Checkpoint]:
         """Return the checkpoints in state live, oldest first."""
-        return [checkpoint_record(row) for row in self._all(self._sql.live_checkpoints)]
+        return self._all(CHECKPOINTS, _LIVE)
 
     def deleting_checkpoints(self) -> Sequence[Checkpoint]:
         """Return the checkpoints in state deleting, oldest first."""
-        return [checkpoint_record(row) for row in self._all(self._sql.deleting_checkpoints)]
+        return self._all(CHECKPOINTS, _DELETING)
 
     def damaged_checkpoints(self) -> Sequence[Checkpoint]:
         """Return the checkpoints in state damaged, oldest first."""
-        return [checkpoint_record(row) for row in self._all(self._sql.damaged_checkpoints)]
+        return self._all(CHECKPOINTS, _DAMAGED)
 
     def held_checkpoints(self) -> frozenset[str]:
         """Return names that members, unfinished trials and evaluation refer to."""
-        rows = self._all(self._sql.unfinished_checkpoints) + self._all(self._sql.evaluation.held_checkpoints)
+        rows = self._rows(_CHECKPOINTS_IN_USE) + self._rows(_HELD_BY_EVALUATION)
         held = {name for row in rows for name in row if name is not None}
         for member in self.members():
             held |= {one.checkpoint for one in (member.head, member.best, *member.states) if one is not None}
@@ -290,33 +357,22 @@ class SqlTransaction:
         """Return the evaluation of this study's checkpoints, in the same transaction."""
         if not self._asked_evaluation:
             # Others may watch the study, too, as runs under other names.
-            row = self._one(self._sql.evaluation.run_of_study, k_name=self.study().name)
-            run = self._backend.runs.record(row)
+            run = self._one(RUNS, _RUN_OF_STUDY, name=self._study.name)
             if run is not None:
-                self.evaluated_by(
-                    SqlEvaluation(self._backend, self._cursor, run, self._now, self, write=self._write)
-                )
+                self.evaluated_by(SqlEvaluation(self._session, run, self._now, self))
             self._asked_evaluation = True
         return self._evaluation
 
     def evaluated_by(self, evaluation: SqlEvaluation) -> None:
         """Take the evaluation that is open already, if it is that of the study's own run."""
-        if evaluation.run().name == self.study().name:
+        if evaluation.run().name == self._study.name:
             self._evaluation = evaluation
             self._asked_evaluation = True
 
     def awaited_groups(self) -> int:
         """Return how many of the study's own groups are queued."""
-        return self._count(self._sql.evaluation.awaited_groups)
+        return int(self._value(_AWAITED))
 
-    def apply(self, commands: Sequence[AnyCommand]) -> list[str]:
-        """Apply commands in order; return the checkpoints that were marked for deletion."""
-        if any(isinstance(command, _MAKES_WORK) for command in commands):
-            self._backend.announce(self._cursor)
-        return self._writer.apply(commands, self._apply_one_of_evaluation)
 
-    def _apply_one_of_evaluation(self, command: EvalCommand) -> None:
-        evaluation = self.evaluation()
-        if evaluation is None:
-            raise TypeError(f"{command!r} needs a run, and study {self.study().name!r} has none")
-        evaluation.apply_one(command)
+def _reports(batch: str) -> list[Report]:
+    return [Report(step, metrics) for step, metrics in decode(batch)]

@@ -1,0 +1,134 @@
+"""SQLite in memory: a database that its threads share, and that ends with its store."""
+
+import threading
+from typing import Any, final
+
+import sqlalchemy as sa
+
+from phyla.settings import Clock
+from phyla.store.sql.backend import Session
+from phyla.store.sql.sqlite import AnySqlite
+from phyla.store.sqlite_url import MEMORY
+
+
+@final
+class MemorySession(Session):
+    """A transaction on a database in memory, or a part of the one that the same thread has open already.
+
+    A part that is rolled back undoes nothing else; one that commits still goes if what is around it is rolled
+    back.
+    """
+
+    def __init__(self, backend: "MemoryBackend", cursor: Any, part: str | None, *, write: bool) -> None:
+        super().__init__(backend, cursor, write=write)
+        self._backend = backend
+        self._part = part
+
+    def commit(self) -> None:
+        """Keep everything."""
+        self.cursor.execute("COMMIT" if self._part is None else f"RELEASE {self._part}")
+        self._backend.release(committed=self.write)
+
+    def rollback(self) -> None:
+        """Undo everything."""
+        try:
+            if self._part is not None:
+                self.cursor.execute(f"ROLLBACK TO {self._part}")
+                self.cursor.execute(f"RELEASE {self._part}")
+            elif self.cursor.connection.in_transaction:
+                # A reader wrote nothing itself: whatever there is, a part of it committed.
+                self.cursor.execute("ROLLBACK" if self.write else "COMMIT")
+        finally:
+            self._backend.release(committed=False)
+
+
+@final
+class MemoryWatch:
+    """Is told of commits by the threads that make them."""
+
+    def __init__(self, backend: "MemoryBackend") -> None:
+        self._backend = backend
+        self._seen: int | None = None
+
+    def wait(self, seconds: float) -> None:
+        """Return once something was committed since the last call, or after so many seconds at the latest."""
+        self._seen = self._backend.wait(self._seen, seconds)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@final
+class MemoryBackend(AnySqlite):
+    """Makes a database in memory. Threads use its one connection in turn; a thread may open blocks inside others.
+
+    Args:
+        clock: tells the time.
+    """
+
+    url = shown = MEMORY
+    lasting = False
+
+    def __init__(self, clock: Clock) -> None:
+        engine = sa.create_engine(
+            "sqlite://",
+            connect_args={"isolation_level": None, "check_same_thread": False, "cached_statements": 256},
+            paramstyle="named",
+            # Every other connection would have a database of its own.
+            poolclass=sa.StaticPool,
+        )
+        super().__init__(engine, clock)
+        self._turn = threading.RLock()
+        self._depth = 0
+        self._changed = threading.Condition()
+        self._commits = 0
+        self._connection = engine.raw_connection()
+        self._connection.execute("PRAGMA foreign_keys=ON")
+
+    def begin(self, *, write: bool) -> MemorySession:
+        """Open a transaction, or a part of the one that this thread has open."""
+        self._turn.acquire()
+        try:
+            cursor = self._connection.cursor()
+            part = f"part_{self._depth}" if self._depth else None
+            cursor.execute("BEGIN" if part is None else f"SAVEPOINT {part}")
+        except BaseException:
+            self._turn.release()
+            raise
+        self._depth += 1
+        return MemorySession(self, cursor, part, write=write)
+
+    def release(self, *, committed: bool) -> None:
+        """Let the next thread go on, and tell those who wait for commits."""
+        self._depth -= 1
+        self._turn.release()
+        if committed:
+            with self._changed:
+                self._commits += 1
+                self._changed.notify_all()
+
+    def wait(self, seen: int | None, seconds: float) -> int:
+        """Wait until there are more commits than were seen; return how many there are."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._commits != seen, seconds)
+            return self._commits
+
+    def watch(self) -> MemoryWatch:
+        """Return what is told of commits."""
+        return MemoryWatch(self)
+
+    def place(self, session: Session) -> str:
+        """Return the only place there is."""
+        return MEMORY
+
+    def forget_connections(self) -> None:
+        """Give the child of a fork its own copy, which no thread of the parent holds."""
+        self._turn, self._changed = threading.RLock(), threading.Condition()
+        if self._depth:
+            self._depth = 0
+            self._connection.rollback()
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._connection.close()
+        self.engine.dispose()
