@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
+from phyla.checkpoints.content import scan
+from phyla.checkpoints.local import LocalCheckpoints
 from phyla.checkpoints.manifest import MANIFEST_NAME, Manifest
-from phyla.checkpoints.repository import CheckpointRepository, Committed
-from phyla.checkpoints.tree import scan
 from phyla.errors import (
     CheckpointChanged,
     CheckpointCorrupt,
@@ -51,14 +51,14 @@ def look_at_source(source: Path) -> Manifest | None:
 
 
 def import_checkpoint(
-    repository: CheckpointRepository,
+    repository: LocalCheckpoints,
     source: Path,
     name: str,
     *,
     step: int | None,
     now: float,
     digest: str | None = None,
-) -> Committed:
+) -> Manifest:
     """Commit what is elsewhere under a name of its own; the source is left as it is.
 
     Files of a checkpoint of phyla, which nobody writes to again, are linked where the file system can; all others

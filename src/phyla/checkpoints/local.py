@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import final
 
 from phyla import settings
-from phyla.checkpoints.digests import digests
-from phyla.checkpoints.disk import Disk, RealDisk, advice_on, make_dirs
+from phyla.checkpoints.content import Tree, digests, scan
+from phyla.checkpoints.disk import Disk, advice_on, make_dirs
 from phyla.checkpoints.manifest import MANIFEST_NAME, Manifest, ManifestFile
 from phyla.checkpoints.ownership import Owner, Ownership
-from phyla.checkpoints.repository import Committed
-from phyla.checkpoints.tree import Tree, scan
 from phyla.errors import (
     CheckpointCorrupt,
     CheckpointError,
@@ -36,7 +34,11 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 @final
 class LocalCheckpoints:
-    """A `CheckpointRepository` in one directory.
+    """Keeps checkpoints by name, in one directory.
+
+    A name is used for one attempt only (see `attempt_name`): at most one caller stages and commits it.
+    Calls about different names may come from any threads and processes at once. Every method raises `UsageError`
+    for a name that is not letters, digits and `._-`, and `CheckpointStorageFailed` where the storage itself fails.
 
     `root/NAME` is a committed checkpoint, `root/.staging/NAME` one that is being written, and
     `root/.deleting/NAME` one that is being removed; directories only ever move between these by an
@@ -64,7 +66,7 @@ class LocalCheckpoints:
         self._root = root.absolute()
         self._staging = self._root / ".staging"
         self._deleting = self._root / ".deleting"
-        self._disk: Disk = RealDisk() if disk is None else disk
+        self._disk = disk or Disk()
         self._verify_bytes = settings.verify_bytes() if verify_bytes is None else verify_bytes
         self._verified: dict[str, tuple[str, int]] = {}
         self._manifest_begun: set[str] = set()
@@ -73,7 +75,7 @@ class LocalCheckpoints:
 
     @property
     def prefix(self) -> str:
-        """Six hexadecimal digits that the names of this store's checkpoints contain."""
+        """Six hexadecimal digits that the names of this store's checkpoints contain; see `attempt_name`."""
         return "000000" if self._owner is None else self._owner.prefix
 
     def check_owner(self) -> None:
@@ -106,8 +108,16 @@ class LocalCheckpoints:
                 self._disk.make_dir(path)
         return path
 
-    def commit(self, name: str, *, step: int, now: float) -> Committed:
+    def commit(self, name: str, *, step: int, now: float) -> Manifest:
         """Make what was staged durable and visible under its name, all at once.
+
+        When it returns, the checkpoint survives a power cut. When it raises, nothing is visible
+        under the name and the staged files are still there, to be discarded.
+
+        Args:
+            name: a name that was staged.
+            step: age of the weights.
+            now: seconds since the epoch (UTC), for the manifest.
 
         Raises:
             CheckpointsAbsent: the directory of all of them is gone, or something else is in its place.
@@ -153,23 +163,7 @@ class LocalCheckpoints:
                     self._disk.rename(final_path, staging)
                 raise
         self._manifest_begun.discard(name)
-        return _committed(name, final_path, manifest)
-
-    def recover(self, name: str) -> Committed | None:
-        """Read back a commit whose result was lost with its caller; None when it never happened.
-
-        Raises:
-            CheckpointMissing: the manifest or a file is gone.
-            CheckpointCorrupt: the manifest or a size is not what was committed.
-        """
-        path = self._root / _checked(name)
-        with self._storage_errors("recover", path):
-            if not path.is_dir():
-                return None
-            manifest = self.check(name)
-            # The caller may have died between the rename and its flush.
-            self._disk.fsync_dir(self._root)
-        return _committed(name, path, manifest)
+        return manifest
 
     def path(self, name: str) -> Path:
         """Return the directory of a committed checkpoint.
@@ -210,6 +204,11 @@ class LocalCheckpoints:
 
         Names and sizes are compared every time. Digests are verified when this object first uses the checkpoint,
         and again when a file was changed since or with `again`; above `verify_bytes` they are not.
+
+        Args:
+            name: its name.
+            digest: identity of its content, as it was recorded; None if that is not known.
+            again: compare digests even if this object has used the checkpoint before.
 
         Raises:
             CheckpointsAbsent: the directory of all of them is gone, or something else is in its place.
@@ -465,17 +464,6 @@ def _directories(path: Path) -> tuple[str, ...]:
     except FileNotFoundError:
         return ()
     return tuple(sorted(name for name in names if _NAME.fullmatch(name)))
-
-
-def _committed(name: str, path: Path, manifest: Manifest) -> Committed:
-    return Committed(
-        name=name,
-        path=path,
-        step=manifest.step,
-        digest=manifest.digest,
-        size_bytes=manifest.size_bytes,
-        file_count=len(manifest.files),
-    )
 
 
 def _corrupt(name: str, path: Path, found: str, expected: str) -> CheckpointCorrupt:

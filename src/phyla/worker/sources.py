@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Protocol, final
 
-from phyla.checkpoints import CheckpointRepository
+from phyla.checkpoints import LocalCheckpoints
 from phyla.records import Seen
 
 
@@ -39,7 +39,7 @@ class StudySources:
         repository: where they are.
     """
 
-    def __init__(self, repository: CheckpointRepository) -> None:
+    def __init__(self, repository: LocalCheckpoints) -> None:
         self._repository = repository
 
     def path(self, seen: Seen) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, final
 
 from phyla.api import Client
-from phyla.checkpoints import CheckpointRepository, advice_on, is_storage_error
+from phyla.checkpoints import LocalCheckpoints, advice_on, is_storage_error
 from phyla.errors import (
     CheckpointMissing,
     CheckpointsAbsent,
@@ -52,7 +52,7 @@ class Trainer:
     def __init__(
         self,
         client: Client,
-        repository: CheckpointRepository,
+        repository: LocalCheckpoints,
         train: Callable[[Trial], object],
         *,
         metrics: Sequence[str],
