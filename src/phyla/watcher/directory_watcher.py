@@ -1,10 +1,12 @@
-"""Follows a directory into which a training job writes checkpoints."""
+"""Watches a directory into which a training job writes checkpoints."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
+from phyla.controller import RunController
 from phyla.errors import (
     CheckpointChanged,
     CheckpointError,
@@ -18,11 +20,8 @@ from phyla.errors import (
 from phyla.machine import Observed
 from phyla.records import RunRecord, Seen, SeenState, shown
 from phyla.settings import Clock, system_clock
-from phyla.watcher.best import link_best
-from phyla.watcher.found import CheckpointFormat, Found
-from phyla.watcher.identity import identity
-from phyla.watcher.sink import Sink
-from phyla.watcher.snapshots import Mode, clean, take
+from phyla.watcher.format import CheckpointFormat, Found
+from phyla.watcher.snapshots import Mode, clean, identity, link_best, take
 
 AT_ONCE = 50
 """Checkpoints that are told in one transaction."""
@@ -64,14 +63,14 @@ class Following:
 
 
 @final
-class Watcher:
+class DirectoryWatcher:
     """Looks through a directory and tells a run what it finds.
 
-    Errors about one checkpoint never stop it: that one is put aside with the reason, and looked at again when
-    it changes.
+    An error about one checkpoint never stops it: it quarantines that one with the reason, and looks at it again
+    when it changes.
 
     Args:
-        sink: whom to tell.
+        sink: takes what is found.
         root: the directory.
         kind: what its checkpoints look like.
         run: the run.
@@ -79,11 +78,15 @@ class Watcher:
         best: directory of links to the best checkpoints.
         following: how to follow it.
         clock: tells the time.
+
+    Attributes:
+        root: the directory.
+        ended: whether it has said that no more checkpoints come.
     """
 
     def __init__(
         self,
-        sink: Sink,
+        sink: RunController,
         root: Path,
         kind: CheckpointFormat,
         *,
@@ -94,7 +97,7 @@ class Watcher:
         clock: Clock = system_clock,
     ) -> None:
         self._sink = sink
-        self._root = root
+        self.root = root
         self._kind = kind
         self._run = run
         self._snapshots = snapshots
@@ -135,9 +138,9 @@ class Watcher:
             return
         now = self._clock()
         # Before the scan: what is written before the marker is then seen by this scan.
-        done = self._root.is_dir() and (self._root / self._following.done).exists()
+        done = self.root.is_dir() and (self.root / self._following.done).exists()
         try:
-            scanned = self._kind.scan(self._root, now=now, previous=self._previous)
+            scanned = self._kind.scan(self.root, now=now, previous=self._previous)
             self._exists()
         except CheckpointStorageFailed as error:
             if self._following.once:
@@ -148,12 +151,10 @@ class Watcher:
         self._unlistable = ""
         found = {item.name: item for item in scanned if item.name != self._following.done}
         self._refresh()
-        told = self._tell(found, now)
+        self._waiting = {name for name, item in found.items() if not (item.ready or item.bad)}
+        self._tell(found, now)
         self._vanished(found)
         self._previous = found
-        self._waiting = {name for name, item in found.items() if not (item.ready or item.bad)} | told.again
-        if told.new:
-            self._changed_at = now
         self._looks += 1
         self._perhaps_end(found, now, done=done)
 
@@ -161,9 +162,11 @@ class Watcher:
         """Say what the directory lacks, after a look; None if a checkpoint was seen, or nothing is waited for."""
         if self._newest or self._following.once or self.ended:
             return None
-        where = shown(str(self._root))
+        where = shown(str(self.root))
         unfinished = next(iter(self._previous.values()), None)
-        other = [*_entries(self._root)]
+        other: list[str] = []
+        with suppress(OSError):
+            other = sorted(entry.name for entry in self.root.iterdir())
         if unfinished is not None:
             has = f"no checkpoint in {where} is finished yet: {shown(unfinished.name)}: {unfinished.why}"
         elif other:
@@ -182,24 +185,20 @@ class Watcher:
     def _refresh(self) -> None:
         """Read what was seen since the last look."""
         for seen in self._sink.seen(after=self._last_id):
-            self._note(seen)
+            self._newest[seen.name] = seen
+            self._rows[seen.id] = seen
+            self._last_id = max(self._last_id, seen.id)
 
-    def _note(self, seen: Seen) -> None:
-        self._newest[seen.name] = seen
-        self._rows[seen.id] = seen
-        self._last_id = max(self._last_id, seen.id)
-
-    def _tell(self, found: Mapping[str, Found], now: float) -> "_Told":
-        told = _Told()
+    def _tell(self, found: Mapping[str, Found], now: float) -> None:
         batch: list[Observed] = []
         for item in sorted(found.values(), key=_age):
             if not self._is_news(item, now):
                 continue
             observed = self._observed(item, now)
             if observed is None:
-                told.again.add(item.name)
+                self._waiting.add(item.name)
                 continue
-            told.new = True
+            self._changed_at = now
             self._tried_at.pop(item.name, None)
             if observed.error is not None:
                 self._tried_at[item.name] = now
@@ -209,7 +208,6 @@ class Watcher:
                 self._observe(batch)
                 batch = []
         self._observe(batch)
-        return told
 
     def _observe(self, batch: list[Observed]) -> None:
         if not batch:
@@ -224,7 +222,6 @@ class Watcher:
             else:
                 for each in batch:
                     self._observe([each])
-                return
         self._refresh()
 
     def _put_aside(self, found: Observed, error: Exception) -> None:
@@ -263,7 +260,7 @@ class Watcher:
         if item.bad:
             return self._told(item, error=item.why)
         try:
-            found_identity = identity(self._root, item, content=self._following.content)
+            found_identity = identity(self.root, item, content=self._following.content)
             path = self._taken(item)
         except CheckpointChanged:
             return None
@@ -286,7 +283,7 @@ class Watcher:
 
     def _taken(self, item: Found) -> Path:
         try:
-            return take(self._root, item, self._snapshots, self._mode)
+            return take(self.root, item, self._snapshots, self._mode)
         except CheckpointStorageFailed as error:
             self._sink.note(
                 "no-snapshots",
@@ -294,7 +291,7 @@ class Watcher:
                 f"deletes them before their turn: {error}",
             )
             self._mode = "none"
-            return take(self._root, item, self._snapshots, self._mode)
+            return take(self.root, item, self._snapshots, self._mode)
 
     def _told(
         self,
@@ -313,7 +310,7 @@ class Watcher:
             identity=value or f"{self._run.id}:listing:{item.fingerprint}",
             weak=weak,
             fingerprint=item.fingerprint,
-            path=str(path or self._root / item.paths[0]),
+            path=str(path or self.root / item.paths[0]),
             paths=item.paths,
             snapshot=snapshot and error is None,
             size_bytes=item.size_bytes,
@@ -353,9 +350,9 @@ class Watcher:
         Raises:
             CheckpointStorageFailed: it was there before.
         """
-        if any(seen.state is SeenState.READY for seen in self._newest.values()) and not self._root.is_dir():
+        if any(seen.state is SeenState.READY for seen in self._newest.values()) and not self.root.is_dir():
             raise CheckpointStorageFailed(
-                f"the directory {self._root}, in which checkpoints were seen, is not there: its file system may "
+                f"the directory {self.root}, in which checkpoints were seen, is not there: its file system may "
                 "not be mounted"
             )
 
@@ -410,16 +407,11 @@ class Watcher:
         gone = self._sink.gone(loose, unless_held=True)
         for number in gone:
             self._forget(number)
-        kept = held | (loose.keys() - gone)
-        names = {
-            Path(self._rows[number].path).relative_to(self._snapshots).parts[0]
-            for number in kept
-            if number in self._rows
-            and self._rows[number].snapshot
-            and Path(self._rows[number].path).is_relative_to(self._snapshots)
-        }
+        kept = [self._rows[number] for number in held | (loose.keys() - gone) if number in self._rows]
+        paths = [Path(seen.path) for seen in kept if seen.snapshot]
+        inside = [path.relative_to(self._snapshots) for path in paths if path.is_relative_to(self._snapshots)]
         try:
-            clean(self._snapshots, names)
+            clean(self._snapshots, {path.parts[0] for path in inside})
         except CheckpointStorageFailed as error:
             self._warn_once("snapshots", str(error))
 
@@ -429,21 +421,5 @@ class Watcher:
             self._sink.note(kind, message)
 
 
-def _entries(root: Path) -> list[str]:
-    try:
-        return sorted(entry.name for entry in root.iterdir())
-    except OSError:
-        return []
-
-
 def _age(item: Found) -> tuple[float, int, str]:
     return item.modified_at, -1 if item.step is None else item.step, item.name
-
-
-@final
-class _Told:
-    """What came of telling: whether anything was new, and what has to be looked at again."""
-
-    def __init__(self) -> None:
-        self.new = False
-        self.again: set[str] = set()

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import final
 
+from phyla.controller import RunController
 from phyla.machine import Observed
 from phyla.records import (
     CheckpointKind,
@@ -15,8 +16,7 @@ from phyla.records import (
     TrialState,
 )
 from phyla.store import Reader, Store
-from phyla.watcher.best import link_best
-from phyla.watcher.sink import Sink
+from phyla.watcher.snapshots import link_best
 
 WAIT_S = 1.0
 _FINAL = (TrialState.COMPLETED, TrialState.FAILED, TrialState.CANCELLED)
@@ -30,7 +30,7 @@ class StudyWatcher:
     evaluation began.
 
     Args:
-        sink: whom to tell.
+        sink: takes what is found.
         store: where the study is remembered.
         study: its id.
         run: the run.
@@ -39,9 +39,11 @@ class StudyWatcher:
         once: take what is there, and end.
     """
 
+    root: None = None
+
     def __init__(
         self,
-        sink: Sink,
+        sink: RunController,
         store: Store,
         study: int,
         *,
