@@ -14,7 +14,7 @@ from phyla import settings
 from phyla.checkpoints.content import Tree, digests, scan
 from phyla.checkpoints.disk import Disk, advice_on, make_dirs
 from phyla.checkpoints.manifest import MANIFEST_NAME, Manifest, ManifestFile
-from phyla.checkpoints.ownership import Owner, Ownership
+from phyla.checkpoints.ownership import Owner, Ownership, listed
 from phyla.errors import (
     CheckpointCorrupt,
     CheckpointError,
@@ -52,6 +52,7 @@ class LocalCheckpoints:
         verify_bytes: size of the largest checkpoint whose digests `use` verifies; by default the environment's.
 
     Attributes:
+        prefix: six hexadecimal digits that the names of this store's checkpoints contain; see `attempt_name`.
         ownership: claims the directory, or adopts it; None without an owner.
     """
 
@@ -70,13 +71,8 @@ class LocalCheckpoints:
         self._verify_bytes = settings.verify_bytes() if verify_bytes is None else verify_bytes
         self._verified: dict[str, tuple[str, int]] = {}
         self._manifest_begun: set[str] = set()
-        self._owner = owner
+        self.prefix = "000000" if owner is None else owner.prefix
         self.ownership = None if owner is None else Ownership(self._root, owner, self._disk)
-
-    @property
-    def prefix(self) -> str:
-        """Six hexadecimal digits that the names of this store's checkpoints contain; see `attempt_name`."""
-        return "000000" if self._owner is None else self._owner.prefix
 
     def check_owner(self) -> None:
         """Make sure that the directory is there and its owner's.
@@ -189,15 +185,11 @@ class LocalCheckpoints:
         path = self.path(name) / MANIFEST_NAME
         with self._storage_errors("read", path):
             try:
-                text = path.read_bytes().decode()
+                return Manifest.from_bytes(path.read_bytes())
             except FileNotFoundError as error:
                 raise CheckpointMissing(f"checkpoint {name}: its manifest {path} is gone") from error
-            except UnicodeDecodeError as error:
-                raise CheckpointCorrupt(f"checkpoint {name}: {path} is damaged: {error}") from error
-        try:
-            return Manifest.from_json(text)
-        except CheckpointCorrupt as error:
-            raise CheckpointCorrupt(f"checkpoint {name}, in {path.parent}: {error}") from error
+            except CheckpointCorrupt as error:
+                raise CheckpointCorrupt(f"checkpoint {name}, in {path.parent}: {error}") from error
 
     def use(self, name: str, digest: str | None = None, *, again: bool = False) -> Path:
         """Return the directory of a committed checkpoint that is about to be read, if it is what was committed.
@@ -281,10 +273,9 @@ class LocalCheckpoints:
             elif entry.size_bytes != file.size_bytes:
                 raise _corrupt(name, entry.path, f"{entry.size_bytes} bytes", f"{file.size_bytes} bytes")
         if gone:
-            more = f" and {len(gone) - 3} more" if len(gone) > 3 else ""
             raise CheckpointMissing(
                 f"checkpoint {name}: {len(gone)} of {len(manifest.files)} files are gone from {path}: "
-                f"{', '.join(gone[:3])}{more}"
+                f"{listed(gone)}"
             )
         for entry in found.values():
             raise _corrupt(name, entry.path, "a file", "nothing of that name")
@@ -341,18 +332,21 @@ class LocalCheckpoints:
 
     def deleting(self) -> tuple[str, ...]:
         """Return the names whose deletion was begun and never finished, sorted."""
-        with self._storage_errors("list", self._deleting):
-            return _directories(self._deleting)
+        return self._directories(self._deleting)
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the committed checkpoints, sorted."""
-        with self._storage_errors("list", self._root):
-            return _directories(self._root)
+        return self._directories(self._root)
 
     def staged(self) -> tuple[str, ...]:
         """Return the names that are staged and not committed, sorted."""
-        with self._storage_errors("list", self._staging):
-            return _directories(self._staging)
+        return self._directories(self._staging)
+
+    def _directories(self, path: Path) -> tuple[str, ...]:
+        names: list[str] = []
+        with self._storage_errors("list", path), suppress(FileNotFoundError), os.scandir(path) as found:
+            names = [item.name for item in found if item.is_dir(follow_symlinks=False)]
+        return tuple(sorted(name for name in names if _NAME.fullmatch(name)))
 
     def _flushed(self, staging: Path, tree: Tree) -> list[ManifestFile]:
         # The directories below the staging one are flushed here; its own entries wait for the manifest.
@@ -378,8 +372,7 @@ class LocalCheckpoints:
             return
         # Flushes that wait at the same time share what the file system writes for them.
         with ThreadPoolExecutor(FLUSH_THREADS, "phyla-flush") as pool:
-            for _ in pool.map(_call, (calls[start::FLUSH_THREADS] for start in range(FLUSH_THREADS))):
-                pass
+            list(pool.map(_call, (calls[start::FLUSH_THREADS] for start in range(FLUSH_THREADS))))
 
     def _flush_file(self, path: Path) -> None:
         self._disk.make_read_only(path)
@@ -439,8 +432,8 @@ def _refuse_other_manifest(path: Path) -> None:
     if not os.path.lexists(path):
         return
     try:
-        copied = path.is_file() and not path.is_symlink() and bool(Manifest.from_json(path.read_bytes().decode()))
-    except (CheckpointCorrupt, UnicodeDecodeError):
+        copied = path.is_file() and not path.is_symlink() and bool(Manifest.from_bytes(path.read_bytes()))
+    except CheckpointCorrupt:
         copied = False
     if not copied:
         raise CheckpointError(
@@ -455,15 +448,6 @@ def _checked(name: str) -> str:
             "and begin with a letter or a digit"
         )
     return name
-
-
-def _directories(path: Path) -> tuple[str, ...]:
-    try:
-        with os.scandir(path) as found:
-            names = [item.name for item in found if item.is_dir(follow_symlinks=False)]
-    except FileNotFoundError:
-        return ()
-    return tuple(sorted(name for name in names if _NAME.fullmatch(name)))
 
 
 def _corrupt(name: str, path: Path, found: str, expected: str) -> CheckpointCorrupt:
