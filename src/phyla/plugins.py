@@ -21,6 +21,7 @@ A plug-in is a frozen dataclass named under one of these entry point groups:
 | `phyla.formats`     | `phyla.watcher.CheckpointFormat`| `auto`, `dcp`, `huggingface`, `marker`,       |
 |                     |                                 | `orbax`, `quiet`, `safetensors`, `steps`,     |
 |                     |                                 | `torch`                                       |
+| `phyla.launchers`   | `phyla.launchers.Launcher`      | `local`                                       |
 
 Its fields are its settings: plain JSON values, functions, and other plug-ins. `encode` writes them as JSON,
 so that a later run can tell whether it is the same study; nothing is pickled. A dataclass or function that is not
@@ -57,9 +58,10 @@ GROUPS = (
     "phyla.objectives",
     "phyla.aggregators",
     "phyla.formats",
+    "phyla.launchers",
 )
-STORED_BY_NAME = ("phyla.formats",)
-"""Groups of which settings hold a name and options, never an object, so that encoding need not import them."""
+STORED_BY_NAME = ("phyla.formats", "phyla.launchers")
+"""Groups whose objects are never stored, so that encoding need not import them."""
 STUDY_MODULE = "__phyla_study__"
 """Name under which a worker runs the study file again; further files get it with a digest of their path."""
 

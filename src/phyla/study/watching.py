@@ -480,9 +480,9 @@ def _with_processes(
     tick: Callable[[], None],
     on_interrupt: Callable[[], None],
 ) -> bool:
-    from phyla.launchers import LocalLauncher, gpu_environments
+    from phyla.launchers import get_launcher, gpu_environments
 
-    launcher = LocalLauncher(
+    launcher = get_launcher()(
         client,
         specs,
         launch=launch,

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import os
 import shutil
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -28,7 +29,7 @@ from phyla.evaluation import EvalTask, Suite, encode, suite_named
 from phyla.failpoints import failpoint
 from phyla.machine import ClaimedEvaluation, Evaluated, EvaluationFailed
 from phyla.records import EvalResult, EvalTaskKind, Seen
-from phyla.settings import Clock
+from phyla.settings import Clock, system_clock
 from phyla.worker.aggregation import aggregate_group
 from phyla.worker.commands import folder_of, run_command
 from phyla.worker.evaluated_run import EvaluatedRun, source_with_bindings
@@ -66,8 +67,8 @@ class Evaluator:
         *,
         work_root: Path,
         name: str,
-        clock: Clock,
-        timer: Callable[[], float],
+        clock: Clock = system_clock,
+        timer: Callable[[], float] = time.perf_counter,
         state: Any = None,
     ) -> None:
         self._client = client

@@ -12,7 +12,7 @@ from phyla.api import Given, WorkClient
 from phyla.errors import CheckpointsAbsent, LeaseLost, StoreError
 from phyla.machine import ClaimedEvaluation, Completion, Ended, Evaluated, EvaluationFailed, Idle, Outdated
 from phyla.records import Phase, WorkKind
-from phyla.settings import Clock
+from phyla.settings import Clock, system_clock
 from phyla.worker.evaluator import Evaluator
 from phyla.worker.stopwatch import Stopwatch
 from phyla.worker.trainer import Trainer
@@ -63,7 +63,7 @@ class Worker:
         client: WorkClient,
         *,
         name: str,
-        clock: Clock,
+        clock: Clock = system_clock,
         trainer: Trainer | None = None,
         evaluator: Evaluator | None = None,
         renew_s: float | None = None,

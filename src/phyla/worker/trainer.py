@@ -22,7 +22,7 @@ from phyla.errors import (
 )
 from phyla.machine import Completion, Failure
 from phyla.records import Cause, Phase, Report, StudyState, TrialRecord
-from phyla.settings import Clock
+from phyla.settings import Clock, system_clock
 from phyla.worker.causes import cause_of, traceback_of, write_log
 from phyla.worker.stopwatch import Stopwatch
 from phyla.worker.trial import Trial, unusable_start
@@ -57,7 +57,7 @@ class Trainer:
         *,
         metrics: Sequence[str],
         work_root: Path,
-        clock: Clock,
+        clock: Clock = system_clock,
         state: Any = None,
         timer: Callable[[], float] = time.perf_counter,
         log: Path | None = None,
