@@ -37,6 +37,17 @@ def waking(directory: FileEvents) -> Iterator[Wakes]:
         assert not thread.is_alive()
 
 
+def refuse_events(monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
+    real = builtins.__import__
+
+    def refuse(name: str, *arguments: object) -> object:
+        if name == "watchfiles":
+            raise error("no events here")
+        return real(name, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+
+
 def settle(directory: FileEvents, next_wake: Wakes, folder: Path) -> None:
     """Wait until events arrive from this folder."""
     assert next_wake()
@@ -77,22 +88,28 @@ def test_it_tells_which_root_changed(tmp_path: Path) -> None:
             pass
 
 
-@pytest.mark.parametrize("force_polling", [False, True])
-def test_it_wakes_without_any_change(force_polling: bool, tmp_path: Path) -> None:
-    with waking(FileEvents(tmp_path, poll_s=0.05, force_polling=force_polling)) as next_wake:
+@pytest.fixture(params=[True, False], ids=["events", "polling"])
+def has_events(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the system tells events."""
+    if not request.param:
+        refuse_events(monkeypatch, ImportError)
+    return bool(request.param)
+
+
+def test_it_wakes_without_any_change(has_events: bool, tmp_path: Path) -> None:
+    with waking(FileEvents(tmp_path, poll_s=0.05)) as next_wake:
         assert [next_wake() for _ in range(4)] == [{tmp_path}] * 4
 
 
-@pytest.mark.parametrize("force_polling", [False, True])
-def test_a_root_that_does_not_exist_is_waited_for(force_polling: bool, tmp_path: Path) -> None:
+def test_a_root_that_does_not_exist_is_waited_for(has_events: bool, tmp_path: Path) -> None:
     late, there = tmp_path / "late", tmp_path / "there"
     there.mkdir()
-    with waking(FileEvents(late, there, poll_s=FOREVER, force_polling=force_polling)) as next_wake:
+    with waking(FileEvents(late, there, poll_s=FOREVER)) as next_wake:
         next_wake()
         late.mkdir()
         while not (late in next_wake() and late.exists()):
             pass
-        if not force_polling:
+        if has_events:
             (late / "x").touch()
             while late not in next_wake():
                 pass
@@ -115,14 +132,7 @@ def test_a_root_that_is_replaced_is_watched_again(noticed: bool, tmp_path: Path)
 
 @pytest.mark.parametrize("error", [ImportError, OSError])
 def test_without_events_it_polls(error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def refuse(name: str, *arguments: object) -> object:
-        if name == "watchfiles":
-            raise error("no events here")
-        return real(name, *arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
+    refuse_events(monkeypatch, error)
     directory = FileEvents(tmp_path, poll_s=0.05)
     with waking(directory) as next_wake:
         for _ in range(4):
@@ -130,9 +140,8 @@ def test_without_events_it_polls(error: type[Exception], tmp_path: Path, monkeyp
     assert not directory.events
 
 
-@pytest.mark.parametrize("force_polling", [False, True])
-def test_closing_ends_it_from_another_thread(force_polling: bool, tmp_path: Path) -> None:
-    directory = FileEvents(tmp_path, poll_s=FOREVER, force_polling=force_polling)
+def test_closing_ends_it_from_another_thread(has_events: bool, tmp_path: Path) -> None:
+    directory = FileEvents(tmp_path, poll_s=FOREVER)
     wakes = iter(directory)
     assert next(wakes) == {tmp_path}
     threading.Timer(0.2, directory.close).start()

@@ -263,7 +263,7 @@ def test_clean_removes_snapshots_only_and_keeps_those_named(root: Path, target: 
 def test_names_of_snapshots_are_plain_whatever_the_checkpoint_is_called(name: str) -> None:
     found = Found(
         name=name, step=None, paths=(), ready=True, why="", bad=False, fingerprint="0123456789abcdef" * 4,
-        size_bytes=0, modified_at=0.0, first_seen=0.0, unchanged_since=0.0,
+        size_bytes=0, modified_at=0.0, unchanged_since=0.0,
     )  # fmt: skip
     made = snapshot_name(found)
     assert made.endswith("@0123456789abcdef")

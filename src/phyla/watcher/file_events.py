@@ -23,19 +23,16 @@ class FileEvents:
     Args:
         roots: directories to watch, with everything below them.
         poll_s: longest time between two wake-ups.
-        force_polling: do without events, as on file systems that have none.
+
+    Attributes:
+        events: whether events are used; False once they turned out not to work here.
     """
 
-    def __init__(self, *roots: Path, poll_s: float = 10.0, force_polling: bool = False) -> None:
+    def __init__(self, *roots: Path, poll_s: float = 10.0) -> None:
         self._roots = {Path(os.path.abspath(root)): root for root in roots}  # noqa: PTH100 -- keeps links
         self._poll_s = poll_s
-        self._events = not force_polling
+        self.events = True
         self._closed = threading.Event()
-
-    @property
-    def events(self) -> bool:
-        """Whether events are used; False once they turned out not to work here."""
-        return self._events
 
     def close(self) -> None:
         """End the iterator, from whatever thread; it returns within a moment."""
@@ -48,7 +45,7 @@ class FileEvents:
             # Looked at before the wake-up, so that what appears during it counts as new.
             present = self._present()
             yield every
-            if self._events and present:
+            if self.events and present:
                 yield from self._by_events(present)
             else:
                 self._wait_for_roots(present)
@@ -106,7 +103,7 @@ class FileEvents:
             self._closed.wait(min(TICK_S, self._poll_s))
         except (OSError, ImportError):
             # No events on this system, or no more of them: too many directories are watched already.
-            self._events = False
+            self.events = False
 
     def _of(self, changed: Iterator[str]) -> frozenset[Path]:
         paths = [Path(path) for path in changed]

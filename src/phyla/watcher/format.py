@@ -32,7 +32,6 @@ class Found:
         fingerprint: changes whenever a file is added, removed, replaced, resized or written to.
         size_bytes: sum of its files.
         modified_at: newest change of its files by the file system's clock, in seconds since the epoch.
-        first_seen: `now` of the scan that saw it first.
         unchanged_since: `now` of the scan that saw this fingerprint first; `modified_at` for what was
             already old when it was first seen.
         unreadable: the system refused to show it; that may end without any change of its fingerprint.
@@ -47,7 +46,6 @@ class Found:
     fingerprint: str
     size_bytes: int
     modified_at: float
-    first_seen: float
     unchanged_since: float
     unreadable: bool = False
 
@@ -214,7 +212,6 @@ class CheckpointFormat(ABC):
             fingerprint=fingerprint,
             size_bytes=listed.size_bytes,
             modified_at=modified_at,
-            first_seen=now if before is None else before.first_seen,
             unchanged_since=since,
             unreadable=finish is Finish.UNREADABLE,
         )

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import final
 
@@ -27,22 +27,14 @@ class WatchThread:
     Args:
         watchers: one per run.
         poll_s: longest time between two looks.
-        on_error: called with the text of each failure that is tried again.
 
     Attributes:
         error: what ended it early; None unless something did.
     """
 
-    def __init__(
-        self,
-        watchers: Sequence[Watcher],
-        *,
-        poll_s: float = POLL_S,
-        on_error: Callable[[str], None] = lambda text: None,
-    ) -> None:
+    def __init__(self, watchers: Sequence[Watcher], *, poll_s: float = POLL_S) -> None:
         self._watchers = tuple(watchers)
         self._poll_s = poll_s
-        self._on_error = on_error
         self._woken = threading.Event()
         self._lock = threading.Lock()
         self._changed: set[Path] = set()
@@ -69,11 +61,6 @@ class WatchThread:
         self._woken.set()
         if self._thread.ident is not None:
             self._thread.join()
-
-    @property
-    def ended(self) -> bool:
-        """Whether every run has ended, or watching failed."""
-        return self.error is not None or all(watcher.ended for watcher in self._watchers)
 
     def tend(self) -> None:
         """Remove what is not needed any more; for after `stop`.
@@ -117,9 +104,8 @@ class WatchThread:
                     self.tend()
                     tended_at = time.monotonic()
                 failures = 0
-            except StoreError as error:
+            except StoreError:
                 failures += 1
-                self._on_error(f"{error}; it is tried again")
                 if failures > STORE_FAILURES_AT_MOST:
                     raise
                 time.sleep(1.0)

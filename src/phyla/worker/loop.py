@@ -159,11 +159,9 @@ class Worker:
         self._tell()
 
     def _tell(self) -> None:
-        evaluation = self._evaluator.current if self._evaluator is not None else None
-        beats = (
-            self._beats + (self._trainer.beats if self._trainer else 0) + (evaluation.beats if evaluation else 0)
-        )
-        self._beat(beats, self._handed_in, self._deadline)
+        evaluation = self._evaluator.current if self._evaluator else None
+        at_work = [one.beats for one in (self._trainer, evaluation) if one is not None]
+        self._beat(self._beats + sum(at_work), self._handed_in, self._deadline)
 
     def _do(self, work: Given) -> Completion | Evaluated | None:
         """Do one piece of work; return its completion, or None when it failed or went back to the queue."""
