@@ -282,15 +282,15 @@ class LocalCheckpoints:
         return manifest, tree
 
     def _compare_digests(self, name: str, manifest: Manifest, tree: Tree) -> None:
-        listed = {file.path: file.digest for file in manifest.files}
+        recorded = {file.path: file.digest for file in manifest.files}
         with self._storage_errors("read", self._root / name):
             try:
                 found = digests(tree.entries)
             except FileNotFoundError as error:
                 raise CheckpointMissing(f"checkpoint {name}: {error.filename} was removed just now") from error
         for entry, digest in zip(tree.entries, found, strict=True):
-            if digest != listed[entry.relative]:
-                raise _corrupt(name, entry.path, f"digest {digest}", f"digest {listed[entry.relative]}")
+            if digest != recorded[entry.relative]:
+                raise _corrupt(name, entry.path, f"digest {digest}", f"digest {recorded[entry.relative]}")
 
     def delete(self, *names: str) -> int:
         """Remove checkpoints, and return the bytes that this freed; 0 for those gone already."""

@@ -110,8 +110,7 @@ class DirectoryWatcher:
         self._rows: dict[int, Seen] = {}
         self._last_id = 0
         self._looks = 0
-        self._began = clock()
-        self._changed_at = self._began
+        self._changed_at = clock()
         self._missed: set[str] = set()
         self._tried_at: dict[str, float] = {}
         self._refused: dict[str, str] = {}
@@ -145,7 +144,9 @@ class DirectoryWatcher:
         except CheckpointStorageFailed as error:
             if self._following.once:
                 raise
-            self._cannot_list(str(error))
+            if str(error) != self._unlistable:
+                self._unlistable = str(error)
+                self._sink.note("unreadable", f"{error}; it is tried again")
             self._perhaps_end({}, now, done=False)
             return
         self._unlistable = ""
@@ -194,7 +195,7 @@ class DirectoryWatcher:
         for item in sorted(found.values(), key=_age):
             if not self._is_news(item, now):
                 continue
-            observed = self._observed(item, now)
+            observed = self._observed(item)
             if observed is None:
                 self._waiting.add(item.name)
                 continue
@@ -255,12 +256,12 @@ class DirectoryWatcher:
         # this may be another one with the same files.
         return item.ready and (item.name in self._missed or self._looks == 0)
 
-    def _observed(self, item: Found, now: float) -> Observed | None:
+    def _observed(self, item: Found) -> Observed | None:
         """Return what to tell of a checkpoint; None to look at it again."""
         if item.bad:
             return self._told(item, error=item.why)
         try:
-            found_identity = identity(self.root, item, content=self._following.content)
+            key = identity(self.root, item, content=self._following.content)
             path = self._taken(item)
         except CheckpointChanged:
             return None
@@ -272,13 +273,15 @@ class DirectoryWatcher:
         except Exception as error:  # noqa: BLE001  # whatever it is, the other checkpoints go on
             text = str(error) if isinstance(error, CheckpointError) else f"{type(error).__name__}: {error}"
             return self._told(item, error=text)
-        value = f"{found_identity.kind}:{found_identity.value}"
-        if found_identity.weak:
+        value = f"{key.kind}:{key.value}"
+        return replace(
+            self._told(item),
             # Two runs may hold other files of the same names, sizes and times.
-            value = f"{self._run.id}:{value}"
-        existed = self._looks == 0 and item.modified_at < self._run.created_at
-        return self._told(
-            item, value=value, weak=found_identity.weak, path=path, snapshot=self._mode != "none", existed=existed
+            identity=f"{self._run.id}:{value}" if key.weak else value,
+            weak=key.weak,
+            path=str(path),
+            snapshot=self._mode != "none",
+            existed=self._looks == 0 and item.modified_at < self._run.created_at,
         )
 
     def _taken(self, item: Found) -> Path:
@@ -293,38 +296,21 @@ class DirectoryWatcher:
             self._mode = "none"
             return take(self.root, item, self._snapshots, self._mode)
 
-    def _told(
-        self,
-        item: Found,
-        *,
-        value: str = "",
-        weak: bool = True,
-        path: Path | None = None,
-        snapshot: bool = False,
-        existed: bool = False,
-        error: str | None = None,
-    ) -> Observed:
+    def _told(self, item: Found, error: str | None = None) -> Observed:
         return Observed(
             name=item.name,
             step=-1 if item.step is None else item.step,
-            identity=value or f"{self._run.id}:listing:{item.fingerprint}",
-            weak=weak,
+            identity=f"{self._run.id}:listing:{item.fingerprint}",
+            weak=True,
             fingerprint=item.fingerprint,
-            path=str(path or self.root / item.paths[0]),
+            path=str(self.root / item.paths[0]),
             paths=item.paths,
-            snapshot=snapshot and error is None,
             size_bytes=item.size_bytes,
             written_at=item.modified_at,
-            existed=existed,
             error=error,
         )
 
     # What is gone
-
-    def _is_lost(self, seen: Seen) -> bool:
-        """Return whether nothing but a snapshot is left of a checkpoint."""
-        found = self._previous.get(seen.name)
-        return found is None or found.fingerprint != seen.fingerprint
 
     def _vanished(self, found: Mapping[str, Found]) -> None:
         missing = [seen for name, seen in self._newest.items() if name not in found]
@@ -355,11 +341,6 @@ class DirectoryWatcher:
                 f"the directory {self.root}, in which checkpoints were seen, is not there: its file system may "
                 "not be mounted"
             )
-
-    def _cannot_list(self, why: str) -> None:
-        if why != self._unlistable:
-            self._unlistable = why
-            self._sink.note("unreadable", f"{why}; it is tried again")
 
     # The end
 
@@ -399,10 +380,14 @@ class DirectoryWatcher:
             link_best(self._best, {name: Path(seen.path) for name, seen in best.items()})
         except OSError as error:
             self._warn_once("best", f"links to the best checkpoints cannot be made in {self._best}: {error}")
+        fingerprints = {item.name: item.fingerprint for item in self._previous.values()}
         loose = {
             seen.id: f"{shown(seen.name)} was deleted, and nothing needs its snapshot any more"
             for seen in self._rows.values()
-            if seen.state is SeenState.READY and seen.snapshot and seen.id not in held and self._is_lost(seen)
+            if seen.state is SeenState.READY
+            and seen.snapshot
+            and seen.id not in held
+            and fingerprints.get(seen.name) != seen.fingerprint
         }
         gone = self._sink.gone(loose, unless_held=True)
         for number in gone:

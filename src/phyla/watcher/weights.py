@@ -3,8 +3,10 @@
 import json
 import posixpath
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -36,24 +38,24 @@ def check_all(root: Path, listed: Listing) -> Verdict:
     return worst(check_file(root / file.relative, file.size_bytes) for file in listed.files)
 
 
-def sharded(root: Root, ending: str) -> tuple[list[Candidate], frozenset[str]]:
-    """Return a candidate for every index directly in a directory, and the files that belong to them."""
-    found = []
+def weight_files(root: Root, endings: tuple[str, ...], index_ending: str) -> Iterator[Candidate]:
+    """Yield sets of files with an index, and single files, directly in a directory."""
     taken: set[str] = set()
-    for index in (name for name in root.files if name.endswith(ending)):
-        try:
+    for index in (name for name in root.files if name.endswith(index_ending)):
+        shards: list[str] = []
+        # What makes no sense is checked later, in words.
+        with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             named = set(_weight_map(root.path / index).values())
-            shards = sorted(name for name in root.files if name in named)
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            # The same content is checked later, in words.
-            shards = []
+            shards = [name for name in root.files if name in named]
         taken.update(shards)
+        yield Candidate(index, (index, *shards), partial(_check_set, index))
+    for name in root.files:
+        if name.endswith(endings) and not (name in taken or is_companion(name) or is_shard(name)):
+            yield Candidate.entry(name, check_all)
 
-        def check(path: Path, listed: Listing, index: str = index) -> Verdict:
-            return check_index(path, index, {file.relative: file for file in listed.files})
 
-        found.append(Candidate(index, (index, *shards), check))
-    return found, frozenset(taken)
+def _check_set(index: str, root: Path, listed: Listing) -> Verdict:
+    return check_index(root, index, {file.relative: file for file in listed.files})
 
 
 def _weight_map(index: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from phyla.watcher.format import Candidate, Check, CheckpointFormat, Finish, Ver
 from phyla.watcher.formats import dcp, huggingface, orbax, safetensors
 from phyla.watcher.formats.torch import TorchFiles
 from phyla.watcher.step import StepFrom
-from phyla.watcher.weights import check_all, is_companion
+from phyla.watcher.weights import check_all, is_companion, weight_files
 
 OTHER_ENDINGS = (
     *(".npz", ".npy", ".msgpack", ".h5", ".hdf5", ".keras"),
@@ -47,7 +47,8 @@ class Auto(CheckpointFormat):
             if check is not None:
                 yield Candidate.entry(folder, check)
         taken: set[str] = set()
-        for candidate in chain(safetensors.file_candidates(root), TorchFiles().candidates(root)):
+        single = weight_files(root, (SAFETENSORS_ENDING,), safetensors.INDEX)
+        for candidate in chain(single, TorchFiles().candidates(root)):
             taken.update(candidate.paths)
             yield candidate
         for name in root.files:

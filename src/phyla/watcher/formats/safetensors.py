@@ -8,9 +8,9 @@ from typing import ClassVar, final
 from phyla.watcher.contents import SAFETENSORS_ENDING, closed_by
 from phyla.watcher.files import Listing, Root
 from phyla.watcher.format import Candidate, CheckpointFormat, Verdict
-from phyla.watcher.weights import check_all, is_shard, sharded, weights
+from phyla.watcher.weights import weight_files, weights
 
-_INDEX = ".safetensors.index.json"
+INDEX = ".safetensors.index.json"
 
 
 @final
@@ -27,20 +27,11 @@ class Safetensors(CheckpointFormat):
 
     def candidates(self, root: Root) -> Iterable[Candidate]:
         """Return directories that hold such files, sets with an index, and single files of any other name."""
-        endings = (SAFETENSORS_ENDING, _INDEX)
+        endings = (SAFETENSORS_ENDING, INDEX)
         for folder in root.folders:
             if any(path.endswith(endings) and "/" not in path for path in root.inside(folder)):
                 yield Candidate.entry(folder, check_folder)
-        yield from file_candidates(root)
-
-
-def file_candidates(root: Root) -> Iterable[Candidate]:
-    """Return sets with an index, and single files, directly in the root."""
-    groups, taken = sharded(root, _INDEX)
-    yield from groups
-    for name in root.files:
-        if name.endswith(SAFETENSORS_ENDING) and not (name in taken or is_shard(name)):
-            yield Candidate.entry(name, check_all)
+        yield from weight_files(root, (SAFETENSORS_ENDING,), INDEX)
 
 
 def check_folder(root: Path, listed: Listing) -> Verdict:

@@ -7,7 +7,7 @@ from typing import ClassVar, final
 from phyla.watcher.contents import TORCH_ENDINGS
 from phyla.watcher.files import Root
 from phyla.watcher.format import Candidate, CheckpointFormat
-from phyla.watcher.weights import check_all, is_companion, is_shard, sharded
+from phyla.watcher.weights import weight_files
 
 
 @final
@@ -25,8 +25,4 @@ class TorchFiles(CheckpointFormat):
 
     def candidates(self, root: Root) -> Iterable[Candidate]:
         """Return sets with an index, and single files of any other name."""
-        groups, taken = sharded(root, ".bin.index.json")
-        yield from groups
-        for name in root.files:
-            if name.endswith(TORCH_ENDINGS) and not (name in taken or is_companion(name) or is_shard(name)):
-                yield Candidate.entry(name, check_all)
+        return weight_files(root, TORCH_ENDINGS, ".bin.index.json")
