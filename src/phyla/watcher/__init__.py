@@ -6,20 +6,10 @@ decides nothing about evaluations. A format is one file in `formats/`.
 """
 
 from phyla.watcher.directory_watcher import DirectoryWatcher, Following
-from phyla.watcher.file_events import FileEvents
 from phyla.watcher.format import Candidate, CheckpointFormat, Found, Verdict
 from phyla.watcher.formats import format_names, get_format
 from phyla.watcher.lock import Lock, holder
-from phyla.watcher.snapshots import (
-    DirectorySources,
-    Identity,
-    Mode,
-    clean,
-    identity,
-    snapshot_name,
-    take,
-    unchanged,
-)
+from phyla.watcher.snapshots import DirectorySources
 from phyla.watcher.step import StepFrom
 from phyla.watcher.study_watcher import StudyWatcher
 from phyla.watcher.watch_thread import WatchThread
@@ -29,22 +19,14 @@ __all__ = [
     "CheckpointFormat",
     "DirectorySources",
     "DirectoryWatcher",
-    "FileEvents",
     "Following",
     "Found",
-    "Identity",
     "Lock",
-    "Mode",
     "StepFrom",
     "StudyWatcher",
     "Verdict",
     "WatchThread",
-    "clean",
     "format_names",
     "get_format",
     "holder",
-    "identity",
-    "snapshot_name",
-    "take",
-    "unchanged",
 ]

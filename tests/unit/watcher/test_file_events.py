@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from phyla.watcher import FileEvents
+from phyla.watcher.file_events import FileEvents
 
 FOREVER = 1000.0
 PATIENCE = 30.0
