@@ -13,7 +13,7 @@ from typing import Any
 import phyla.checkpoints.local
 import phyla.store.sql.sqlite
 import toy_study
-from phyla.checkpoints.disk import RealDisk
+from phyla.checkpoints.disk import Disk
 from phyla.controller import Controller
 from phyla.local_client import LocalClient
 from phyla.machine import Accepted, Claimed, Completion, Evaluated
@@ -45,7 +45,7 @@ def main() -> None:
     phyla.checkpoints.local.FLUSHED_IN_TURN = 0
     phyla.store.sql.sqlite.PAGES_BETWEEN_CHECKPOINTS = 60
     for name in sys.argv[2:]:
-        setattr(RealDisk, name, lambda self, path: None)
+        setattr(Disk, name, lambda self, path: None)
     toy_study.main()
 
 

@@ -19,6 +19,10 @@ A plug-in is a frozen dataclass named under one of these entry point groups:
 | `phyla.objectives`  | `phyla.records.Objective`       | `maximize`, `minimize`, `weighted-sum`,       |
 |                     |                                 | `pareto`, `constrained`                       |
 | `phyla.aggregators` | `phyla.evaluation.Aggregator`   | `mean`, `weighted-mean`, `worst`, and others  |
+| `phyla.formats`     | `phyla.watcher.CheckpointFormat`| `auto`, `dcp`, `huggingface`, `marker`,       |
+|                     |                                 | `orbax`, `quiet`, `safetensors`, `steps`,     |
+|                     |                                 | `torch`                                       |
+| `phyla.launchers`   | `phyla.launchers.Launcher`      | `local`                                       |
 
 Its fields are its settings: plain JSON values, functions, and other plug-ins. `encode` writes them as JSON,
 so that a later run can tell whether it is the same study; nothing is pickled. A dataclass or function that is not
@@ -54,7 +58,11 @@ GROUPS = (
     "phyla.stopping",
     "phyla.objectives",
     "phyla.aggregators",
+    "phyla.formats",
+    "phyla.launchers",
 )
+STORED_BY_NAME = ("phyla.formats", "phyla.launchers")
+"""Groups whose objects are never stored, so that encoding need not import them."""
 STUDY_MODULE = "__phyla_study__"
 """Name under which a worker runs the study file again; further files get it with a digest of their path."""
 
@@ -70,10 +78,17 @@ def registered() -> Mapping[str, EntryPoint]:
     return {f"{group}/{point.name}": point for group in GROUPS for point in entry_points(group=group)}
 
 
+def of_group(group: str) -> Mapping[str, EntryPoint]:
+    """Return the registered plug-ins of one group by name."""
+    start = f"{group}/"
+    return {name.removeprefix(start): point for name, point in registered().items() if name.startswith(start)}
+
+
 @cache
 def _names() -> Mapping[str, str]:
     """Return the registered names by `module:class`, as the entry point's target is written."""
-    return {_canonical(point.load()): name for name, point in registered().items()}
+    stored = {name: point for name, point in registered().items() if not name.startswith(STORED_BY_NAME)}
+    return {_canonical(point.load()): name for name, point in stored.items()}
 
 
 def _canonical(kind: type) -> str:

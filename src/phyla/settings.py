@@ -9,6 +9,7 @@ Attributes:
         10**10); of larger ones only names and sizes are.
     PHYLA_FAILPOINT: `name=action[:hit]`, where action is `kill`, `raise` or `exit`; for tests of
         durability only.
+    PHYLA_LAUNCHER: which installed launcher starts worker processes (default `local`).
     PHYLA_WORKER: set by the launcher in worker processes, which may not start workers themselves. What they start
         inherits it, and is ended with them.
 """
@@ -27,7 +28,10 @@ DEFAULT_HOME = ".phyla"
 
 DEFAULT_VERIFY_BYTES = 10**10
 
-VARIABLES = ("PHYLA_HOME", "PHYLA_STORAGE", "PHYLA_VERIFY_BYTES", "PHYLA_FAILPOINT", "PHYLA_WORKER")
+VARIABLES = (
+    *("PHYLA_HOME", "PHYLA_STORAGE", "PHYLA_VERIFY_BYTES"),
+    *("PHYLA_FAILPOINT", "PHYLA_LAUNCHER", "PHYLA_WORKER"),
+)
 
 
 class Clock(Protocol):
@@ -70,6 +74,11 @@ def verify_bytes() -> int:
 def failpoint() -> str | None:
     """Return the failpoint that the environment arms, if any."""
     return os.environ.get("PHYLA_FAILPOINT") or None
+
+
+def launcher() -> str:
+    """Return the name of the launcher that starts worker processes."""
+    return os.environ.get("PHYLA_LAUNCHER") or "local"
 
 
 def escape_output() -> None:

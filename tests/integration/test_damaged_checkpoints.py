@@ -13,8 +13,7 @@ import pytest
 import phyla
 from command_line import Phyla
 from phyla.checkpoints import MANIFEST_NAME, local
-from phyla.checkpoints.digests import digests
-from phyla.checkpoints.tree import Entry
+from phyla.checkpoints.content import Entry, digests
 from phyla.errors import CheckpointCorrupt, StudyFailed
 from phyla.records import Checkpoint, CheckpointState, GroupState, StudyState, TrialRecord, TrialState
 from phyla.study import Results

@@ -17,7 +17,8 @@ import pytest
 from foreign import QUIET_S, START, scans
 from phyla.errors import CheckpointChanged, CheckpointGone
 from phyla.settings import child_environment
-from phyla.watcher import Found, get_format, take, unchanged
+from phyla.watcher import Found, get_format
+from phyla.watcher.snapshots import take, unchanged
 
 WRITERS = Path(__file__).parents[1] / "writers.py"
 FORMATS_OF = {

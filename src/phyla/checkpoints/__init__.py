@@ -9,12 +9,9 @@ from phyla.checkpoints.imports import import_checkpoint, look_at_source
 from phyla.checkpoints.local import LocalCheckpoints
 from phyla.checkpoints.manifest import MANIFEST_NAME, Manifest, ManifestFile
 from phyla.checkpoints.ownership import Owner, attempt_name, claim_digest, import_name, made_by
-from phyla.checkpoints.repository import CheckpointRepository, Committed
 
 __all__ = [
     "MANIFEST_NAME",
-    "CheckpointRepository",
-    "Committed",
     "LocalCheckpoints",
     "Manifest",
     "ManifestFile",

@@ -1,4 +1,4 @@
-"""The calls that make a checkpoint durable, in one small object, so that a test can watch or fail them."""
+"""The calls that make a checkpoint durable, in one class, so that a test can watch or fail them."""
 
 import errno
 import os
@@ -6,58 +6,15 @@ import shutil
 import stat
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol, final
 
 REMOVERS = 1000
 """How often a directory is removed again because somebody else was quicker with some entry of it."""
 
-
 _STORAGE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE, errno.EIO)
 
 
-class Disk(Protocol):
+class Disk:
     """Everything that `LocalCheckpoints` changes on disk goes through here; all methods raise OSError."""
-
-    def make_dir(self, path: Path) -> None:
-        """Create one directory, whose parent exists."""
-        ...
-
-    def write_file(self, path: Path, data: bytes) -> None:
-        """Write a new read-only file in place of an old one; nothing is flushed."""
-        ...
-
-    def make_read_only(self, path: Path) -> None:
-        """Take every permission to write away from a file."""
-        ...
-
-    def make_writable(self, path: Path) -> None:
-        """Let the owner change the entries of a directory."""
-        ...
-
-    def fsync_file(self, path: Path) -> None:
-        """Flush the content of a file; return when the device has it."""
-        ...
-
-    def fsync_dir(self, path: Path) -> None:
-        """Flush the entries of a directory; return when the device has them."""
-        ...
-
-    def rename(self, source: Path, target: Path) -> None:
-        """Give a directory another name within the same file system, atomically."""
-        ...
-
-    def remove_tree(self, path: Path) -> None:
-        """Remove a directory and everything in it; one that is gone is fine."""
-        ...
-
-    def free_bytes(self, path: Path) -> int:
-        """Return the bytes that are free for us on the file system of `path`."""
-        ...
-
-
-@final
-class RealDisk:
-    """The disk of this machine."""
 
     def make_dir(self, path: Path) -> None:
         """Create one directory, whose parent exists."""

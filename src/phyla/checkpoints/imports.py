@@ -3,13 +3,11 @@
 import errno
 import os
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
-from typing import final
 
+from phyla.checkpoints.content import scan
+from phyla.checkpoints.local import LocalCheckpoints
 from phyla.checkpoints.manifest import MANIFEST_NAME, Manifest
-from phyla.checkpoints.repository import CheckpointRepository, Committed
-from phyla.checkpoints.tree import scan
 from phyla.errors import (
     CheckpointChanged,
     CheckpointCorrupt,
@@ -20,16 +18,6 @@ from phyla.errors import (
 from phyla.failpoints import failpoint
 
 _NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _File:
-    relative: str
-    path: Path
-    size_bytes: int
-    modified_ns: int
-    inode: int
 
 
 def look_at_source(source: Path) -> Manifest | None:
@@ -47,18 +35,20 @@ def look_at_source(source: Path) -> Manifest | None:
             raise CheckpointMissing(f"{source} has no file in it to start from; correct the path")
         return _manifest(source)
     except OSError as error:
-        raise _unreadable(source, error) from error
+        raise CheckpointStorageFailed(
+            f"cannot read {source}: {error.strerror or error} ({error.filename})"
+        ) from error
 
 
 def import_checkpoint(
-    repository: CheckpointRepository,
+    repository: LocalCheckpoints,
     source: Path,
     name: str,
     *,
     step: int | None,
     now: float,
     digest: str | None = None,
-) -> Committed:
+) -> Manifest:
     """Commit what is elsewhere under a name of its own; the source is left as it is.
 
     Files of a checkpoint of phyla, which nobody writes to again, are linked where the file system can; all others
@@ -119,8 +109,8 @@ def _manifest(source: Path) -> Manifest | None:
     if not path.is_file():
         return None
     try:
-        return Manifest.from_json(path.read_bytes().decode())
-    except (CheckpointCorrupt, UnicodeDecodeError) as error:
+        return Manifest.from_bytes(path.read_bytes())
+    except CheckpointCorrupt as error:
         raise CheckpointCorrupt(f"{source}: {error}") from error
 
 
@@ -152,38 +142,34 @@ def _linked(origin: Path, target: Path) -> bool:
 
 
 def _copy(source: Path, staged: Path) -> None:
+    base = source.parent if source.is_file() else source
     before = _files(source)
-    for file in before:
-        target = staged / file.relative
+    for relative in before:
+        target = staged / relative
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file.path, target)
+        shutil.copyfile(base / relative, target)
     if _files(source) != before:
         raise CheckpointChanged(
             f"{source} was written to while it was imported; wait until it is complete, or name another one"
         )
 
 
-def _files(source: Path) -> list[_File]:
-    """Return the files below a path, with links followed."""
-    if source.is_file():
-        return [_file(source.name, source)]
-    found = []
-    for folder, folders, files in os.walk(source, followlinks=True, onerror=_raise):
-        folders.sort()
-        for name in sorted(files):
-            path = Path(folder, name)
-            found.append(_file(path.relative_to(source).as_posix(), path))
-    return [file for file in found if file.relative != MANIFEST_NAME]
+def _files(source: Path) -> dict[str, tuple[int, int, int]]:
+    """Return size, time and inode of the files below a path, with links followed."""
 
+    def fail(error: OSError) -> None:
+        raise error
 
-def _file(relative: str, path: Path) -> _File:
-    status = path.stat()
-    return _File(relative, path, status.st_size, status.st_mtime_ns, status.st_ino)
-
-
-def _raise(error: OSError) -> None:
-    raise error
-
-
-def _unreadable(source: Path, error: OSError) -> CheckpointStorageFailed:
-    return CheckpointStorageFailed(f"cannot read {source}: {error.strerror or error} ({error.filename})")
+    found = {}
+    paths = [source]
+    base = source.parent
+    if not source.is_file():
+        base = source
+        walk = os.walk(source, followlinks=True, onerror=fail)
+        paths = [Path(folder, name) for folder, _, names in walk for name in names]
+    for path in sorted(paths):
+        relative = path.relative_to(base).as_posix()
+        if relative != MANIFEST_NAME:
+            status = path.stat()
+            found[relative] = (status.st_size, status.st_mtime_ns, status.st_ino)
+    return found

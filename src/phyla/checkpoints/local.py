@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import final
 
 from phyla import settings
-from phyla.checkpoints.digests import digests
-from phyla.checkpoints.disk import Disk, RealDisk, advice_on, make_dirs
+from phyla.checkpoints.content import Tree, digests, scan
+from phyla.checkpoints.disk import Disk, advice_on, make_dirs
 from phyla.checkpoints.manifest import MANIFEST_NAME, Manifest, ManifestFile
-from phyla.checkpoints.ownership import Owner, Ownership
-from phyla.checkpoints.repository import Committed
-from phyla.checkpoints.tree import Tree, scan
+from phyla.checkpoints.ownership import Owner, Ownership, listed
 from phyla.errors import (
     CheckpointCorrupt,
     CheckpointError,
@@ -36,7 +34,11 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 @final
 class LocalCheckpoints:
-    """A `CheckpointRepository` in one directory.
+    """Keeps checkpoints by name, in one directory.
+
+    A name is used for one attempt only (see `attempt_name`): at most one caller stages and commits it.
+    Calls about different names may come from any threads and processes at once. Every method raises `UsageError`
+    for a name that is not letters, digits and `._-`, and `CheckpointStorageFailed` where the storage itself fails.
 
     `root/NAME` is a committed checkpoint, `root/.staging/NAME` one that is being written, and
     `root/.deleting/NAME` one that is being removed; directories only ever move between these by an
@@ -50,6 +52,7 @@ class LocalCheckpoints:
         verify_bytes: size of the largest checkpoint whose digests `use` verifies; by default the environment's.
 
     Attributes:
+        prefix: six hexadecimal digits that the names of this store's checkpoints contain; see `attempt_name`.
         ownership: claims the directory, or adopts it; None without an owner.
     """
 
@@ -64,17 +67,12 @@ class LocalCheckpoints:
         self._root = root.absolute()
         self._staging = self._root / ".staging"
         self._deleting = self._root / ".deleting"
-        self._disk: Disk = RealDisk() if disk is None else disk
+        self._disk = disk or Disk()
         self._verify_bytes = settings.verify_bytes() if verify_bytes is None else verify_bytes
         self._verified: dict[str, tuple[str, int]] = {}
         self._manifest_begun: set[str] = set()
-        self._owner = owner
+        self.prefix = "000000" if owner is None else owner.prefix
         self.ownership = None if owner is None else Ownership(self._root, owner, self._disk)
-
-    @property
-    def prefix(self) -> str:
-        """Six hexadecimal digits that the names of this store's checkpoints contain."""
-        return "000000" if self._owner is None else self._owner.prefix
 
     def check_owner(self) -> None:
         """Make sure that the directory is there and its owner's.
@@ -106,8 +104,16 @@ class LocalCheckpoints:
                 self._disk.make_dir(path)
         return path
 
-    def commit(self, name: str, *, step: int, now: float) -> Committed:
+    def commit(self, name: str, *, step: int, now: float) -> Manifest:
         """Make what was staged durable and visible under its name, all at once.
+
+        When it returns, the checkpoint survives a power cut. When it raises, nothing is visible
+        under the name and the staged files are still there, to be discarded.
+
+        Args:
+            name: a name that was staged.
+            step: age of the weights.
+            now: seconds since the epoch (UTC), for the manifest.
 
         Raises:
             CheckpointsAbsent: the directory of all of them is gone, or something else is in its place.
@@ -153,23 +159,7 @@ class LocalCheckpoints:
                     self._disk.rename(final_path, staging)
                 raise
         self._manifest_begun.discard(name)
-        return _committed(name, final_path, manifest)
-
-    def recover(self, name: str) -> Committed | None:
-        """Read back a commit whose result was lost with its caller; None when it never happened.
-
-        Raises:
-            CheckpointMissing: the manifest or a file is gone.
-            CheckpointCorrupt: the manifest or a size is not what was committed.
-        """
-        path = self._root / _checked(name)
-        with self._storage_errors("recover", path):
-            if not path.is_dir():
-                return None
-            manifest = self.check(name)
-            # The caller may have died between the rename and its flush.
-            self._disk.fsync_dir(self._root)
-        return _committed(name, path, manifest)
+        return manifest
 
     def path(self, name: str) -> Path:
         """Return the directory of a committed checkpoint.
@@ -195,21 +185,22 @@ class LocalCheckpoints:
         path = self.path(name) / MANIFEST_NAME
         with self._storage_errors("read", path):
             try:
-                text = path.read_bytes().decode()
+                return Manifest.from_bytes(path.read_bytes())
             except FileNotFoundError as error:
                 raise CheckpointMissing(f"checkpoint {name}: its manifest {path} is gone") from error
-            except UnicodeDecodeError as error:
-                raise CheckpointCorrupt(f"checkpoint {name}: {path} is damaged: {error}") from error
-        try:
-            return Manifest.from_json(text)
-        except CheckpointCorrupt as error:
-            raise CheckpointCorrupt(f"checkpoint {name}, in {path.parent}: {error}") from error
+            except CheckpointCorrupt as error:
+                raise CheckpointCorrupt(f"checkpoint {name}, in {path.parent}: {error}") from error
 
     def use(self, name: str, digest: str | None = None, *, again: bool = False) -> Path:
         """Return the directory of a committed checkpoint that is about to be read, if it is what was committed.
 
         Names and sizes are compared every time. Digests are verified when this object first uses the checkpoint,
         and again when a file was changed since or with `again`; above `verify_bytes` they are not.
+
+        Args:
+            name: its name.
+            digest: identity of its content, as it was recorded; None if that is not known.
+            again: compare digests even if this object has used the checkpoint before.
 
         Raises:
             CheckpointsAbsent: the directory of all of them is gone, or something else is in its place.
@@ -282,25 +273,24 @@ class LocalCheckpoints:
             elif entry.size_bytes != file.size_bytes:
                 raise _corrupt(name, entry.path, f"{entry.size_bytes} bytes", f"{file.size_bytes} bytes")
         if gone:
-            more = f" and {len(gone) - 3} more" if len(gone) > 3 else ""
             raise CheckpointMissing(
                 f"checkpoint {name}: {len(gone)} of {len(manifest.files)} files are gone from {path}: "
-                f"{', '.join(gone[:3])}{more}"
+                f"{listed(gone)}"
             )
         for entry in found.values():
             raise _corrupt(name, entry.path, "a file", "nothing of that name")
         return manifest, tree
 
     def _compare_digests(self, name: str, manifest: Manifest, tree: Tree) -> None:
-        listed = {file.path: file.digest for file in manifest.files}
+        recorded = {file.path: file.digest for file in manifest.files}
         with self._storage_errors("read", self._root / name):
             try:
                 found = digests(tree.entries)
             except FileNotFoundError as error:
                 raise CheckpointMissing(f"checkpoint {name}: {error.filename} was removed just now") from error
         for entry, digest in zip(tree.entries, found, strict=True):
-            if digest != listed[entry.relative]:
-                raise _corrupt(name, entry.path, f"digest {digest}", f"digest {listed[entry.relative]}")
+            if digest != recorded[entry.relative]:
+                raise _corrupt(name, entry.path, f"digest {digest}", f"digest {recorded[entry.relative]}")
 
     def delete(self, *names: str) -> int:
         """Remove checkpoints, and return the bytes that this freed; 0 for those gone already."""
@@ -342,18 +332,21 @@ class LocalCheckpoints:
 
     def deleting(self) -> tuple[str, ...]:
         """Return the names whose deletion was begun and never finished, sorted."""
-        with self._storage_errors("list", self._deleting):
-            return _directories(self._deleting)
+        return self._directories(self._deleting)
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the committed checkpoints, sorted."""
-        with self._storage_errors("list", self._root):
-            return _directories(self._root)
+        return self._directories(self._root)
 
     def staged(self) -> tuple[str, ...]:
         """Return the names that are staged and not committed, sorted."""
-        with self._storage_errors("list", self._staging):
-            return _directories(self._staging)
+        return self._directories(self._staging)
+
+    def _directories(self, path: Path) -> tuple[str, ...]:
+        names: list[str] = []
+        with self._storage_errors("list", path), suppress(FileNotFoundError), os.scandir(path) as found:
+            names = [item.name for item in found if item.is_dir(follow_symlinks=False)]
+        return tuple(sorted(name for name in names if _NAME.fullmatch(name)))
 
     def _flushed(self, staging: Path, tree: Tree) -> list[ManifestFile]:
         # The directories below the staging one are flushed here; its own entries wait for the manifest.
@@ -379,8 +372,7 @@ class LocalCheckpoints:
             return
         # Flushes that wait at the same time share what the file system writes for them.
         with ThreadPoolExecutor(FLUSH_THREADS, "phyla-flush") as pool:
-            for _ in pool.map(_call, (calls[start::FLUSH_THREADS] for start in range(FLUSH_THREADS))):
-                pass
+            list(pool.map(_call, (calls[start::FLUSH_THREADS] for start in range(FLUSH_THREADS))))
 
     def _flush_file(self, path: Path) -> None:
         self._disk.make_read_only(path)
@@ -440,8 +432,8 @@ def _refuse_other_manifest(path: Path) -> None:
     if not os.path.lexists(path):
         return
     try:
-        copied = path.is_file() and not path.is_symlink() and bool(Manifest.from_json(path.read_bytes().decode()))
-    except (CheckpointCorrupt, UnicodeDecodeError):
+        copied = path.is_file() and not path.is_symlink() and bool(Manifest.from_bytes(path.read_bytes()))
+    except CheckpointCorrupt:
         copied = False
     if not copied:
         raise CheckpointError(
@@ -456,26 +448,6 @@ def _checked(name: str) -> str:
             "and begin with a letter or a digit"
         )
     return name
-
-
-def _directories(path: Path) -> tuple[str, ...]:
-    try:
-        with os.scandir(path) as found:
-            names = [item.name for item in found if item.is_dir(follow_symlinks=False)]
-    except FileNotFoundError:
-        return ()
-    return tuple(sorted(name for name in names if _NAME.fullmatch(name)))
-
-
-def _committed(name: str, path: Path, manifest: Manifest) -> Committed:
-    return Committed(
-        name=name,
-        path=path,
-        step=manifest.step,
-        digest=manifest.digest,
-        size_bytes=manifest.size_bytes,
-        file_count=len(manifest.files),
-    )
 
 
 def _corrupt(name: str, path: Path, found: str, expected: str) -> CheckpointCorrupt:

@@ -83,13 +83,14 @@ class Manifest:
         return f'{text}, "checksum": "{blake3(text.encode()).hexdigest()}"}}\n'
 
     @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Read a manifest back; only exactly what `to_json` writes is accepted.
+    def from_bytes(cls, content: bytes) -> Self:
+        """Read a manifest file back; only exactly what `to_json` writes is accepted.
 
         Raises:
             CheckpointCorrupt: the text is damaged, or of another format.
         """
         try:
+            text = content.decode()
             raw = json.loads(text)
             written_format = raw["format"]
             manifest = cls(

@@ -7,7 +7,7 @@ import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, final
+from typing import NamedTuple, final
 
 from blake3 import blake3
 
@@ -43,8 +43,7 @@ class Owner:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Made:
+class Made(NamedTuple):
     """What the name of a directory says about who made it.
 
     Attributes:
@@ -125,7 +124,7 @@ class Ownership:
         """
         self._is_study = known is not None
         if self._marker() is None and not known and self._marker_or_refuse_content() is None:
-            self._write("new")
+            self._write(replace=False)
         self.check()
 
     def adopt(self) -> str:
@@ -147,7 +146,7 @@ class Ownership:
             self._compare(marker)
         if marker is None:
             self._refuse_content([name for name in entries if not self._is_checkpoint(name)])
-        self._write("adopted")
+        self._write(replace=True)
         if marker is not None:
             return f"it belonged to store {marker[0]}"
         return "it had no marker, and only checkpoints in it" if entries else "it was empty"
@@ -155,8 +154,8 @@ class Ownership:
     def restored(self, names: list[str]) -> CheckpointsNotOurs:
         """Return the error for checkpoints that the store made and does not know."""
         return self._not_ours(
-            f"it holds {_listed(names)}, which this store made and does not know: the store was restored from a "
-            "backup, or lost its last commits",
+            f"it holds {listed([*map(repr, names)])}, which this store made and does not know: the store was "
+            "restored from a backup, or lost its last commits",
             adoptable=True,
         )
 
@@ -211,13 +210,13 @@ class Ownership:
         if entries:
             adoptable = all(map(self._is_checkpoint, entries))
             raise self._not_ours(
-                f"it has no marker {OWNER_NAME}, and holds {_listed(entries)}", adoptable=adoptable
+                f"it has no marker {OWNER_NAME}, and holds {listed([*map(repr, entries)])}", adoptable=adoptable
             )
 
     def _is_checkpoint(self, name: str) -> bool:
         return name in WORK_DIRS or (self._root / name / MANIFEST_NAME).is_file()
 
-    def _write(self, how: Literal["new", "adopted"]) -> None:
+    def _write(self, *, replace: bool) -> None:
         marker = self._root / OWNER_NAME
         temporary = self._root / f"{OWNER_NAME}.{uuid.uuid4().hex}"
         text = json.dumps({"format": FORMAT, "store": self._owner.store, "study": self._owner.study}) + "\n"
@@ -226,14 +225,13 @@ class Ownership:
             try:
                 self._disk.write_file(temporary, text.encode())
                 self._disk.fsync_file(temporary)
-                if how == "adopted":
+                if replace:
                     temporary.replace(marker)
                 else:
                     # Somebody else may be claiming it, too: who is second finds the marker of the first.
                     self._place(temporary, marker, text)
             finally:
-                with suppress(FileNotFoundError):
-                    temporary.unlink()
+                temporary.unlink(missing_ok=True)
             self._disk.fsync_dir(self._root)
         except OSError as error:
             raise CheckpointStorageFailed(
@@ -278,6 +276,7 @@ class Ownership:
         )
 
 
-def _listed(names: list[str]) -> str:
+def listed(names: list[str]) -> str:
+    """Return the first names, and how many more there are, as text."""
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"{', '.join(map(repr, names[:SHOWN]))}{more}"
+    return f"{', '.join(names[:SHOWN])}{more}"

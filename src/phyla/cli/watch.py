@@ -1,7 +1,6 @@
 """`phyla watch`: evaluate every checkpoint that a training job writes."""
 
 import sys
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -94,7 +93,7 @@ def watch(
     from phyla.study.planning import plan as planned
     from phyla.study.suites import chosen_suites
     from phyla.study.watching import watch as follow
-    from phyla.watcher import Following, get_format, step_rule
+    from phyla.watcher import Following, get_format
 
     given = {"step": step, "quiet_s": quiet, "marker": marker, "templates": template}
     common: dict[str, Any] = {
@@ -118,7 +117,7 @@ def watch(
         return
     objectives = {each.name: each.objective for each in suites}
     kind = get_format(format, **common["options"])
-    display = change_display(objectives, as_json=as_json, alert=alert, step_rule=partial(step_rule, kind))
+    display = change_display(objectives, as_json=as_json, alert=alert, step_rule=kind.step_rule)
     try:
         watched = follow(
             paths,

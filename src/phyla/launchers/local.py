@@ -64,18 +64,7 @@ class LocalLauncher:
     ends a process that makes no progress for `stall_timeout_s`; and collects checkpoints, so that workers need
     not.
 
-    Args:
-        client: speaks with the study.
-        specs: one per worker.
-        launch: names the workers; they inherit its lock.
-        environments: extra environment variables, one mapping per worker.
-        logs: directory for what the workers print.
-        renew_s: how often leases are renewed.
-        stall_timeout_s: seconds without a step, a report or a finished trial before a worker is ended, counted
-            from its first request on; None never ends one.
-        on_tick: called many times a second, for live displays.
-        on_interrupt: called for each interrupt inside the signal handler, so it must be brief.
-        clock: tells the time by which workers count their eval tasks' time-outs.
+    Its arguments are those of `phyla.launchers.Launcher`, and the `clock` by which workers count time-outs.
     """
 
     def __init__(
@@ -111,15 +100,9 @@ class LocalLauncher:
         self._interrupts = 0
 
     def run(self) -> bool:
-        """Work until the study ends; return False when a person interrupted it.
+        """Work until the study ends; return False when a person interrupted it; see `Launcher.run`.
 
         The first Ctrl-C lets every worker return its trial to the queue, the second one ends them at once.
-
-        Raises:
-            StudyFailed: workers cannot start, or die again and again.
-            CheckpointsAbsent: the directory of the checkpoints is gone.
-            StudyChanged: settings or suites were changed, and workers cannot take them over.
-            StoreError: the database failed.
         """
         try:
             return self._run()
@@ -277,7 +260,7 @@ class LocalLauncher:
             # The others that run may finish what they are at.
             self._cannot_go_on = error
             return
-        if self._interrupts:
+        if self._interrupted():
             self._client.lose_worker(process.name, "its worker was ended by a person", counts=False)
             return
         self._crashed(process, how, tail, counts=status not in BLAMELESS)
@@ -306,27 +289,21 @@ class LocalLauncher:
             self._crashes = 0
             self._uncollected += trials - process.trials
             process.trials = trials
-        was = process.beats
-        if beats != was:
+        if beats != process.beats:
             process.beats, process.progressed_at = beats, now
+        limit_s = self._stall_timeout_s
         if deadline and self._clock() > deadline:
-            error = (
+            self._end(
+                process,
                 "its eval task took longer than its timeout_s, so worker process "
-                f"{process.popen.pid} was ended; raise timeout_s if that is not enough"
+                f"{process.popen.pid} was ended; raise timeout_s if that is not enough",
             )
-            self._end(process, error)
-        elif (
-            beats
-            and beats == was
-            and self._stall_timeout_s is not None
-            and now - process.progressed_at > self._stall_timeout_s
-        ):
-            error = (
-                f"StallTimeout: no step, no report and no finished trial for {self._stall_timeout_s:g} s, so "
-                f"worker process {process.popen.pid} was ended; raise stall_timeout_s if training may be silent "
-                "for longer"
+        elif beats and limit_s is not None and now - process.progressed_at > limit_s:
+            self._end(
+                process,
+                f"StallTimeout: no step, no report and no finished trial for {limit_s:g} s, so worker process "
+                f"{process.popen.pid} was ended; raise stall_timeout_s if training may be silent for longer",
             )
-            self._end(process, error)
 
     def _end(self, process: _Process, error: str) -> None:
         process.popen.kill()

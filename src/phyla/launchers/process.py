@@ -6,15 +6,16 @@ import os
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NoReturn
 
+from phyla import plugins
 from phyla.checkpoints import advice_on, is_storage_error
+from phyla.controller import from_config, suites_from
 from phyla.errors import CheckpointsAbsent, PhylaError, StoreError
 from phyla.launchers.spec import (
     BEATS,
@@ -24,13 +25,12 @@ from phyla.launchers.spec import (
     EXIT_STORE_FAILED,
     WorkerSpec,
 )
+from phyla.local_client import LocalClient, open_checkpoints
 from phyla.machine import Outdated
 from phyla.records import StudyState, WorkKind
 from phyla.settings import escape_output
-
-if TYPE_CHECKING:
-    from phyla.store import Store
-    from phyla.worker import Evaluator, Worker
+from phyla.store import Store, open_store
+from phyla.worker import Bindings, EvaluatedRun, Evaluator, StudySources, Trainer, Worker, WorkerContext
 
 _PR_SET_PDEATHSIG = 1
 
@@ -49,26 +49,27 @@ def main() -> None:
     spec = WorkerSpec.from_json(sys.stdin.readline())
     _die_with_parent()
     try:
-        worker = _make(spec)
+        work = _make(spec)
     except Exception as error:  # noqa: BLE001  # user code; the supervisor shows what it printed
-        if isinstance(error, PhylaError):
-            print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
-        elif isinstance(error, OSError) and is_storage_error(error):
-            print(f"{error}; {advice_on(error)}", file=sys.stderr)  # noqa: T201
-        else:
-            traceback.print_exc()
-        sys.exit(EXIT_CHECKPOINTS_ABSENT if isinstance(error, CheckpointsAbsent) else EXIT_CANNOT_START)
+        _fail(error, EXIT_CANNOT_START)
     try:
-        outdated = worker()
-    except StoreError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
-        sys.exit(EXIT_STORE_FAILED)
-    except CheckpointsAbsent as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
-        sys.exit(EXIT_CHECKPOINTS_ABSENT)
+        outdated = work()
+    except (StoreError, CheckpointsAbsent) as error:
+        _fail(error, EXIT_STORE_FAILED)
     if outdated is not None:
         print(outdated, file=sys.stderr)  # noqa: T201
         sys.exit(EXIT_OUTDATED)
+
+
+def _fail(error: Exception, status: int) -> NoReturn:
+    """Print an error for the supervisor (of phyla's own and of storage, only the message), and exit."""
+    if isinstance(error, PhylaError):
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
+    elif isinstance(error, OSError) and is_storage_error(error):
+        print(f"{error}; {advice_on(error)}", file=sys.stderr)  # noqa: T201
+    else:
+        traceback.print_exception(error)
+    sys.exit(EXIT_CHECKPOINTS_ABSENT if isinstance(error, CheckpointsAbsent) else status)
 
 
 def _die_with_parent() -> None:
@@ -91,12 +92,7 @@ def _make(spec: WorkerSpec) -> Callable[[], str | None]:
 
 def _make_evaluator(spec: WorkerSpec) -> Callable[[], str | None]:
     """Make a worker of runs that are watched: it only evaluates."""
-    from phyla import plugins
-    from phyla.controller import suites_from
     from phyla.launchers.runs import changed_suites, open_runs
-    from phyla.settings import system_clock
-    from phyla.store import open_store
-    from phyla.worker import Evaluator, Worker
 
     suites = {run: suites_from({"suites": given}, plugins.resolve) for run, given in spec.suites.items()}
     store = open_store(spec.storage)
@@ -104,41 +100,13 @@ def _make_evaluator(spec: WorkerSpec) -> Callable[[], str | None]:
     why = changed_suites(opened, spec.suites)
     if why is not None:
         return lambda: why
-    evaluator = Evaluator(
-        opened.client,
-        opened.run_of,
-        work_root=Path(spec.work_root),
-        name=spec.name,
-        clock=system_clock,
-        timer=time.perf_counter,
-    )
-    worker = Worker(
-        opened.client,
-        name=spec.name,
-        clock=system_clock,
-        evaluator=evaluator,
-        beat=_beats(Path(spec.beat_file)),
-    )
+    evaluator = Evaluator(opened.client, opened.run_of, work_root=Path(spec.work_root), name=spec.name)
+    worker = Worker(opened.client, name=spec.name, evaluator=evaluator, beat=_beats(Path(spec.beat_file)))
     return _work(worker, store, evaluator)
 
 
 def _make_trainer(spec: WorkerSpec) -> Callable[[], str | None]:
     """Make a worker of a study: it trains, evaluates, or does both."""
-    from phyla import plugins
-    from phyla.controller import from_config
-    from phyla.local_client import LocalClient, open_checkpoints
-    from phyla.settings import system_clock
-    from phyla.store import open_store
-    from phyla.worker import (
-        Bindings,
-        EvaluatedRun,
-        Evaluator,
-        StudySources,
-        Trainer,
-        Worker,
-        WorkerContext,
-    )
-
     train = None if spec.train is None else plugins.resolve(spec.train)
     store = open_store(spec.storage)
     study = store.find_study(spec.study)
@@ -170,8 +138,6 @@ def _make_trainer(spec: WorkerSpec) -> Callable[[], str | None]:
             lambda run: own,
             work_root=work_root,
             name=spec.name,
-            clock=system_clock,
-            timer=time.perf_counter,
             state=state,
         )
     trainer = None
@@ -182,14 +148,12 @@ def _make_trainer(spec: WorkerSpec) -> Callable[[], str | None]:
             train,
             metrics=rules.reported_metrics,
             work_root=work_root,
-            clock=system_clock,
             state=state,
             log=Path(spec.log) if spec.log else None,
         )
     worker = Worker(
         client,
         name=spec.name,
-        clock=system_clock,
         trainer=trainer,
         evaluator=evaluator,
         beat=_beats(Path(spec.beat_file)),
@@ -198,7 +162,7 @@ def _make_trainer(spec: WorkerSpec) -> Callable[[], str | None]:
     return _work(worker, store)
 
 
-def _work(worker: "Worker", store: "Store", evaluator: "Evaluator | None" = None) -> Callable[[], str | None]:
+def _work(worker: Worker, store: Store, evaluator: Evaluator | None = None) -> Callable[[], str | None]:
     signal.signal(signal.SIGTERM, lambda number, frame: worker.stop())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 

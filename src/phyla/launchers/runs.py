@@ -1,12 +1,11 @@
 """Opens runs that are watched, by name, as their workers and their watcher need them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, final
 
 from phyla import plugins
-from phyla.checkpoints import LocalCheckpoints
 from phyla.controller import RunController, suite_differences
 from phyla.errors import ConfigurationError, RunNotFound, SchemaMismatch
 from phyla.evaluation import Suite
@@ -17,6 +16,8 @@ from phyla.watcher import CheckpointFormat, DirectorySources, Following, get_for
 from phyla.worker import Bindings, EvaluatedRun, Sources, StudySources
 
 SCHEMA = 1
+_PLAIN = ("lease_s", "outputs", "snapshots", "gin_root", "checkpoints")
+"""Fields of `RunConfig` that are stored as they are."""
 
 
 @final
@@ -64,23 +65,12 @@ class RunConfig:
             ConfigurationError: a setting cannot be written as JSON.
             NotImportable: a function or class cannot be found again by name.
         """
-        following = self.following
         return {
             "schema": SCHEMA,
             "suites": [plugins.encode(suite, name_of) for suite in self.suites],
-            "lease_s": self.lease_s,
-            "outputs": self.outputs,
-            "snapshots": self.snapshots,
-            "gin_root": self.gin_root,
-            "checkpoints": self.checkpoints,
             "format": {"name": self.kind, **self.options},
-            "following": {
-                "snapshots": following.snapshots,
-                "content": following.content,
-                "done": following.done,
-                "idle_s": following.idle_s,
-                "once": following.once,
-            },
+            "following": asdict(self.following),
+            **{name: getattr(self, name) for name in _PLAIN},
         }
 
     @staticmethod
@@ -103,14 +93,10 @@ class RunConfig:
         options = dict(config["format"])
         return RunConfig(
             suites=tuple(suites),
-            lease_s=config["lease_s"],
-            outputs=config["outputs"],
-            snapshots=config["snapshots"],
-            gin_root=config["gin_root"],
-            checkpoints=config["checkpoints"],
             kind=options.pop("name"),
             options=options,
             following=Following(**config["following"]),
+            **{name: config[name] for name in _PLAIN},
         )
 
 
@@ -180,22 +166,8 @@ def open_runs(
     return OpenedRuns(client=client, runs={run.record.id: run for run in opened})
 
 
-def _checkpoints(store: Store, run: RunRecord, root: Path) -> LocalCheckpoints:
-    """Return the checkpoints of the study that a run follows, once it is clear that they are there."""
-    study = next(study for study in store.studies() if study.id == run.study)
-    repository = open_checkpoints(store, study.name, root)
-    if known_checkpoints(store, study):
-        repository.check_owner()
-    return repository
-
-
 def changed_suites(opened: OpenedRuns, given: Mapping[str, Sequence[Json]]) -> str | None:
-    """Return how the stored suites of runs differ from given ones, in words; None if they are the same.
-
-    Args:
-        opened: the runs.
-        given: suites as JSON, by name of the run.
-    """
+    """Return in words how stored suites of runs differ from those given as JSON; None if they do not."""
     for run in opened.runs.values():
         name = run.record.name
         differing = suite_differences(run.record.config, {"suites": list(given[name])})
@@ -218,11 +190,13 @@ def _open(store: Store, name: str, suites: tuple[Suite, ...], gin: tuple[str, ..
             f"run {name!r} is that of a study, whose own workers evaluate it; run the study with evaluators"
         )
     config = RunConfig.from_json(record.config, suites)
-    sources: Sources
-    if record.kind is RunKind.DIRECTORY:
-        sources = DirectorySources(Path(record.location))
-    else:
-        sources = StudySources(_checkpoints(store, record, Path(config.checkpoints)))
+    sources: Sources = DirectorySources(Path(record.location))
+    if record.kind is RunKind.STUDY:
+        study = next(study for study in store.studies() if study.id == record.study)
+        repository = open_checkpoints(store, study.name, Path(config.checkpoints))
+        if known_checkpoints(store, study):
+            repository.check_owner()
+        sources = StudySources(repository)
 
     def changed() -> bool:
         now = store.find_run(name)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import final
 
 from phyla.api import Answer, CollectResult, Given, GroupResults
-from phyla.checkpoints import CheckpointRepository, import_checkpoint, import_name
+from phyla.checkpoints import LocalCheckpoints, import_checkpoint, import_name
 from phyla.controller import TRAIN_ONLY, Controller, mark_deleting
 from phyla.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing, StudyNotFound
 from phyla.local_client.run_client import group_results
@@ -60,7 +60,7 @@ class LocalClient:
         store: Store,
         study: StudyRecord,
         rules: Rules,
-        repository: CheckpointRepository,
+        repository: LocalCheckpoints,
         *,
         collects: bool = True,
         joins: bool = False,
@@ -307,7 +307,7 @@ class LocalClient:
 
 
 def collect(
-    store: Store, study: int, repository: CheckpointRepository, candidates: Sequence[Checkpoint]
+    store: Store, study: int, repository: LocalCheckpoints, candidates: Sequence[Checkpoint]
 ) -> CollectResult:
     """Delete checkpoints that are not kept; needs nothing of the study's rules.
 
@@ -328,7 +328,7 @@ def collect(
     return found
 
 
-def _deleted(repository: CheckpointRepository, names: Sequence[str]) -> CollectResult:
+def _deleted(repository: LocalCheckpoints, names: Sequence[str]) -> CollectResult:
     freed = 0
     deleted: list[str] = []
     try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from phyla import plugins, settings
 from phyla.checkpoints import advice_on
 from phyla.errors import CheckpointsAbsent, CheckpointStorageFailed, ConfigurationError, StudyChanged, StudyFailed
-from phyla.launchers import LocalLauncher, WorkerSpec
+from phyla.launchers import Launcher, WorkerSpec, get_launcher
 from phyla.machine import Outdated
 from phyla.records import Aim, StudyState
 from phyla.study.findings import Findings, say_nothing_to_do
@@ -344,7 +344,7 @@ def _launcher(
     evaluators: int,
     tick: Callable[[], None],
     on_interrupt: Callable[[], None],
-) -> LocalLauncher:
+) -> Launcher:
     """Return the supervisor of worker processes, which starts them when it is run."""
     train, setup = opened.references
     assert train is not None
@@ -368,7 +368,7 @@ def _launcher(
         )
         for index in range(len(environments))
     ]
-    return LocalLauncher(
+    return get_launcher()(
         opened.client,
         specs,
         launch=launch,

@@ -184,10 +184,7 @@ def _objective(given: Any, where: str) -> Goal:
 def _aggregate(given: Any, folder: Path, where: str) -> Any:
     if isinstance(given, str):
         return _callable(given, folder)
-    group = "phyla.aggregators/"
-    known = {
-        name.removeprefix(group): point for name, point in plugins.registered().items() if name.startswith(group)
-    }
+    known = plugins.of_group("phyla.aggregators")
     name = given.get("name") if isinstance(given, Mapping) else None
     if name not in known:
         raise UsageError(

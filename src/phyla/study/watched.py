@@ -120,14 +120,14 @@ def _suites(found: Evaluations) -> Iterable[SuiteStanding]:
 
 
 def _step_from(run: RunRecord, newest: Seen | None) -> str | None:
-    from phyla.watcher import get_format, step_rule
+    from phyla.watcher import get_format
 
     options: Any = run.config.get("format")
     if newest is None or newest.trial is not None or not isinstance(options, dict):
         return None
     settings = dict(options)
     try:
-        return step_rule(get_format(str(settings.pop("name", "auto")), **settings), newest.name)
+        return get_format(str(settings.pop("name", "auto")), **settings).step_rule(newest.name)
     except ConfigurationError:
         # A later version of phyla wrote it.
         return None

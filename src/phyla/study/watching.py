@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from phyla.launchers import WorkerSpec
     from phyla.launchers.runs import OpenedRuns, RunConfig
     from phyla.store import Store
-    from phyla.watcher import Follow, Following
+    from phyla.watcher import DirectoryWatcher, Following, StudyWatcher, WatchThread
     from phyla.worker import Launch
 
 TELL_EVERY_S = 0.5
@@ -74,7 +74,7 @@ def watch(
         home: directory for everything; by default `.phyla`, or what `PHYLA_HOME` says.
         storage: URL of the store; by default SQLite in the home.
         checkpoints: directory of all studies' checkpoints, for a study; by default in the home.
-        format: what checkpoints look like, one of `phyla.watcher.FORMATS`.
+        format: what checkpoints look like, one of `phyla.watcher.format_names()`.
         options: further options of the format: `step`, `quiet_s`, `marker`, `templates`.
         following: snapshots, how training ends, and the like.
         snapshot_dir: directory for snapshots, on the file system of the checkpoints; by default in the home.
@@ -96,7 +96,7 @@ def watch(
     """
     from phyla.launchers.runs import open_runs
     from phyla.study.liveness import take_back_run
-    from phyla.watcher import Follow, Following, Watcher
+    from phyla.watcher import DirectoryWatcher, Following, WatchThread
 
     places = Places.of(home, storage, checkpoints)
     _check_workers(workers, places)
@@ -123,12 +123,12 @@ def watch(
             run.controller.backfill()
             with store.evaluations(run.record) as reader:
                 remove_leftovers(reader, Path(run.config.outputs))
-        followers = _followers(store, opened, targets, places)
-        follow = Follow(followers, poll_s=poll_s)
+        watchers = _watchers(store, opened, targets, places)
+        follow = WatchThread(watchers, poll_s=poll_s)
         stack.callback(follow.stop)
         follow.start()
-        for run, (follower, _) in zip(opened.runs.values(), followers, strict=True):
-            awaited = follower.awaited() if isinstance(follower, Watcher) else None
+        for run, watcher in zip(opened.runs.values(), watchers, strict=True):
+            awaited = watcher.awaited() if isinstance(watcher, DirectoryWatcher) else None
             if awaited is not None:
                 on_change(_awaiting(run.record, awaited))
         tell = _Tell(changes, on_change, follow)
@@ -375,14 +375,16 @@ def _create(
         store.set_run_config(record.id, raw)
 
 
-def _followers(store: "Store", opened: "OpenedRuns", targets: Sequence[Target], places: Places) -> list[Any]:
-    from phyla.watcher import StudyWatcher, Watcher
+def _watchers(
+    store: "Store", opened: "OpenedRuns", targets: Sequence[Target], places: Places
+) -> "list[DirectoryWatcher | StudyWatcher]":
+    from phyla.watcher import DirectoryWatcher, StudyWatcher
 
-    found: list[Any] = []
+    found: list[DirectoryWatcher | StudyWatcher] = []
     for run, target in zip(opened.runs.values(), targets, strict=True):
         best = places.best(target.name)
         if target.directory is not None:
-            watcher = Watcher(
+            watcher = DirectoryWatcher(
                 run.controller,
                 target.directory,
                 run.config.format(),
@@ -391,19 +393,20 @@ def _followers(store: "Store", opened: "OpenedRuns", targets: Sequence[Target], 
                 best=best,
                 following=run.config.following,
             )
-            found.append((watcher, target.directory))
+            found.append(watcher)
         else:
             assert target.study is not None
-            follower = StudyWatcher(
-                run.controller,
-                store,
-                target.study.id,
-                run=run.record,
-                checkpoints=Path(run.config.checkpoints),
-                best=best,
-                once=run.config.following.once,
+            found.append(
+                StudyWatcher(
+                    run.controller,
+                    store,
+                    target.study.id,
+                    run=run.record,
+                    checkpoints=Path(run.config.checkpoints),
+                    best=best,
+                    once=run.config.following.once,
+                )
             )
-            found.append((follower, None))
     return found
 
 
@@ -414,7 +417,9 @@ def _followers(store: "Store", opened: "OpenedRuns", targets: Sequence[Target], 
 class _Tell:
     """Tells what happened, often enough for a person, and seldom enough for the store."""
 
-    def __init__(self, changes: Changes, on_change: Callable[[Change], None], follow: "Follow | None") -> None:
+    def __init__(
+        self, changes: Changes, on_change: Callable[[Change], None], follow: "WatchThread | None"
+    ) -> None:
         self._changes = changes
         self._on_change = on_change
         self._follow = follow
@@ -475,9 +480,9 @@ def _with_processes(
     tick: Callable[[], None],
     on_interrupt: Callable[[], None],
 ) -> bool:
-    from phyla.launchers import LocalLauncher, gpu_environments
+    from phyla.launchers import get_launcher, gpu_environments
 
-    launcher = LocalLauncher(
+    launcher = get_launcher()(
         client,
         specs,
         launch=launch,

@@ -1,45 +1,32 @@
 """Foreign checkpoints: found, judged, named and held still.
 
 A training job that knows nothing of phyla writes checkpoints into a directory. This package tells which of
-them are finished, never reads weights to tell it, and keeps one readable while its writer goes on. It
-decides nothing about evaluations.
+them are finished, without reading weights, and keeps one readable while its writer goes on. It
+decides nothing about evaluations. A format is one file in `formats/`.
 """
 
-from phyla.watcher.directory import Directory
-from phyla.watcher.follow import Follow
-from phyla.watcher.formats import FORMATS, get_format, step_rule
-from phyla.watcher.found import CheckpointFormat, Found
-from phyla.watcher.identity import Identity, identity
+from phyla.watcher.directory_watcher import DirectoryWatcher, Following
+from phyla.watcher.format import Candidate, CheckpointFormat, Found, Verdict
+from phyla.watcher.formats import format_names, get_format
 from phyla.watcher.lock import Lock, holder
-from phyla.watcher.sink import Follower, Sink
-from phyla.watcher.snapshots import Mode, clean, snapshot_name, take, unchanged
-from phyla.watcher.sources import DirectorySources
+from phyla.watcher.snapshots import DirectorySources
 from phyla.watcher.step import StepFrom
 from phyla.watcher.study_watcher import StudyWatcher
-from phyla.watcher.watcher import Following, Watcher
+from phyla.watcher.watch_thread import WatchThread
 
 __all__ = [
-    "FORMATS",
+    "Candidate",
     "CheckpointFormat",
-    "Directory",
     "DirectorySources",
-    "Follow",
-    "Follower",
+    "DirectoryWatcher",
     "Following",
     "Found",
-    "Identity",
     "Lock",
-    "Mode",
-    "Sink",
     "StepFrom",
     "StudyWatcher",
-    "Watcher",
-    "clean",
+    "Verdict",
+    "WatchThread",
+    "format_names",
     "get_format",
     "holder",
-    "identity",
-    "snapshot_name",
-    "step_rule",
-    "take",
-    "unchanged",
 ]

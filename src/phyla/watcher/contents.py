@@ -6,22 +6,20 @@ milliseconds, whatever the size of the checkpoint.
 
 import json
 import os
-import posixpath
 import zipfile
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
 
-from phyla.watcher.listing import File
-from phyla.watcher.pickles import extents, storages
-from phyla.watcher.verdict import Finish, Verdict, worst
+from phyla.watcher.files import File
+from phyla.watcher.format import Finish, Verdict
+from phyla.watcher.pickles import PICKLE_BYTES_AT_MOST, storages
 
 HEADER_BYTES_AT_MOST = 100_000_000
 """What the safetensors library itself accepts."""
-PICKLE_BYTES_AT_MOST = 2**24
-"""Of a description; a longer one takes too long to take apart, and is believed."""
-RENAME_SLACK_NS = 2 * 10**9
-"""Between the last write to a file that is flushed and then renamed, and the renaming."""
+TICK_NS = 20_000_000
+"""By how much the time of a folder may be after that of the file last made in it: both are told from clocks of
+different fineness, and a file that is made empty is never written."""
 
 ZIP_START = b"PK\x03\x04"
 TORCH_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
@@ -29,7 +27,6 @@ TORCH_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 
 SAFETENSORS_ENDING = ".safetensors"
 TORCH_ENDINGS = (".pt", ".pth", ".ckpt", ".bin")
-INDEX_ENDINGS = (".safetensors.index.json", ".bin.index.json")
 
 
 def check_file(path: Path, size_bytes: int) -> Verdict:
@@ -148,119 +145,25 @@ def _check_legacy(name: str, file: IO[bytes]) -> Verdict:
     return Verdict.complete(f"{name} has all {len(wanted)} storages in {size} bytes")
 
 
-def check_index(folder: Path, index: str, files: Mapping[str, File]) -> Verdict:
-    """Return whether all shards that an index names are whole, and are the ones it was written for.
+def closed_by(
+    closing: File, verdict: Verdict, files: Iterable[File] = (), folders_ns: int = 0, *, slack_ns: int = TICK_NS
+) -> Verdict:
+    """Return the verdict, less sure if something changed after the file that is written last.
+
+    A checkpoint that is being overwritten or deleted looks like that: the closing file of before is still there.
 
     Args:
-        folder: where the index lies.
-        index: its name.
-        files: what lies in `folder`, by relative path.
-
-    Raises:
-        OSError: something is gone or cannot be read.
-        ValueError: as `check_file`.
-    """
-    try:
-        mapping = json.loads((folder / index).read_bytes())["weight_map"]
-        by_shard: dict[str, list[str]] = {}
-        for tensor, shard in mapping.items():
-            by_shard.setdefault(_inside(shard), []).append(tensor)
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        return Verdict.partial(f"{index} is cut off or damaged: {error}")
-    missing = sorted(shard for shard in by_shard if shard not in files)
-    if missing:
-        return Verdict.partial(f"{index} names {missing[0]}, which is missing ({len(missing)} of {len(by_shard)})")
-    if not by_shard:
-        return Verdict.partial(f"{index} names no shard")
-    verdict = worst(_check_shard(folder, files[shard], shard, names) for shard, names in by_shard.items())
-    late = newest(files[shard] for shard in by_shard)
-    if verdict.finish is Finish.COMPLETE and late.modified_ns > files[index].modified_ns:
-        return Verdict.settling(f"{late.name} was written after {index}: it may be overwritten right now")
-    return verdict
-
-
-def _check_shard(folder: Path, file: File, shard: str, names: Collection[str]) -> Verdict:
-    path = folder / shard
-    verdict = check_file(path, file.size_bytes)
-    if verdict.finish is Finish.COMPLETE and shard.endswith(SAFETENSORS_ENDING):
-        with path.open("rb") as opened:
-            held = tensors(opened, shard)
-        absent = sorted(set(names) - held.keys())
-        if absent:
-            return Verdict.partial(f"{shard} lacks tensor {absent[0]!r}, which the index says is in it")
-    return verdict
-
-
-def _inside(shard: object) -> str:
-    if not isinstance(shard, str):
-        raise TypeError(f"{shard!r} is no name of a file")
-    path = posixpath.normpath(shard)
-    if path.startswith(("/", "../")) or path in {"..", "."}:
-        raise ValueError(f"{shard!r} is outside the checkpoint")
-    return path
-
-
-def check_distributed(folder: Path, files: Mapping[str, File]) -> Verdict:
-    """Return whether a checkpoint of `torch.distributed.checkpoint` is whole.
-
-    `.metadata` is written last, under another name, and then renamed; it says how long each data
-    file is. A rank that saves without the others writes `__RANK.metadata` instead.
-
-    Args:
-        folder: its directory.
-        files: what lies in there, by relative path.
-
-    Raises:
-        OSError: something is gone or cannot be read.
-        ValueError: `.metadata` is no pickle.
-    """
-    data = {name: file for name, file in files.items() if name.endswith(".distcp")}
-    unfinished = next((name for name in files if name.endswith(".metadata.tmp")), None)
-    if unfinished is not None:
-        return Verdict.partial(f"{unfinished} is there: a save into this directory has not finished")
-    empty = next((name for name, file in data.items() if file.size_bytes == 0), None)
-    if empty is not None:
-        return Verdict.partial(f"{empty} is empty")
-    if ".metadata" not in files:
-        ranks = {name.removeprefix("__").partition("_")[0] for name in data}
-        absent = sorted(rank for rank in ranks if f"__{rank}.metadata" not in files)
-        if absent or not ranks:
-            return Verdict.partial(".metadata is missing, which is written last")
-        return Verdict.settling(f"{len(ranks)} ranks saved on their own; how many there are, nothing tells")
-    if files[".metadata"].size_bytes <= 4 * PICKLE_BYTES_AT_MOST:
-        with (folder / ".metadata").open("rb") as file:
-            wanted = extents(file)
-        for name, length in sorted(wanted.items()):
-            size = files[name].size_bytes if name in files else 0
-            if size < length:
-                return Verdict.partial(f"{name} has {size} bytes where .metadata says at least {length}")
-    late = newest(data.values()) if data else files[".metadata"]
-    if late.modified_ns > files[".metadata"].modified_ns:
-        return Verdict.settling(f"{late.name} was written after .metadata: it may be overwritten right now")
-    return Verdict.complete(f".metadata and {len(data)} data files are whole")
-
-
-def newest(files: Iterable[File]) -> File:
-    """Return the file that changed last."""
-    return max(files, key=lambda file: file.modified_ns)
-
-
-TICK_NS = 20_000_000
-"""By how much the time of a folder may be after that of the file last made in it: both are told from clocks of
-different fineness, and a file that is made empty is never written."""
-
-
-def settled(verdict: Verdict, closing: File, folders_ns: int, *, slack_ns: int = TICK_NS) -> Verdict:
-    """Return the verdict, less sure if entries came or went after the file that closes a checkpoint.
-
-    A checkpoint that is being deleted looks like that: some files are gone, the closing one is not yet.
-
-    Args:
-        verdict: what its content says.
         closing: the file that is written last.
-        folders_ns: when entries of its directories changed last.
-        slack_ns: how much later than the file the directory may have changed.
+        verdict: what the content says.
+        files: those that it closes.
+        folders_ns: when entries of their directories changed last.
+        slack_ns: how much later than the file the directories may have changed.
     """
-    if verdict.finish is Finish.COMPLETE and folders_ns > closing.modified_ns + slack_ns:
+    late = max(files, key=lambda file: file.modified_ns, default=closing)
+    if verdict.finish is not Finish.COMPLETE:
+        return verdict
+    if late.modified_ns > closing.modified_ns:
+        return Verdict.settling(f"{late.name} was written after {closing.name}: it may be overwritten right now")
+    if folders_ns > closing.modified_ns + slack_ns:
         return Verdict.settling(f"files came or went after {closing.name}, which is written last")
     return verdict

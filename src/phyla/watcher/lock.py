@@ -1,8 +1,9 @@
-"""One watcher per run."""
+"""One watcher per run: a lock file that the kernel frees when its process ends."""
 
 import os
 import platform
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self, final
@@ -14,18 +15,13 @@ try:
 except ImportError:  # Windows: nothing keeps two watchers apart there.
     fcntl = None  # type: ignore[assignment]  # a module that is missing here
 
-
 TRIES = 5
 TRY_AGAIN_S = 0.05
 """Between two tries: `holder` holds the lock for a moment, too."""
 
 
 def holder(path: Path) -> str | None:
-    """Return which process of this machine holds the lock of a run; None if none does, or it cannot be told.
-
-    Args:
-        path: the lock's file.
-    """
+    """Return which process of this machine holds the lock file of a run; None if none does, or it is not known."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -44,14 +40,12 @@ def holder(path: Path) -> str | None:
 
 
 def _lock(descriptor: int) -> None:
-    for left in reversed(range(TRIES)):
-        try:
+    for _ in range(TRIES - 1):
+        with suppress(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
-        except BlockingIOError:
-            if not left:
-                raise
         time.sleep(TRY_AGAIN_S)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _who(descriptor: int) -> str:
@@ -78,7 +72,7 @@ class Lock:
                 _lock(self._descriptor)
             except OSError as error:
                 who = _who(self._descriptor)
-                os.close(self._descriptor)
+                self.close()
                 raise RunFollowed(
                     f"run {run!r} is followed by {who} already (lock file {path}); stop that one first, or add "
                     f"workers to it with: phyla evaluate {run} --suite FILE"

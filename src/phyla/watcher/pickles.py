@@ -6,7 +6,10 @@ taken apart by `pickletools`, which executes nothing.
 
 import pickletools
 from collections.abc import Iterator
-from typing import IO, final
+from typing import IO
+
+PICKLE_BYTES_AT_MOST = 2**24
+"""Of a description; a longer one takes too long to take apart, and is believed."""
 
 STORAGE_BYTES = {
     "ComplexDoubleStorage": 16,
@@ -30,12 +33,8 @@ _GETS = frozenset({"GET", "BINGET", "LONG_BINGET"})
 _SILENT = frozenset({"PROTO", "FRAME", "MARK", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"})
 
 
-@final
-class Reference:
-    """The place of a persistent id among the words of a pickle."""
-
-
-REFERENCE = Reference()
+REFERENCE = object()
+"""The place of a persistent id among the words of a pickle."""
 
 
 def words(source: bytes | IO[bytes]) -> Iterator[object]:

@@ -1,4 +1,4 @@
-"""Keeps a foreign checkpoint readable while its writer overwrites and deletes.
+"""Keeps a foreign checkpoint readable, and known by what it holds, while its writer overwrites and deletes.
 
 `target_dir/SNAPSHOT` is a whole snapshot, `target_dir/.tmp-SNAPSHOT.NUMBER` one that was never finished. A
 snapshot of links costs no space and no time, and survives that the writer deletes or replaces files; a
@@ -6,20 +6,22 @@ file that is overwritten in place changes in the snapshot too, which `unchanged`
 """
 
 import errno
+import hashlib
 import itertools
 import os
 import re
 import shutil
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, final, get_args
 
+from phyla.checkpoints.content import Entry, digests
 from phyla.errors import CheckpointChanged, CheckpointGone, CheckpointStorageFailed, ConfigurationError
 from phyla.failpoints import failpoint
-from phyla.records import shown
-from phyla.watcher.found import Found
-from phyla.watcher.identity import changed, look_again
-from phyla.watcher.listing import Listing, listing
+from phyla.records import Seen, shown
+from phyla.watcher.files import Listing, listing
+from phyla.watcher.format import Found
 
 Mode = Literal["link", "copy", "none"]
 SEAL = ".phyla-snapshot"
@@ -31,7 +33,87 @@ _NAME_LENGTH_AT_MOST = 120
 _NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
 
 
-def snapshot_name(found: Found) -> str:
+class Identity(NamedTuple):
+    """The key under which results of evaluating a foreign checkpoint are kept.
+
+    Attributes:
+        kind: what the value is made of.
+        value: in hexadecimal: the digest of a single file, else the SHA-256 of the list of its files.
+        weak: another content could have the same value, and the same content another one.
+    """
+
+    kind: Literal["listing", "content"]
+    value: str
+    weak: bool
+
+
+def identity(root: Path, found: Found, *, content: bool = False) -> Identity:
+    """Return the identity of a checkpoint as it was found.
+
+    A listing is the names relative to the root, sizes and times of its files: it costs nothing, and is weak. The
+    content is read in full; names count relative to the checkpoint, so a copy or a renamed
+    checkpoint has the same identity. It is the same for a single file, whatever its name.
+
+    Args:
+        root: the directory that was scanned.
+        found: the checkpoint.
+        content: whether to read everything.
+
+    Raises:
+        CheckpointGone: it, or a file of it, was deleted meanwhile.
+        CheckpointChanged: it was written to meanwhile.
+        OSError: a file cannot be read.
+    """
+    files = _look_again(root, found).files
+    if not content:
+        lines = "".join(f"{file.relative}\0{file.size_bytes}\0{file.modified_ns}\n" for file in files)
+        return Identity("listing", _sha256(lines), weak=True)
+    entries = [
+        Entry(file.relative, root / file.relative, file.size_bytes, file.modified_ns, is_link=False)
+        for file in files
+    ]
+    try:
+        found_digests = digests(entries)
+    except FileNotFoundError as error:
+        raise CheckpointGone(f"checkpoint {shown(found.name)} was deleted while it was read: {error}") from error
+    _look_again(root, found)
+    if len(files) == 1 and found.paths == (files[0].relative,):
+        return Identity("content", found_digests[0], weak=False)
+    start = f"{found.paths[0]}/" if len(found.paths) == 1 else ""
+    lines = "".join(
+        f"{file.relative.removeprefix(start)}\0{file.size_bytes}\0{digest}\n"
+        for file, digest in zip(files, found_digests, strict=True)
+    )
+    return Identity("content", _sha256(lines), weak=False)
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _look_again(root: Path, found: Found) -> Listing:
+    """Return the files of a checkpoint, which must still be what they were when it was found."""
+    where = f"checkpoint {shown(found.name)} in {root}"
+    try:
+        listed = listing(root, found.paths)
+    except FileNotFoundError as error:
+        raise CheckpointGone(f"{where} was deleted after it was found: {error}") from error
+    if listed.fingerprint == found.fingerprint:
+        return listed
+    if not listed.files:
+        raise CheckpointGone(f"{where} was deleted after it was found: it is empty now")
+    raise _changed(root, found, listed)
+
+
+def _changed(root: Path, found: Found, listed: Listing) -> CheckpointChanged:
+    return CheckpointChanged(
+        f"checkpoint {shown(found.name)} in {root} was written to after it was found: it had {found.size_bytes} "
+        f"bytes, last changed at {found.modified_at:.3f}, now {listed.size_bytes} at "
+        f"{listed.modified_ns / 1e9:.3f}; scan again, and take what is found then"
+    )
+
+
+def snapshot_name(found: Found | Seen) -> str:
     """Return the name of the directory that a snapshot of this checkpoint gets; one for each fingerprint."""
     readable = _UNSAFE.sub("-", found.name).lstrip(".")[-_NAME_LENGTH_AT_MOST:] or "checkpoint"
     return f"{readable.lstrip('.') or 'checkpoint'}@{found.fingerprint[:16]}"
@@ -60,12 +142,12 @@ def take(root: Path, found: Found, target_dir: Path, mode: Mode) -> Path:
     if mode not in get_args(Mode):
         raise ConfigurationError(f"snapshot mode {mode!r} is unknown; choose one of: {', '.join(get_args(Mode))}")
     if mode == "none":
-        look_again(root, found)
+        _look_again(root, found)
         return _entrance(root, found)
     final = target_dir / snapshot_name(found)
     if final.is_dir() and unchanged(_entrance(final, found), found):
         return _entrance(final, found)
-    listed = look_again(root, found)
+    listed = _look_again(root, found)
     staged = _stage(target_dir, final.name)
     try:
         failpoint("snapshot.before_link")
@@ -73,10 +155,13 @@ def take(root: Path, found: Found, target_dir: Path, mode: Mode) -> Path:
         failpoint("snapshot.after_link")
         if mode == "link":
             # The links are the files themselves: what they are is what will be read.
-            _check_links(root, found, staged)
+            linked = listing(staged, found.paths)
+            if linked.fingerprint != found.fingerprint:
+                _look_again(root, found)
+                raise _changed(root, found, linked)
         else:
-            look_again(root, found)
-            _seal(staged, listing(staged, found.paths))
+            _look_again(root, found)
+            (staged / SEAL).write_text(listing(staged, found.paths).fingerprint, "ascii")
         failpoint("snapshot.before_rename")
         _rename(staged, final, found)
     except BaseException:
@@ -86,14 +171,10 @@ def take(root: Path, found: Found, target_dir: Path, mode: Mode) -> Path:
     return _entrance(final, found)
 
 
-def unchanged(path: Path, found: Found) -> bool:
+def unchanged(path: Path, found: Found | Seen) -> bool:
     """Return whether what `take` returned still holds exactly what was found.
 
     To be asked after an evaluation: False means that its result belongs to no known content.
-
-    Args:
-        path: what `take` returned, in whatever mode.
-        found: what it was taken of.
     """
     base = path if len(found.paths) != 1 else path.parents[found.paths[0].count("/")]
     try:
@@ -140,7 +221,7 @@ def clean(target_dir: Path, keep: set[str]) -> tuple[str, ...]:
     return tuple(removed)
 
 
-def _entrance(base: Path, found: Found) -> Path:
+def _entrance(base: Path, found: Found | Seen) -> Path:
     return base / found.paths[0] if len(found.paths) == 1 else base
 
 
@@ -193,17 +274,6 @@ def _fill(root: Path, found: Found, listed: Listing, staged: Path, mode: Mode) -
             ) from error
 
 
-def _check_links(root: Path, found: Found, staged: Path) -> None:
-    linked = listing(staged, found.paths)
-    if linked.fingerprint != found.fingerprint:
-        look_again(root, found)
-        raise changed(root, found, linked)
-
-
-def _seal(staged: Path, copies: Listing) -> None:
-    (staged / SEAL).write_text(copies.fingerprint, "ascii")
-
-
 def _rename(staged: Path, final: Path, found: Found) -> None:
     try:
         staged.rename(final)
@@ -216,3 +286,77 @@ def _rename(staged: Path, final: Path, found: Found) -> None:
                 "clean it away once nothing uses it, and scan again"
             ) from error
         shutil.rmtree(staged, ignore_errors=True)
+
+
+@final
+class DirectorySources:
+    """Where workers read the checkpoints of a watched directory: snapshots, and originals where there is none.
+
+    Both are compared with what was seen.
+
+    Args:
+        root: the watched directory.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._given: dict[int, Path] = {}
+
+    def path(self, seen: Seen) -> Path:
+        """Return where a checkpoint is read: its snapshot, or else the original if it still is what was seen.
+
+        Raises:
+            CheckpointGone: it was deleted before its turn.
+            CheckpointChanged: it was written to before its turn.
+        """
+        path = Path(seen.path)
+        if not (seen.snapshot and unchanged(path, seen)):
+            self._check_original(seen, "before its evaluation")
+            path = _entrance(self._root, seen)
+        self._given[seen.id] = path
+        return path
+
+    def check(self, seen: Seen, *, again: bool = False) -> None:
+        """Make sure that what was read still is what was seen.
+
+        Raises:
+            CheckpointGone: it was deleted during the evaluation.
+            CheckpointChanged: it was written to during the evaluation.
+        """
+        path = Path(seen.path)
+        if not seen.snapshot or self._given.get(seen.id) != path:
+            self._check_original(seen, "during evaluation")
+        elif not unchanged(path, seen):
+            name = shown(seen.name)
+            if not path.exists():
+                raise CheckpointGone(f"the snapshot of checkpoint {name} was deleted during evaluation")
+            raise CheckpointChanged(
+                f"checkpoint {name} was changed during evaluation: its files were overwritten in "
+                "place, and a snapshot of links changes with them; use snapshots of copies for such a writer"
+            )
+
+    def _check_original(self, seen: Seen, when: str) -> None:
+        listed = Listing(())
+        with suppress(FileNotFoundError):
+            listed = listing(self._root, seen.paths)
+        if listed.fingerprint != seen.fingerprint:
+            if not listed.files:
+                raise CheckpointGone(f"checkpoint {shown(seen.name)} was deleted {when}")
+            raise CheckpointChanged(f"checkpoint {shown(seen.name)} was changed {when}")
+
+
+def link_best(folder: Path, best: Mapping[str, Path]) -> None:
+    """Let `folder/SUITE` lead to each path, replacing links in one step, so that a reader always finds one.
+
+    Raises:
+        OSError: it cannot be written there.
+    """
+    for name, target in best.items():
+        link = folder / name
+        if link.is_symlink() and os.readlink(link) == str(target):  # noqa: PTH115 -- text is compared, not a path
+            continue
+        folder.mkdir(parents=True, exist_ok=True)
+        made = folder / f".{name}.{os.getpid()}"
+        made.unlink(missing_ok=True)
+        made.symlink_to(target)
+        made.replace(link)

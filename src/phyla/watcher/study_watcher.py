@@ -1,8 +1,9 @@
-"""Follows the checkpoints of somebody else's study."""
+"""Watches the checkpoints that another study commits."""
 
 from pathlib import Path
 from typing import final
 
+from phyla.controller import RunController
 from phyla.machine import Observed
 from phyla.records import (
     CheckpointKind,
@@ -15,8 +16,7 @@ from phyla.records import (
     TrialState,
 )
 from phyla.store import Reader, Store
-from phyla.watcher.best import link_best
-from phyla.watcher.sink import Sink
+from phyla.watcher.snapshots import link_best
 
 WAIT_S = 1.0
 _FINAL = (TrialState.COMPLETED, TrialState.FAILED, TrialState.CANCELLED)
@@ -30,7 +30,7 @@ class StudyWatcher:
     evaluation began.
 
     Args:
-        sink: whom to tell.
+        sink: takes what is found.
         store: where the study is remembered.
         study: its id.
         run: the run.
@@ -39,9 +39,13 @@ class StudyWatcher:
         once: take what is there, and end.
     """
 
+    root = None
+    wait_s = WAIT_S
+    """Seconds after which to look again at the latest."""
+
     def __init__(
         self,
-        sink: Sink,
+        sink: RunController,
         store: Store,
         study: int,
         *,
@@ -60,13 +64,8 @@ class StudyWatcher:
         self._seen: dict[tuple[str, int], Seen] = {}
         self._last_id = 0
         self._trials_after = 0
-        self._looks = 0
+        self._looked = False
         self.ended = False
-
-    @property
-    def wait_s(self) -> float:
-        """Seconds after which to look again at the latest."""
-        return WAIT_S
 
     def look(self) -> None:
         """Look once, and tell what is new.
@@ -93,7 +92,7 @@ class StudyWatcher:
         self._sink.gone(lost)
         for key in [key for key, seen in self._seen.items() if seen.id in lost]:
             del self._seen[key]
-        self._looks += 1
+        self._looked = True
         if self._once or state is not StudyState.RUNNING:
             self._sink.drain("everything that was there is seen" if self._once else f"the study is {state}")
             self.ended = True
@@ -101,7 +100,7 @@ class StudyWatcher:
     def _found(self, reader: Reader) -> tuple[list[Observed], frozenset[str], int]:
         """Return what is new, which checkpoints exist, and up to which trial nothing can become new."""
         live = {row.name: row for row in reader.live_checkpoints() if row.kind is CheckpointKind.RESULT}
-        new: list[tuple[float, Observed]] = []
+        new: list[Observed] = []
         after, all_final = self._trials_after, True
         for trial in reader.trials(after=self._trials_after):
             all_final = all_final and trial.state in _FINAL
@@ -110,18 +109,19 @@ class StudyWatcher:
             if row is None or not _left_it(trial) or (row.name, trial.checkpoint_index) in self._seen:
                 continue
             index = trial.checkpoint_index
-            observed = Observed(
-                name=row.name,
-                index=index,
-                step=row.step if trial.reached_step is None else trial.reached_step,
-                identity=row.digest if not index else f"{row.digest}#{index}",
-                size_bytes=row.size_bytes,
-                trial=trial.id,
-                written_at=row.created_at,
-                existed=self._looks == 0 and row.created_at < self._run.created_at,
+            new.append(
+                Observed(
+                    name=row.name,
+                    index=index,
+                    step=row.step if trial.reached_step is None else trial.reached_step,
+                    identity=row.digest if not index else f"{row.digest}#{index}",
+                    size_bytes=row.size_bytes,
+                    trial=trial.id,
+                    written_at=row.created_at,
+                    existed=not self._looked and row.created_at < self._run.created_at,
+                )
             )
-            new.append((row.created_at, observed))
-        return [observed for _, observed in sorted(new, key=lambda pair: pair[0])], frozenset(live), after
+        return sorted(new, key=lambda one: one.written_at), frozenset(live), after
 
     def tend(self) -> None:
         """Let `best` links lead to the best checkpoints.

@@ -1,13 +1,11 @@
 """Workers: claim a trial or an eval task, call the user's function, commit what it left, again."""
 
 from phyla.worker.aggregation import task_results
-from phyla.worker.bindings import Bindings
-from phyla.worker.evaluated_run import EvaluatedRun
+from phyla.worker.evaluated_run import Bindings, EvaluatedRun, Sources, StudySources
 from phyla.worker.evaluation import Evaluation, EvaluationCheckpoint, Shard
 from phyla.worker.evaluator import Evaluator
 from phyla.worker.launch import Launch, dead_launches, launch_of
 from phyla.worker.loop import Worker, WorkerContext
-from phyla.worker.sources import Sources, StudySources
 from phyla.worker.trainer import Trainer
 from phyla.worker.trial import Parent, Trial, unusable_start
 

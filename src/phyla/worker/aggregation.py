@@ -15,7 +15,7 @@ from phyla.evaluation import Comparison, Estimate, Suite, TaskResult, aggregate,
 from phyla.machine import ClaimedEvaluation, Evaluated
 from phyla.records import EvalEvent, EvalResult, Group, JsonObject, json_number
 from phyla.settings import Clock
-from phyla.worker.evaluated_run import EvaluatedRun, source_with_bindings
+from phyla.worker.evaluated_run import EvaluatedRun
 
 
 def aggregate_group(
@@ -44,7 +44,7 @@ def aggregate_group(
             raise
         # A partial group: what needs the missing eval tasks cannot be said.
         values = {}
-    events = _changed_sources(work, run, suite, found, clock)
+    events = _changed_sources(work, run, suite, found, clock())
     best = False
     former = None if suite.objective is None else client.best_group(suite.name, run=work.task.run)
     if suite.objective is not None and complete and work.group.replicate == 0:
@@ -52,55 +52,52 @@ def aggregate_group(
         # Newest come first: one that is worse than what came after it in training has not regressed. Nor has a
         # member of a population: most are worse than the best.
         in_population = work.group.study is not None
-        if former is not None and former.seen < work.seen.id and not in_population:
-            events += _regressions(client, work, run, suite, results, former, clock)
-    return Evaluated(
-        task=work.task.id,
-        group=work.task.group,
-        token=work.task.token,
-        values={name: _json(estimate) for name, estimate in values.items()},
-        best=best,
-        events=events,
-    )
+        comparable = suite.compared_metric is not None and not in_population
+        if former is not None and former.seen < work.seen.id and comparable:
+            reference = task_results(suite, client.group_results(former.id), run.outputs.parent)
+            events += _regressions(work, suite, results, reference, former, clock())
+    json = {
+        name: {"value": json_number(estimate.value), "stderr": json_number(estimate.stderr)}
+        for name, estimate in values.items()
+    }
+    task = work.task
+    return Evaluated(task=task.id, group=task.group, token=task.token, values=json, best=best, events=events)
 
 
 def _regressions(
-    client: WorkClient,
     work: ClaimedEvaluation,
-    run: EvaluatedRun,
     suite: Suite,
     results: Sequence[TaskResult],
+    reference: Sequence[TaskResult],
     former: Group,
-    clock: Clock,
+    now: float,
 ) -> list[EvalEvent]:
     metric = suite.compared_metric
     if metric is None or suite.objective is None:
         return []
-    reference = task_results(suite, client.group_results(former.id), run.outputs.parent)
     compared = compare(
         [result for result in results if result.has(metric)],
         [result for result in reference if result.has(metric)],
         metric=metric,
         higher_is_better=suite.objective.maximize,
     )
-    worse = [one for one in compared if one.regressed]
-    return [_regression(work, suite, metric, former, one, clock()) for one in worse]
+    return [_regression(work, suite, metric, former, one, now) for one in compared if one.regressed]
 
 
 def _changed_sources(
-    work: ClaimedEvaluation, run: EvaluatedRun, suite: Suite, found: GroupResults, clock: Clock
+    work: ClaimedEvaluation, run: EvaluatedRun, suite: Suite, found: GroupResults, now: float
 ) -> list[EvalEvent]:
     events: list[EvalEvent] = []
     for task in suite.tasks:
-        now = source_with_bindings(run, suite, task)
+        source = run.source(suite, task)
         before = {result.source for result in found.results.get(task.identity, ()) if result.source}
-        if now and before - {now}:
+        if source and before - {source}:
             message = (
                 f"the function of eval task {task.name!r}, or a file of gin bindings, changed since some of "
                 f"its results were computed, and its version is still {task.version!r}: raise the version to "
                 "compute them again"
             )
-            events.append(_event(work, "changed-source", suite, message, {"task": task.name}, clock()))
+            events.append(_event(work, "changed-source", suite, message, {"task": task.name}, now))
     return events
 
 
@@ -145,8 +142,8 @@ class _Arrays(Mapping[str, Sequence[NDArray[Any]]]):
     def __init__(self, outputs: Path, entries: Sequence[EvalResult]) -> None:
         self._outputs = outputs
         self._entries = entries
-        names = dict.fromkeys(name for entry in entries for name, file in entry.files.items() if _is_array(file))
-        self._names = tuple(names)
+        files = [pair for entry in entries for pair in entry.files.items()]
+        self._names = tuple(dict.fromkeys(name for name, file in files if str(file).endswith(".npy")))
 
     def __getitem__(self, name: str) -> list[NDArray[Any]]:
         if name not in self._names:
@@ -159,10 +156,6 @@ class _Arrays(Mapping[str, Sequence[NDArray[Any]]]):
 
     def __len__(self) -> int:
         return len(self._names)
-
-
-def _is_array(file: object) -> bool:
-    return str(file).endswith(".npy")
 
 
 def _is_better(suite: Suite, values: Mapping[str, Estimate], former: Group | None) -> bool:
@@ -215,7 +208,3 @@ def _event(
         data=data,
         created_at=now,
     )
-
-
-def _json(estimate: Estimate) -> JsonObject:
-    return {"value": json_number(estimate.value), "stderr": json_number(estimate.stderr)}

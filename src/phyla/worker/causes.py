@@ -65,9 +65,8 @@ def write_log(log: Path, heading: str, error: BaseException) -> None:
     """Append the full traceback, and all output of a command that failed, to a worker's log."""
     output = output_of(error)
     # An error of ours says all in its message.
-    lines = (traceback.format_exception_only if isinstance(error, TrialError) else traceback.format_exception)(
-        error
-    )
+    own = isinstance(error, TrialError)
+    lines = traceback.format_exception_only(error) if own else traceback.format_exception(error)
     text = "".join(lines) + (f"its output:\n{output.rstrip()}\n" if output else "")
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8", errors="backslashreplace") as file:

@@ -1,15 +1,110 @@
-"""A run as a worker evaluates it: its suites, where its checkpoints are, and where results go."""
+"""A run as a worker evaluates it: its suites, its checkpoints, its gin bindings, and where results go."""
 
 import hashlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import final
+from typing import Protocol, final
 
+from phyla.checkpoints import LocalCheckpoints
+from phyla.errors import ConfigurationError
 from phyla.evaluation import EvalTask, Suite
-from phyla.worker.bindings import Bindings
-from phyla.worker.sources import Sources
+from phyla.records import Seen
+
+
+class Sources(Protocol):
+    """Where the checkpoints that are evaluated are read.
+
+    Both methods raise `CheckpointError` if a checkpoint is gone, or no longer what was seen.
+    """
+
+    def path(self, seen: Seen) -> Path:
+        """Return where a checkpoint is read."""
+        ...
+
+    def check(self, seen: Seen, *, again: bool = False) -> None:
+        """Make sure, after it was read, that it still is what was seen.
+
+        Args:
+            seen: the checkpoint.
+            again: read all bytes again where they are verified, because the evaluation failed.
+        """
+        ...
+
+
+@final
+class StudySources:
+    """A study's own checkpoints, which are immutable and kept while they are evaluated; see `Sources`.
+
+    Args:
+        repository: where they are.
+    """
+
+    def __init__(self, repository: LocalCheckpoints) -> None:
+        self._repository = repository
+
+    def path(self, seen: Seen, *, again: bool = False) -> Path:
+        """Return a checkpoint's directory, if it still is what was committed."""
+        # The identity of one of several models in a checkpoint ends with its place.
+        return self._repository.use(seen.name, seen.identity.partition("#")[0], again=again)
+
+    def check(self, seen: Seen, *, again: bool = False) -> None:
+        """Make sure that it still is what was committed."""
+        self.path(seen, again=again)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bindings:
+    """Where gin bindings come from, in the order in which they are applied: later ones win.
+
+    Attributes:
+        root: directory of the run, where its files of bindings are.
+        worker: bindings of this worker.
+    """
+
+    root: Path | None = None
+    worker: tuple[str, ...] = ()
+
+    def digest(self, files: Sequence[str]) -> str:
+        """Return a digest of what the run's files hold; empty without any."""
+        if not files:
+            return ""
+        digest = hashlib.sha256()
+        for path in self._paths(files):
+            content = path.read_bytes() if path.is_file() else b""
+            digest.update(b"%d:" % len(content) + content)
+        return digest.hexdigest()[:16]
+
+    def _paths(self, files: Sequence[str]) -> list[Path]:
+        return [(self.root or Path()) / name for name in files]
+
+    def apply(self, files: Sequence[str], task: Sequence[str]) -> None:
+        """Clear gin's configuration and parse the run's files, the worker's bindings, then the eval task's.
+
+        Bindings of functions that are not imported are passed over.
+
+        Raises:
+            ConfigurationError: gin is not installed, a file is missing, or a binding cannot be parsed.
+        """
+        if not (files or task or self.worker):
+            return
+        try:
+            import gin
+        except ModuleNotFoundError:
+            raise ConfigurationError(
+                "this suite has gin bindings, and gin-config is not installed: pip install 'phyla[gin]'"
+            ) from None
+        paths = [str(path) for path in self._paths(files)]
+        missing = [path for path in paths if not Path(path).is_file()]
+        if missing:
+            raise ConfigurationError(f"files of gin bindings are missing: {', '.join(missing)}")
+        gin.clear_config()
+        try:
+            gin.parse_config_files_and_bindings(paths, [*self.worker, *task], skip_unknown=True)
+        except (SyntaxError, ValueError, TypeError, OSError) as error:
+            raise ConfigurationError(f"gin bindings cannot be parsed: {error}") from error
 
 
 @final
@@ -34,21 +129,20 @@ class EvaluatedRun:
     changed: Callable[[], bool] = lambda: False
     stop: Callable[[str], None] | None = None
 
+    def source(self, suite: Suite, task: EvalTask) -> str:
+        """Return a digest of what an eval task computes by: its function's source, and files of gin bindings.
 
-def source_of(task: EvalTask) -> str:
-    """Return a digest of a function's source; empty where there is none to see."""
+        Those files say what is computed, too, and are no part of the eval task's identity. Empty where nothing is
+        known of either.
+        """
+        digests = (_source_of(task), self.bindings.digest(suite.gin_files))
+        return "+".join(digests) if digests[1] else digests[0]
+
+
+def _source_of(task: EvalTask) -> str:
     if task.evaluate is None:
         return ""
     try:
         return hashlib.sha256(inspect.getsource(inspect.unwrap(task.evaluate)).encode()).hexdigest()[:16]
     except (OSError, TypeError):
         return ""
-
-
-def source_with_bindings(run: EvaluatedRun, suite: Suite, task: EvalTask) -> str:
-    """Return a digest of what an eval task computes by: its function's source, and files of gin bindings.
-
-    Those files say what is computed, too, and are no part of the eval task's identity.
-    """
-    bindings = run.bindings.digest(suite.gin_files)
-    return f"{source_of(task)}+{bindings}" if bindings else source_of(task)

@@ -4,11 +4,12 @@ import contextlib
 import hashlib
 import os
 import shutil
+import time
 import traceback
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from phyla import plugins
 from phyla.api import WorkClient
@@ -28,18 +29,18 @@ from phyla.evaluation import EvalTask, Suite, encode, suite_named
 from phyla.failpoints import failpoint
 from phyla.machine import ClaimedEvaluation, Evaluated, EvaluationFailed
 from phyla.records import EvalResult, EvalTaskKind, Seen
-from phyla.settings import Clock
+from phyla.settings import Clock, system_clock
 from phyla.worker.aggregation import aggregate_group
 from phyla.worker.commands import folder_of, run_command
-from phyla.worker.evaluated_run import EvaluatedRun, source_with_bindings
+from phyla.worker.evaluated_run import EvaluatedRun
 from phyla.worker.evaluation import Evaluation, checkpoint_of
 
 ERROR_CHARACTERS = 4000
+KEPT = ". Then run the study again. Completed trials and evaluations are kept"
+"""End of the message that ends a study whose storage is broken. The eval task returns to the queue."""
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Loaded:
+class _Loaded(NamedTuple):
     suite: str
     seen: int
     value: Any
@@ -66,8 +67,8 @@ class Evaluator:
         *,
         work_root: Path,
         name: str,
-        clock: Clock,
-        timer: Callable[[], float],
+        clock: Clock = system_clock,
+        timer: Callable[[], float] = time.perf_counter,
         state: Any = None,
     ) -> None:
         self._client = client
@@ -107,7 +108,7 @@ class Evaluator:
         except CheckpointStorageFailed as error:
             self._loaded = None
             if run.stop is not None:
-                _stop(run, str(error))
+                run.stop(f"{error}{KEPT}")
                 return None
             # It may be read again later, or elsewhere.
             return _failed(work, f"{type(error).__name__}: {error}")
@@ -137,7 +138,7 @@ class Evaluator:
             except CheckpointError as vanished:
                 return _gone(work, vanished)
         if isinstance(error, OSError) and is_storage_error(error) and run.stop is not None:
-            _stop(run, f"an evaluation that saves into {run.outputs} failed with {error}; {advice_on(error)}")
+            run.stop(f"an evaluation that saves into {run.outputs} failed with {error}; {advice_on(error)}{KEPT}")
             return None
         if isinstance(error, EvaluationError):
             return _failed(work, f"{type(error).__name__}: {error}")
@@ -167,14 +168,14 @@ class Evaluator:
         )
         self.current = evaluation
         began = self._timer()
-        try:
-            with _removed(scratch), _removed_on_error(outputs):
+        with contextlib.ExitStack() as unless_done:
+            unless_done.callback(shutil.rmtree, outputs, ignore_errors=True)
+            try:
                 if task.command is not None:
                     run_command(task.command, evaluation, timeout_s=task.timeout_s)
                 else:
                     task(evaluation)
                 if evaluation.should_stop:
-                    shutil.rmtree(outputs, ignore_errors=True)
                     return None
                 duration_s = self._timer() - began
                 if not evaluation.statistics and not evaluation.files:
@@ -183,8 +184,10 @@ class Evaluator:
                     )
                 run.sources.check(work.seen)
                 _flush(outputs)
-        finally:
-            self.current = None
+                unless_done.pop_all()
+            finally:
+                self.current = None
+                shutil.rmtree(scratch, ignore_errors=True)
         failpoint("evaluation.before_result")
         result = EvalResult(
             identity=work.seen.identity,
@@ -195,7 +198,7 @@ class Evaluator:
             run=work.task.run,
             statistics={name: encode(metric, plugins.reference) for name, metric in evaluation.statistics.items()},
             files={name: f"{run.outputs.name}/{label}/{file}" for name, file in evaluation.files.items()},
-            source=source_with_bindings(run, suite, task),
+            source=run.source(suite, task),
             duration_s=duration_s,
             load_s=load_s,
             worker=self._name,
@@ -250,12 +253,6 @@ def _failed(work: ClaimedEvaluation, error: str, *, retryable: bool = True) -> E
     )
 
 
-def _stop(run: EvaluatedRun, message: str) -> None:
-    """End the study: the storage is broken, which is no eval task's fault. The eval task returns to the queue."""
-    assert run.stop is not None
-    run.stop(f"{message}. Then run the study again. Completed trials and evaluations are kept")
-
-
 def _gone(work: ClaimedEvaluation, error: CheckpointError) -> EvaluationFailed:
     damaged = isinstance(error, CheckpointCorrupt)
     return replace(_failed(work, str(error)), gone=True, damaged=damaged)
@@ -271,20 +268,3 @@ def _flush(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _removed(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _removed_on_error(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise

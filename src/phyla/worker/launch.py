@@ -6,6 +6,7 @@ import platform
 import re
 import secrets
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self, final
@@ -47,13 +48,10 @@ class Launch:
         self._names = tuple(names)
         if folder is None or fcntl is None:
             return
-        try:
+        with suppress(OSError):  # leases decide then
             folder.mkdir(parents=True, exist_ok=True)
             if is_local(folder):
                 self.descriptor = self._locked(folder)
-        except OSError:
-            # Leases decide.
-            self.descriptor = None
 
     def _locked(self, folder: Path) -> int:
         # Nobody looks at the file before it is locked and complete.
@@ -87,24 +85,24 @@ class Launch:
         return any(not self.dead([each]) for each in self._for_the_same())
 
     def _for_the_same(self) -> list[str]:
-        return [] if self.descriptor is None or self._folder is None else self._listed(self._folder)
-
-    def _listed(self, folder: Path) -> list[str]:
-        found = []
-        for path in folder.glob("*.lock"):
-            try:
+        found: list[str] = []
+        if self.descriptor is None or self._folder is None:
+            return found
+        for path in self._folder.glob("*.lock"):
+            with suppress(OSError, ValueError):
                 told = json.loads(path.read_text())
-            except (OSError, ValueError):
-                continue
-            same = told.get("storage") == self._storage and not set(self._names).isdisjoint(told.get("names", ()))
-            if same and path.stem != self.id:
-                found.append(path.stem)
+                same = told.get("storage") == self._storage and not {*self._names}.isdisjoint(
+                    told.get("names", ())
+                )
+                if same and path.stem != self.id:
+                    found.append(path.stem)
         return found
 
     def forget(self, launch: str) -> None:
         """Remove the lock file of a dead launch, once nothing is held in its name any more."""
         if self._folder is not None:
-            _remove(self._folder / f"{launch}.lock")
+            with suppress(OSError):
+                (self._folder / f"{launch}.lock").unlink()
 
     def close(self) -> None:
         """End the launch; none of its workers is alive, and nothing is held in its name."""
@@ -155,10 +153,3 @@ def _is_free(path: Path) -> bool:
     finally:
         os.close(descriptor)
     return True
-
-
-def _remove(path: Path) -> None:
-    try:
-        path.unlink(missing_ok=True)
-    except OSError:
-        return

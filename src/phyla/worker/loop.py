@@ -12,7 +12,7 @@ from phyla.api import Given, WorkClient
 from phyla.errors import CheckpointsAbsent, LeaseLost, StoreError
 from phyla.machine import ClaimedEvaluation, Completion, Ended, Evaluated, EvaluationFailed, Idle, Outdated
 from phyla.records import Phase, WorkKind
-from phyla.settings import Clock
+from phyla.settings import Clock, system_clock
 from phyla.worker.evaluator import Evaluator
 from phyla.worker.stopwatch import Stopwatch
 from phyla.worker.trainer import Trainer
@@ -63,7 +63,7 @@ class Worker:
         client: WorkClient,
         *,
         name: str,
-        clock: Clock,
+        clock: Clock = system_clock,
         trainer: Trainer | None = None,
         evaluator: Evaluator | None = None,
         renew_s: float | None = None,
@@ -159,11 +159,9 @@ class Worker:
         self._tell()
 
     def _tell(self) -> None:
-        evaluation = self._evaluator.current if self._evaluator is not None else None
-        beats = (
-            self._beats + (self._trainer.beats if self._trainer else 0) + (evaluation.beats if evaluation else 0)
-        )
-        self._beat(beats, self._handed_in, self._deadline)
+        evaluation = self._evaluator.current if self._evaluator else None
+        at_work = [one.beats for one in (self._trainer, evaluation) if one is not None]
+        self._beat(self._beats + sum(at_work), self._handed_in, self._deadline)
 
     def _do(self, work: Given) -> Completion | Evaluated | None:
         """Do one piece of work; return its completion, or None when it failed or went back to the queue."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, final
 
 from phyla.api import Client
-from phyla.checkpoints import CheckpointRepository, advice_on, is_storage_error
+from phyla.checkpoints import LocalCheckpoints, advice_on, is_storage_error
 from phyla.errors import (
     CheckpointMissing,
     CheckpointsAbsent,
@@ -22,7 +22,7 @@ from phyla.errors import (
 )
 from phyla.machine import Completion, Failure
 from phyla.records import Cause, Phase, Report, StudyState, TrialRecord
-from phyla.settings import Clock
+from phyla.settings import Clock, system_clock
 from phyla.worker.causes import cause_of, traceback_of, write_log
 from phyla.worker.stopwatch import Stopwatch
 from phyla.worker.trial import Trial, unusable_start
@@ -52,12 +52,12 @@ class Trainer:
     def __init__(
         self,
         client: Client,
-        repository: CheckpointRepository,
+        repository: LocalCheckpoints,
         train: Callable[[Trial], object],
         *,
         metrics: Sequence[str],
         work_root: Path,
-        clock: Clock,
+        clock: Clock = system_clock,
         state: Any = None,
         timer: Callable[[], float] = time.perf_counter,
         log: Path | None = None,

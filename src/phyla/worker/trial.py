@@ -10,7 +10,7 @@ from typing import Any, final
 
 from phyla.api import Client
 from phyla.arguments import nearest
-from phyla.checkpoints import CheckpointRepository, attempt_name
+from phyla.checkpoints import LocalCheckpoints, attempt_name
 from phyla.errors import CheckpointCorrupt, CheckpointMissing, ConfigurationError, LeaseLost, StateError
 from phyla.machine import Completion, Failure
 from phyla.records import Checkpoint, CheckpointKind, JsonObject, Phase, Report, TrialKind, TrialRecord
@@ -61,7 +61,7 @@ class Trial:
         self,
         record: TrialRecord,
         client: Client,
-        repository: CheckpointRepository,
+        repository: LocalCheckpoints,
         *,
         metrics: Sequence[str],
         work_root: Path,
@@ -453,14 +453,14 @@ class Trial:
         )
 
 
-def _parent(name: str | None, step: int, record: TrialRecord, repository: CheckpointRepository) -> Parent | None:
+def _parent(name: str | None, step: int, record: TrialRecord, repository: LocalCheckpoints) -> Parent | None:
     if name is None:
         return None
     return Parent(path=repository.path(name), step=step, name=name, index=record.parent_index, trial=record.parent)
 
 
 def unusable_start(
-    record: TrialRecord, client: Client, repository: CheckpointRepository, *, again: bool = False
+    record: TrialRecord, client: Client, repository: LocalCheckpoints, *, again: bool = False
 ) -> Failure | None:
     """Return the failure to hand in if a checkpoint that a trial starts from cannot be used; None if all can.
 

@@ -34,7 +34,8 @@ def committed(content: dict[str, bytes]) -> Iterator[tuple[LocalCheckpoints, Pat
             path = staged / relative
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
-        yield checkpoints, checkpoints.commit("1.1", step=1, now=0.0).path
+        checkpoints.commit("1.1", step=1, now=0.0)
+        yield checkpoints, checkpoints.path("1.1")
 
 
 @quick

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from phyla import failpoints
-from phyla.checkpoints import MANIFEST_NAME, Committed, LocalCheckpoints, import_checkpoint, look_at_source
+from phyla.checkpoints import MANIFEST_NAME, LocalCheckpoints, Manifest, import_checkpoint, look_at_source
 from phyla.errors import CheckpointChanged, CheckpointCorrupt, CheckpointGone, CheckpointMissing
 
 
@@ -16,8 +16,12 @@ def repository(tmp_path: Path) -> LocalCheckpoints:
     return LocalCheckpoints(tmp_path / "checkpoints")
 
 
-def bring(repository: LocalCheckpoints, source: Path, *, step: int | None = None) -> Committed:
+def bring(repository: LocalCheckpoints, source: Path, *, step: int | None = None) -> Manifest:
     return import_checkpoint(repository, source, "start-0", step=step, now=1.0)
+
+
+def inode(repository: LocalCheckpoints, name: str = "start-0") -> int:
+    return (repository.path(name) / "weights.bin").stat().st_ino
 
 
 def foreign(tmp_path: Path) -> Path:
@@ -28,7 +32,7 @@ def foreign(tmp_path: Path) -> Path:
     return source
 
 
-def committed(tmp_path: Path) -> tuple[LocalCheckpoints, Committed]:
+def committed(tmp_path: Path) -> tuple[LocalCheckpoints, Manifest]:
     other = LocalCheckpoints(tmp_path / "other")
     staged = other.stage("7.1")
     (staged / "weights.bin").write_bytes(b"w" * 1000)
@@ -39,7 +43,7 @@ def committed(tmp_path: Path) -> tuple[LocalCheckpoints, Committed]:
 def test_a_foreign_directory_is_copied(tmp_path: Path, repository: LocalCheckpoints) -> None:
     source = foreign(tmp_path)
     found = bring(repository, source, step=12)
-    assert (found.step, found.file_count, found.size_bytes) == (12, 2, 1002)
+    assert (found.step, len(found.files), found.size_bytes) == (12, 2, 1002)
     assert repository.verify("start-0").digest == found.digest
     (source / "weights.bin").write_bytes(b"x" * 1000)
     assert repository.verify("start-0").digest == found.digest, "its owner wrote into our copy"
@@ -50,79 +54,79 @@ def test_one_file_is_a_checkpoint_too(tmp_path: Path, repository: LocalCheckpoin
     (tmp_path / "model.pt").write_bytes(b"m")
     found = bring(repository, tmp_path / "model.pt")
     assert found.step == 0
-    assert (found.path / "model.pt").read_bytes() == b"m"
+    assert (repository.path("start-0") / "model.pt").read_bytes() == b"m"
 
 
 def test_links_out_of_a_foreign_directory_are_followed(tmp_path: Path, repository: LocalCheckpoints) -> None:
     (tmp_path / "blob").write_bytes(b"shared")
     source = foreign(tmp_path)
     (source / "linked.bin").symlink_to(tmp_path / "blob")
-    found = bring(repository, source)
-    assert not (found.path / "linked.bin").is_symlink()
-    assert (found.path / "linked.bin").read_bytes() == b"shared"
+    bring(repository, source)
+    assert not (repository.path("start-0") / "linked.bin").is_symlink()
+    assert (repository.path("start-0") / "linked.bin").read_bytes() == b"shared"
 
 
 def test_a_checkpoint_of_phyla_keeps_its_digest_and_step_and_takes_no_room(
     tmp_path: Path, repository: LocalCheckpoints
 ) -> None:
     other, origin = committed(tmp_path)
-    found = bring(repository, origin.path)
+    found = bring(repository, other.path("7.1"))
     assert (found.digest, found.step) == (origin.digest, 40)
-    assert (found.path / "weights.bin").stat().st_ino == (origin.path / "weights.bin").stat().st_ino
-    assert (found.path / "latest").is_symlink()
+    assert inode(repository) == (other.path("7.1") / "weights.bin").stat().st_ino
+    assert (repository.path("start-0") / "latest").is_symlink()
     other.delete("7.1")
     assert repository.verify("start-0").digest == found.digest
 
 
 def test_what_may_be_written_to_is_never_linked(tmp_path: Path, repository: LocalCheckpoints) -> None:
-    _, origin = committed(tmp_path)
-    (origin.path / "weights.bin").chmod(0o644)
-    found = bring(repository, origin.path)
+    other, origin = committed(tmp_path)
+    (other.path("7.1") / "weights.bin").chmod(0o644)
+    found = bring(repository, other.path("7.1"))
     assert found.digest == origin.digest
-    assert (found.path / "weights.bin").stat().st_ino != (origin.path / "weights.bin").stat().st_ino
+    assert inode(repository) != (other.path("7.1") / "weights.bin").stat().st_ino
 
 
 def test_other_file_systems_get_copies(
     tmp_path: Path, repository: LocalCheckpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, origin = committed(tmp_path)
+    other, origin = committed(tmp_path)
 
     def refuse(self: Path, target: Path) -> None:
         raise OSError(18, "Invalid cross-device link")
 
     monkeypatch.setattr(Path, "hardlink_to", refuse)
-    found = bring(repository, origin.path)
+    found = bring(repository, other.path("7.1"))
     assert found.digest == origin.digest
-    assert (found.path / "weights.bin").stat().st_nlink == 1
+    assert (repository.path("start-0") / "weights.bin").stat().st_nlink == 1
 
 
 def test_a_checkpoint_that_was_changed_after_its_commit_is_refused(
     tmp_path: Path, repository: LocalCheckpoints
 ) -> None:
-    _, origin = committed(tmp_path)
-    (origin.path / "weights.bin").chmod(0o644)
-    (origin.path / "weights.bin").write_bytes(b"x" * 1000)
+    other, _ = committed(tmp_path)
+    (other.path("7.1") / "weights.bin").chmod(0o644)
+    (other.path("7.1") / "weights.bin").write_bytes(b"x" * 1000)
     with pytest.raises(CheckpointCorrupt, match="not what was committed"):
-        bring(repository, origin.path)
+        bring(repository, other.path("7.1"))
     assert repository.names() == ()
 
 
 def test_a_checkpoint_with_a_file_more_than_was_committed_is_refused(
     tmp_path: Path, repository: LocalCheckpoints
 ) -> None:
-    _, origin = committed(tmp_path)
-    (origin.path / "added").write_bytes(b"x")
+    other, _ = committed(tmp_path)
+    (other.path("7.1") / "added").write_bytes(b"x")
     with pytest.raises(CheckpointCorrupt, match=r"added is not in its manifest; remove that file"):
-        bring(repository, origin.path)
+        bring(repository, other.path("7.1"))
     assert repository.names() == ()
 
 
 def test_a_damaged_manifest_is_refused(tmp_path: Path, repository: LocalCheckpoints) -> None:
-    _, origin = committed(tmp_path)
-    (origin.path / MANIFEST_NAME).chmod(0o644)
-    (origin.path / MANIFEST_NAME).write_text("{}")
+    other, _ = committed(tmp_path)
+    (other.path("7.1") / MANIFEST_NAME).chmod(0o644)
+    (other.path("7.1") / MANIFEST_NAME).write_text("{}")
     with pytest.raises(CheckpointCorrupt, match=r"7\.1"):
-        look_at_source(origin.path)
+        look_at_source(other.path("7.1"))
 
 
 @pytest.mark.parametrize("source", ["nothing", "empty"])

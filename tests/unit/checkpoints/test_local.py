@@ -15,11 +15,10 @@ from typing import Any
 import pytest
 from blake3 import blake3
 
-from phyla.checkpoints import MANIFEST_NAME, CheckpointRepository, Committed, LocalCheckpoints
-from phyla.checkpoints import digests as digests_module
+from phyla.checkpoints import MANIFEST_NAME, LocalCheckpoints, Manifest
+from phyla.checkpoints import content as content_module
 from phyla.checkpoints import local as local_module
-from phyla.checkpoints import tree as tree_module
-from phyla.checkpoints.disk import Disk, RealDisk
+from phyla.checkpoints.disk import Disk
 from phyla.errors import (
     CheckpointCorrupt,
     CheckpointError,
@@ -37,12 +36,17 @@ def checkpoints(tmp_path: Path) -> LocalCheckpoints:
     return LocalCheckpoints(tmp_path / "deep" / "root")
 
 
-def save(checkpoints: LocalCheckpoints, name: str = "17.2", *, now: float = 5.0, step: int = 3) -> Committed:
+def save(checkpoints: LocalCheckpoints, name: str = "17.2", *, now: float = 5.0, step: int = 3) -> Manifest:
     staged = checkpoints.stage(name)
     (staged / "weights.bin").write_bytes(WEIGHTS)
     (staged / "optimizer").mkdir()
     (staged / "optimizer" / "state").write_bytes(b"")
     return checkpoints.commit(name, step=step, now=now)
+
+
+def saved(checkpoints: LocalCheckpoints) -> Path:
+    save(checkpoints)
+    return checkpoints.path("17.2")
 
 
 # --- several hosts at once
@@ -73,11 +77,6 @@ def test_two_hosts_remove_the_same_at_once(checkpoints: LocalCheckpoints) -> Non
 # --- staging and committing
 
 
-def test_it_is_a_repository(checkpoints: LocalCheckpoints) -> None:
-    repository: CheckpointRepository = checkpoints
-    assert repository.names() == repository.staged() == ()
-
-
 def test_a_staged_directory_is_private_and_empty(checkpoints: LocalCheckpoints) -> None:
     staged = checkpoints.stage("17.2")
     assert list(staged.iterdir()) == []
@@ -92,15 +91,9 @@ def test_staging_again_removes_what_an_earlier_incarnation_left(checkpoints: Loc
 
 def test_a_commit_says_what_it_holds(checkpoints: LocalCheckpoints) -> None:
     committed = save(checkpoints)
-    assert committed == Committed(
-        name="17.2",
-        path=checkpoints.path("17.2"),
-        step=3,
-        digest=checkpoints.manifest("17.2").digest,
-        size_bytes=len(WEIGHTS),
-        file_count=2,
-    )
-    assert (committed.path / "weights.bin").read_bytes() == WEIGHTS
+    assert committed == checkpoints.manifest("17.2")
+    assert (committed.step, committed.size_bytes, len(committed.files)) == (3, len(WEIGHTS), 2)
+    assert (checkpoints.path("17.2") / "weights.bin").read_bytes() == WEIGHTS
     assert checkpoints.names() == ("17.2",)
     assert checkpoints.staged() == ()
     assert checkpoints.verify("17.2").created_at == 5.0
@@ -112,7 +105,7 @@ def test_equal_content_has_equal_identity(checkpoints: LocalCheckpoints) -> None
 
 
 def test_committed_files_are_read_only(checkpoints: LocalCheckpoints) -> None:
-    for file in (path for path in save(checkpoints).path.rglob("*") if path.is_file()):
+    for file in (path for path in saved(checkpoints).rglob("*") if path.is_file()):
         assert stat.S_IMODE(file.stat().st_mode) & 0o222 == 0, file
 
 
@@ -139,7 +132,7 @@ def test_a_committed_name_is_never_written_again(checkpoints: LocalCheckpoints) 
 
 def test_a_copied_checkpoint_commits_as_its_own(checkpoints: LocalCheckpoints) -> None:
     parent = save(checkpoints, "1.1")
-    shutil.copytree(parent.path, checkpoints.stage("2.1"), dirs_exist_ok=True)
+    shutil.copytree(checkpoints.path("1.1"), checkpoints.stage("2.1"), dirs_exist_ok=True)
     child = checkpoints.commit("2.1", step=4, now=6.0)
     assert child.digest == parent.digest
     assert checkpoints.verify("2.1").step == 4
@@ -153,7 +146,6 @@ def test_names_that_lead_elsewhere_are_refused(checkpoints: LocalCheckpoints, na
     calls: list[Callable[[str], object]] = [
         checkpoints.stage,
         lambda name: checkpoints.commit(name, step=0, now=0.0),
-        checkpoints.recover,
         checkpoints.path,
         checkpoints.manifest,
         checkpoints.check,
@@ -192,7 +184,7 @@ def test_a_file_that_appears_during_a_commit_is_refused(tmp_path: Path, moment: 
         checkpoints.commit("1.1", step=1, now=0.0)
     assert checkpoints.names() == ()
     disk.before.clear()
-    assert checkpoints.commit("1.1", step=1, now=0.0).file_count == 2, "nothing is missed the next time"
+    assert len(checkpoints.commit("1.1", step=1, now=0.0).files) == 2, "nothing is missed the next time"
 
 
 def test_a_file_that_is_renamed_while_a_commit_begins_is_no_storage_failure(
@@ -201,12 +193,12 @@ def test_a_file_that_is_renamed_while_a_commit_begins_is_no_storage_failure(
     checkpoints = LocalCheckpoints(tmp_path / "root")
     (checkpoints.stage("1.1") / "weights.tmp").write_bytes(WEIGHTS)
 
-    def vanishing(root: Path) -> tree_module.Tree:
+    def vanishing(root: Path) -> content_module.Tree:
         found = scan(root)
         (root / "weights.tmp").rename(root / "weights")
         raise FileNotFoundError(errno.ENOENT, "No such file", str(found.entries[0].path))
 
-    scan = tree_module.scan
+    scan = content_module.scan
     monkeypatch.setattr(local_module, "scan", vanishing)
     with pytest.raises(CheckpointError, match=r"weights\.tmp was changed while.*background savers"):
         checkpoints.commit("1.1", step=1, now=0.0)
@@ -256,7 +248,7 @@ def test_a_manifest_that_was_written_in_part_is_no_file_of_the_users(tmp_path: P
 # --- many files
 
 
-def save_many(checkpoints: LocalCheckpoints, count: int = 50) -> Committed:
+def save_many(checkpoints: LocalCheckpoints, count: int = 50) -> Manifest:
     staged = checkpoints.stage("1.1")
     for number in range(count):
         folder = staged / f"part{number % 5}"
@@ -274,7 +266,7 @@ def test_every_file_of_many_is_flushed_before_the_manifest_is_written(tmp_path: 
         disk.before[f"fsync_dir part{number}"] = lambda: flushed.append("folder")
     disk.before["write_file"] = lambda: at_the_manifest.append(len(flushed))
     checkpoints = LocalCheckpoints(tmp_path, disk)
-    assert save_many(checkpoints).file_count == 50
+    assert len(save_many(checkpoints).files) == 50
     assert at_the_manifest == [50 + 5]
     assert flushed.count("file") == 50 + 1
     checkpoints.verify("1.1")
@@ -329,8 +321,8 @@ PUBLISHED = {
 def test_a_file_has_the_digest_that_b3sum_prints(
     checkpoints: LocalCheckpoints, monkeypatch: pytest.MonkeyPatch, inline_bytes: int, buffer_bytes: int
 ) -> None:
-    monkeypatch.setattr(digests_module, "INLINE_BYTES", inline_bytes)
-    monkeypatch.setattr(digests_module, "BUFFER_BYTES", buffer_bytes)
+    monkeypatch.setattr(content_module, "INLINE_BYTES", inline_bytes)
+    monkeypatch.setattr(content_module, "BUFFER_BYTES", buffer_bytes)
     staged = checkpoints.stage("1.1")
     for size in PUBLISHED:
         (staged / f"{size}").write_bytes(bytes(index % 251 for index in range(size)))
@@ -351,7 +343,7 @@ def test_a_link_has_the_digest_of_its_target(checkpoints: LocalCheckpoints) -> N
 def test_a_small_checkpoint_starts_no_thread(
     checkpoints: LocalCheckpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(digests_module, "ThreadPoolExecutor", None)
+    monkeypatch.setattr(content_module, "ThreadPoolExecutor", None)
     monkeypatch.setattr(local_module, "ThreadPoolExecutor", None)
     save(checkpoints)
 
@@ -391,12 +383,12 @@ def test_links_within_a_checkpoint_are_kept(checkpoints: LocalCheckpoints) -> No
     (staged / "latest").symlink_to("steps/100")
     (staged / "steps" / "best").symlink_to("../steps/100/w")
     committed = checkpoints.commit("17.2", step=100, now=0.0)
-    assert committed.file_count == 3
-    assert (committed.path / "latest" / "w").read_bytes() == WEIGHTS
+    assert len(committed.files) == 3
+    assert (checkpoints.path("17.2") / "latest" / "w").read_bytes() == WEIGHTS
     checkpoints.verify("17.2")
 
-    (committed.path / "latest").unlink()
-    (committed.path / "latest").symlink_to("steps/10" + "/")
+    (checkpoints.path("17.2") / "latest").unlink()
+    (checkpoints.path("17.2") / "latest").symlink_to("steps/10" + "/")
     with pytest.raises(CheckpointCorrupt, match="latest"):
         checkpoints.verify("17.2")
 
@@ -421,14 +413,6 @@ def test_sockets_and_pipes_are_refused(checkpoints: LocalCheckpoints) -> None:
 # --- reading back
 
 
-def test_recover_reads_back_a_commit_and_nothing_else(checkpoints: LocalCheckpoints) -> None:
-    assert checkpoints.recover("17.2") is None
-    checkpoints.stage("17.2")
-    assert checkpoints.recover("17.2") is None
-    committed = save(checkpoints)
-    assert checkpoints.recover("17.2") == committed
-
-
 def test_a_checkpoint_that_is_not_there(checkpoints: LocalCheckpoints) -> None:
     for call in (checkpoints.path, checkpoints.manifest, checkpoints.check, checkpoints.verify):
         with pytest.raises(CheckpointMissing, match=r"17\.2.*never committed"):
@@ -436,9 +420,9 @@ def test_a_checkpoint_that_is_not_there(checkpoints: LocalCheckpoints) -> None:
 
 
 def test_files_that_are_gone_are_named(checkpoints: LocalCheckpoints) -> None:
-    committed = save(checkpoints)
-    shutil.rmtree(committed.path / "optimizer")
-    for call in (checkpoints.check, checkpoints.verify, checkpoints.recover):
+    save(checkpoints)
+    shutil.rmtree(checkpoints.path("17.2") / "optimizer")
+    for call in (checkpoints.check, checkpoints.verify):
         with pytest.raises(CheckpointMissing, match=r"1 of 2 files are gone.*optimizer/state"):
             call("17.2")
 
@@ -447,22 +431,24 @@ def test_many_files_that_are_gone_are_counted(checkpoints: LocalCheckpoints) -> 
     staged = checkpoints.stage("1.1")
     for index in range(9):
         (staged / f"shard-{index}").write_bytes(b"x")
-    committed = checkpoints.commit("1.1", step=1, now=0.0)
+    checkpoints.commit("1.1", step=1, now=0.0)
     for index in range(2, 9):
-        (committed.path / f"shard-{index}").unlink()
+        (checkpoints.path("1.1") / f"shard-{index}").unlink()
     with pytest.raises(CheckpointMissing, match=r"7 of 9.*shard-2, shard-3, shard-4 and 4 more"):
         checkpoints.check("1.1")
 
 
 def test_another_size_is_found_without_reading(checkpoints: LocalCheckpoints) -> None:
-    overwrite(save(checkpoints).path / "weights.bin", b"short")
+    save(checkpoints)
+    overwrite(checkpoints.path("17.2") / "weights.bin", b"short")
     with pytest.raises(CheckpointCorrupt, match=r"weights\.bin.*found 5 bytes.*says 280 bytes"):
         checkpoints.check("17.2")
 
 
 def test_another_content_is_found_by_reading(checkpoints: LocalCheckpoints) -> None:
     changed = WEIGHTS[:-1] + b"?"
-    overwrite(save(checkpoints).path / "weights.bin", changed)
+    save(checkpoints)
+    overwrite(checkpoints.path("17.2") / "weights.bin", changed)
     checkpoints.check("17.2")
     found, expected = blake3(changed).hexdigest(), blake3(WEIGHTS).hexdigest()
     with pytest.raises(CheckpointCorrupt, match=rf"weights\.bin.*found digest {found}.*says digest {expected}"):
@@ -470,13 +456,13 @@ def test_another_content_is_found_by_reading(checkpoints: LocalCheckpoints) -> N
 
 
 def test_a_file_that_was_added_is_found(checkpoints: LocalCheckpoints) -> None:
-    (save(checkpoints).path / "optimizer" / "extra").write_bytes(b"")
+    (saved(checkpoints) / "optimizer" / "extra").write_bytes(b"")
     with pytest.raises(CheckpointCorrupt, match=r"optimizer/extra.*found a file.*nothing of that name"):
         checkpoints.verify("17.2")
 
 
 def test_a_file_that_was_added_is_found_without_reading(checkpoints: LocalCheckpoints) -> None:
-    (save(checkpoints).path / "optimizer" / "extra").write_bytes(b"x")
+    (saved(checkpoints) / "optimizer" / "extra").write_bytes(b"x")
     with pytest.raises(CheckpointCorrupt, match=r"extra.*the manifest says nothing of that name"):
         checkpoints.check("17.2")
 
@@ -506,7 +492,7 @@ def flip(path: Path) -> None:
 @pytest.mark.parametrize("way", DAMAGES)
 def test_what_is_not_as_it_was_committed_is_not_used(checkpoints: LocalCheckpoints, way: str) -> None:
     committed = save(checkpoints)
-    DAMAGES[way](committed.path)
+    DAMAGES[way](checkpoints.path("17.2"))
     with pytest.raises(CheckpointCorrupt, match=r"17\.2"):
         checkpoints.use("17.2", committed.digest)
     with pytest.raises(CheckpointCorrupt, match=r"17\.2"):
@@ -517,16 +503,17 @@ def test_another_checkpoint_under_its_name_is_not_used(checkpoints: LocalCheckpo
     committed = save(checkpoints)
     (checkpoints.stage("9.1") / "other").write_bytes(b"other")
     other = checkpoints.commit("9.1", step=3, now=5.0)
-    shutil.rmtree(committed.path)
-    shutil.copytree(other.path, committed.path)
-    assert checkpoints.use("17.2") == committed.path, "nobody said what it should be"
+    path = checkpoints.path("17.2")
+    shutil.rmtree(path)
+    shutil.copytree(checkpoints.path("9.1"), path)
+    assert checkpoints.use("17.2") == path, "nobody said what it should be"
     with pytest.raises(CheckpointCorrupt, match=rf"digest {other.digest}, the study recorded {committed.digest}"):
         checkpoints.use("17.2", committed.digest)
 
 
 def test_what_has_no_directory_is_missing_and_not_damaged(checkpoints: LocalCheckpoints) -> None:
     committed = save(checkpoints)
-    shutil.rmtree(committed.path)
+    shutil.rmtree(checkpoints.path("17.2"))
     with pytest.raises(CheckpointMissing, match="no directory"):
         checkpoints.use("17.2", committed.digest)
 
@@ -535,9 +522,9 @@ def test_what_has_no_directory_is_missing_and_not_damaged(checkpoints: LocalChec
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the files that were read for their digests."""
     names: list[str] = []
-    real = digests_module.digests
+    real = content_module.digests
 
-    def counting(entries: Sequence[tree_module.Entry], **more: Any) -> list[str]:
+    def counting(entries: Sequence[content_module.Entry], **more: Any) -> list[str]:
         names.extend(entry.relative for entry in entries)
         return real(entries, **more)
 
@@ -549,21 +536,21 @@ def test_digests_are_read_once_unless_a_file_is_touched(checkpoints: LocalCheckp
     committed = save(checkpoints)
     read.clear()
     for _ in range(3):
-        assert checkpoints.use("17.2", committed.digest) == committed.path
+        assert checkpoints.use("17.2", committed.digest) == checkpoints.path("17.2")
     assert sorted(read) == ["optimizer/state", "weights.bin"]
-    os.utime(committed.path / "weights.bin", ns=(1, 1))
+    os.utime(checkpoints.path("17.2") / "weights.bin", ns=(1, 1))
     checkpoints.use("17.2", committed.digest)
     assert len(read) == 4
-    overwrite(committed.path / "weights.bin", WEIGHTS[::-1])
+    overwrite(checkpoints.path("17.2") / "weights.bin", WEIGHTS[::-1])
     with pytest.raises(CheckpointCorrupt, match="digest"):
         checkpoints.use("17.2", committed.digest)
 
 
 def test_another_process_reads_them_itself(tmp_path: Path) -> None:
     mine, theirs = LocalCheckpoints(tmp_path), LocalCheckpoints(tmp_path)
-    committed = save(mine)
+    save(mine)
     mine.use("17.2")
-    flip(committed.path / "weights.bin")
+    flip(mine.path("17.2") / "weights.bin")
     with pytest.raises(CheckpointCorrupt, match="digest"):
         theirs.use("17.2")
 
@@ -575,12 +562,12 @@ def test_of_large_ones_only_names_and_sizes_are_compared(
     checkpoints = LocalCheckpoints(tmp_path)
     committed = save(checkpoints)
     read.clear()
-    flip(committed.path / "weights.bin")
+    flip(checkpoints.path("17.2") / "weights.bin")
     checkpoints.use("17.2", committed.digest)
     assert read == []
     with pytest.raises(CheckpointCorrupt, match="digest"):
         LocalCheckpoints(tmp_path, verify_bytes=len(WEIGHTS)).use("17.2")
-    (committed.path / "optimizer" / "state").unlink()
+    (checkpoints.path("17.2") / "optimizer" / "state").unlink()
     with pytest.raises(CheckpointCorrupt, match="files are gone"):
         checkpoints.use("17.2", committed.digest)
 
@@ -593,13 +580,13 @@ def test_a_limit_that_is_no_number_of_bytes(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_pipe_that_was_added_is_found(checkpoints: LocalCheckpoints) -> None:
-    os.mkfifo(save(checkpoints).path / "pipe")
+    os.mkfifo(saved(checkpoints) / "pipe")
     with pytest.raises(CheckpointCorrupt, match=r"changed after its commit.*pipe"):
         checkpoints.verify("17.2")
 
 
 def test_a_manifest_that_is_gone_or_damaged(checkpoints: LocalCheckpoints) -> None:
-    manifest = save(checkpoints).path / MANIFEST_NAME
+    manifest = saved(checkpoints) / MANIFEST_NAME
     text = manifest.read_bytes()
     for damaged in (b"\xff", b"", text.replace(b'"step": 3', b'"step": 4')):
         overwrite(manifest, damaged)
@@ -614,7 +601,7 @@ def test_a_manifest_that_is_gone_or_damaged(checkpoints: LocalCheckpoints) -> No
 
 
 def test_delete_frees_bytes_once(checkpoints: LocalCheckpoints) -> None:
-    path = save(checkpoints).path
+    path = saved(checkpoints)
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     assert checkpoints.delete("17.2") == size
     assert not path.exists()
@@ -663,10 +650,10 @@ def test_read_only_directories_can_be_committed_deleted_and_discarded(as_ordinar
         (staged / "locked" / "inner" / "w").write_bytes(b"1234")
         (staged / "locked" / "inner").chmod(0o555)
         (staged / "locked").chmod(0o555)
-    committed = checkpoints.commit("1.1", step=1, now=0.0)
+    checkpoints.commit("1.1", step=1, now=0.0)
     with pytest.raises(PermissionError):
-        (committed.path / "locked" / "inner" / "w").write_bytes(b"overwritten")
-    committed.path.chmod(0o555)
+        (checkpoints.path("1.1") / "locked" / "inner" / "w").write_bytes(b"overwritten")
+    checkpoints.path("1.1").chmod(0o555)
     checkpoints.verify("1.1")
     assert checkpoints.delete("1.1") > 4
     checkpoints.discard("1.2")
@@ -683,12 +670,12 @@ def test_a_root_without_permission_says_who_lacks_it(as_ordinary_user: Path) -> 
 # --- a disk that fails
 
 
-class Interposed:
+class Interposed(Disk):
     """The real disk, with something done before a call; see `Disk`."""
 
     def __init__(self) -> None:
         self.before: dict[str, Callable[[], object]] = {}
-        self._real: Disk = RealDisk()
+        self._real = Disk()
 
     def _do(self, call: str) -> None:
         self.before.get(call, lambda: None)()

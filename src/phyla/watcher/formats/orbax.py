@@ -3,17 +3,14 @@
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, final
 
-from phyla.watcher.contents import settled
-from phyla.watcher.found import Found
-from phyla.watcher.listing import File, Listing, Root
-from phyla.watcher.step import StepFrom
-from phyla.watcher.survey import QUIET_S, Candidate, Judge, survey
-from phyla.watcher.verdict import Verdict
+from phyla.watcher.contents import closed_by
+from phyla.watcher.files import File, Listing, Root
+from phyla.watcher.format import Candidate, Check, CheckpointFormat, Verdict
 
 COMMIT = "commit_success.txt"
 METADATA = "_CHECKPOINT_METADATA"
@@ -25,8 +22,8 @@ _STEP = re.compile(r"(.*\D)?\d+")
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Orbax:
+@dataclass(frozen=True, kw_only=True)
+class Orbax(CheckpointFormat):
     """Directories of Orbax, directly in the root, named after their step.
 
     On file systems with an atomic rename Orbax writes into `STEP.orbax-checkpoint-tmp` (before 0.11 with a
@@ -35,27 +32,17 @@ class Orbax:
     either (orbax-checkpoint 0.12, `path/atomicity.py`). So a directory is ready when it has one of
     the two signs and its arrays have their manifests; one with neither, of an old version, when it is quiet.
     One with neither that changed after another directory got its sign is the rest of a deletion, and never ready.
-
-    Attributes:
-        quiet_s: seconds without a change after which time decides.
-        step: where steps come from.
     """
 
     name: ClassVar[str] = "orbax"
     awaits: ClassVar[str] = "directories of steps that Orbax has committed"
-    quiet_s: float = QUIET_S
-    step: StepFrom = field(default_factory=StepFrom)
-
-    def scan(self, root: Path, *, now: float, previous: Mapping[str, Found]) -> list[Found]:
-        """Look through a directory; see `CheckpointFormat.scan`."""
-        return survey(self, root, now=now, previous=previous)
 
     def candidates(self, root: Root) -> Iterable[Candidate]:
         """Return directories that end with an integer, or hold files of Orbax."""
-        judge = orbax_judge(root)
+        check = checks(root)
         for folder in root.folders:
             if _STEP.fullmatch(folder) or is_orbax(root, folder):
-                yield Candidate(name=folder, paths=(folder,), judge=judge)
+                yield Candidate.entry(folder, check)
 
 
 def is_orbax(root: Root, folder: str) -> bool:
@@ -70,10 +57,10 @@ def is_orbax(root: Root, folder: str) -> bool:
     return any(f"{item}/{METADATA}" not in inside for item in items)
 
 
-def orbax_judge(root: Root) -> Judge:
+def checks(root: Root) -> Check:
     """Return what tells whether a step directory was committed, and nothing of it was deleted since.
 
-    The writer of the other directories is its writer too: does it leave a sign, then what has none
+    The writer of the other directories is its writer too: if it leaves a sign there, a directory without one
     is no checkpoint.
     """
     signed = [
@@ -87,8 +74,7 @@ def orbax_judge(root: Root) -> Judge:
 
 
 def _check(root: Path, listed: Listing, *, signed_ns: int | None) -> Verdict:
-    folder = listed.files[0].relative.partition("/")[0]
-    files = listed.below(folder)
+    folder, files = listed.folder()
     temporary = next((path for path in files if ".orbax-checkpoint-tmp" in path), None)
     if temporary is not None:
         return Verdict.partial(f"{temporary} is not renamed yet")
@@ -104,9 +90,10 @@ def _check(root: Path, listed: Listing, *, signed_ns: int | None) -> Verdict:
     if incomplete is not None:
         return Verdict.partial(incomplete)
     if COMMIT in files:
-        return settled(Verdict.complete(f"{COMMIT} is there"), files[COMMIT], listed.folders_ns)
+        return closed_by(files[COMMIT], Verdict.complete(f"{COMMIT} is there"), folders_ns=listed.folders_ns)
     if committed_at is not None:
-        return settled(Verdict.complete(f"{METADATA} says it is committed"), files[METADATA], listed.folders_ns)
+        committed = Verdict.complete(f"{METADATA} says it is committed")
+        return closed_by(files[METADATA], committed, folders_ns=listed.folders_ns)
     if signed_ns is not None and listed.folders_ns >= signed_ns:
         return Verdict.partial(f"there is neither {COMMIT} nor {METADATA}, which its writer leaves in others")
     return Verdict.settling(f"there is neither {COMMIT} nor {METADATA}")

@@ -1,43 +1,29 @@
 """Anything, once it has not changed for a while."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, final
 
-from phyla.watcher.found import Found
-from phyla.watcher.listing import Listing, Root
-from phyla.watcher.step import StepFrom
-from phyla.watcher.survey import QUIET_S, Candidate, survey
-from phyla.watcher.verdict import Verdict
+from phyla.watcher.files import Listing, Root
+from phyla.watcher.format import Candidate, CheckpointFormat, Verdict
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quiet:
+@dataclass(frozen=True, kw_only=True)
+class Quiet(CheckpointFormat):
     """Any file or directory in the root, whatever is in it: the last resort.
 
-    A writer that pauses for longer than the quiet period is not told from one that has finished.
-
-    Attributes:
-        quiet_s: seconds without a change after which a checkpoint is ready.
-        step: where steps come from.
+    A writer that pauses for longer than the quiet period is taken for one that has finished.
     """
 
     name: ClassVar[str] = "quiet"
     awaits: ClassVar[str] = "any file or directory, once nothing about it changes any more"
-    quiet_s: float = QUIET_S
-    step: StepFrom = field(default_factory=StepFrom)
-
-    def scan(self, root: Path, *, now: float, previous: Mapping[str, Found]) -> list[Found]:
-        """Look through a directory; see `CheckpointFormat.scan`."""
-        return survey(self, root, now=now, previous=previous)
 
     def candidates(self, root: Root) -> Iterable[Candidate]:
         """Return all entries."""
-        for entry in (*root.folders, *root.files):
-            yield Candidate(name=entry, paths=(entry,), judge=_judge)
+        return [Candidate.entry(entry, _check) for entry in (*root.folders, *root.files)]
 
 
-def _judge(root: Path, listed: Listing) -> Verdict:
+def _check(root: Path, listed: Listing) -> Verdict:
     return Verdict.settling("only time tells")

@@ -17,8 +17,10 @@ from phyla.errors import CheckpointChanged, CheckpointGone, RunFollowed
 from phyla.machine import Evaluated, EvaluationFailed
 from phyla.records import EvalResult, GroupState, RunKind, RunState, Seen, SeenState
 from phyla.store import open_store
-from phyla.watcher import DirectorySources, Following, Lock, Mode, Watcher, get_format, holder
+from phyla.watcher import DirectorySources, DirectoryWatcher, Following, Lock, Mode, get_format, holder
 from phyla.watcher import take as take_snapshot
+from phyla.watcher.snapshots import Mode
+from phyla.watcher.snapshots import take as take_snapshot
 
 NOW = 2_000_000_000.0
 
@@ -45,8 +47,8 @@ class World:
         self.controller = RunController(self.store, self.run, [suite], lease_s=60)
         self.watcher = self.watch()
 
-    def watch(self, *, quiet_s: float = 5.0, mode: Mode = "link", **following: Any) -> Watcher:
-        self.watcher = Watcher(
+    def watch(self, *, quiet_s: float = 5.0, mode: Mode = "link", **following: Any) -> DirectoryWatcher:
+        self.watcher = DirectoryWatcher(
             self.controller,
             self.root,
             get_format("marker", quiet_s=quiet_s),
@@ -179,7 +181,7 @@ def test_what_came_while_nobody_looked_is_not_taken_for_older_than_the_run(world
 
 
 def test_damaged_ones_are_put_aside_and_seen_again_when_mended(world: World) -> None:
-    world.watcher = Watcher(
+    world.watcher = DirectoryWatcher(
         world.controller,
         world.root,
         get_format("safetensors", quiet_s=5.0),
@@ -207,7 +209,7 @@ def test_damaged_ones_are_put_aside_and_seen_again_when_mended(world: World) -> 
 
 
 def test_one_that_cannot_be_read_stops_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = "phyla.watcher.watcher.take"
+    module = "phyla.watcher.directory_watcher.take"
     real = take_snapshot
 
     def take(root: Path, found: Any, *rest: Any) -> Path:
@@ -479,7 +481,7 @@ def test_an_empty_directory_says_what_is_awaited_until_something_was_seen(world:
 
 
 def test_a_directory_of_other_things_says_which_format_found_none(world: World) -> None:
-    world.watcher = Watcher(
+    world.watcher = DirectoryWatcher(
         world.controller,
         world.root,
         get_format("torch"),

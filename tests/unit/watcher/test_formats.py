@@ -12,13 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foreign import QUIET_S, START, index, safetensors, scans, torch_zip, trainer
+from phyla import plugins
 from phyla.errors import CheckpointStorageFailed, ConfigurationError
-from phyla.watcher import FORMATS, StepFrom, get_format
+from phyla.watcher import StepFrom, format_names, get_format
 from phyla.watcher.contents import check_file
+from phyla.watcher.format import Finish
 from phyla.watcher.pickles import extents, storages
-from phyla.watcher.verdict import Finish
 
 LATER = START + QUIET_S
+FORMATS = format_names()
 
 
 def set_time(path: Path, seconds: float) -> None:
@@ -29,13 +31,53 @@ def set_time(path: Path, seconds: float) -> None:
 
 
 def test_formats_are_known_by_name() -> None:
-    assert [get_format(name).name for name in FORMATS] == list(FORMATS)
+    assert [get_format(name).name for name in FORMATS] == FORMATS
 
 
 def test_an_unknown_format_lists_the_names() -> None:
     with pytest.raises(ConfigurationError) as caught:
         get_format("orbix")
     assert all(name in str(caught.value) for name in FORMATS)
+
+
+def test_a_format_of_another_package_is_found_by_its_entry_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "acme.py").write_text(
+        """
+from dataclasses import dataclass
+from phyla.watcher import Candidate, CheckpointFormat, Verdict
+
+@dataclass(frozen=True, kw_only=True)
+class Acme(CheckpointFormat):
+    name = "acme"
+    awaits = "files that end with END"
+
+    def candidates(self, root):
+        for entry in root.files:
+            if entry.endswith(".acme"):
+                yield Candidate.entry(entry, self.check)
+
+    def check(self, root, listed):
+        whole = (root / listed.files[0].relative).read_bytes().endswith(b"END")
+        return Verdict.complete("END is there") if whole else Verdict.partial("END is missing")
+"""
+    )
+    info = tmp_path / "acme-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[phyla.formats]\nacme = acme:Acme\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    plugins.registered.cache_clear()
+    try:
+        scan = scans(get_format("acme", quiet_s=QUIET_S), tmp_path)
+    finally:
+        plugins.registered.cache_clear()
+    (tmp_path / "step_3.acme").write_bytes(b"12")
+    assert (scan()["step_3.acme"].why, scan(LATER)["step_3.acme"].bad) == ("END is missing", True)
+    (tmp_path / "step_3.acme").write_bytes(b"12END")
+    found = scan(LATER)["step_3.acme"]
+    assert (found.ready, found.step) == (True, 3)
 
 
 def test_an_option_that_a_format_does_not_take_is_refused() -> None:
@@ -112,7 +154,7 @@ def test_links_inside_a_checkpoint_are_followed(tmp_path: Path) -> None:
     assert not scans(get_format("huggingface"), tmp_path)()["checkpoint-5"].ready
 
 
-def test_what_is_known_is_taken_over_and_keeps_when_it_was_first_seen(tmp_path: Path) -> None:
+def test_what_is_known_is_taken_over(tmp_path: Path) -> None:
     torch_zip(tmp_path / "a_1.pt", {"0": b"1"})
     scan = scans(get_format("torch"), tmp_path)
     first = scan(START)["a_1.pt"]
@@ -120,7 +162,7 @@ def test_what_is_known_is_taken_over_and_keeps_when_it_was_first_seen(tmp_path: 
     torch_zip(tmp_path / "a_1.pt", {"0": b"other"})
     second = scan(START + 9)["a_1.pt"]
     assert second.fingerprint != first.fingerprint
-    assert (second.first_seen, second.unchanged_since, second.ready) == (START, START + 9, True)
+    assert (second.unchanged_since, second.ready) == (START + 9, True)
 
 
 @pytest.mark.parametrize(

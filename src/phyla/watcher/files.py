@@ -3,7 +3,7 @@
 import hashlib
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,32 +81,30 @@ class Listing:
         """Newest change of its files; 0 where there are none."""
         return max((file.modified_ns for file in self.files), default=0)
 
-    def below(self, folder: str) -> dict[str, File]:
-        """Return its files below a directory, by their paths relative to that."""
-        start = f"{folder}/"
-        return {file.relative[len(start) :]: file for file in self.files if file.relative.startswith(start)}
+    def folder(self) -> tuple[str, dict[str, File]]:
+        """Return the directory that all files are in, and the files by their paths relative to it."""
+        name = self.files[0].relative.partition("/")[0]
+        return name, {file.relative[len(name) + 1 :]: file for file in self.files}
 
 
 def listing(root: Path, paths: Iterable[str]) -> Listing:
     """Look at files and directories, with everything in them.
 
-    What vanishes meanwhile is left out; links are followed, to each directory once, so circles end.
+    What vanishes meanwhile is left out. Links are followed, to each directory once, so circles end.
 
     Raises:
         FileNotFoundError: one of `paths` itself is gone.
     """
-    return _joined(_look(os.fspath(root), path) for path in paths)
+    return _joined([_look(os.fspath(root), path) for path in paths])
 
 
-def _joined(parts: Iterable[Listing]) -> Listing:
-    every = tuple(parts)
-    if len(every) == 1:
-        return every[0]
-    files = sorted(file for part in every for file in part.files)
+def _joined(parts: list[Listing]) -> Listing:
+    if len(parts) == 1:
+        return parts[0]
     return Listing(
-        tuple(files),
-        max((part.folders_ns for part in every), default=0),
-        tuple(problem for part in every for problem in part.problems),
+        tuple(sorted(file for part in parts for file in part.files)),
+        max((part.folders_ns for part in parts), default=0),
+        tuple(problem for part in parts for problem in part.problems),
     )
 
 
@@ -125,40 +123,39 @@ def _look(root: str, path: str) -> Listing:
     newest = status.st_mtime_ns
     entered = {(status.st_dev, status.st_ino)}
 
-    def descend(folder: str, relative: str) -> None:
-        nonlocal newest
-        below: list[tuple[str, os.DirEntry[str]]] = []
+    def entries(folder: str) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
         try:
             with os.scandir(folder) as items:
                 for item in items:
                     try:
-                        found = item.stat()
+                        yield item, item.stat()
                     except GONE:
                         continue
                     except OSError as error:
                         problems.append(_problem(item.path, error))
-                        continue
-                    if stat.S_ISREG(found.st_mode):
-                        files.append(_file(f"{relative}/{item.name}", found))
-                    elif stat.S_ISDIR(found.st_mode):
-                        newest = max(newest, found.st_mtime_ns)
-                        below.append((item.name, item))
         except GONE:
             return
         except OSError as error:
             problems.append(_problem(folder, error))
-        # In order, so that of two ways to a directory it is always the same one that is taken.
-        for name, item in sorted(below, key=lambda pair: pair[0]):
-            with suppress(OSError):
-                found = item.stat()
-                if (found.st_dev, found.st_ino) not in entered:
-                    entered.add((found.st_dev, found.st_ino))
-                    descend(item.path, f"{relative}/{name}")
+
+    def descend(folder: str, relative: str) -> None:
+        nonlocal newest
+        below = []
+        for item, found in entries(folder):
+            if stat.S_ISREG(found.st_mode):
+                files.append(_file(f"{relative}/{item.name}", found))
+            elif stat.S_ISDIR(found.st_mode):
+                newest = max(newest, found.st_mtime_ns)
+                below.append((item.name, item.path, (found.st_dev, found.st_ino)))
+        # In order, so that the same one of two ways to a directory is always taken.
+        for name, inner, number in sorted(below):
+            if number not in entered:
+                entered.add(number)
+                descend(inner, f"{relative}/{name}")
 
     if stat.S_ISDIR(status.st_mode):
         descend(full, path)
-    files.sort()
-    return Listing(tuple(files), newest, tuple(problems))
+    return Listing(tuple(sorted(files)), newest, tuple(problems))
 
 
 def _file(relative: str, status: os.stat_result) -> File:
@@ -171,7 +168,7 @@ def _problem(path: str, error: OSError) -> str:
 
 @final
 class Root:
-    """The entries of a watched directory, listed once, looked into when asked for.
+    """The entries of a watched directory, listed once, and looked into when asked for.
 
     Hidden and temporary entries, sockets and the like, and links to another entry of the same
     directory (as `latest` often is) are left out.
@@ -190,7 +187,7 @@ class Root:
         self._listings: dict[str, Listing | None] = {}
         try:
             with os.scandir(path) as items:
-                for item in items:
+                for item in sorted(items, key=lambda item: item.name):
                     self._add(item)
         except FileNotFoundError:
             return
@@ -199,22 +196,18 @@ class Root:
                 f"the directory {path} cannot be listed: {error.strerror or error}; "
                 "check its permissions and that its file system is there"
             ) from error
-        self.folders.sort()
-        self.files = dict(sorted(self.files.items()))
 
     def _add(self, item: os.DirEntry[str]) -> None:
         if is_temporary(item.name):
             return
-        try:
+        # An entry that vanished, or is a link in a circle, holds nothing to evaluate.
+        with suppress(OSError, RuntimeError):
             if item.is_symlink() and Path(item.path).resolve().parent == self.path.resolve():
                 return
             if item.is_dir():
                 self.folders.append(item.name)
             elif item.is_file():
                 self.files[item.name] = _file(item.name, item.stat())
-        except (OSError, RuntimeError):
-            # It vanished, or it is a link in a circle: there is nothing to evaluate.
-            return
 
     def listing(self, paths: Iterable[str]) -> Listing | None:
         """Return what lies at entries of this directory; None if one of them is gone."""
@@ -229,13 +222,11 @@ class Root:
         return _joined(parts)
 
     def _look(self, path: str) -> Listing | None:
-        file = self.files.get(path)
-        if file is not None:
-            return Listing((file,))
-        try:
+        if path in self.files:
+            return Listing((self.files[path],))
+        with suppress(FileNotFoundError):
             return _look(os.fspath(self.path), path)
-        except FileNotFoundError:
-            return None
+        return None
 
     def is_closed(self, folder: str) -> bool:
         """Return whether the system refuses to list one of its directories, and nothing in it is known."""
@@ -245,5 +236,4 @@ class Root:
     def inside(self, folder: str) -> tuple[str, ...]:
         """Return the paths of the files below one of its directories, relative to that directory."""
         found = self.listing((folder,))
-        start = len(folder) + 1
-        return () if found is None else tuple([file.relative[start:] for file in found.files])
+        return () if found is None else tuple([file.relative[len(folder) + 1 :] for file in found.files])

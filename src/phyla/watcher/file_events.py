@@ -1,4 +1,4 @@
-"""Says when it is time to look at directories again."""
+"""When to look at directories again: at every event, and every few seconds in any case."""
 
 import os
 import threading
@@ -6,52 +6,37 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self, final
+from typing import final
 
 TICK_S = 1.0
 """How soon a root that appeared, or was replaced by another, is noticed."""
 
 
 @final
-class Directory:
+class FileEvents:
     """Wakes up when something may have changed below one of several directories.
 
-    Iterating yields the roots that may have changed: all of them at once in the beginning and whenever
-    `poll_s` passed without a wake-up, since events are lost on network file systems and under load; and those
-    with an event as soon as there is one, where the system tells events. What woke us is only a hint: look
-    at everything there. A root that does not exist yet is waited for. The iterator ends when `close` is called.
+    Iterating yields the roots that may have changed: those with an event as soon as there is one, and all of them
+    in the beginning and whenever `poll_s` passed without a wake-up, since network file systems lose events. An
+    event is only a hint: look at everything there. A root that does not exist yet is waited for.
 
     Args:
         roots: directories to watch, with everything below them.
         poll_s: longest time between two wake-ups.
-        force_polling: do without events, as on file systems that have none.
+
+    Attributes:
+        events: whether events are used; False once they turned out not to work here.
     """
 
-    def __init__(self, *roots: Path, poll_s: float = 10.0, force_polling: bool = False) -> None:
+    def __init__(self, *roots: Path, poll_s: float = 10.0) -> None:
         self._roots = {Path(os.path.abspath(root)): root for root in roots}  # noqa: PTH100 -- keeps links
         self._poll_s = poll_s
-        self._events = not force_polling
+        self.events = True
         self._closed = threading.Event()
-
-    @property
-    def events(self) -> bool:
-        """Whether events are used; False once they turned out not to work here."""
-        return self._events
 
     def close(self) -> None:
         """End the iterator, from whatever thread; it returns within a moment."""
         self._closed.set()
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close it."""
-        self.close()
 
     def __iter__(self) -> Iterator[frozenset[Path]]:
         """Yield roots that may have changed, as they were given."""
@@ -60,7 +45,7 @@ class Directory:
             # Looked at before the wake-up, so that what appears during it counts as new.
             present = self._present()
             yield every
-            if self._events and present:
+            if self.events and present:
                 yield from self._by_events(present)
             else:
                 self._wait_for_roots(present)
@@ -118,7 +103,7 @@ class Directory:
             self._closed.wait(min(TICK_S, self._poll_s))
         except (OSError, ImportError):
             # No events on this system, or no more of them: too many directories are watched already.
-            self._events = False
+            self.events = False
 
     def _of(self, changed: Iterator[str]) -> frozenset[Path]:
         paths = [Path(path) for path in changed]

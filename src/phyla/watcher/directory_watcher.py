@@ -1,10 +1,12 @@
-"""Follows a directory into which a training job writes checkpoints."""
+"""Watches a directory into which a training job writes checkpoints."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
+from phyla.controller import RunController
 from phyla.errors import (
     CheckpointChanged,
     CheckpointError,
@@ -18,11 +20,8 @@ from phyla.errors import (
 from phyla.machine import Observed
 from phyla.records import RunRecord, Seen, SeenState, shown
 from phyla.settings import Clock, system_clock
-from phyla.watcher.best import link_best
-from phyla.watcher.found import CheckpointFormat, Found
-from phyla.watcher.identity import identity
-from phyla.watcher.sink import Sink
-from phyla.watcher.snapshots import Mode, clean, take
+from phyla.watcher.format import CheckpointFormat, Found
+from phyla.watcher.snapshots import Mode, clean, identity, link_best, take
 
 AT_ONCE = 50
 """Checkpoints that are told in one transaction."""
@@ -64,14 +63,14 @@ class Following:
 
 
 @final
-class Watcher:
+class DirectoryWatcher:
     """Looks through a directory and tells a run what it finds.
 
-    Errors about one checkpoint never stop it: that one is put aside with the reason, and looked at again when
-    it changes.
+    An error about one checkpoint never stops it: it quarantines that one with the reason, and looks at it again
+    when it changes.
 
     Args:
-        sink: whom to tell.
+        sink: takes what is found.
         root: the directory.
         kind: what its checkpoints look like.
         run: the run.
@@ -79,11 +78,15 @@ class Watcher:
         best: directory of links to the best checkpoints.
         following: how to follow it.
         clock: tells the time.
+
+    Attributes:
+        root: the directory.
+        ended: whether it has said that no more checkpoints come.
     """
 
     def __init__(
         self,
-        sink: Sink,
+        sink: RunController,
         root: Path,
         kind: CheckpointFormat,
         *,
@@ -94,7 +97,7 @@ class Watcher:
         clock: Clock = system_clock,
     ) -> None:
         self._sink = sink
-        self._root = root
+        self.root = root
         self._kind = kind
         self._run = run
         self._snapshots = snapshots
@@ -107,8 +110,7 @@ class Watcher:
         self._rows: dict[int, Seen] = {}
         self._last_id = 0
         self._looks = 0
-        self._began = clock()
-        self._changed_at = self._began
+        self._changed_at = clock()
         self._missed: set[str] = set()
         self._tried_at: dict[str, float] = {}
         self._refused: dict[str, str] = {}
@@ -135,25 +137,25 @@ class Watcher:
             return
         now = self._clock()
         # Before the scan: what is written before the marker is then seen by this scan.
-        done = self._root.is_dir() and (self._root / self._following.done).exists()
+        done = self.root.is_dir() and (self.root / self._following.done).exists()
         try:
-            scanned = self._kind.scan(self._root, now=now, previous=self._previous)
+            scanned = self._kind.scan(self.root, now=now, previous=self._previous)
             self._exists()
         except CheckpointStorageFailed as error:
             if self._following.once:
                 raise
-            self._cannot_list(str(error))
+            if str(error) != self._unlistable:
+                self._unlistable = str(error)
+                self._sink.note("unreadable", f"{error}; it is tried again")
             self._perhaps_end({}, now, done=False)
             return
         self._unlistable = ""
         found = {item.name: item for item in scanned if item.name != self._following.done}
         self._refresh()
-        told = self._tell(found, now)
+        self._waiting = {name for name, item in found.items() if not (item.ready or item.bad)}
+        self._tell(found, now)
         self._vanished(found)
         self._previous = found
-        self._waiting = {name for name, item in found.items() if not (item.ready or item.bad)} | told.again
-        if told.new:
-            self._changed_at = now
         self._looks += 1
         self._perhaps_end(found, now, done=done)
 
@@ -161,9 +163,11 @@ class Watcher:
         """Say what the directory lacks, after a look; None if a checkpoint was seen, or nothing is waited for."""
         if self._newest or self._following.once or self.ended:
             return None
-        where = shown(str(self._root))
+        where = shown(str(self.root))
         unfinished = next(iter(self._previous.values()), None)
-        other = [*_entries(self._root)]
+        other: list[str] = []
+        with suppress(OSError):
+            other = sorted(entry.name for entry in self.root.iterdir())
         if unfinished is not None:
             has = f"no checkpoint in {where} is finished yet: {shown(unfinished.name)}: {unfinished.why}"
         elif other:
@@ -182,24 +186,20 @@ class Watcher:
     def _refresh(self) -> None:
         """Read what was seen since the last look."""
         for seen in self._sink.seen(after=self._last_id):
-            self._note(seen)
+            self._newest[seen.name] = seen
+            self._rows[seen.id] = seen
+            self._last_id = max(self._last_id, seen.id)
 
-    def _note(self, seen: Seen) -> None:
-        self._newest[seen.name] = seen
-        self._rows[seen.id] = seen
-        self._last_id = max(self._last_id, seen.id)
-
-    def _tell(self, found: Mapping[str, Found], now: float) -> "_Told":
-        told = _Told()
+    def _tell(self, found: Mapping[str, Found], now: float) -> None:
         batch: list[Observed] = []
         for item in sorted(found.values(), key=_age):
             if not self._is_news(item, now):
                 continue
-            observed = self._observed(item, now)
+            observed = self._observed(item)
             if observed is None:
-                told.again.add(item.name)
+                self._waiting.add(item.name)
                 continue
-            told.new = True
+            self._changed_at = now
             self._tried_at.pop(item.name, None)
             if observed.error is not None:
                 self._tried_at[item.name] = now
@@ -209,7 +209,6 @@ class Watcher:
                 self._observe(batch)
                 batch = []
         self._observe(batch)
-        return told
 
     def _observe(self, batch: list[Observed]) -> None:
         if not batch:
@@ -224,7 +223,6 @@ class Watcher:
             else:
                 for each in batch:
                     self._observe([each])
-                return
         self._refresh()
 
     def _put_aside(self, found: Observed, error: Exception) -> None:
@@ -258,12 +256,12 @@ class Watcher:
         # this may be another one with the same files.
         return item.ready and (item.name in self._missed or self._looks == 0)
 
-    def _observed(self, item: Found, now: float) -> Observed | None:
+    def _observed(self, item: Found) -> Observed | None:
         """Return what to tell of a checkpoint; None to look at it again."""
         if item.bad:
             return self._told(item, error=item.why)
         try:
-            found_identity = identity(self._root, item, content=self._following.content)
+            key = identity(self.root, item, content=self._following.content)
             path = self._taken(item)
         except CheckpointChanged:
             return None
@@ -275,18 +273,20 @@ class Watcher:
         except Exception as error:  # noqa: BLE001  # whatever it is, the other checkpoints go on
             text = str(error) if isinstance(error, CheckpointError) else f"{type(error).__name__}: {error}"
             return self._told(item, error=text)
-        value = f"{found_identity.kind}:{found_identity.value}"
-        if found_identity.weak:
+        value = f"{key.kind}:{key.value}"
+        return replace(
+            self._told(item),
             # Two runs may hold other files of the same names, sizes and times.
-            value = f"{self._run.id}:{value}"
-        existed = self._looks == 0 and item.modified_at < self._run.created_at
-        return self._told(
-            item, value=value, weak=found_identity.weak, path=path, snapshot=self._mode != "none", existed=existed
+            identity=f"{self._run.id}:{value}" if key.weak else value,
+            weak=key.weak,
+            path=str(path),
+            snapshot=self._mode != "none",
+            existed=self._looks == 0 and item.modified_at < self._run.created_at,
         )
 
     def _taken(self, item: Found) -> Path:
         try:
-            return take(self._root, item, self._snapshots, self._mode)
+            return take(self.root, item, self._snapshots, self._mode)
         except CheckpointStorageFailed as error:
             self._sink.note(
                 "no-snapshots",
@@ -294,40 +294,23 @@ class Watcher:
                 f"deletes them before their turn: {error}",
             )
             self._mode = "none"
-            return take(self._root, item, self._snapshots, self._mode)
+            return take(self.root, item, self._snapshots, self._mode)
 
-    def _told(
-        self,
-        item: Found,
-        *,
-        value: str = "",
-        weak: bool = True,
-        path: Path | None = None,
-        snapshot: bool = False,
-        existed: bool = False,
-        error: str | None = None,
-    ) -> Observed:
+    def _told(self, item: Found, error: str | None = None) -> Observed:
         return Observed(
             name=item.name,
             step=-1 if item.step is None else item.step,
-            identity=value or f"{self._run.id}:listing:{item.fingerprint}",
-            weak=weak,
+            identity=f"{self._run.id}:listing:{item.fingerprint}",
+            weak=True,
             fingerprint=item.fingerprint,
-            path=str(path or self._root / item.paths[0]),
+            path=str(self.root / item.paths[0]),
             paths=item.paths,
-            snapshot=snapshot and error is None,
             size_bytes=item.size_bytes,
             written_at=item.modified_at,
-            existed=existed,
             error=error,
         )
 
     # What is gone
-
-    def _is_lost(self, seen: Seen) -> bool:
-        """Return whether nothing but a snapshot is left of a checkpoint."""
-        found = self._previous.get(seen.name)
-        return found is None or found.fingerprint != seen.fingerprint
 
     def _vanished(self, found: Mapping[str, Found]) -> None:
         missing = [seen for name, seen in self._newest.items() if name not in found]
@@ -353,16 +336,11 @@ class Watcher:
         Raises:
             CheckpointStorageFailed: it was there before.
         """
-        if any(seen.state is SeenState.READY for seen in self._newest.values()) and not self._root.is_dir():
+        if any(seen.state is SeenState.READY for seen in self._newest.values()) and not self.root.is_dir():
             raise CheckpointStorageFailed(
-                f"the directory {self._root}, in which checkpoints were seen, is not there: its file system may "
+                f"the directory {self.root}, in which checkpoints were seen, is not there: its file system may "
                 "not be mounted"
             )
-
-    def _cannot_list(self, why: str) -> None:
-        if why != self._unlistable:
-            self._unlistable = why
-            self._sink.note("unreadable", f"{why}; it is tried again")
 
     # The end
 
@@ -402,24 +380,23 @@ class Watcher:
             link_best(self._best, {name: Path(seen.path) for name, seen in best.items()})
         except OSError as error:
             self._warn_once("best", f"links to the best checkpoints cannot be made in {self._best}: {error}")
+        fingerprints = {item.name: item.fingerprint for item in self._previous.values()}
         loose = {
             seen.id: f"{shown(seen.name)} was deleted, and nothing needs its snapshot any more"
             for seen in self._rows.values()
-            if seen.state is SeenState.READY and seen.snapshot and seen.id not in held and self._is_lost(seen)
+            if seen.state is SeenState.READY
+            and seen.snapshot
+            and seen.id not in held
+            and fingerprints.get(seen.name) != seen.fingerprint
         }
         gone = self._sink.gone(loose, unless_held=True)
         for number in gone:
             self._forget(number)
-        kept = held | (loose.keys() - gone)
-        names = {
-            Path(self._rows[number].path).relative_to(self._snapshots).parts[0]
-            for number in kept
-            if number in self._rows
-            and self._rows[number].snapshot
-            and Path(self._rows[number].path).is_relative_to(self._snapshots)
-        }
+        kept = [self._rows[number] for number in held | (loose.keys() - gone) if number in self._rows]
+        paths = [Path(seen.path) for seen in kept if seen.snapshot]
+        inside = [path.relative_to(self._snapshots) for path in paths if path.is_relative_to(self._snapshots)]
         try:
-            clean(self._snapshots, names)
+            clean(self._snapshots, {path.parts[0] for path in inside})
         except CheckpointStorageFailed as error:
             self._warn_once("snapshots", str(error))
 
@@ -429,21 +406,5 @@ class Watcher:
             self._sink.note(kind, message)
 
 
-def _entries(root: Path) -> list[str]:
-    try:
-        return sorted(entry.name for entry in root.iterdir())
-    except OSError:
-        return []
-
-
 def _age(item: Found) -> tuple[float, int, str]:
     return item.modified_at, -1 if item.step is None else item.step, item.name
-
-
-@final
-class _Told:
-    """What came of telling: whether anything was new, and what has to be looked at again."""
-
-    def __init__(self) -> None:
-        self.new = False
-        self.again: set[str] = set()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from phyla.watcher import Directory
+from phyla.watcher.file_events import FileEvents
 
 FOREVER = 1000.0
 PATIENCE = 30.0
@@ -19,7 +19,7 @@ Wakes = Callable[[], frozenset[Path]]
 
 
 @contextmanager
-def waking(directory: Directory) -> Iterator[Wakes]:
+def waking(directory: FileEvents) -> Iterator[Wakes]:
     """Iterate in a thread; the value waits for the next wake-up."""
     wakes: queue.Queue[frozenset[Path]] = queue.Queue()
 
@@ -37,7 +37,18 @@ def waking(directory: Directory) -> Iterator[Wakes]:
         assert not thread.is_alive()
 
 
-def settle(directory: Directory, next_wake: Wakes, folder: Path) -> None:
+def refuse_events(monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
+    real = builtins.__import__
+
+    def refuse(name: str, *arguments: object) -> object:
+        if name == "watchfiles":
+            raise error("no events here")
+        return real(name, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+
+
+def settle(directory: FileEvents, next_wake: Wakes, folder: Path) -> None:
     """Wait until events arrive from this folder."""
     assert next_wake()
     for number in range(100):
@@ -47,7 +58,7 @@ def settle(directory: Directory, next_wake: Wakes, folder: Path) -> None:
 
 
 def test_it_wakes_at_once_and_at_every_change(tmp_path: Path) -> None:
-    directory = Directory(tmp_path, poll_s=FOREVER)
+    directory = FileEvents(tmp_path, poll_s=FOREVER)
     with waking(directory) as next_wake:
         assert next_wake() == {tmp_path}
         for number in range(3):
@@ -58,7 +69,7 @@ def test_it_wakes_at_once_and_at_every_change(tmp_path: Path) -> None:
 
 def test_changes_deep_below_wake_it_too(tmp_path: Path) -> None:
     (tmp_path / "a/b").mkdir(parents=True)
-    directory = Directory(tmp_path, poll_s=FOREVER)
+    directory = FileEvents(tmp_path, poll_s=FOREVER)
     with waking(directory) as next_wake:
         settle(directory, next_wake, tmp_path)
         (tmp_path / "a/b/x").touch()
@@ -69,7 +80,7 @@ def test_it_tells_which_root_changed(tmp_path: Path) -> None:
     roots = [tmp_path / "a", tmp_path / "b"]
     for root in roots:
         root.mkdir()
-    directory = Directory(*roots, poll_s=FOREVER)
+    directory = FileEvents(*roots, poll_s=FOREVER)
     with waking(directory) as next_wake:
         settle(directory, next_wake, roots[0])
         (roots[1] / "x").touch()
@@ -77,22 +88,28 @@ def test_it_tells_which_root_changed(tmp_path: Path) -> None:
             pass
 
 
-@pytest.mark.parametrize("force_polling", [False, True])
-def test_it_wakes_without_any_change(force_polling: bool, tmp_path: Path) -> None:
-    with waking(Directory(tmp_path, poll_s=0.05, force_polling=force_polling)) as next_wake:
+@pytest.fixture(params=[True, False], ids=["events", "polling"])
+def has_events(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the system tells events."""
+    if not request.param:
+        refuse_events(monkeypatch, ImportError)
+    return bool(request.param)
+
+
+def test_it_wakes_without_any_change(has_events: bool, tmp_path: Path) -> None:
+    with waking(FileEvents(tmp_path, poll_s=0.05)) as next_wake:
         assert [next_wake() for _ in range(4)] == [{tmp_path}] * 4
 
 
-@pytest.mark.parametrize("force_polling", [False, True])
-def test_a_root_that_does_not_exist_is_waited_for(force_polling: bool, tmp_path: Path) -> None:
+def test_a_root_that_does_not_exist_is_waited_for(has_events: bool, tmp_path: Path) -> None:
     late, there = tmp_path / "late", tmp_path / "there"
     there.mkdir()
-    with waking(Directory(late, there, poll_s=FOREVER, force_polling=force_polling)) as next_wake:
+    with waking(FileEvents(late, there, poll_s=FOREVER)) as next_wake:
         next_wake()
         late.mkdir()
         while not (late in next_wake() and late.exists()):
             pass
-        if not force_polling:
+        if has_events:
             (late / "x").touch()
             while late not in next_wake():
                 pass
@@ -102,7 +119,7 @@ def test_a_root_that_does_not_exist_is_waited_for(force_polling: bool, tmp_path:
 def test_a_root_that_is_replaced_is_watched_again(noticed: bool, tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
-    directory = Directory(root, poll_s=FOREVER)
+    directory = FileEvents(root, poll_s=FOREVER)
     with waking(directory) as next_wake:
         settle(directory, next_wake, root)
         shutil.rmtree(root)
@@ -115,33 +132,25 @@ def test_a_root_that_is_replaced_is_watched_again(noticed: bool, tmp_path: Path)
 
 @pytest.mark.parametrize("error", [ImportError, OSError])
 def test_without_events_it_polls(error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def refuse(name: str, *arguments: object) -> object:
-        if name == "watchfiles":
-            raise error("no events here")
-        return real(name, *arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
-    directory = Directory(tmp_path, poll_s=0.05)
+    refuse_events(monkeypatch, error)
+    directory = FileEvents(tmp_path, poll_s=0.05)
     with waking(directory) as next_wake:
         for _ in range(4):
             assert next_wake() == {tmp_path}
     assert not directory.events
 
 
-@pytest.mark.parametrize("force_polling", [False, True])
-def test_closing_ends_it_from_another_thread(force_polling: bool, tmp_path: Path) -> None:
-    with Directory(tmp_path, poll_s=FOREVER, force_polling=force_polling) as directory:
-        wakes = iter(directory)
-        assert next(wakes) == {tmp_path}
-        threading.Timer(0.2, directory.close).start()
-        assert all(roots == {tmp_path} for roots in wakes)
+def test_closing_ends_it_from_another_thread(has_events: bool, tmp_path: Path) -> None:
+    directory = FileEvents(tmp_path, poll_s=FOREVER)
+    wakes = iter(directory)
+    assert next(wakes) == {tmp_path}
+    threading.Timer(0.2, directory.close).start()
+    assert all(roots == {tmp_path} for roots in wakes)
     assert list(directory) == []
 
 
 def test_what_happens_while_the_caller_is_busy_is_not_lost(tmp_path: Path) -> None:
-    wakes = iter(Directory(tmp_path, poll_s=FOREVER))
+    wakes = iter(FileEvents(tmp_path, poll_s=FOREVER))
     assert next(wakes) == {tmp_path}
     assert next(wakes) == {tmp_path}
     (tmp_path / "x").touch()

@@ -15,7 +15,8 @@ from foreign import START, scans, torch_zip, trainer
 from phyla import failpoints, settings
 from phyla.errors import CheckpointChanged, CheckpointGone, CheckpointStorageFailed, ConfigurationError
 from phyla.failpoints import FailpointReached
-from phyla.watcher import Found, Mode, clean, get_format, identity, snapshot_name, snapshots, take, unchanged
+from phyla.watcher import Found, get_format, snapshots
+from phyla.watcher.snapshots import Mode, clean, identity, snapshot_name, take, unchanged
 
 MODES: tuple[Mode, ...] = ("link", "copy", "none")
 POINTS = [name for name in failpoints.NAMES if name.startswith("snapshot.")]
@@ -216,7 +217,8 @@ def test_a_mode_that_is_unknown_and_a_target_that_is_no_directory(root: Path, tm
 def test_killed_at_a_failpoint_and_taken_again(point: str, mode: Mode, root: Path, target: Path) -> None:
     found = folder_found(root)
     code = (
-        "import sys; from pathlib import Path; from phyla.watcher import get_format, take\n"
+        "import sys; from pathlib import Path; from phyla.watcher.formats import get_format\n"
+        "from phyla.watcher.snapshots import take\n"
         "root, target = Path(sys.argv[1]), Path(sys.argv[2])\n"
         f"[found] = get_format('huggingface').scan(root, now={START}, previous={{}})\n"
         "take(root, found, target, sys.argv[3])\n"
@@ -263,7 +265,7 @@ def test_clean_removes_snapshots_only_and_keeps_those_named(root: Path, target: 
 def test_names_of_snapshots_are_plain_whatever_the_checkpoint_is_called(name: str) -> None:
     found = Found(
         name=name, step=None, paths=(), ready=True, why="", bad=False, fingerprint="0123456789abcdef" * 4,
-        size_bytes=0, modified_at=0.0, first_seen=0.0, unchanged_since=0.0,
+        size_bytes=0, modified_at=0.0, unchanged_since=0.0,
     )  # fmt: skip
     made = snapshot_name(found)
     assert made.endswith("@0123456789abcdef")

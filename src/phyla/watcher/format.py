@@ -1,0 +1,241 @@
+"""What a checkpoint format is: a frozen dataclass that tells candidates, and how far each of them is."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from typing import ClassVar, NamedTuple, Self, final
+
+from phyla.records import shown
+from phyla.watcher.files import GONE, Listing, Root
+from phyla.watcher.files import listing as look
+from phyla.watcher.step import StepFrom
+
+OLD_S = 3600.0
+"""What had not changed for this long when it was first seen counts as quiet: clocks of file servers are
+wrong by seconds or minutes, not by hours."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """One checkpoint of a directory that somebody else writes to, as it was when it was looked at.
+
+    Attributes:
+        name: stable key: path relative to the root, with `/` between its parts.
+        step: age of the weights, or None where nothing tells it.
+        paths: files and directories that belong to it, relative to the root.
+        ready: its writer has finished, as far as its format can tell.
+        why: what it waits for, what is wrong with it, or what made it ready.
+        bad: it is damaged or unreadable, or its writer died: not to be evaluated until that changes.
+        fingerprint: changes whenever a file is added, removed, replaced, resized or written to.
+        size_bytes: sum of its files.
+        modified_at: newest change of its files by the file system's clock, in seconds since the epoch.
+        unchanged_since: `now` of the scan that saw this fingerprint first; `modified_at` for what was
+            already old when it was first seen.
+        unreadable: the system refused to show it; that may end without any change of its fingerprint.
+    """
+
+    name: str
+    step: int | None
+    paths: tuple[str, ...]
+    ready: bool
+    why: str
+    bad: bool
+    fingerprint: str
+    size_bytes: int
+    modified_at: float
+    unchanged_since: float
+    unreadable: bool = False
+
+
+class Finish(IntEnum):
+    """How far a checkpoint is, worst last."""
+
+    COMPLETE = 0
+    """Its format shows that nothing is missing: ready."""
+    SETTLING = 1
+    """Nothing shows that anything is missing: ready once nothing changed for the quiet period."""
+    PARTIAL = 2
+    """Something is missing or damaged: bad once nothing changed for the quiet period."""
+    WAITING = 3
+    """It cannot be told, however long nothing changes."""
+    UNREADABLE = 4
+    """The system refuses to show it: bad once nothing changed for the quiet period, and looked at again."""
+
+
+@final
+class Verdict(NamedTuple):
+    """How far a checkpoint is by its files, and why, with names and numbers."""
+
+    finish: Finish
+    why: str
+
+    @classmethod
+    def complete(cls, why: str) -> Self:
+        """Nothing is missing."""
+        return cls(Finish.COMPLETE, why)
+
+    @classmethod
+    def settling(cls, why: str) -> Self:
+        """Only time can tell."""
+        return cls(Finish.SETTLING, why)
+
+    @classmethod
+    def partial(cls, why: str) -> Self:
+        """Something is missing or damaged."""
+        return cls(Finish.PARTIAL, why)
+
+    @classmethod
+    def waiting(cls, why: str) -> Self:
+        """It cannot be told yet."""
+        return cls(Finish.WAITING, why)
+
+    @classmethod
+    def unreadable(cls, why: str) -> Self:
+        """The system refuses to show it."""
+        return cls(Finish.UNREADABLE, why)
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """Return the first of the worst; nothing is missing where there are none."""
+    return max(verdicts, key=lambda verdict: verdict.finish, default=Verdict.complete("nothing to check"))
+
+
+Check = Callable[[Path, Listing], Verdict]
+"""Looks into the files of a candidate below a root; may raise whatever damaged content makes libraries raise."""
+
+
+@final
+class Candidate(NamedTuple):
+    """Something that may be a checkpoint.
+
+    Attributes:
+        name: stable key.
+        paths: entries that belong to it, relative to the root.
+        check: tells how far it is.
+        step: the step, where the format knows better than the name.
+    """
+
+    name: str
+    paths: tuple[str, ...]
+    check: Check
+    step: int | None = None
+
+    @classmethod
+    def entry(cls, name: str, check: Check) -> Self:
+        """Return a candidate that is one file or directory of the root."""
+        return cls(name, (name,), check)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointFormat(ABC):
+    """Knows what the checkpoints of one library look like, and when one of them is finished.
+
+    A format is a frozen dataclass with a `name`, with `awaits`, and with `candidates`; its fields are its options.
+    It is named under the entry point group `phyla.formats`.
+
+    Attributes:
+        name: the name of its entry point.
+        awaits: what it takes for a checkpoint, in words.
+        quiet_s: seconds without a change after which time decides.
+        step: where steps come from.
+    """
+
+    name: ClassVar[str]
+    quiet_s: float = 30.0
+    step: StepFrom = field(default_factory=StepFrom)
+
+    @property
+    @abstractmethod
+    def awaits(self) -> str:
+        """What it takes for a checkpoint, in words."""
+
+    @abstractmethod
+    def candidates(self, root: Root) -> Iterable[Candidate]:
+        """Return what may be a checkpoint of this format among the entries of a directory."""
+
+    def step_rule(self, name: str) -> str:
+        """Say in words where the step of a checkpoint of this name comes from."""
+        return self.step.rule(name)
+
+    @final
+    def scan(self, root: Path, *, now: float, previous: Mapping[str, Found]) -> list[Found]:
+        """Look through a directory, without waiting and without changing anything.
+
+        Args:
+            root: the directory that holds the checkpoints; one that does not exist holds none.
+            now: seconds since the epoch; only differences between scans count.
+            previous: what the last scan of this root with this format found, by name. What is ready or
+                bad and has the same fingerprint is taken over without being read again.
+
+        Returns:
+            All that exist now, ready or not, by step and then by name. What was found before and is
+            missing now was deleted. Steps may go backwards between scans.
+
+        Raises:
+            CheckpointStorageFailed: the root exists and cannot be listed.
+        """
+        entries = Root(root)
+        found = []
+        for candidate in self.candidates(entries):
+            listed = entries.listing(candidate.paths)
+            if listed is not None:
+                found.append(self._found(root, candidate, listed, now, previous.get(candidate.name)))
+        return sorted(found, key=lambda item: (item.step is None, item.step or 0, item.name))
+
+    def _found(self, root: Path, candidate: Candidate, listed: Listing, now: float, before: Found | None) -> Found:
+        fingerprint = listed.fingerprint
+        modified_at = listed.modified_ns / 1e9
+        since = modified_at if listed.files and now - modified_at >= OLD_S else now
+        if before is not None and before.fingerprint == fingerprint:
+            settled = before.ready or (before.bad and not before.unreadable)
+            if settled and before.paths == candidate.paths and not listed.problems:
+                return before
+            since = before.unchanged_since
+        (finish, why), step = self._verdict(root, candidate, listed)
+        quiet = now - since >= self.quiet_s
+        if finish is Finish.SETTLING and not quiet:
+            why = f"{why}; waits until nothing changed for {self.quiet_s:g} s"
+        elif finish is Finish.SETTLING:
+            why = f"nothing changed for {self.quiet_s:g} s ({why})"
+        elif finish is Finish.PARTIAL and quiet:
+            why = f"{why}; nothing changed for {self.quiet_s:g} s, so its writer died or it is damaged"
+        return Found(
+            name=candidate.name,
+            step=step,
+            paths=candidate.paths,
+            ready=finish is Finish.COMPLETE or (finish is Finish.SETTLING and quiet),
+            why=why,
+            bad=quiet and finish in (Finish.PARTIAL, Finish.UNREADABLE),
+            fingerprint=fingerprint,
+            size_bytes=listed.size_bytes,
+            modified_at=modified_at,
+            unchanged_since=since,
+            unreadable=finish is Finish.UNREADABLE,
+        )
+
+    def _verdict(self, root: Path, candidate: Candidate, listed: Listing) -> tuple[Verdict, int | None]:
+        step = self.step.of_name(candidate.name) if candidate.step is None else candidate.step
+        if listed.problems:
+            return Verdict.unreadable(listed.problems[0]), step
+        if not listed.files:
+            return Verdict.waiting("there is no file in it"), step
+        try:
+            verdict = candidate.check(root, listed)
+            may_be_ready = verdict.finish <= Finish.SETTLING
+            if self.step.file is not None:
+                step = self.step.of_content(root / candidate.paths[0]) if may_be_ready else None
+            if may_be_ready and look(root, candidate.paths).fingerprint != listed.fingerprint:
+                # What was checked is then not what the fingerprint says.
+                verdict = Verdict.waiting("it changed while it was looked at")
+        except GONE as error:
+            name = shown(str(error.filename or error))
+            verdict = Verdict.waiting(f"{name} is missing or vanished while it was looked at")
+        except OSError as error:
+            name = shown(str(error.filename or candidate.name))
+            verdict = Verdict.unreadable(f"{name} cannot be read: {error.strerror or error}")
+        except Exception as error:  # noqa: BLE001  # whatever damaged content makes libraries raise, others go on
+            verdict = Verdict.partial(f"it cannot be understood: {type(error).__name__}: {error}")
+        return verdict, step

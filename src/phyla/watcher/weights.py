@@ -1,0 +1,215 @@
+"""Weights that lie in several files: shards with an index, a saved model, what many ranks saved together."""
+
+import json
+import posixpath
+import re
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, final
+
+from phyla.watcher.contents import SAFETENSORS_ENDING, TORCH_ENDINGS, check_file, closed_by, tensors
+from phyla.watcher.files import File, Listing, Root
+from phyla.watcher.format import Candidate, Finish, Verdict, worst
+from phyla.watcher.pickles import PICKLE_BYTES_AT_MOST, extents
+
+INDEX_ENDINGS = (".safetensors.index.json", ".bin.index.json")
+
+_SHARD = re.compile(r".+-\d{5}-of-\d{5}\.[a-z]+")
+_COMPANION = re.compile(
+    r"(training_args|optimizer|scheduler|scaler|rng_state|random_states)(_?\d+)*\.(bin|pt|pth|pkl)"
+)
+
+
+def is_shard(name: str) -> bool:
+    """Return whether a file is one of several by its name, as `model-00001-of-00002.safetensors`."""
+    return _SHARD.fullmatch(name) is not None
+
+
+def is_companion(name: str) -> bool:
+    """Return whether a file lies beside weights and has none itself, as `optimizer.pt` does."""
+    return _COMPANION.fullmatch(name) is not None
+
+
+def check_all(root: Path, listed: Listing) -> Verdict:
+    """Return the worst verdict on the files themselves; which others there should be, nothing tells."""
+    return worst(check_file(root / file.relative, file.size_bytes) for file in listed.files)
+
+
+def weight_files(root: Root, endings: tuple[str, ...], index_ending: str) -> Iterator[Candidate]:
+    """Yield sets of files with an index, and single files, directly in a directory."""
+    taken: set[str] = set()
+    for index in (name for name in root.files if name.endswith(index_ending)):
+        shards: list[str] = []
+        # What makes no sense is checked later, in words.
+        with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            named = set(_weight_map(root.path / index).values())
+            shards = [name for name in root.files if name in named]
+        taken.update(shards)
+        yield Candidate(index, (index, *shards), partial(_check_set, index))
+    for name in root.files:
+        if name.endswith(endings) and not (name in taken or is_companion(name) or is_shard(name)):
+            yield Candidate.entry(name, check_all)
+
+
+def _check_set(index: str, root: Path, listed: Listing) -> Verdict:
+    return check_index(root, index, {file.relative: file for file in listed.files})
+
+
+def _weight_map(index: Path) -> dict[str, Any]:
+    """Return the names of shards by tensor, as they are written."""
+    return dict(json.loads(index.read_bytes())["weight_map"])
+
+
+def _inside(shard: object) -> str:
+    if not isinstance(shard, str):
+        raise TypeError(f"{shard!r} is no name of a file")
+    path = posixpath.normpath(shard)
+    if path.startswith(("/", "../")) or path in {"..", "."}:
+        raise ValueError(f"{shard!r} is outside the checkpoint")
+    return path
+
+
+def check_index(folder: Path, index: str, files: Mapping[str, File]) -> Verdict:
+    """Return whether all shards that an index names are whole, and are the ones it was written for.
+
+    Args:
+        folder: where the index lies.
+        index: its name.
+        files: what lies in `folder`, by relative path.
+
+    Raises:
+        OSError: something is gone or cannot be read.
+        ValueError: as `check_file`.
+    """
+    by_shard: dict[str, list[str]] = {}
+    try:
+        for tensor, shard in _weight_map(folder / index).items():
+            by_shard.setdefault(_inside(shard), []).append(tensor)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        return Verdict.partial(f"{index} is cut off or damaged: {error}")
+    missing = sorted(shard for shard in by_shard if shard not in files)
+    if missing:
+        return Verdict.partial(f"{index} names {missing[0]}, which is missing ({len(missing)} of {len(by_shard)})")
+    if not by_shard:
+        return Verdict.partial(f"{index} names no shard")
+    verdict = worst(_check_shard(folder, files[shard], shard, names) for shard, names in by_shard.items())
+    return closed_by(files[index], verdict, [files[shard] for shard in by_shard])
+
+
+def _check_shard(folder: Path, file: File, shard: str, names: Collection[str]) -> Verdict:
+    path = folder / shard
+    verdict = check_file(path, file.size_bytes)
+    if verdict.finish is Finish.COMPLETE and shard.endswith(SAFETENSORS_ENDING):
+        with path.open("rb") as opened:
+            absent = sorted(set(names) - tensors(opened, shard).keys())
+        if absent:
+            return Verdict.partial(f"{shard} lacks tensor {absent[0]!r}, which the index says is in it")
+    return verdict
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The weights in a directory.
+
+    Attributes:
+        verdict: whether they are whole.
+        files: the files they consist of.
+        index: the one that names the others, if there is one.
+    """
+
+    verdict: Verdict
+    files: tuple[File, ...]
+    index: File | None = None
+
+
+def weights(folder: Path, files: Mapping[str, File]) -> Weights | None:
+    """Look for weights in a directory; None if there are none that this package knows.
+
+    Args:
+        folder: the directory.
+        files: what lies in there, by relative path.
+
+    Raises:
+        OSError: something is gone or cannot be read.
+        ValueError: as `phyla.watcher.contents.check_file`.
+    """
+    here = {name: file for name, file in sorted(files.items()) if "/" not in name and not is_companion(name)}
+    for ending in INDEX_ENDINGS:
+        for index in (name for name in here if name.endswith(ending)):
+            suffix = ending.removesuffix(".index.json")
+            single = [file for name, file in here.items() if name.endswith(suffix)]
+            return Weights(check_index(folder, index, files), (here[index], *single), here[index])
+    for endings in ((SAFETENSORS_ENDING,), TORCH_ENDINGS):
+        found = tuple(file for name, file in here.items() if name.endswith(endings))
+        if any(is_shard(file.name) for file in found):
+            return Weights(Verdict.partial(f"{found[0].name} is a shard, and there is no index yet"), found)
+        if found:
+            return Weights(worst(check_file(folder / file.name, file.size_bytes) for file in found), found)
+    return _below(folder, files)
+
+
+def _below(folder: Path, files: Mapping[str, File]) -> Weights | None:
+    verdicts: list[Verdict] = []
+    found: list[File] = []
+    for name in sorted({name.partition("/")[0] for name in files if "/" in name}):
+        inside = {path[len(name) + 1 :]: file for path, file in files.items() if path.startswith(f"{name}/")}
+        if any(path.endswith((".distcp", ".metadata")) for path in inside):
+            verdicts.append(check_distributed(folder / name, inside))
+        elif name.startswith("global_step"):
+            verdicts.append(_deepspeed(folder / name, inside, files))
+        else:
+            continue
+        found += inside.values()
+    return Weights(worst(verdicts), tuple(found)) if verdicts else None
+
+
+def _deepspeed(folder: Path, files: Mapping[str, File], above: Mapping[str, File]) -> Verdict:
+    # DeepSpeed writes the name of the newest step into `latest` after all ranks have saved.
+    if "latest" not in above:
+        return Verdict.partial(f"{folder.name} is there, and latest is not, which is written after it")
+    states = [name for name in files if name.endswith(TORCH_ENDINGS)]
+    if not states:
+        return Verdict.partial(f"{folder.name} has no weights in it")
+    verdict = worst(check_file(folder / name, files[name].size_bytes) for name in states)
+    return worst([verdict, Verdict.settling(f"how many ranks save into {folder.name}, nothing tells")])
+
+
+def check_distributed(folder: Path, files: Mapping[str, File]) -> Verdict:
+    """Return whether a checkpoint of `torch.distributed.checkpoint` is whole.
+
+    `.metadata` is written last, under another name, and then renamed; it says how long each data
+    file is. A rank that saves without the others writes `__RANK.metadata` instead.
+
+    Args:
+        folder: its directory.
+        files: what lies in there, by relative path.
+
+    Raises:
+        OSError: something is gone or cannot be read.
+        ValueError: `.metadata` is no pickle.
+    """
+    data = {name: file for name, file in files.items() if name.endswith(".distcp")}
+    unfinished = next((name for name in files if name.endswith(".metadata.tmp")), None)
+    if unfinished is not None:
+        return Verdict.partial(f"{unfinished} is there: a save into this directory has not finished")
+    empty = next((name for name, file in data.items() if file.size_bytes == 0), None)
+    if empty is not None:
+        return Verdict.partial(f"{empty} is empty")
+    metadata = files.get(".metadata")
+    if metadata is None:
+        ranks = {name.removeprefix("__").partition("_")[0] for name in data}
+        if not ranks or not all(f"__{rank}.metadata" in files for rank in ranks):
+            return Verdict.partial(".metadata is missing, which is written last")
+        return Verdict.settling(f"{len(ranks)} ranks saved on their own; how many there are, nothing tells")
+    if metadata.size_bytes <= 4 * PICKLE_BYTES_AT_MOST:
+        with (folder / ".metadata").open("rb") as file:
+            wanted = extents(file)
+        for name, length in sorted(wanted.items()):
+            size = files[name].size_bytes if name in files else 0
+            if size < length:
+                return Verdict.partial(f"{name} has {size} bytes where .metadata says at least {length}")
+    return closed_by(metadata, Verdict.complete(f".metadata and {len(data)} data files are whole"), data.values())
