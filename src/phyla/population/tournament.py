@@ -1,6 +1,7 @@
 """Exploit rules that compare a member with one other, or with the best."""
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
@@ -97,9 +98,9 @@ class TTest(Exploit):
         met = {**met, "own_scores": len(second), "opponent_scores": len(first)}
         if min(len(first), len(second)) < 2:
             return Exploited(donor=None, reason={**met, "why": "too few scores"})
-        p = two_sided(first, second)
+        p = welch(*_summary(first), *_summary(second), alternative="two-sided")
         met = {**met, "p": p}
-        if math.fsum(first) / len(first) <= math.fsum(second) / len(second):
+        if statistics.fmean(first) <= statistics.fmean(second):
             return Exploited(donor=None, reason={**met, "why": "the opponent is not better"})
         if not p < self.alpha:
             return Exploited(donor=None, reason={**met, "why": "the difference is not significant"})
@@ -132,19 +133,9 @@ class WinnerTakesAll(Exploit):
         return Exploited(donor=best, reason={**reason, "own": facts(mine), "donor": facts(best)})
 
 
-def two_sided(first: Sequence[float], second: Sequence[float]) -> float:
-    """Return p of Welch's t-test that two samples, each of at least 2 finite values, have the same mean."""
-    if math.fsum(first) / len(first) < math.fsum(second) / len(second):
-        first, second = second, first
-    mean, stderr = _moments(first)
-    other, other_stderr = _moments(second)
-    return min(1.0, 2 * welch(mean, stderr, len(first), other, other_stderr, len(second)))
-
-
-def _moments(values: Sequence[float]) -> tuple[float, float]:
-    mean = math.fsum(values) / len(values)
-    variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
-    return mean, math.sqrt(variance / len(values))
+def _summary(values: Sequence[float]) -> tuple[float, float, int]:
+    """Return the mean of at least two values, its standard error, and how many there are."""
+    return statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values)), len(values)
 
 
 def opponent_of(member: Member, population: Population, context: Context) -> Member | None:

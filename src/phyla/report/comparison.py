@@ -4,7 +4,7 @@ import math
 import os
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
@@ -18,7 +18,13 @@ from phyla.report.curves import Band, By, Curve, Measure, band, curve
 from phyla.report.data import StudyData
 from phyla.report.sensitivity import Sensitivity, sensitivities
 from phyla.report.times import TimeSpent, time_spent
-from phyla.significance import holm, rank_sum, signed_rank, two_sided
+from phyla.report.words import p_words
+from phyla.significance import holm, rank_sum, replicates_needed, signed_rank, smallest_p
+
+ALPHA = 0.05
+"""Adjusted p below which a difference counts as significant."""
+MOST_NEEDED = 10_000
+"""Replicates needed beyond which a table does not give their number."""
 
 
 @final
@@ -82,6 +88,9 @@ class PairTest:
         p: two-sided; None where a group has fewer than two replicates to compare.
         p_holm: p adjusted for all pairs of groups having been looked at (Holm 1979).
         smallest: the smallest p that so few replicates can give.
+        needed: replicates of each with which the observed difference would be significant, also after the
+            adjustment, with a power of 80 %, by `significance.replicates_needed`; None if it is significant, if
+            there is no difference, or with fewer than two replicates.
     """
 
     first: str
@@ -92,6 +101,21 @@ class PairTest:
     p: float | None
     p_holm: float | None = None
     smallest: float = 1.0
+    needed: int | None = None
+
+    @property
+    def is_significant(self) -> bool:
+        """Whether the adjusted p is below 5 %."""
+        return self.p_holm is not None and self.p_holm < ALPHA
+
+    @property
+    def needed_words(self) -> str:
+        """What a table shows for `needed`."""
+        if self.is_significant:
+            return "-"
+        if self.needed is None:
+            return p_words(None) if self.p is None else "no difference"
+        return f"{self.needed:,}" if self.needed <= MOST_NEEDED else f"> {MOST_NEEDED:,}"
 
     @property
     def test(self) -> str:
@@ -123,6 +147,21 @@ class StudyGroup:
     def final(self) -> Spread:
         """The last values of its replicates."""
         return Spread.of([one.ys[-1] for one in self.curves])
+
+    @cached_property
+    def by_seed(self) -> dict[int, float]:
+        """The last values by the seed of the replicate."""
+        return {one.data.study.seed: value for one, value in zip(self.studies, self.final.values, strict=True)}
+
+    @property
+    def steps(self) -> float:
+        """Steps that all members together have trained; the median over replicates."""
+        return statistics.median(one.data.total_steps for one in self.studies)
+
+    @property
+    def age(self) -> float:
+        """Age of the best weights, in steps; the median over replicates."""
+        return statistics.median(one.data.best_age or 0 for one in self.studies)
 
     @cached_property
     def sensitivity(self) -> list[Sensitivity]:
@@ -198,12 +237,13 @@ class StudyComparison:
         """Whether the final values of each two groups differ.
 
         Groups are compared in pairs of replicates of one seed where all seeds of the smaller group are in the
-        other one, too, by Wilcoxon's signed-rank test; else by the test of Mann and Whitney. Both are exact.
+        other one, too, by Wilcoxon's signed-rank test; else by the Mann-Whitney test.
         """
-        found = [_test(first, second) for first, second in combinations(self.groups, 2)]
-        asked = [test.p for test in found if test.p is not None]
-        adjusted = iter(holm(asked))
-        return [replace(test, p_holm=None if test.p is None else next(adjusted)) for test in found]
+        pairs = list(combinations(self.groups, 2))
+        found = [_test(first, second, alpha=ALPHA / len(pairs)) for first, second in pairs]
+        adjusted = iter(holm([test.p for test in found if test.p is not None]))
+        found = [replace(test, p_holm=None if test.p is None else next(adjusted)) for test in found]
+        return [replace(test, needed=None) if test.is_significant else test for test in found]
 
     def write_report(self, path: str | os.PathLike[str]) -> Path:
         """Write one self-contained HTML file with the figures; return its path.
@@ -214,7 +254,7 @@ class StudyComparison:
         Raises:
             OSError: the file cannot be written.
         """
-        from phyla.report.comparison_page import write_comparison_report
+        from phyla.report.page import write_comparison_report
 
         return write_comparison_report(self, path)
 
@@ -237,6 +277,7 @@ class StudyComparison:
                     "p": test.p,
                     "p_holm": test.p_holm,
                     "smallest_p": test.smallest,
+                    "seeds_needed": test.needed,
                 }
                 for test in self.tests
             ],
@@ -245,36 +286,18 @@ class StudyComparison:
 
     def _group(self, group: StudyGroup) -> dict[str, Any]:
         count, work = self.reached(group)
-        final = group.final
+        final, band, time = group.final, group.band, group.time
+        quartiles = {"median": final.median, "low": final.low, "high": final.high}
         return {
             "group": group.name,
-            "final": {
-                "median": final.median,
-                "low": final.low,
-                "high": final.high,
-                "mean": final.mean,
-                "n": len(final.values),
-            },
+            "final": {**quartiles, "mean": final.mean, "n": len(final.values)},
             "reached": {"replicates": count, "median": work},
-            "curve": {
-                "x": list(group.band.xs),
-                "low": list(group.band.low),
-                "median": list(group.band.middle),
-                "high": list(group.band.high),
-            },
-            "sensitivity": [
-                {
-                    "name": one.name,
-                    "ordered": one.ordered,
-                    "strength": one.strength,
-                    "noise": one.noise,
-                    "trials": one.trials,
-                    "gains": dict(one.gains),
-                }
-                for one in group.sensitivity
-            ],
-            "time_s": {phase.value: seconds for phase, seconds in group.time.seconds.items()},
-            "attempts": {"timed": group.time.timed, "ended": group.time.ended},
+            "steps": group.steps,
+            "age": group.age,
+            "curve": {"x": band.xs, "low": band.low, "median": band.middle, "high": band.high},
+            "sensitivity": [asdict(one) for one in group.sensitivity],
+            "time_s": {phase.value: seconds for phase, seconds in time.seconds.items()},
+            "attempts": {"timed": time.timed, "ended": time.ended},
             "studies": [row for row in self.rows() if row["group"] == group.name],
         }
 
@@ -295,6 +318,7 @@ class StudyComparison:
                         "final": its.final,
                         "work": its.last,
                         "steps": one.data.total_steps,
+                        "age": one.data.best_age,
                         "wall_s": one.data.wall_seconds,
                         "reached_target_at": work,
                         **{f"{phase.value}_s": spent.seconds[phase] for phase in Phase},
@@ -387,25 +411,21 @@ def _different_fitness(studies: Sequence[ComparedStudy]) -> list[str]:
     return [f"Fitness is not the same everywhere, so values may not be comparable: {told}."]
 
 
-def _test(first: StudyGroup, second: StudyGroup) -> PairTest:
-    ours, theirs = _by_seed(first), _by_seed(second)
-    shared = sorted(ours.keys() & theirs.keys())
+def _test(first: StudyGroup, second: StudyGroup, *, alpha: float) -> PairTest:
+    shared = sorted(first.by_seed.keys() & second.by_seed.keys())
     paired = len(shared) == min(len(first.studies), len(second.studies))
-    a = [ours[seed] for seed in shared] if paired else list(first.final.values)
-    b = [theirs[seed] for seed in shared] if paired else list(second.final.values)
-    p = None
-    if min(len(a), len(b)) >= 2:
-        p = two_sided(signed_rank if paired else rank_sum, a, b)
+    ours, theirs = (
+        [group.by_seed[seed] for seed in shared] if paired else list(group.final.values)
+        for group in (first, second)
+    )
+    enough = min(len(ours), len(theirs)) >= 2
     return PairTest(
         first=first.name,
         second=second.name,
         paired=paired,
-        count=(len(a), len(b)),
-        difference=statistics.median(a) - statistics.median(b),
-        p=p,
-        smallest=min(1.0, 2 / (2 ** len(a) if paired else math.comb(len(a) + len(b), len(a)))),
+        count=(len(ours), len(theirs)),
+        difference=statistics.median(ours) - statistics.median(theirs),
+        p=(signed_rank if paired else rank_sum)(ours, theirs) if enough else None,
+        smallest=smallest_p(len(ours), len(theirs), paired=paired),
+        needed=replicates_needed(ours, theirs, paired=paired, alpha=alpha),
     )
-
-
-def _by_seed(group: StudyGroup) -> dict[int, float]:
-    return {one.data.study.seed: value for one, value in zip(group.studies, group.final.values, strict=True)}

@@ -3,14 +3,15 @@
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import TYPE_CHECKING, Any, final
 
 from phyla.records import Json, TrialRecord
-from phyla.report.data import StudyData, finite_fitness
-from phyla.report.schedules import panels_of, same
-from phyla.significance import midranks
+from phyla.report.data import Hyperparameter, StudyData, finite_fitness
+
+if TYPE_CHECKING:
+    import numpy as np
 
 FEWEST = 10
 """Trials below which nothing is said."""
@@ -62,71 +63,61 @@ def sensitivities(studies: Sequence[StudyData]) -> list[Sensitivity]:
         for trial, gain in _gains(data):
             by_generation[number, trial.generation].append((trial, gain))
     found: list[Sensitivity] = []
-    for panel in panels_of(studies[0]) if studies else ():
+    for param in studies[0].hyperparameters if studies else ():
         groups = [
-            [(trial.params[panel.name], gain) for trial, gain in group if panel.name in trial.params]
+            [(trial.params[param.name], gain) for trial, gain in group if param.name in trial.params]
             for group in by_generation.values()
         ]
-        if panel.categories is None or panel.ordered:
-            found.append(_ordered(panel.name, [_placed(group, panel.categories) for group in groups]))
+        if param.categories is None or param.ordered:
+            found.append(_ordered(param.name, [_placed(group, param) for group in groups]))
         else:
-            found.append(_unordered(panel.name, groups))
+            found.append(_unordered(param.name, groups))
     return found
 
 
-def _gains(data: StudyData) -> Iterable[tuple[TrialRecord, float]]:
+def _gains(data: StudyData) -> Iterator[tuple[TrialRecord, float]]:
     sign = 1.0 if data.maximize else -1.0
-    for trial in data.lineage:
+    for trial in data.scored:
         parent = data.lineage.parent(trial.id)
         before = None if parent is None else finite_fitness(parent)
-        after = finite_fitness(trial)
-        if before is not None and after is not None:
-            yield trial, sign * (after - before)
+        if before is not None:
+            yield trial, sign * ((trial.fitness or 0.0) - before)
 
 
-def _placed(group: Sequence[tuple[Json, float]], places: Sequence[Json] | None) -> list[tuple[float, float]]:
-    """Return values as numbers: what they are, or their place among the ordered choices."""
+def _placed(group: Sequence[tuple[Json, float]], param: Hyperparameter) -> list[tuple[float, float]]:
+    """Return values as numbers: themselves, or their place among the ordered choices."""
     placed: list[tuple[float, float]] = []
     for value, gain in group:
-        if places is not None:
-            at = [index for index, known in enumerate(places) if same(known, value)]
-            placed += [(float(at[0]), gain)] if at else []
-        elif isinstance(value, (int, float)) and math.isfinite(value):
-            placed.append((float(value), gain))
+        at = value if param.categories is None else param.place(value)
+        if isinstance(at, (int, float)) and math.isfinite(at):
+            placed.append((float(at), gain))
     return placed
 
 
-def _shares(values: Sequence[float]) -> list[float]:
+def _ranks(values: Sequence[float]) -> "np.ndarray[Any, Any]":
     """Return ranks as shares, less one half: symmetric about 0 for any number of values."""
-    return [(rank - 0.5) / len(values) - 0.5 for rank in midranks(values)]
+    from scipy import stats
+
+    ranks: np.ndarray[Any, Any] = stats.rankdata(values)
+    return (ranks - 0.5) / len(values) - 0.5
 
 
 def _ordered(name: str, groups: Iterable[Sequence[tuple[float, float]]]) -> Sensitivity:
-    trials, together, chance = 0, 0.0, 0.0
-    spread_of_values, spread_of_gains = 0.0, 0.0
-    for group in groups:
-        values, gains = [value for value, _ in group], [gain for _, gain in group]
-        # Where one of them is the same all over, the generation says nothing.
-        if len(set(values)) < 2 or len(set(gains)) < 2:
-            continue
-        xs, ys = _shares(values), _shares(gains)
-        x, y = math.fsum(x * x for x in xs), math.fsum(y * y for y in ys)
-        trials += len(group)
-        together += math.fsum(x * y for x, y in zip(xs, ys, strict=True))
-        spread_of_values += x
-        spread_of_gains += y
-        # The variance of the sum if the gains of a generation were dealt out at random.
-        chance += x * y / (len(group) - 1)
-    enough = trials >= FEWEST
-    spread = math.sqrt(spread_of_values * spread_of_gains)
-    return Sensitivity(
-        name=name,
-        ordered=True,
-        strength=together / spread if enough else None,
-        noise=min(1.0, NORMAL_95 * math.sqrt(chance) / spread) if enough else 1.0,
-        trials=trials,
-        gains={},
-    )
+    # Where one of them is the same all over, the generation says nothing.
+    varied = [
+        group for group in groups if all(len(set(column)) > 1 for column in zip(*group, strict=True)) and group
+    ]
+    trials = sum(map(len, varied))
+    if trials < FEWEST:
+        return Sensitivity(name=name, ordered=True, strength=None, noise=1.0, trials=trials, gains={})
+    ranks = [tuple(_ranks(column) for column in zip(*group, strict=True)) for group in varied]
+    together = sum(float(x @ y) for x, y in ranks)
+    squares = [(float(x @ x), float(y @ y)) for x, y in ranks]
+    spread = math.sqrt(sum(x for x, _ in squares) * sum(y for _, y in squares))
+    # The variance of the sum if the gains of a generation were dealt out at random.
+    chance = sum(x * y / (len(group) - 1) for (x, y), group in zip(squares, varied, strict=True))
+    noise = min(1.0, NORMAL_95 * math.sqrt(chance) / spread)
+    return Sensitivity(name=name, ordered=True, strength=together / spread, noise=noise, trials=trials, gains={})
 
 
 def _unordered(name: str, groups: Iterable[Sequence[tuple[Json, float]]]) -> Sensitivity:
@@ -139,24 +130,17 @@ def _unordered(name: str, groups: Iterable[Sequence[tuple[Json, float]]]) -> Sen
             gains[label].append(gain)
         if len(set(labels)) > 1 and len(set(its)) > 1:
             freedom += len(its) - 1
-            for label, rank in zip(labels, _shares(its), strict=True):
+            for label, rank in zip(labels, _ranks(its).tolist(), strict=True):
                 ranks[label].append(rank)
     trials, between_freedom = sum(map(len, ranks.values())), len(ranks) - 1
     strength, noise = None, 1.0
     if trials >= FEWEST and 0 < between_freedom < freedom:
-        from scipy.special import chdtri
+        from scipy.stats import chi2
 
         total = math.fsum(rank * rank for one in ranks.values() for rank in one)
         between = math.fsum(math.fsum(one) ** 2 / len(one) for one in ranks.values())
         within_share = (1 - between / total) * freedom / (freedom - between_freedom)
         strength = math.sqrt(max(0.0, 1 - within_share))
-        above_chance = float(chdtri(between_freedom, 0.05)) - between_freedom
-        noise = math.sqrt(min(1.0, above_chance / freedom))
-    return Sensitivity(
-        name=name,
-        ordered=False,
-        strength=strength,
-        noise=noise,
-        trials=trials,
-        gains={label: statistics.median(one) for label, one in sorted(gains.items())},
-    )
+        noise = math.sqrt(min(1.0, (float(chi2.isf(0.05, between_freedom)) - between_freedom) / freedom))
+    medians = {label: statistics.median(one) for label, one in sorted(gains.items())}
+    return Sensitivity(name=name, ordered=False, strength=strength, noise=noise, trials=trials, gains=medians)
