@@ -116,10 +116,10 @@ def _note(drawn: "go.Figure", text: str, **more: Any) -> None:
     drawn.add_annotation(text=plain(text), xref="paper", yref="paper", showarrow=False, **more)
 
 
-def values_axis(title: str, values: Collection[float], *, maximize: bool) -> dict[str, Any]:
-    """Return the axis of a metric: logarithmic if it falls by orders of magnitude."""
+def values_scale(values: Collection[float], *, maximize: bool) -> str | None:
+    """Return the type of a metric's axis: logarithmic if it falls by orders of magnitude."""
     # A log axis would squeeze values that are to rise where they get good.
-    return {"title": {"text": plain(title)}, "type": None if maximize or not is_wide(values) else "log"}
+    return "log" if is_wide(values) and not maximize else None
 
 
 def categories(names: Sequence[str]) -> dict[str, Any]:
@@ -133,22 +133,20 @@ def categories(names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def faint(colour: str) -> str:
-    """Return a colour like `#0072B2` as one that shows what is behind it."""
+def trace(rows: Iterable[tuple[Any, ...]], **look: Any) -> dict[str, Any]:
+    """Return a scatter trace of rows (x, y), or (x, y, what appears under the pointer)."""
+    columns = [list(column) for column in zip(*rows, strict=True)] or [[], [], []]
+    return {"type": "scatter", **dict(zip(("x", "y", "text"), columns, strict=False)), **look}
+
+
+def band(
+    xs: Sequence[float], low: Sequence[float], high: Sequence[float], colour: str, **look: Any
+) -> dict[str, Any]:
+    """Return a trace that fills what lies between two lines."""
     red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-    return f"rgba({red},{green},{blue},0.20)"
-
-
-def band(xs: Sequence[float], low: Sequence[float], high: Sequence[float], colour: str) -> dict[str, Any]:
-    """Return the settings of a trace that fills what lies between two lines."""
-    look = {"fill": "toself", "mode": "lines", "line": {"width": 0}, "fillcolor": faint(colour)}
-    return {
-        "x": [*xs, *reversed(xs)],
-        "y": [*high, *reversed(low)],
-        **look,
-        "hoverinfo": "skip",
-        "showlegend": False,
-    }
+    fill = {"fill": "toself", "fillcolor": f"rgba({red},{green},{blue},0.20)", "line": {"width": 0}}
+    edge = [*zip(xs, high, strict=True), *reversed([*zip(xs, low, strict=True)])]
+    return trace(edge, mode="lines", hoverinfo="skip", showlegend=False, **fill, **look)
 
 
 def colorbar(title: str = "", **more: Any) -> dict[str, Any]:
@@ -156,10 +154,9 @@ def colorbar(title: str = "", **more: Any) -> dict[str, Any]:
     return {"title": {"text": plain(title), "side": "right"}, "thickness": 10, "outlinewidth": 0, **more}
 
 
-def pieces(lines: Iterable[Sequence[tuple[Any, ...]]]) -> list[list[Any]]:
-    """Return the columns of several lines as those of one trace, with a gap after each line."""
-    rows = [row for line in lines for row in (*line, (None,) * len(line[0]))]
-    return [list(column) for column in zip(*rows, strict=True)] or [[], [], []]
+def pieces(lines: Iterable[Sequence[tuple[Any, ...]]]) -> list[tuple[Any, ...]]:
+    """Return the rows of several lines as those of one trace, with a gap after each line."""
+    return [row for line in lines for row in (*line, (None,) * len(line[0]))]
 
 
 def kept(count: int, limit: int) -> list[int]:

@@ -1,7 +1,7 @@
 """The aggregates of a suite over the steps of training."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from phyla.evaluation import GroupValues
@@ -65,84 +65,50 @@ def aggregates_figure(data: EvaluationData, suite: str) -> "go.Figure":
             whole = sorted(
                 (one for one in having if not one.partial), key=lambda one: (place(one.seen), one.seen.id)
             )
-            if not many:
-                _add_band(grid, whole, name, colour, label, where)
-            if whole:
-                _add_line(
-                    grid, whole, name, series, {"name": label, "showlegend": shown}, colour, where, many=many
-                )
-            partial = [one for one in having if one.partial]
+            legend = {"name": label, "legendgroup": label, "showlegend": shown}
+            for trace in () if many else _band(whole, name, colour, label):
+                grid.add_trace(trace, **where)
+            rows = [_row(one, name, series) for one in whole]
+            rows = [rows[index] for index in style.outline([value for _, value, _ in rows], POINTS)]
+            mode = "lines" if many or len(rows) > 200 else "lines+markers"
+            line = {"color": colour, "width": 1.2 if many else 1.8}
+            if rows:
+                grid.add_trace(style.trace(rows, mode=mode, line=line, marker={"size": 5}, **legend), **where)
+            partial = [_row(one, name, series) for one in having if one.partial]
+            marker = {"symbol": "circle-open", "size": 7, "color": colour, "line": {"width": 1.4}}
+            legend = {"name": "partial", "legendgroup": "partial", "showlegend": row == 1 and order == 0}
             if partial:
-                marker = {"symbol": "circle-open", "size": 7, "color": colour, "line": {"width": 1.4}}
-                texts = [_words(one, name, series) for one in partial]
-                look = {"marker": marker, "showlegend": row == 1 and order == 0}
-                _add_points(grid, partial, name, texts, "partial", where, **look)
+                grid.add_trace(style.trace(partial, mode="markers", marker=marker, **legend), **where)
         if row == 1:
             found = data.regressions(suite)
-            worse = [one for one in values if one.seen.id in found and name in one.values]
-            texts = ["<br>".join(plain(short(said, 120)) for said in found[one.seen.id][:6]) for one in worse]
+            worse = [
+                (one, found[one.seen.id][:6]) for one in values if one.seen.id in found and name in one.values
+            ]
+            points = [
+                (*_row(one, name, "")[:2], "<br>".join(plain(short(s, 120)) for s in its)) for one, its in worse
+            ]
             marker = {"symbol": "triangle-down", "size": 10, "color": style.FAILED}
-            _add_points(grid, worse, name, texts, "regression", where, marker=marker)
+            if points:
+                grid.add_trace(style.trace(points, mode="markers", marker=marker, name="regression"), **where)
         grid.update_yaxes(title_text=plain(name), **where)
     grid.update_xaxes(tickformat="~s")
     grid.update_xaxes(title_text="step of the checkpoint", row=len(names), col=1)
     return grid
 
 
-def _add_line(
-    grid: "go.Figure",
-    line: Sequence[GroupValues],
-    name: str,
-    series: str,
-    legend: dict[str, Any],
-    colour: str,
-    where: dict[str, int],
-    *,
-    many: bool,
-) -> None:
-    finite = [v if math.isfinite(v := one.values[name].value) else None for one in line]
-    picked = style.outline(finite, POINTS)
-    grid.add_scatter(
-        x=[place(line[index].seen) for index in picked],
-        y=[finite[index] for index in picked],
-        text=[_words(line[index], name, series) for index in picked],
-        mode="lines+markers" if len(picked) <= 200 and not many else "lines",
-        line={"color": colour, "width": 1.2 if many else 1.8},
-        marker={"size": 5},
-        legendgroup=legend["name"],
-        **legend,
-        **where,
-    )
-
-
-def _add_points(
-    grid: "go.Figure",
-    its: Sequence[GroupValues],
-    name: str,
-    text: Sequence[str],
-    label: str,
-    where: Any,
-    **look: Any,
-) -> None:
-    if its:
-        xs, ys = [place(one.seen) for one in its], [one.values[name].value for one in its]
-        grid.add_scatter(x=xs, y=ys, text=text, mode="markers", name=label, legendgroup=label, **look, **where)
-
-
-def _add_band(
-    grid: "go.Figure", line: Sequence[GroupValues], name: str, colour: str, group: str, where: dict[str, int]
-) -> None:
+def _band(line: Sequence[GroupValues], name: str, colour: str, group: str) -> Iterator[dict[str, Any]]:
     known = [(place(one.seen), one.values[name].value, one.values[name].stderr) for one in line]
     sure = [(x, y, BAND * e) for x, y, e in known if e is not None and math.isfinite(y) and math.isfinite(e)]
     if len(sure) >= 2:
-        xs, upper, lower = [x for x, _, _ in sure], [y + e for _, y, e in sure], [y - e for _, y, e in sure]
-        grid.add_scatter(**style.band(xs, lower, upper, colour), legendgroup=group, **where)
+        xs, low, high = zip(*((x, y - e, y + e) for x, y, e in sure), strict=True)
+        yield style.band(xs, low, high, colour, legendgroup=group)
 
 
-def _words(one: GroupValues, name: str, series: str) -> str:
-    value = one.values[name]
-    lines = [f"<b>{plain(name)} {measured(value.value, value.stderr)}</b>", checkpoint_words(one.seen)]
+def _row(one: GroupValues, name: str, series: str) -> tuple[int, float | None, str]:
+    """Return step, value and what appears under the pointer; the value is None where it is not finite."""
+    found = one.values[name]
+    lines = [f"<b>{plain(name)} {measured(found.value, found.stderr)}</b>", checkpoint_words(one.seen)]
     lines += [plain(series)] if series else []
     lines += ["the best of its suite"] if one.best else []
     lines += [plain(short(f"partial: {one.group.why}", 110))] if one.partial else []
-    return "<br>".join(lines)
+    return place(one.seen), found.value if math.isfinite(found.value) else None, "<br>".join(lines)

@@ -37,27 +37,21 @@ def curves_figure(comparison: StudyComparison) -> "go.Figure":
             # The corners of step functions.
             across = [xs[0], *(x for x in xs[1:] for _ in range(2))]
             down, up = ([y for y in line for _ in range(2)][:-1] for line in (low, high))
-            edge = style.band(across, down, up, colour)
-            figure.add_scatter(**edge, legendgroup=group.name, name=f"{plain(group.name)}: quartiles")
+            name = f"{plain(group.name)}: quartiles"
+            figure.add_trace(style.band(across, down, up, colour, legendgroup=group.name, name=name))
         name = plain(short(group.name, 60))
         dash = ("solid", "dash", "dot")[place // len(style.PALETTE) % 3]
-        figure.add_scatter(
-            x=xs,
-            y=middle,
-            mode="lines" if len(xs) > 1 else "markers",
-            line={"color": colour, "width": 2.2, "shape": "hv", "dash": dash},
-            text=[
-                f"<b>{name}</b><br>median {score(m)}<br>quartiles {score(a)} to {score(b)}"
-                for a, m, b in zip(low, middle, high, strict=True)
-            ],
-            legendgroup=group.name,
-            name=f"{name} ({counted(len(group.curves), 'replicate')})",
-        )
+        rows = [
+            (x, m, f"<b>{name}</b><br>median {score(m)}<br>quartiles {score(a)} to {score(b)}")
+            for x, a, m, b in zip(xs, low, middle, high, strict=True)
+        ]
+        line = {"color": colour, "width": 2.2, "shape": "hv", "dash": dash}
+        label = f"{name} ({counted(len(group.curves), 'replicate')})"
+        mode = "lines" if len(xs) > 1 else "markers"
+        figure.add_trace(style.trace(rows, mode=mode, line=line, legendgroup=group.name, name=label))
     figure.add_hline(y=comparison.target, line={"color": style.MUTED, "width": 1.2, "dash": "dot"})
-    ticks = "~s" if comparison.by == "steps" else None
-    figure.update_layout(
-        showlegend=True,
-        xaxis={"title": {"text": unit}, "rangemode": "tozero", "tickformat": ticks},
-        yaxis=style.values_axis(comparison.metric, values, maximize=comparison.maximize),
-    )
+    figure.update_layout(showlegend=True)
+    figure.update_xaxes(title_text=unit, rangemode="tozero", tickformat="~s" if comparison.by == "steps" else None)
+    scale = style.values_scale(values, maximize=comparison.maximize)
+    figure.update_yaxes(title_text=plain(comparison.metric), type=scale)
     return figure

@@ -23,35 +23,31 @@ def finals_figure(comparison: StudyComparison) -> "go.Figure":
             for place, (ours, theirs) in enumerate(pairwise(groups))
             for seed in ours.by_seed.keys() & theirs.by_seed.keys()
         ]
-        xs, ys = style.pieces(pairs)[:2]
         line = {"color": style.MUTED, "width": 1}
-        figure.add_scatter(x=xs, y=ys, mode="lines", line=line, hoverinfo="skip", name="same seed")
-    for place, group in enumerate(groups):
-        colour, final = style.PALETTE[place % len(style.PALETTE)], group.final
-        median = {"x": [place - 0.18, place + 0.18], "y": [final.median] * 2, "name": "median"}
-        figure.add_scatter(**median, mode="lines", line={"color": colour, "width": 3}, hoverinfo="skip")
-        figure.add_scatter(
-            x=[place] * len(final.values),
-            y=list(final.values),
-            mode="markers",
-            marker={"color": colour, "size": 9, "line": {"color": "#fff", "width": 1}, "opacity": 0.9},
-            text=[
-                f"<b>{plain(short(one.name, 60))}</b><br>{plain(comparison.metric)} {score(value)}"
-                f"<br>seed {one.data.study.seed}"
-                for one, value in zip(group.studies, final.values, strict=True)
-            ],
-            name=plain(group.name),
+        figure.add_trace(
+            style.trace(style.pieces(pairs), mode="lines", line=line, hoverinfo="skip", name="same seed")
         )
+    for place, group in enumerate(groups):
+        colour, median = style.PALETTE[place % len(style.PALETTE)], group.final.median
+        bar = [(place - 0.18, median), (place + 0.18, median)]
+        line = {"color": colour, "width": 3}
+        figure.add_trace(style.trace(bar, mode="lines", line=line, hoverinfo="skip", name="median"))
+        rows = [
+            (
+                place,
+                value,
+                f"<b>{plain(short(one.name, 60))}</b><br>{plain(comparison.metric)} {score(value)}{seed}",
+            )
+            for one, value in zip(group.studies, group.final.values, strict=True)
+            if (seed := f"<br>seed {one.data.study.seed}")
+        ]
+        marker = {"color": colour, "size": 9, "line": {"color": "#fff", "width": 1}, "opacity": 0.9}
+        figure.add_trace(style.trace(rows, mode="markers", marker=marker, name=plain(group.name)))
     every = [value for group in groups for value in group.final.values]
-    figure.update_layout(
-        showlegend=False,
-        xaxis={
-            "tickmode": "array",
-            "tickvals": list(range(len(groups))),
-            "ticktext": [plain(short(group.name, 24 if len(groups) < 7 else 12)) for group in groups],
-            "range": [-0.6, len(groups) - 0.4],
-            "showgrid": False,
-        },
-        yaxis=style.values_axis(comparison.metric, every, maximize=comparison.maximize),
-    )
+    labels = [plain(short(group.name, 24 if len(groups) < 7 else 12)) for group in groups]
+    figure.update_layout(showlegend=False)
+    figure.update_xaxes(tickmode="array", tickvals=list(range(len(groups))), ticktext=labels, showgrid=False)
+    figure.update_xaxes(range=[-0.6, len(groups) - 0.4])
+    scale = style.values_scale(every, maximize=comparison.maximize)
+    figure.update_yaxes(title_text=plain(comparison.metric), type=scale)
     return figure

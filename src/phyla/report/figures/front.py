@@ -50,15 +50,8 @@ def front_figure(data: StudyData) -> "go.Figure":
     if len(goals) == 2 and len(data.front) > 1:
         # The edge of what is dominated: steps between the trials of the front, worse than both.
         corners = sorted((_value(trial, goals[0]), _value(trial, goals[1])) for trial in data.front)
-        figure.add_scatter(
-            x=[x for x, _ in corners],
-            y=[y for _, y in corners],
-            mode="lines",
-            line={"color": style.WINNER, "width": 1.2, "shape": "vh" if goals[0].maximize else "hv"},
-            hoverinfo="skip",
-            showlegend=False,
-            name="front",
-        )
+        line = {"color": style.WINNER, "width": 1.2, "shape": "vh" if goals[0].maximize else "hv"}
+        figure.add_trace(style.trace(corners, mode="lines", line=line, hoverinfo="skip", showlegend=False))
     top: dict[str, Any] = {"color": style.WINNER}
     if len(goals) > 2:
         top = {
@@ -73,23 +66,12 @@ def front_figure(data: StudyData) -> "go.Figure":
         (infeasible, "infeasible", {"color": style.FAILED, "size": 6, "symbol": "x-thin-open"}),
         (data.front, "on the front", {"size": size, "line": {"color": "#fff", "width": 1}, **top}),
     ):
-        if trials:
-            figure.add_scatter(
-                x=[_value(trial, goals[0]) for trial in trials],
-                y=[_value(trial, goals[1]) for trial in trials],
-                mode="markers",
-                marker=marker,
-                text=[hover(trial, data.metric) for trial in trials],
-                name=f"{counted(len(trials), 'trial')} {what}",
-            )
-    x, y = (
-        {
-            "title": {"text": f"{plain(goal.metric)}, {'higher' if goal.maximize else 'lower'} is better"},
-            "range": known,
-        }
-        for goal, known in zip(goals, limits, strict=False)
-    )
-    figure.update_layout(xaxis=x, yaxis=y)
+        rows = [(_value(t, goals[0]), _value(t, goals[1]), hover(t, data.metric)) for t in trials]
+        name = f"{counted(len(trials), 'trial')} {what}"
+        figure.add_traces([style.trace(rows, mode="markers", marker=marker, name=name)] if rows else [])
+    for update, goal, known in zip((figure.update_xaxes, figure.update_yaxes), goals, limits, strict=False):
+        better = "higher" if goal.maximize else "lower"
+        update(title_text=f"{plain(goal.metric)}, {better} is better", range=known)
     return figure
 
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 POINTS = 4_000
 """Points of one line; beyond, it keeps only its outline."""
+TIME = "%Y-%m-%d %H:%M:%S"
+DONE = GroupState.COMPLETE
 
 
 def lag_figure(data: EvaluationData) -> "go.Figure":
@@ -34,33 +36,16 @@ def lag_figure(data: EvaluationData) -> "go.Figure":
         line = _waiting(own, data.now)
         most = max(most, *(count for _, count in line))
         picked = [line[index] for index in style.outline([count for _, count in line], POINTS)]
-        grid.add_scatter(
-            x=[moment(at) for at, _ in picked],
-            y=[count for _, count in picked],
-            text=[f"{count} waiting<br>{moment(at):%Y-%m-%d %H:%M:%S}" for at, count in picked],
-            mode="lines",
-            line={"shape": "hv", "color": colour, "width": 1.6},
-            row=1,
-            col=1,
-            **look,
-        )
-        done = [
-            (group.ended_at, group.ended_at - group.created_at)
-            for group in own
-            if group.state is GroupState.COMPLETE and group.ended_at is not None
+        rows = [(moment(at), count, f"{count} waiting<br>{moment(at):{TIME}}") for at, count in picked]
+        shape = {"shape": "hv", "color": colour, "width": 1.6}
+        grid.add_trace(style.trace(rows, mode="lines", line=shape, **look), row=1, col=1)
+        ends = [(one.ended_at, one.ended_at - one.created_at) for one in own if one.ended_at and one.state is DONE]
+        ends = [ends[index] for index in style.outline([took for _, took in ends], POINTS)]
+        points = [
+            (moment(at), took, f"complete after {duration(took)}<br>{moment(at):{TIME}}") for at, took in ends
         ]
-        done = [done[index] for index in style.outline([took for _, took in done], POINTS)]
-        grid.add_scatter(
-            x=[moment(at) for at, _ in done],
-            y=[took for _, took in done],
-            text=[f"complete after {duration(took)}<br>{moment(at):%Y-%m-%d %H:%M:%S}" for at, took in done],
-            mode="markers",
-            marker={"color": colour, "size": 4, "opacity": 0.7},
-            showlegend=False,
-            row=2,
-            col=1,
-            **look,
-        )
+        marker = {"color": colour, "size": 4, "opacity": 0.7}
+        grid.add_trace(style.trace(points, mode="markers", marker=marker, showlegend=False, **look), row=2, col=1)
     step = 1 if most <= 8 else None
     grid.update_yaxes(title_text="checkpoints", rangemode="tozero", tickformat=",d", dtick=step, row=1, col=1)
     grid.update_yaxes(title_text="seconds", rangemode="tozero", row=2, col=1)

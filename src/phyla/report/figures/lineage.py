@@ -47,37 +47,24 @@ def lineage_figure(data: StudyData) -> "go.Figure":
     figure = style.figure("Lineage", subtitle, height=180 + max(3, rows) * row_height, notes=notes)
     places = _places(trials)
     shown = [trial for trial in trials if trial.state not in GIVEN_UP]
-    thin = {"width": 1.4} if size > 6 else {"width": 0.9}
-    winner = pairwise(trial.id for trial in data.winner_path)
-    edges = [
-        _edges("weights taken from", ((t.parent, t.id) for t in shown), places, {"color": style.MUTED, **thin}),
+    width = 1.4 if size > 6 else 0.9
+    traces = [
+        _edges("weights taken from", ((t.parent, t.id) for t in shown), places, color=style.MUTED, width=width),
         _edges(
-            "abandoned", ((t.jump_from, t.id) for t in shown), places, {"color": style.JUMP, "dash": "dot", **thin}
+            "abandoned", ((t.jump_from, t.id) for t in shown), places, color=style.JUMP, width=width, dash="dot"
         ),
-        _edges("the winner's path", winner, places, {"color": style.WINNER, "width": 3 if size > 6 else 2.4}),
+        _edges("the winner's path", pairwise(t.id for t in data.winner_path), places, color=style.WINNER, width=3),
+        *_nodes(data, trials, places, size),
     ]
-    nodes = _nodes(data, trials, places, size)
-    # Small nodes would hide the path.
-    traces = [*edges, *nodes] if size > 6 else [*edges[:2], *nodes, edges[2]]
     kind = "scatter" if len(trials) <= SVG else "scattergl"
-    figure.add_traces([{"type": kind, "hoverinfo": "text", **one} for one in traces if one["x"]])
+    figure.add_traces([{**one, "type": kind} for one in traces if one["x"]])
     pad = max(0.4, 0.02 * generations)
-    figure.update_layout(
-        xaxis={
-            "title": {"text": "generation (completed trials of the member)"},
-            "showgrid": False,
-            "tickformat": ",d",
-            "range": [-pad, generations - 1 + pad],
-            "dtick": 1 if generations <= 12 else None,
-        },
-        yaxis={
-            "title": {"text": "member"},
-            "showgrid": False,
-            "tickmode": "array",
-            "tickvals": style.kept(rows, 34),
-            "range": [rows - 0.5, -0.5],
-        },
-    )
+    label = "generation (completed trials of the member)"
+    figure.update_xaxes(title_text=label, showgrid=False, tickformat=",d", range=[-pad, generations - 1 + pad])
+    figure.update_xaxes(dtick=1 if generations <= 12 else None)
+    ticks = style.kept(rows, 34)
+    figure.update_yaxes(title_text="member", showgrid=False, tickmode="array", tickvals=ticks)
+    figure.update_yaxes(range=[rows - 0.5, -0.5])
     return figure
 
 
@@ -96,22 +83,11 @@ def _places(trials: list[TrialRecord]) -> dict[int, Place]:
 
 
 def _edges(
-    name: str, pairs: Iterable[tuple[int | None, int]], places: dict[int, Place], line: dict[str, Any]
+    name: str, pairs: Iterable[tuple[int | None, int]], places: dict[int, Place], **line: Any
 ) -> dict[str, Any]:
     """Return edges as one trace."""
-    drawn = [_edge(places[a], places[b]) for a, b in pairs if a is not None and a in places and b in places]
-    xs, ys = style.pieces(drawn)[:2]
-    return {"x": xs, "y": ys, "mode": "lines", "line": line, "name": name, "hoverinfo": "skip"}
-
-
-def _edge(origin: Place, target: Place) -> list[Place]:
-    """Return the points of an edge: straight, or bowed if it would run through the nodes of one generation."""
-    (x0, y0), (x1, y1) = origin, target
-    if x1 > x0 or abs(y1 - y0) <= 1:
-        return [origin, target]
-    bow = min(0.4, 0.12 + 0.04 * abs(y1 - y0))
-    parts = [part / 8 for part in range(9)]
-    return [(x0 + part * (x1 - x0) + 4 * part * (1 - part) * bow, y0 + part * (y1 - y0)) for part in parts]
+    drawn = [(places[a], places[b]) for a, b in pairs if a is not None and a in places and b in places]
+    return style.trace(style.pieces(drawn), mode="lines", line=line, name=name, hoverinfo="skip")
 
 
 def _nodes(
@@ -141,15 +117,7 @@ def _nodes(
             fitness = "<br>%{marker.color}" if states is None else ""
             words = f"trial %{{customdata}}, member %{{y}}, generation %{{x}}{fitness}<extra></extra>"
             told = {"customdata": [trial.id for trial in group], "hovertemplate": words}
-        nodes.append(
-            {
-                "x": [places[trial.id][0] for trial in group],
-                "y": [places[trial.id][1] for trial in group],
-                "mode": "markers",
-                "marker": {"size": size, **marker},
-                "name": name,
-                "showlegend": states is not None,
-                **told,
-            }
-        )
+        rows = [places[trial.id] for trial in group]
+        look = {"mode": "markers", "name": name, "showlegend": states is not None, "hoverinfo": "text", **told}
+        nodes.append(style.trace(rows, marker={"size": size, **marker}, **look))
     return nodes

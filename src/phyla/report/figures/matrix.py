@@ -87,33 +87,21 @@ def matrix_figure(data: EvaluationData, suite: str) -> "go.Figure":
         )
     size = max(3.0, min(9.0, 700 / len(column)))
     for fate, (symbol, colour) in MARKS.items():
-        chosen = [cell for cell in cells if cell.fate is fate]
-        if chosen:
-            figure.add_scatter(
-                x=[column[cell.seen.id] for cell in chosen],
-                y=[tasks.index(cell.task) for cell in chosen],
-                mode="markers",
-                marker={"symbol": symbol, "color": colour, "size": size, "line": {"width": 1.4, "color": colour}},
-                text=[cell_words(cell) for cell in chosen],
-                name=fate.value,
-            )
+        rows = [
+            (column[cell.seen.id], tasks.index(cell.task), cell_words(cell)) for cell in cells if cell.fate is fate
+        ]
+        marker = {"symbol": symbol, "color": colour, "size": size, "line": {"width": 1.4, "color": colour}}
+        figure.add_traces([style.trace(rows, mode="markers", marker=marker, name=fate.value)] if rows else [])
     rewound = [index + 0.5 for index, (a, b) in enumerate(pairwise(shown)) if a.branch != b.branch]
     for place in rewound[-MARKED:]:
         figure.add_vline(place, line={"color": style.INK, "width": 1.4, "dash": "dot"})
     ticks = style.kept(len(shown), 12)
-    figure.update_layout(
-        xaxis={
-            "title": {"text": "step of the checkpoint, in the order in which they were seen"},
-            "showgrid": False,
-            "tickmode": "array",
-            "tickvals": ticks,
-            "ticktext": [f"{shown[tick].step:,}" if shown[tick].step >= 0 else "?" for tick in ticks],
-            "range": [-0.5, len(shown) - 0.5],
-        },
-        yaxis=style.categories([short(name, 40) for name in tasks]),
-        barmode="overlay",
-        bargap=0,
-    )
+    labels = [f"{shown[tick].step:,}" if shown[tick].step >= 0 else "?" for tick in ticks]
+    title = "step of the checkpoint, in the order in which they were seen"
+    figure.update_xaxes(title_text=title, showgrid=False, tickmode="array", tickvals=ticks, ticktext=labels)
+    figure.update_xaxes(range=[-0.5, len(shown) - 0.5])
+    figure.update_yaxes(style.categories([short(name, 40) for name in tasks]))
+    figure.update_layout(barmode="overlay", bargap=0)
     return figure
 
 

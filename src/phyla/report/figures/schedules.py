@@ -110,11 +110,8 @@ def _height(param: Hyperparameter, value: Json, member: int, members: int) -> fl
     return (param.place(value) or 0) + (0.5 * (member / (members - 1) - 0.5) if members > 1 else 0.0)
 
 
-def _trace(lines: list[list[tuple[Any, ...]]], name: str, colour: str, width: float) -> Any:
-    import plotly.graph_objects as go
-
-    xs, ys, text = (column[:-1] for column in style.pieces(lines))
-    return go.Scatter(x=xs, y=ys, text=text, mode="lines", line={"color": colour, "width": width}, name=name)
+def _trace(lines: list[list[tuple[Any, ...]]], name: str, colour: str, width: float) -> dict[str, Any]:
+    return style.trace(style.pieces(lines)[:-1], mode="lines", line={"color": colour, "width": width}, name=name)
 
 
 def _value_axis(data: StudyData, param: Hyperparameter) -> dict[str, Any]:
