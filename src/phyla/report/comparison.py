@@ -1,4 +1,4 @@
-"""Is it better? What replicates of several studies say about each other."""
+"""The comparison of studies and their replicates: final values, tests, convergence."""
 
 import math
 import os
@@ -34,8 +34,8 @@ class ComparedStudy:
 
     Attributes:
         data: its records.
-        group: name of what it is a replicate of; its own name if it is none.
-        replicate: which replicate; None if it is none.
+        group: name of the study that it is a replicate of, or its own.
+        replicate: number of the replicate; None if it is not one.
     """
 
     data: StudyData
@@ -89,8 +89,8 @@ class PairTest:
         p_holm: p adjusted for all pairs of groups having been looked at (Holm 1979).
         smallest: the smallest p that so few replicates can give.
         needed: replicates of each with which the observed difference would be significant, also after the
-            adjustment, with a power of 80 %, by `significance.replicates_needed`; None if it is significant, if
-            there is no difference, or with fewer than two replicates.
+            adjustment, with a power of 80 %, by `significance.replicates_needed`; more than there are. None if it
+            is significant, if there is no difference, or with fewer than two replicates.
     """
 
     first: str
@@ -126,7 +126,7 @@ class PairTest:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class StudyGroup:
-    """Replicates of one study, with what they found.
+    """Replicates of one study.
 
     Attributes:
         name: of the study they repeat.
@@ -185,7 +185,7 @@ class StudyGroup:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class StudyComparison:
-    """Studies beside each other; replicates of one study are a group.
+    """Several studies compared; replicates of one study are a group.
 
     Attributes:
         groups: those with at least one finite fitness, in the order given.
@@ -194,7 +194,7 @@ class StudyComparison:
         measure: `best`, the best fitness so far, or `median`, the median of every member's newest one.
         by: `steps` of all members together, or `time` in seconds in which anything was running.
         given_target: the target that was asked for, if any.
-        notes: what a reader has to know: studies left out, or not complete.
+        notes: warnings, such as studies that were left out or are not complete.
     """
 
     groups: tuple[StudyGroup, ...]
@@ -211,10 +211,10 @@ class StudyComparison:
 
     @property
     def target(self) -> float:
-        """The value whose first time is asked for.
+        """The value whose first time is shown.
 
-        By default the worst median of the groups' final values, where of two values in the middle the worse one
-        counts. So it was reached by more than half of each group's replicates.
+        By default it is the worst median of the groups' final values; of two values in the middle the worse one
+        counts. More than half of each group's replicates reached it.
         """
         if self.given_target is not None:
             return self.given_target
@@ -226,7 +226,8 @@ class StudyComparison:
     def reached(self, group: StudyGroup) -> tuple[int, float | None]:
         """Return how many replicates reached the target, and the median work after which they did.
 
-        The median is over all replicates, those that never reached it being last; None if it is one of them.
+        The median is over all replicates; those that never reached it count as last. It is None if one of these is
+        in the middle.
         """
         found = group.reached(self.target, maximize=self.maximize)
         middle = statistics.median(math.inf if one is None else one for one in found)
@@ -269,13 +270,11 @@ class StudyComparison:
             "groups": [self._group(group) for group in self.groups],
             "tests": [
                 {
-                    "first": test.first,
-                    "second": test.second,
-                    "test": test.test,
+                    **{
+                        name: getattr(test, name)
+                        for name in ("first", "second", "test", "difference", "p", "p_holm")
+                    },
                     "n": list(test.count),
-                    "difference": test.difference,
-                    "p": test.p,
-                    "p_holm": test.p_holm,
                     "smallest_p": test.smallest,
                     "seeds_needed": test.needed,
                 }
@@ -336,8 +335,7 @@ def compare_studies(
         studies: at least two.
         measure: what counts as good.
         by: what counts as work.
-        target: the value whose first time is asked for; by default the worst median of the groups' final values,
-            of two in the middle the worse one.
+        target: as in `StudyComparison.target`, which gives the default.
 
     Raises:
         UsageError: fewer than two studies, different objectives, or none has a finite fitness.
@@ -390,13 +388,13 @@ def _check(studies: Sequence[ComparedStudy]) -> None:
 
 
 def _objective(data: StudyData) -> object:
-    """Return what two objectives have in common if they are one; the order of constraints is none of it."""
+    """Return a key that is equal for equal objectives; the order of constraints does not matter."""
     what, *constraints = data.aim.split(", subject to ")
     return data.metric, data.maximize, what, frozenset(" and ".join(constraints).split(" and "))
 
 
 def _different_fitness(studies: Sequence[ComparedStudy]) -> list[str]:
-    """Return a note if fitness is not the same thing everywhere: the last value here, of a suite there."""
+    """Return a note if the studies compute fitness by different rules."""
     rules: dict[str, list[str]] = {}
     for one in studies:
         strategy = one.data.study.config.get("strategy")
@@ -408,7 +406,7 @@ def _different_fitness(studies: Sequence[ComparedStudy]) -> list[str]:
     if len(rules) < 2:
         return []
     told = "; ".join(f"{rule} in {', '.join(names)}" for rule, names in rules.items())
-    return [f"Fitness is not the same everywhere, so values may not be comparable: {told}."]
+    return [f"The studies compute fitness differently, so values may not be comparable: {told}."]
 
 
 def _test(first: StudyGroup, second: StudyGroup, *, alpha: float) -> PairTest:
@@ -418,14 +416,15 @@ def _test(first: StudyGroup, second: StudyGroup, *, alpha: float) -> PairTest:
         [group.by_seed[seed] for seed in shared] if paired else list(group.final.values)
         for group in (first, second)
     )
-    enough = min(len(ours), len(theirs)) >= 2
+    fewer = min(len(ours), len(theirs))
+    needed = replicates_needed(ours, theirs, paired=paired, alpha=alpha)
     return PairTest(
         first=first.name,
         second=second.name,
         paired=paired,
         count=(len(ours), len(theirs)),
         difference=statistics.median(ours) - statistics.median(theirs),
-        p=(signed_rank if paired else rank_sum)(ours, theirs) if enough else None,
+        p=(signed_rank if paired else rank_sum)(ours, theirs) if fewer > 1 else None,
         smallest=smallest_p(len(ours), len(theirs), paired=paired),
-        needed=replicates_needed(ours, theirs, paired=paired, alpha=alpha),
+        needed=None if needed is None else max(needed, fewer + 1),
     )

@@ -97,25 +97,8 @@ def write_report(
     )
 
 
-def write_evaluation_report(
-    data: EvaluationData,
-    path: str | os.PathLike[str],
-    *,
-    title: str | None = None,
-    extra_sections: Iterable[Section] = (),
-) -> Path:
-    """Write a report of the evaluation of checkpoints as one HTML file that works offline.
-
-    The file appears complete or not at all; folders on the way are created.
-
-    Args:
-        data: the evaluation.
-        path: the file; an existing one is replaced.
-        title: heading of the report; the default is the run's name.
-        extra_sections: what to put at its end.
-
-    Returns:
-        The file.
+def write_evaluation_report(data: EvaluationData, path: str | os.PathLike[str]) -> Path:
+    """Write a report of the evaluation of checkpoints, like `write_report`.
 
     Raises:
         OSError: the file cannot be written.
@@ -125,31 +108,18 @@ def write_evaluation_report(
     return _write(
         "evaluation.html",
         path,
-        title=title or data.run.name,
+        title=data.run.name,
         now=data.now,
         evaluation=data,
         best=best,
         done=data.counts.get(CellFate.DONE, 0) + data.counts.get(CellFate.REUSED, 0),
         lacking={fate: count for fate, count in data.counts.items() if not CellFate(fate).has_value},
-        extra_sections=list(extra_sections),
         **_suites(data),
     )
 
 
-def write_comparison_report(
-    comparison: StudyComparison, path: str | os.PathLike[str], *, title: str | None = None
-) -> Path:
-    """Write a comparison as one HTML file that works offline.
-
-    The file appears complete or not at all; folders on the way are created.
-
-    Args:
-        comparison: what was compared.
-        path: the file; an existing one is replaced.
-        title: heading of the report; the default names the groups.
-
-    Returns:
-        The file.
+def write_comparison_report(comparison: StudyComparison, path: str | os.PathLike[str]) -> Path:
+    """Write a report of a comparison, like `write_report`.
 
     Raises:
         OSError: the file cannot be written.
@@ -169,13 +139,12 @@ def write_comparison_report(
     return _write(
         "comparison.html",
         path,
-        title=title or (names if len(groups) < 4 else f"{len(groups)} studies compared"),
+        title=names if len(groups) < 4 else f"{len(groups)} studies compared",
         now=max(one.data.last_moment for group in groups for one in group.studies),
         comparison=comparison,
         figures={name: _drawn(name, one) for name, one in drawn.items()},
         best=choose(groups, key=lambda group: group.final.median) if len(groups) > 1 else None,
         alpha=ALPHA,
-        extra_sections=[],
     )
 
 
