@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from phyla.significance import rank_sum, replicates_needed, signed_rank
+from phyla.significance import rank_sum, replicates_needed, signed_rank, welch
 
 SMALL = st.integers(-4, 4).map(float)
 MEASURED = st.integers(-1000, 1000).map(lambda value: value / 64)
@@ -103,3 +103,15 @@ def test_so_many_replicates_have_the_power_that_was_asked_for() -> None:
     rng, count, draws = np.random.default_rng(0), 66, 400
     found = sum(rank_sum(rng.normal(0.5, 1, count), rng.normal(0, 1, count)) < 0.05 for _ in range(draws))
     assert 0.74 < found / draws < 0.86
+
+
+@given(
+    st.lists(MEASURED, min_size=2, max_size=9, unique=True),
+    st.lists(MEASURED, min_size=2, max_size=9, unique=True),
+)
+def test_welchs_test_is_scipys(first: list[float], second: list[float]) -> None:
+    summaries = [(float(np.mean(one)), float(stats.sem(one)), len(one)) for one in (first, second)]
+    for alternative in ("two-sided", "greater"):
+        found = welch(*summaries[0], *summaries[1], alternative=alternative)
+        expected = stats.ttest_ind(first, second, equal_var=False, alternative=alternative).pvalue
+        assert found == pytest.approx(expected, rel=1e-6)

@@ -91,8 +91,8 @@ def figure(
     import plotly.graph_objects as go
 
     drawn = go.Figure() if grid is None else grid
+    drawn.layout.template = TEMPLATE  # update_layout() would merge it with Plotly's default
     drawn.update_layout(
-        template=TEMPLATE,
         title={"text": plain(title), "subtitle": {"text": plain(subtitle)}},
         height=height + 18 * len(notes),
         margin={"l": 68, "r": 24, "t": 104, "b": 58 + 18 * len(notes)},
