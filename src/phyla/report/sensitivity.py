@@ -5,16 +5,15 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TypeVar, final
 
 from phyla.records import Json, TrialRecord
 from phyla.report.data import Hyperparameter, StudyData, finite_fitness
 
-if TYPE_CHECKING:
-    import numpy as np
+Pair = TypeVar("Pair", bound=tuple[object, float])
 
 FEWEST = 10
-"""Trials below which nothing is said."""
+"""Trials below which there is no strength."""
 NORMAL_95 = 1.96
 """Standard deviations within which 95 of 100 normal values lie."""
 
@@ -28,10 +27,10 @@ class Sensitivity:
         name: flat name of the hyperparameter.
         ordered: whether its values have an order: then `strength` is a rank correlation in [-1, 1], else a
             share in [0, 1] that says nothing about a direction.
-        strength: 0 for none; None with fewer than `FEWEST` trials, or where it never varied.
-        noise: what `strength` stays below by chance in 95 of 100 cases, were there none.
-        trials: how many trials it was taken from: those of generations in which it varied.
-        gains: of one without an order, the median gain of the trials of every value.
+        strength: 0 for none; None with fewer than `FEWEST` trials, or if it never varied.
+        noise: the bound below which chance alone keeps `strength` in 95 of 100 cases.
+        trials: the number of trials that it is based on: those of generations in which it varied.
+        gains: for a hyperparameter without order, the median gain of the trials by value.
     """
 
     name: str
@@ -50,10 +49,10 @@ def sensitivities(studies: Sequence[StudyData]) -> list[Sensitivity]:
     generation of the same study, as a share in (0, 1), before they are compared:
 
     - numbers and ordered choices by the correlation of these ranks, Spearman's within generations;
-    - other choices by the square root of epsilon squared (Kelley 1935) of the ranks of gains by value: the share
-      of their variance between values, less what chance would give.
+    - other choices by the square root of epsilon squared (Kelley 1935), from the test of Kruskal and Wallis: the
+      share of the variance of these ranks that lies between values, less what chance would give.
 
-    It says what went together, not what caused what: an exploit changes all hyperparameters at once.
+    A correlation is not a cause: an exploit changes all hyperparameters at once.
 
     Args:
         studies: replicates of one study.
@@ -71,7 +70,7 @@ def sensitivities(studies: Sequence[StudyData]) -> list[Sensitivity]:
         if param.categories is None or param.ordered:
             found.append(_ordered(param.name, [_placed(group, param) for group in groups]))
         else:
-            found.append(_unordered(param.name, groups))
+            found.append(_unordered(param.name, [[(str(value), gain) for value, gain in one] for one in groups]))
     return found
 
 
@@ -94,53 +93,50 @@ def _placed(group: Sequence[tuple[Json, float]], param: Hyperparameter) -> list[
     return placed
 
 
-def _ranks(values: Sequence[float]) -> "np.ndarray[Any, Any]":
-    """Return ranks as shares, less one half: symmetric about 0 for any number of values."""
+def _varied(groups: Iterable[Sequence[Pair]]) -> list[Sequence[Pair]]:
+    """Return the generations in which both the hyperparameter and the gain vary: the others say nothing."""
+    return [
+        group for group in groups if all(len(set(column)) > 1 for column in zip(*group, strict=True)) and group
+    ]
+
+
+def _ranks(groups: Iterable[Iterable[float]]) -> list[float]:
+    """Return ranks within each group as shares less one half, which are symmetric about 0."""
     from scipy import stats
 
-    ranks: np.ndarray[Any, Any] = stats.rankdata(values)
-    return (ranks - 0.5) / len(values) - 0.5
+    ranked = [stats.rankdata(list(group)) for group in groups]
+    return [float(rank - 0.5) / len(ranks) - 0.5 for ranks in ranked for rank in ranks]
 
 
 def _ordered(name: str, groups: Iterable[Sequence[tuple[float, float]]]) -> Sensitivity:
-    # Where one of them is the same all over, the generation says nothing.
-    varied = [
-        group for group in groups if all(len(set(column)) > 1 for column in zip(*group, strict=True)) and group
-    ]
-    trials = sum(map(len, varied))
-    if trials < FEWEST:
-        return Sensitivity(name=name, ordered=True, strength=None, noise=1.0, trials=trials, gains={})
-    ranks = [tuple(_ranks(column) for column in zip(*group, strict=True)) for group in varied]
-    together = sum(float(x @ y) for x, y in ranks)
-    squares = [(float(x @ x), float(y @ y)) for x, y in ranks]
-    spread = math.sqrt(sum(x for x, _ in squares) * sum(y for _, y in squares))
-    # The variance of the sum if the gains of a generation were dealt out at random.
-    chance = sum(x * y / (len(group) - 1) for (x, y), group in zip(squares, varied, strict=True))
-    noise = min(1.0, NORMAL_95 * math.sqrt(chance) / spread)
-    return Sensitivity(name=name, ordered=True, strength=together / spread, noise=noise, trials=trials, gains={})
+    from scipy import stats
+
+    varied = _varied(groups)
+    trials, strength, noise = sum(map(len, varied)), None, 1.0
+    if trials >= FEWEST:
+        values, gains = (_ranks((pair[column] for pair in group) for group in varied) for column in (0, 1))
+        strength = float(stats.pearsonr(values, gains).statistic)
+        noise = min(1.0, NORMAL_95 / math.sqrt(trials - len(varied)))
+    return Sensitivity(name=name, ordered=True, strength=strength, noise=noise, trials=trials, gains={})
 
 
-def _unordered(name: str, groups: Iterable[Sequence[tuple[Json, float]]]) -> Sensitivity:
-    gains: dict[str, list[float]] = defaultdict(list)
+def _unordered(name: str, groups: Sequence[Sequence[tuple[str, float]]]) -> Sensitivity:
+    from scipy import stats
+
+    varied = _varied(groups)
     ranks: dict[str, list[float]] = defaultdict(list)
-    freedom = 0
-    for group in groups:
-        labels, its = [str(value) for value, _ in group], [gain for _, gain in group]
-        for label, gain in zip(labels, its, strict=True):
-            gains[label].append(gain)
-        if len(set(labels)) > 1 and len(set(its)) > 1:
-            freedom += len(its) - 1
-            for label, rank in zip(labels, _ranks(its).tolist(), strict=True):
-                ranks[label].append(rank)
-    trials, between_freedom = sum(map(len, ranks.values())), len(ranks) - 1
-    strength, noise = None, 1.0
-    if trials >= FEWEST and 0 < between_freedom < freedom:
-        from scipy.stats import chi2
-
-        total = math.fsum(rank * rank for one in ranks.values() for rank in one)
-        between = math.fsum(math.fsum(one) ** 2 / len(one) for one in ranks.values())
-        within_share = (1 - between / total) * freedom / (freedom - between_freedom)
-        strength = math.sqrt(max(0.0, 1 - within_share))
-        noise = math.sqrt(min(1.0, (float(chi2.isf(0.05, between_freedom)) - between_freedom) / freedom))
-    medians = {label: statistics.median(one) for label, one in sorted(gains.items())}
+    labels = [label for group in varied for label, _ in group]
+    for label, rank in zip(labels, _ranks((gain for _, gain in group) for group in varied), strict=True):
+        ranks[label].append(rank)
+    trials, strength, noise = len(labels), None, 1.0
+    between, freedom = len(ranks) - 1, trials - len(varied)
+    if trials >= FEWEST and between < freedom:
+        # Ranks within generations have fewer degrees of freedom than the test of Kruskal and Wallis assumes.
+        h = float(stats.kruskal(*ranks.values()).statistic) * freedom / (trials - 1)
+        strength = math.sqrt(max(0.0, (h - between) / (freedom - between)))
+        noise = math.sqrt(min(1.0, (float(stats.chi2.isf(0.05, between)) - between) / freedom))
+    gains: dict[str, list[float]] = defaultdict(list)
+    for label, gain in sorted((pair for group in groups for pair in group), key=lambda pair: pair[0]):
+        gains[label].append(gain)
+    medians = {label: statistics.median(its) for label, its in gains.items()}
     return Sensitivity(name=name, ordered=False, strength=strength, noise=noise, trials=trials, gains=medians)
