@@ -1,27 +1,35 @@
-"""Tests of whether one sample is above another, and what testing many times costs.
+"""Tests of whether one sample is above another, by SciPy, which is imported with the first test.
 
-All are one-sided: p is the probability of such a difference, or a larger one, if there were none or the first
-were below; `two_sided` makes one p of both directions. `welch` and `paired` compare means, and samples that do not
-vary at all decide for themselves: p is 0 if the first mean is above, else 1. `signed_rank` and `rank_sum` compare
-ranks, assume nothing about distributions, and are exact for any number of values, with ties too.
+SciPy divides by the variance; samples that do not vary at all are compared by their means instead.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
 
-import numpy as np
+Alternative: TypeAlias = Literal["two-sided", "greater"]
 
 ROUNDING = 1e-12
-"""Differences below this share of the values compared are rounding, not differences."""
+"""Differences below this share of the values compared are rounding errors."""
+ARRANGEMENTS = 100_000
+"""Arrangements of tied values up to which a rank test counts all of them."""
+RANK_EFFICIENCY = 3 / math.pi
+"""Efficiency of a rank test relative to a t-test, for normal values (Hodges and Lehmann 1956)."""
 
 
 def welch(
-    first: float, first_stderr: float, first_n: int, second: float, second_stderr: float, second_n: int
+    first: float,
+    first_stderr: float,
+    first_n: int,
+    second: float,
+    second_stderr: float,
+    second_n: int,
+    *,
+    alternative: Alternative = "greater",
 ) -> float:
-    """Return p that the first mean is not above the second: Welch's t-test, for samples of any variances.
+    """Return p of Welch's t-test. By default it is one-sided: small if the first mean is above the second.
 
-    Source: Welch 1947, The generalization of 'Student's' problem when several different population variances
-    are involved, with the degrees of freedom of Welch-Satterthwaite.
+    Degrees of freedom are those of Welch and Satterthwaite.
 
     Args:
         first: mean of the first samples; finite.
@@ -30,106 +38,78 @@ def welch(
         second: mean of the second samples; finite.
         second_stderr: its standard error.
         second_n: number of samples, at least 2.
+        alternative: `greater` or `two-sided`.
     """
+    # A decision calls this inside a transaction, and importing scipy.stats takes a second: only t's distribution.
+    from scipy.special import stdtr
+
+    difference = abs(first - second) if alternative == "two-sided" else first - second
     rounding = ROUNDING * max(abs(first), abs(second))
-    difference = first - second
     stderr = math.hypot(first_stderr, second_stderr)
     if stderr <= rounding:
         return 0.0 if difference > rounding else 1.0
     share = (first_stderr / stderr) ** 2
     freedom = 1 / (share**2 / (first_n - 1) + (1 - share) ** 2 / (second_n - 1))
-    return _tail(difference / stderr, freedom)
+    return (2 if alternative == "two-sided" else 1) * float(stdtr(freedom, -difference / stderr))
 
 
 def paired(first: Sequence[float], second: Sequence[float]) -> float:
-    """Return p that the first values are not above the second on average: Student's paired t-test.
+    """Return the one-sided p of the paired t-test: small if the first values are above the second.
 
     Args:
         first: at least 2 finite values.
-        second: as many, each belonging to the first one at its place.
+        second: their partners, in the same order.
     """
+    from scipy import stats
+
     rounding = ROUNDING * max(map(abs, (*first, *second)))
     differences = [a - b for a, b in zip(first, second, strict=True)]
-    k = len(differences)
-    mean = math.fsum(differences) / k
     if max(differences) - min(differences) <= rounding:
-        return 0.0 if mean > rounding else 1.0
-    spread = math.sqrt(math.fsum((difference - mean) ** 2 for difference in differences) / (k - 1))
-    return _tail(mean / (spread / math.sqrt(k)), k - 1)
+        return 0.0 if math.fsum(differences) / len(differences) > rounding else 1.0
+    return float(stats.ttest_1samp(differences, 0.0, alternative="greater").pvalue)
 
 
-def signed_rank(first: Sequence[float], second: Sequence[float]) -> float:
-    """Return p that the first values are not above the second: Wilcoxon's signed-rank test, exact.
+def signed_rank(
+    first: Sequence[float], second: Sequence[float], *, alternative: Alternative = "two-sided"
+) -> float:
+    """Return p of Wilcoxon's signed-rank test; pairs without a difference are left out.
 
-    Pairs without a difference are left out; without any left p is 1. With n pairs it is at least 1 / 2**n.
-
-    Source: Wilcoxon 1945, Individual comparisons by ranking methods; ties get the mean of their ranks, and the
-    distribution is that over all signs of the differences.
+    It is exact, with ties too, unless there are ties in more than 16 pairs: then it is a normal approximation.
 
     Args:
         first: finite values.
-        second: as many, each belonging to the first one at its place.
+        second: their partners, in the same order.
+        alternative: `greater` if only first values above the second ones count.
     """
+    from scipy import stats
+
     rounding = ROUNDING * max(map(abs, (*first, *second)), default=0.0)
-    differences = [a - b for a, b in zip(first, second, strict=True)]
-    differences = [difference for difference in differences if abs(difference) > rounding]
-    ranks = _doubled_ranks([abs(difference) for difference in differences])
-    reached = sum(rank for rank, difference in zip(ranks, differences, strict=True) if difference > 0)
-    chance = np.zeros(sum(ranks) + 1)
-    chance[0] = 1.0
-    for rank in ranks:
-        shifted = np.zeros_like(chance)
-        shifted[rank:] = chance[: len(chance) - rank]
-        chance = (chance + shifted) / 2
-    return min(1.0, float(chance[reached:].sum()))
+    differences = [a - b for a, b in zip(first, second, strict=True) if abs(a - b) > rounding]
+    if not differences:
+        return 1.0
+    method = _method([abs(one) for one in differences], 2 ** len(differences))
+    return float(stats.wilcoxon(differences, alternative=alternative, method=method).pvalue)
 
 
-def rank_sum(first: Sequence[float], second: Sequence[float]) -> float:
-    """Return p that the first values are not above the second: the test of Mann, Whitney and Wilcoxon, exact.
+def rank_sum(first: Sequence[float], second: Sequence[float], *, alternative: Alternative = "two-sided") -> float:
+    """Return p of the Mann-Whitney test.
 
-    With n and m values it is at least 1 / C(n + m, n).
-
-    Source: Mann and Whitney 1947, On a test of whether one of two random variables is stochastically larger than
-    the other; ties get the mean of their ranks, and the distribution is that over all ways to split the values.
+    It is exact, with ties too, unless tied values can be split in more than 100,000 ways: then it is a normal
+    approximation.
 
     Args:
-        first: at least one finite value.
-        second: at least one finite value, independent of the first ones.
+        first: at least two finite values.
+        second: at least two finite values, independent of the first ones.
+        alternative: `greater` if only first values above the second ones count.
     """
-    ranks = _doubled_ranks([*first, *second])
-    size, reached = len(first), sum(ranks[: len(first)])
-    # chance[k, s]: that k of the values so far are among the first ones, and that their ranks sum to s.
-    chance = np.zeros((size + 1, sum(sorted(ranks)[-size:]) + 1))
-    chance[0, 0] = 1.0
-    for seen, rank in enumerate(ranks):
-        left = len(ranks) - seen
-        share = (size - np.arange(size + 1)).clip(0, left) / left
-        stays, taken = chance * (1 - share)[:, None], chance * share[:, None]
-        chance = stays
-        chance[1:, rank:] += taken[:-1, : chance.shape[1] - rank]
-    return min(1.0, float(chance[size, reached:].sum()))
+    from scipy import stats
 
-
-def two_sided(
-    test: Callable[[Sequence[float], Sequence[float]], float], first: Sequence[float], second: Sequence[float]
-) -> float:
-    """Return p that neither sample is above the other: twice the smaller one-sided p, at most 1.
-
-    Args:
-        test: `signed_rank`, `rank_sum` or `paired`.
-        first: as the test takes it.
-        second: as the test takes it.
-    """
-    return min(1.0, 2 * min(test(first, second), test(second, first)))
-
-
-def midranks(values: Sequence[float]) -> list[float]:
-    """Return the rank of every value, counted from 1; equal values get the mean of their ranks."""
-    return [rank / 2 for rank in _doubled_ranks(values)]
+    method = _method([*first, *second], math.comb(len(first) + len(second), len(first)))
+    return float(stats.mannwhitneyu(first, second, alternative=alternative, method=method).pvalue)
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """Return p-values adjusted for all of them having been looked at, in the same order.
+    """Return p-values adjusted for the number of tests, in the same order.
 
     Source: Holm 1979, A simple sequentially rejective multiple test procedure. The probability of at least one
     adjusted p below alpha is at most alpha if all null hypotheses are true, whatever the dependence.
@@ -144,15 +124,60 @@ def holm(p: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def _tail(t: float, freedom: float) -> float:
-    from scipy.special import stdtr
+def replicates_needed(
+    first: Sequence[float], second: Sequence[float], *, paired: bool, alpha: float = 0.05, power: float = 0.8
+) -> int | None:
+    """Return how many replicates of each it takes to find the observed difference significant.
 
-    return float(stdtr(freedom, -t))
+    Method: the normal approximation of the sample size of a two-sided t-test (Cohen 1988, Statistical Power
+    Analysis for the Behavioral Sciences), `((z(1 - alpha / 2) + z(power)) * s / d)²` with the observed difference
+    d of the means, and s² the variance of the paired differences or the sum of both variances; divided by the
+    efficiency 3/pi of rank tests. It is never less than the fewest replicates with which the exact rank test can
+    fall below alpha.
+
+    Args:
+        first: values of the replicates of one study; finite.
+        second: those of another one; in pairs of one seed if `paired`.
+        paired: whether replicates are compared in pairs.
+        alpha: level of significance.
+        power: probability of a significant result if the difference is the observed one.
+
+    Returns:
+        Replicates of each study; None with fewer than two of either, or without a difference of the means.
+    """
+    from scipy import stats
+
+    if min(len(first), len(second)) < 2:
+        return None
+    differences = [a - b for a, b in zip(first, second, strict=True)] if paired else []
+    difference = math.fsum(first) / len(first) - math.fsum(second) / len(second)
+    if abs(difference) <= ROUNDING * max(map(abs, (*first, *second))):
+        return None
+    variance = _variance(differences) if paired else _variance(first) + _variance(second)
+    z = stats.norm.isf(alpha / 2) + stats.norm.ppf(power)
+    needed = math.ceil(float(z) ** 2 * variance / difference**2 / RANK_EFFICIENCY)
+    fewest = 2
+    while smallest_p(fewest, fewest, paired=paired) >= alpha:
+        fewest += 1
+    return max(needed, fewest)
 
 
-def _doubled_ranks(values: Sequence[float]) -> list[int]:
-    """Return twice the rank of every value, so that the mean rank of ties is an integer."""
-    _, place, count = np.unique(np.asarray(values, dtype=float), return_inverse=True, return_counts=True)
-    ends = np.cumsum(count)
-    doubled = 2 * ends - count + 1
-    return [int(doubled[at]) for at in place]
+def smallest_p(first: int, second: int, *, paired: bool) -> float:
+    """Return the smallest two-sided p that a rank test of so many replicates can give."""
+    return min(1.0, 2 / (2**first if paired else math.comb(first + second, first)))
+
+
+def _variance(values: Sequence[float]) -> float:
+    mean = math.fsum(values) / len(values)
+    return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
+
+
+def _method(values: Sequence[float], arrangements: int) -> Any:
+    """Return how SciPy gets p: its exact distribution assumes that there are no ties."""
+    from scipy import stats
+
+    if len(set(values)) == len(values):
+        return "exact"
+    if arrangements <= ARRANGEMENTS:
+        return stats.PermutationMethod(n_resamples=ARRANGEMENTS, batch=10_000)
+    return "asymptotic"

@@ -170,6 +170,9 @@ def test_a_comparison_is_printed(cli: Phyla) -> None:
     text = "\n".join(lines)
     assert "Wilcoxon signed-rank   3 pairs" in text
     assert text.count("Mann-Whitney") == 2
+    assert {"steps trained", "age of best"} <= {name.strip() for name in lines[0].split("   ")}
+    (head,) = (line for line in lines if "smallest p" in line)
+    assert head.endswith("seeds needed")
     assert sum(line.startswith("time of ") for line in lines) == 3
     assert "lr " in text
 

@@ -96,9 +96,8 @@ def _print(comparison: "StudyComparison") -> None:
         out.print(note, markup=False, soft_wrap=True)
     metric = f"final {comparison.metric}"
     until = f"{comparison.by} until {number(comparison.target)}"
-    made = table(
-        "study", "replicates", metric, "quartiles", "mean", until, right=("replicates", metric, "mean", until)
-    )
+    names = ("replicates", metric, "quartiles", "mean", until, "steps trained", "age of best")
+    made = table("study", *names, right=tuple(name for name in names if name != "quartiles"))
     for group in comparison.groups:
         final = group.final
         add_row(
@@ -109,6 +108,8 @@ def _print(comparison: "StudyComparison") -> None:
             f"{number(final.low)} .. {number(final.high)}" if len(final.values) > 1 else NOTHING,
             number(final.mean),
             _until(comparison, *comparison.reached(group), len(group.studies)),
+            f"{group.steps:.0f}",
+            f"{group.age:.0f}",
         )
     out.print(made)
     if comparison.tests:
@@ -135,8 +136,8 @@ def _tests(comparison: "StudyComparison") -> object:
     from phyla.cli.words import counted, number
     from phyla.report import p_words
 
-    names = ("difference", "n", "p", "p adjusted", "smallest p")
-    made = table("study", "against", "difference", "test", "n", "p", "p adjusted", "smallest p", right=names)
+    names = ("n", "p", "p adjusted", "smallest p", "seeds needed")
+    made = table("study", "against", "difference", "test", *names, right=("difference", *names))
     for test in comparison.tests:
         add_row(
             made,
@@ -148,7 +149,8 @@ def _tests(comparison: "StudyComparison") -> object:
             p_words(test.p),
             p_words(test.p_holm),
             p_words(None if test.p is None else test.smallest),
-            style="bold" if test.p_holm is not None and test.p_holm < 0.05 else "",
+            test.needed_words,
+            style="bold" if test.is_significant else "",
         )
     return made
 

@@ -1,10 +1,10 @@
-"""Is it better? What replicates of several studies say about each other."""
+"""The comparison of studies and their replicates: final values, tests, convergence."""
 
 import math
 import os
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
@@ -18,7 +18,13 @@ from phyla.report.curves import Band, By, Curve, Measure, band, curve
 from phyla.report.data import StudyData
 from phyla.report.sensitivity import Sensitivity, sensitivities
 from phyla.report.times import TimeSpent, time_spent
-from phyla.significance import holm, rank_sum, signed_rank, two_sided
+from phyla.report.words import p_words
+from phyla.significance import holm, rank_sum, replicates_needed, signed_rank, smallest_p
+
+ALPHA = 0.05
+"""Adjusted p below which a difference counts as significant."""
+MOST_NEEDED = 10_000
+"""Replicates needed beyond which a table does not give their number."""
 
 
 @final
@@ -28,8 +34,8 @@ class ComparedStudy:
 
     Attributes:
         data: its records.
-        group: name of what it is a replicate of; its own name if it is none.
-        replicate: which replicate; None if it is none.
+        group: name of the study that it is a replicate of, or its own.
+        replicate: number of the replicate; None if it is not one.
     """
 
     data: StudyData
@@ -82,6 +88,9 @@ class PairTest:
         p: two-sided; None where a group has fewer than two replicates to compare.
         p_holm: p adjusted for all pairs of groups having been looked at (Holm 1979).
         smallest: the smallest p that so few replicates can give.
+        needed: replicates of each with which the observed difference would be significant, also after the
+            adjustment, with a power of 80 %, by `significance.replicates_needed`; more than there are. None if it
+            is significant, if there is no difference, or with fewer than two replicates.
     """
 
     first: str
@@ -92,6 +101,21 @@ class PairTest:
     p: float | None
     p_holm: float | None = None
     smallest: float = 1.0
+    needed: int | None = None
+
+    @property
+    def is_significant(self) -> bool:
+        """Whether the adjusted p is below 5 %."""
+        return self.p_holm is not None and self.p_holm < ALPHA
+
+    @property
+    def needed_words(self) -> str:
+        """What a table shows for `needed`."""
+        if self.is_significant:
+            return "-"
+        if self.needed is None:
+            return p_words(None) if self.p is None else "no difference"
+        return f"{self.needed:,}" if self.needed <= MOST_NEEDED else f"> {MOST_NEEDED:,}"
 
     @property
     def test(self) -> str:
@@ -102,7 +126,7 @@ class PairTest:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class StudyGroup:
-    """Replicates of one study, with what they found.
+    """Replicates of one study.
 
     Attributes:
         name: of the study they repeat.
@@ -123,6 +147,21 @@ class StudyGroup:
     def final(self) -> Spread:
         """The last values of its replicates."""
         return Spread.of([one.ys[-1] for one in self.curves])
+
+    @cached_property
+    def by_seed(self) -> dict[int, float]:
+        """The last values by the seed of the replicate."""
+        return {one.data.study.seed: value for one, value in zip(self.studies, self.final.values, strict=True)}
+
+    @property
+    def steps(self) -> float:
+        """Steps that all members together have trained; the median over replicates."""
+        return statistics.median(one.data.total_steps for one in self.studies)
+
+    @property
+    def age(self) -> float:
+        """Age of the best weights, in steps; the median over replicates."""
+        return statistics.median(one.data.best_age or 0 for one in self.studies)
 
     @cached_property
     def sensitivity(self) -> list[Sensitivity]:
@@ -146,7 +185,7 @@ class StudyGroup:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class StudyComparison:
-    """Studies beside each other; replicates of one study are a group.
+    """Several studies compared; replicates of one study are a group.
 
     Attributes:
         groups: those with at least one finite fitness, in the order given.
@@ -155,7 +194,7 @@ class StudyComparison:
         measure: `best`, the best fitness so far, or `median`, the median of every member's newest one.
         by: `steps` of all members together, or `time` in seconds in which anything was running.
         given_target: the target that was asked for, if any.
-        notes: what a reader has to know: studies left out, or not complete.
+        notes: warnings, such as studies that were left out or are not complete.
     """
 
     groups: tuple[StudyGroup, ...]
@@ -172,10 +211,10 @@ class StudyComparison:
 
     @property
     def target(self) -> float:
-        """The value whose first time is asked for.
+        """The value whose first time is shown.
 
-        By default the worst median of the groups' final values, where of two values in the middle the worse one
-        counts. So it was reached by more than half of each group's replicates.
+        By default it is the worst median of the groups' final values; of two values in the middle the worse one
+        counts. More than half of each group's replicates reached it.
         """
         if self.given_target is not None:
             return self.given_target
@@ -187,7 +226,8 @@ class StudyComparison:
     def reached(self, group: StudyGroup) -> tuple[int, float | None]:
         """Return how many replicates reached the target, and the median work after which they did.
 
-        The median is over all replicates, those that never reached it being last; None if it is one of them.
+        The median is over all replicates; those that never reached it count as last. It is None if one of these is
+        in the middle.
         """
         found = group.reached(self.target, maximize=self.maximize)
         middle = statistics.median(math.inf if one is None else one for one in found)
@@ -198,12 +238,13 @@ class StudyComparison:
         """Whether the final values of each two groups differ.
 
         Groups are compared in pairs of replicates of one seed where all seeds of the smaller group are in the
-        other one, too, by Wilcoxon's signed-rank test; else by the test of Mann and Whitney. Both are exact.
+        other one, too, by Wilcoxon's signed-rank test; else by the Mann-Whitney test.
         """
-        found = [_test(first, second) for first, second in combinations(self.groups, 2)]
-        asked = [test.p for test in found if test.p is not None]
-        adjusted = iter(holm(asked))
-        return [replace(test, p_holm=None if test.p is None else next(adjusted)) for test in found]
+        pairs = list(combinations(self.groups, 2))
+        found = [_test(first, second, alpha=ALPHA / len(pairs)) for first, second in pairs]
+        adjusted = iter(holm([test.p for test in found if test.p is not None]))
+        found = [replace(test, p_holm=None if test.p is None else next(adjusted)) for test in found]
+        return [replace(test, needed=None) if test.is_significant else test for test in found]
 
     def write_report(self, path: str | os.PathLike[str]) -> Path:
         """Write one self-contained HTML file with the figures; return its path.
@@ -214,7 +255,7 @@ class StudyComparison:
         Raises:
             OSError: the file cannot be written.
         """
-        from phyla.report.comparison_page import write_comparison_report
+        from phyla.report.page import write_comparison_report
 
         return write_comparison_report(self, path)
 
@@ -229,14 +270,13 @@ class StudyComparison:
             "groups": [self._group(group) for group in self.groups],
             "tests": [
                 {
-                    "first": test.first,
-                    "second": test.second,
-                    "test": test.test,
+                    **{
+                        name: getattr(test, name)
+                        for name in ("first", "second", "test", "difference", "p", "p_holm")
+                    },
                     "n": list(test.count),
-                    "difference": test.difference,
-                    "p": test.p,
-                    "p_holm": test.p_holm,
                     "smallest_p": test.smallest,
+                    "seeds_needed": test.needed,
                 }
                 for test in self.tests
             ],
@@ -245,36 +285,18 @@ class StudyComparison:
 
     def _group(self, group: StudyGroup) -> dict[str, Any]:
         count, work = self.reached(group)
-        final = group.final
+        final, band, time = group.final, group.band, group.time
+        quartiles = {"median": final.median, "low": final.low, "high": final.high}
         return {
             "group": group.name,
-            "final": {
-                "median": final.median,
-                "low": final.low,
-                "high": final.high,
-                "mean": final.mean,
-                "n": len(final.values),
-            },
+            "final": {**quartiles, "mean": final.mean, "n": len(final.values)},
             "reached": {"replicates": count, "median": work},
-            "curve": {
-                "x": list(group.band.xs),
-                "low": list(group.band.low),
-                "median": list(group.band.middle),
-                "high": list(group.band.high),
-            },
-            "sensitivity": [
-                {
-                    "name": one.name,
-                    "ordered": one.ordered,
-                    "strength": one.strength,
-                    "noise": one.noise,
-                    "trials": one.trials,
-                    "gains": dict(one.gains),
-                }
-                for one in group.sensitivity
-            ],
-            "time_s": {phase.value: seconds for phase, seconds in group.time.seconds.items()},
-            "attempts": {"timed": group.time.timed, "ended": group.time.ended},
+            "steps": group.steps,
+            "age": group.age,
+            "curve": {"x": band.xs, "low": band.low, "median": band.middle, "high": band.high},
+            "sensitivity": [asdict(one) for one in group.sensitivity],
+            "time_s": {phase.value: seconds for phase, seconds in time.seconds.items()},
+            "attempts": {"timed": time.timed, "ended": time.ended},
             "studies": [row for row in self.rows() if row["group"] == group.name],
         }
 
@@ -295,6 +317,7 @@ class StudyComparison:
                         "final": its.final,
                         "work": its.last,
                         "steps": one.data.total_steps,
+                        "age": one.data.best_age,
                         "wall_s": one.data.wall_seconds,
                         "reached_target_at": work,
                         **{f"{phase.value}_s": spent.seconds[phase] for phase in Phase},
@@ -312,8 +335,7 @@ def compare_studies(
         studies: at least two.
         measure: what counts as good.
         by: what counts as work.
-        target: the value whose first time is asked for; by default the worst median of the groups' final values,
-            of two in the middle the worse one.
+        target: as in `StudyComparison.target`, which gives the default.
 
     Raises:
         UsageError: fewer than two studies, different objectives, or none has a finite fitness.
@@ -366,13 +388,13 @@ def _check(studies: Sequence[ComparedStudy]) -> None:
 
 
 def _objective(data: StudyData) -> object:
-    """Return what two objectives have in common if they are one; the order of constraints is none of it."""
+    """Return a key that is equal for equal objectives; the order of constraints does not matter."""
     what, *constraints = data.aim.split(", subject to ")
     return data.metric, data.maximize, what, frozenset(" and ".join(constraints).split(" and "))
 
 
 def _different_fitness(studies: Sequence[ComparedStudy]) -> list[str]:
-    """Return a note if fitness is not the same thing everywhere: the last value here, of a suite there."""
+    """Return a note if the studies compute fitness by different rules."""
     rules: dict[str, list[str]] = {}
     for one in studies:
         strategy = one.data.study.config.get("strategy")
@@ -384,28 +406,25 @@ def _different_fitness(studies: Sequence[ComparedStudy]) -> list[str]:
     if len(rules) < 2:
         return []
     told = "; ".join(f"{rule} in {', '.join(names)}" for rule, names in rules.items())
-    return [f"Fitness is not the same everywhere, so values may not be comparable: {told}."]
+    return [f"The studies compute fitness differently, so values may not be comparable: {told}."]
 
 
-def _test(first: StudyGroup, second: StudyGroup) -> PairTest:
-    ours, theirs = _by_seed(first), _by_seed(second)
-    shared = sorted(ours.keys() & theirs.keys())
+def _test(first: StudyGroup, second: StudyGroup, *, alpha: float) -> PairTest:
+    shared = sorted(first.by_seed.keys() & second.by_seed.keys())
     paired = len(shared) == min(len(first.studies), len(second.studies))
-    a = [ours[seed] for seed in shared] if paired else list(first.final.values)
-    b = [theirs[seed] for seed in shared] if paired else list(second.final.values)
-    p = None
-    if min(len(a), len(b)) >= 2:
-        p = two_sided(signed_rank if paired else rank_sum, a, b)
+    ours, theirs = (
+        [group.by_seed[seed] for seed in shared] if paired else list(group.final.values)
+        for group in (first, second)
+    )
+    fewer = min(len(ours), len(theirs))
+    needed = replicates_needed(ours, theirs, paired=paired, alpha=alpha)
     return PairTest(
         first=first.name,
         second=second.name,
         paired=paired,
-        count=(len(a), len(b)),
-        difference=statistics.median(a) - statistics.median(b),
-        p=p,
-        smallest=min(1.0, 2 / (2 ** len(a) if paired else math.comb(len(a) + len(b), len(a)))),
+        count=(len(ours), len(theirs)),
+        difference=statistics.median(ours) - statistics.median(theirs),
+        p=(signed_rank if paired else rank_sum)(ours, theirs) if fewer > 1 else None,
+        smallest=smallest_p(len(ours), len(theirs), paired=paired),
+        needed=None if needed is None else max(needed, fewer + 1),
     )
-
-
-def _by_seed(group: StudyGroup) -> dict[int, float]:
-    return {one.data.study.seed: value for one, value in zip(group.studies, group.final.values, strict=True)}

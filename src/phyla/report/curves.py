@@ -26,8 +26,8 @@ class Curve:
     Attributes:
         xs: where it changes, strictly increasing; none if it never has a value.
         ys: the values from there on.
-        last: the work that was done in all.
-        finished: whether the study is complete, so that the last value stays what it is for ever.
+        last: the total work.
+        finished: whether the study is complete, so that the last value holds from there on.
     """
 
     xs: tuple[float, ...]
@@ -74,9 +74,9 @@ class Band:
 def curve(data: StudyData, *, by: By = "steps", measure: Measure = "best") -> Curve:
     """Return how good a study was after how much work.
 
-    Work counts when a trial completes; what trials that failed did is in the time, and not in the steps. Time
-    passes while a trial or an eval task is running, so it stands still while a study was interrupted. A fitness
-    counts from the moment that its trial completed, also where a suite gave it later.
+    Work counts when a trial completes; that of failed trials is in the time, but not in the steps. Time passes
+    while a trial or an eval task is running, so it stands still while a study is interrupted. A fitness counts
+    from the moment that its trial completed, even if a suite gave it later.
 
     Args:
         data: the study.
@@ -123,29 +123,19 @@ def _completions(data: StudyData, by: By) -> Iterator[tuple[float, TrialRecord]]
 
 
 def time_in(intervals: Sequence[Interval]) -> Callable[[float], float]:
-    """Return a function that tells how many seconds until a moment lie in at least one of the intervals.
+    """Return a function that gives the seconds before a moment that lie in at least one of the intervals.
 
     Args:
         intervals: in any order; they may overlap.
     """
-    begins: list[float] = []
-    ends: list[float] = []
-    before: list[float] = []
+    merged: list[list[float]] = []
     for begin, end in sorted(intervals):
-        if end <= begin:
-            continue
-        if ends and begin <= ends[-1]:
-            ends[-1] = max(ends[-1], end)
+        if merged and begin <= merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], end)
         else:
-            before.append(before[-1] + ends[-1] - begins[-1] if begins else 0.0)
-            begins.append(begin)
-            ends.append(end)
-
-    def passed(moment: float) -> float:
-        place = bisect_right(begins, moment) - 1
-        return 0.0 if place < 0 else before[place] + min(moment, ends[place]) - begins[place]
-
-    return passed
+            merged.append([begin, end])
+    begins, ends = np.array(merged, dtype=float).reshape(-1, 2).T
+    return lambda moment: float((np.minimum(moment, ends) - begins).clip(0).sum())
 
 
 def band(curves: Sequence[Curve]) -> Band:

@@ -4,10 +4,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias, final
+from typing import NamedTuple, TypeAlias, final
 
 from phyla.lineage import Lineage, Schedule
-from phyla.records import Attempt, Checkpoint, Goal, Member, StudyRecord, TrialRecord, TrialState
+from phyla.records import Attempt, Checkpoint, Goal, Json, Member, StudyRecord, TrialRecord, TrialState
 from phyla.strategies import front_of
 
 CheckpointPaths: TypeAlias = Mapping[str, str] | Callable[[str], str | None]
@@ -16,18 +16,38 @@ Interval: TypeAlias = tuple[float, float]
 """Begin and end, in seconds since the epoch."""
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Spent:
-    """Where a trial lies on its member's own clock.
+LOG_RATIO = 50
+"""Positive values that span more than this get a log axis if the space does not say whether they are."""
 
-    Attributes:
-        start: steps the member had spent before it.
-        end: steps it had spent after it; None unless it completed.
-    """
+
+class Spent(NamedTuple):
+    """Steps that a member had spent before a trial and after it; the end is None unless it completed."""
 
     start: int
     end: int | None
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hyperparameter:
+    """How one hyperparameter is drawn.
+
+    Attributes:
+        name: its flat name.
+        log: whether its axis is logarithmic.
+        categories: its values in order, if it is drawn by category; else None.
+        ordered: whether the order of the categories means something.
+    """
+
+    name: str
+    log: bool
+    categories: tuple[Json, ...] | None
+    ordered: bool = False
+
+    def place(self, value: Json) -> int | None:
+        """Return the place of a value among the categories; None if it is not one of them."""
+        known = enumerate(self.categories or ())
+        return next((index for index, category in known if same(category, value)), None)
 
 
 @final
@@ -47,7 +67,7 @@ class StudyData:
         checkpoint_paths: where checkpoints are, as a mapping or a function of their name; optional.
         damaged: checkpoints whose files are not what was committed.
         evaluating: when each eval task of the study ran.
-        now: when the records were read, in seconds since the epoch; what is still running is drawn up to it.
+        now: when the records were read, in seconds since the epoch; what still runs is drawn up to it.
     """
 
     study: StudyRecord
@@ -123,6 +143,25 @@ class StudyData:
         """The winner's schedule."""
         return self.lineage.schedule(self.best.id) if self.best else None
 
+    @property
+    def best_age(self) -> int | None:
+        """Age of the winner's weights: the steps that trained them in this study; None without a winner."""
+        best = self.best
+        return None if best is None else best.age + max(0, (best.reached_step or 0) - best.start_step)
+
+    @cached_property
+    def hyperparameters(self) -> list[Hyperparameter]:
+        """The hyperparameters in the order of the space, or of appearance."""
+        space = self.study.config.get("space")
+        entries = space.get("parameters") if isinstance(space, Mapping) else None
+        listed = entries if isinstance(entries, Sequence) and not isinstance(entries, str) else ()
+        described = {str(entry.get("name")): entry for entry in listed if isinstance(entry, Mapping)}
+        values: dict[str, list[Json]] = {name: [] for name in described}
+        for trial in self.lineage:
+            for name, value in trial.params.items():
+                values.setdefault(name, []).append(value)
+        return [_hyperparameter(name, seen, described.get(name, {})) for name, seen in values.items() if seen]
+
     @cached_property
     def scored(self) -> list[TrialRecord]:
         """Completed training trials that are feasible and have a finite fitness, by id."""
@@ -140,11 +179,9 @@ class StudyData:
     def total_steps(self) -> int:
         """Steps that all members together have spent."""
         return sum(
-            max((spent.end or spent.start for spent in self._spent_of(m)), default=0) for m in self.by_member
+            max((self.spent[trial.id].end or self.spent[trial.id].start for trial in trials), default=0)
+            for trials in self.by_member.values()
         )
-
-    def _spent_of(self, member: int) -> list[Spent]:
-        return [self.spent[trial.id] for trial in self.by_member[member]]
 
     @property
     def last_moment(self) -> float:
@@ -186,3 +223,24 @@ def finite_fitness(trial: TrialRecord) -> float | None:
     if trial.state is not TrialState.COMPLETED or trial.fitness is None or not math.isfinite(trial.fitness):
         return None
     return trial.fitness
+
+
+def same(one: Json, other: Json) -> bool:
+    """Return whether two values of a hyperparameter are the same. True and 1 are not, though Python says so."""
+    return one == other and isinstance(one, bool) == isinstance(other, bool)
+
+
+def _hyperparameter(name: str, seen: Sequence[Json], entry: Mapping[str, Json]) -> Hyperparameter:
+    numbers = [float(value) for value in seen if isinstance(value, (int, float)) and not isinstance(value, bool)]
+    kind = entry.get("kind")
+    if len(numbers) < len(seen) or kind in ("choice", "ordinal"):
+        listed = entry.get("values")
+        known: list[Json] = list(listed) if isinstance(listed, Sequence) and not isinstance(listed, str) else []
+        for value in seen:
+            if not any(same(value, other) for other in known):
+                known.append(value)
+        return Hyperparameter(name=name, log=False, categories=tuple(known), ordered=kind == "ordinal")
+    log = entry.get("log")
+    if not isinstance(log, bool):
+        log = "low" not in entry and max(numbers) > LOG_RATIO * min(numbers)
+    return Hyperparameter(name=name, log=log and min(numbers) > 0, categories=None)

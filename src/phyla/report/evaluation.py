@@ -1,5 +1,6 @@
-"""EvaluationData: what was measured of the checkpoints of one run, and what its figures share."""
+"""EvaluationData: the evaluation of the checkpoints of one run, and what its figures share."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -7,7 +8,7 @@ from typing import final
 
 from phyla.evaluation import Cell, GroupValues, Lag, SuiteOutline
 from phyla.records import EvalEvent, Group, RunRecord, Seen, shown
-from phyla.report.words import number, plain, short
+from phyla.report.words import counted, duration, number, plain, short
 
 
 @final
@@ -17,9 +18,9 @@ class EvaluationData:
 
     Attributes:
         run: the run.
-        state: how it stands; by default the run's own state, which of a study says nothing.
+        state: how it stands; by default the run's own state, which says nothing about a study.
         suites: its suites.
-        cells: what became of every eval task on every checkpoint that is shown.
+        cells: the state of every eval task on every checkpoint that is shown.
         values: the aggregates of every group on those checkpoints.
         groups: all its groups, for the lag over time.
         events: regressions and the like.
@@ -49,7 +50,7 @@ class EvaluationData:
         return sorted(found.values(), key=lambda seen: seen.number)
 
     def suite(self, name: str) -> SuiteOutline:
-        """Return a suite by name; one that is no longer there is known by its name only."""
+        """Return a suite by name; of one that was removed only the name is known."""
         return next((suite for suite in self.suites if suite.name == name), SuiteOutline(name=name))
 
     def cells_of(self, suite: str) -> list[Cell]:
@@ -62,7 +63,7 @@ class EvaluationData:
         return sorted(found, key=lambda one: one.seen.number)
 
     def regressions(self, suite: str) -> dict[int, list[str]]:
-        """Return what got worse, in words, by checkpoint."""
+        """Return the messages of regressions by the id of the checkpoint."""
         found: dict[int, list[str]] = {}
         for event in self.events:
             if event.kind == "regression" and event.suite == suite and event.seen is not None:
@@ -71,15 +72,27 @@ class EvaluationData:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many cells that are shown have each status; repetitions do not count."""
-        found: dict[str, int] = {}
-        for cell in self.cells:
-            if cell.replicate == 0:
-                found[cell.status.value] = found.get(cell.status.value, 0) + 1
-        return found
+        """How many shown cells are in each state; repetitions do not count."""
+        return Counter(cell.status.value for cell in self.cells if cell.replicate == 0)
+
+    @property
+    def lag_words(self) -> list[str]:
+        """How far each suite is behind, in words."""
+        lines = []
+        for lag in self.lag:
+            if not lag.checkpoints:
+                done = (
+                    "nothing is evaluated yet" if lag.complete is None else f"up to date at step {lag.complete:,}"
+                )
+                lines.append(f"{lag.suite}: {done}")
+            else:
+                steps = "" if lag.steps is None or lag.complete is None else f" and {lag.steps:,} steps"
+                behind = f"{counted(lag.checkpoints, 'checkpoint')}{steps} behind"
+                lines.append(f"{lag.suite}: {behind}, the oldest for {duration(lag.oldest_s)}")
+        return lines
 
     def series(self, seen: Seen) -> str:
-        """Return the line that a checkpoint lies on: its member, else its branch, else none in particular."""
+        """Return the line that a checkpoint lies on: its member and branch; empty without either."""
         member = self.members.get(seen.trial or 0)
         parts = [] if member is None else [f"member {member}"]
         if seen.branch:

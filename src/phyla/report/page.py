@@ -1,36 +1,28 @@
-"""What every page is made of: one HTML file that needs nothing else."""
+"""Reports: one HTML file each, made from the templates, that needs nothing else."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from html import escape, unescape
-from importlib.resources import files
+from html import unescape
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, final
+from typing import TYPE_CHECKING, Any, final
 
-from phyla.report.words import moment
+from phyla.evaluation import CellStatus, causes
+from phyla.records import TrialRecord, TrialState, shown
+from phyla.report import figures, words
+from phyla.report.comparison import ALPHA, StudyComparison
+from phyla.report.data import StudyData, finite_fitness
+from phyla.report.evaluation import EvaluationData, measured, step_of
+from phyla.report.times import time_spent
+from phyla.strategies import describe
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+    from markupsafe import Markup
 
 ROWS = 1_000
 """Rows that a table shows."""
-
-# Scripts are inline and nothing may be loaded; 'unsafe-eval' is what WebGL figures compile with.
-POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; "
-    "img-src data: blob:; font-src data:"
-)
-
-DRAW = """
-for (const holder of document.querySelectorAll("[data-figure]")) {
-  const figure = JSON.parse(document.getElementById(holder.dataset.figure).textContent);
-  Plotly.newPlot(holder, figure.data, figure.layout, {
-    responsive: true, displaylogo: false, displayModeBar: "hover",
-    modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"],
-  });
-}
-"""
+WARNINGS = ("regression", "changed-source", "rewound")
 
 
 @final
@@ -40,19 +32,204 @@ class Section:
 
     Attributes:
         title: its heading, as plain text.
-        html: its body. It is put in as it is: escape what users wrote.
+        html: its body. It is not escaped: escape what users wrote.
     """
 
     title: str
     html: str
 
 
-Cell: TypeAlias = tuple[str, str]
-"""Text of a table's cell and its class."""
+@final
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A figure of a page: its title and subtitle become a heading."""
+
+    name: str
+    title: str
+    subtitle: str
+    height: int
+    json: "Markup"
 
 
-def write_page(target: Path, page: str) -> Path:
+def write_report(
+    data: StudyData,
+    path: str | os.PathLike[str],
+    *,
+    title: str | None = None,
+    evaluation: EvaluationData | None = None,
+    extra_sections: Iterable[Section] = (),
+) -> Path:
+    """Write a report of a study as one HTML file that works offline.
+
+    The file appears complete or not at all; folders on the way are created.
+
+    Args:
+        data: the study.
+        path: the file; an existing one is replaced.
+        title: heading of the report; the default is the study's name.
+        evaluation: the results of its suites, if it has any.
+        extra_sections: what to put at its end.
+
+    Returns:
+        The file.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    drawn = [_drawn(f"figure-{index}", draw(data)) for index, draw in enumerate(figures.STUDY_FIGURES)]
+    spent = time_spent(data.attempts, data.evaluating)
+    if spent.timed:
+        drawn.append(_drawn("times", figures.time_figure({data.study.name: spent}, spent.words().capitalize())))
+    known = [t for t in data.front if t.checkpoint is not None and data.checkpoint_path(t.checkpoint) is not None]
+    return _write(
+        "study.html",
+        path,
+        title=title or data.study.name,
+        now=data.last_moment,
+        data=data,
+        figures=drawn,
+        front=_drawn("figure-front", figures.front_figure(data)) if data.tradeoffs else None,
+        kept=data.front if data.checkpoint_paths is None else known,
+        members=_members(data),
+        evaluation=evaluation,
+        extra_sections=list(extra_sections),
+        **({} if evaluation is None else _suites(evaluation)),
+    )
+
+
+def write_evaluation_report(data: EvaluationData, path: str | os.PathLike[str]) -> Path:
+    """Write a report of the evaluation of checkpoints, like `write_report`.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    suites = [(one, data.suite(one.group.suite)) for one in data.values if one.best and one.group.replicate == 0]
+    best = [(one, suite, found) for one, suite in suites if (found := one.values.get(suite.objective or ""))]
+    return _write(
+        "evaluation.html",
+        path,
+        title=data.run.name,
+        now=data.now,
+        evaluation=data,
+        best=best,
+        done=data.counts.get(CellStatus.DONE, 0) + data.counts.get(CellStatus.REUSED, 0),
+        lacking={status: count for status, count in data.counts.items() if not CellStatus(status).has_value},
+        **_suites(data),
+    )
+
+
+def write_comparison_report(comparison: StudyComparison, path: str | os.PathLike[str]) -> Path:
+    """Write a report of a comparison, like `write_report`.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    groups = comparison.groups
+    choose = max if comparison.maximize else min
+    times = figures.time_figure(
+        {group.name: group.time for group in groups}, "Seconds of all workers and replicates, failed attempts too"
+    )
+    drawn = {
+        "curves": figures.curves_figure(comparison),
+        "finals": figures.finals_figure(comparison),
+        "sensitivity": figures.sensitivity_figure(comparison),
+        "times": times,
+    }
+    names = " and ".join(group.name for group in groups)
+    return _write(
+        "comparison.html",
+        path,
+        title=names if len(groups) < 4 else f"{len(groups)} studies compared",
+        now=max(one.data.last_moment for group in groups for one in group.studies),
+        comparison=comparison,
+        figures={name: _drawn(name, one) for name, one in drawn.items()},
+        best=choose(groups, key=lambda group: group.final.median) if len(groups) > 1 else None,
+        alpha=ALPHA,
+    )
+
+
+def _members(data: StudyData) -> list[dict[str, Any]]:
+    states = {member.index: member.state.value for member in data.members}
+    elites = data.lineage.elites()
+    rows = []
+    for index, trials in list(data.by_member.items())[:ROWS]:
+        done = [trial for trial in trials if trial.state is TrialState.COMPLETED]
+        rows.append(
+            {
+                "index": index,
+                "state": states.get(index, ""),
+                "done": done,
+                "spent": max((data.spent[trial.id].end or 0 for trial in done), default=0),
+                "is_odd": bool(done) and finite_fitness(done[-1]) is None,
+                "elite": elites.get(index),
+                "decision": _decision(trials[-1], data.metric) if trials else "",
+            }
+        )
+    return rows
+
+
+def _decision(trial: TrialRecord, metric: str) -> str:
+    ended_badly = trial.state in (TrialState.FAILED, TrialState.CANCELLED)
+    return describe(trial.reason) + (f" ({words.outcome(trial, metric)})" if ended_badly else "")
+
+
+def _suites(data: EvaluationData) -> dict[str, Any]:
+    names = dict.fromkeys([suite.name for suite in data.suites] + [cell.suite for cell in data.cells])
+    drawn = []
+    for index, suite in enumerate(names):
+        drawn.append(_drawn(f"aggregates-{index}", figures.aggregates_figure(data, suite)))
+        drawn.append(_drawn(f"matrix-{index}", figures.matrix_figure(data, suite)))
+    return {
+        "suite_figures": [*drawn, _drawn("lag", figures.lag_figure(data))],
+        "warnings": [event for event in data.events if event.kind in WARNINGS][-ROWS:][::-1],
+        "causes": causes(cell for cell in data.cells if cell.replicate == 0),
+    }
+
+
+def _drawn(name: str, figure: "go.Figure") -> Drawn:
+    from markupsafe import Markup
+
+    title = unescape(figure.layout.title.text or "")
+    subtitle = unescape(figure.layout.title.subtitle.text or "")
+    figure.layout.title = None
+    figure.layout.margin.t = 44
+    figure.layout.height -= 60
+    # In a script element only "<" could end it.
+    text = Markup(str(figure.to_json()).replace("<", "\\u003c"))
+    return Drawn(name, title, subtitle, figure.layout.height, text)
+
+
+def _write(template: str, path: str | os.PathLike[str], **context: Any) -> Path:
     """Write a page completely or not at all; folders on the way are created."""
+    import jinja2
+    from markupsafe import Markup
+    from plotly.offline import get_plotlyjs
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("phyla.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.globals.update(ROWS=ROWS, measured=measured, step_of=step_of, plotly=Markup(get_plotlyjs()))
+    environment.filters.update(
+        add_suffix=str.__add__,
+        counted=words.counted,
+        duration=words.duration,
+        moment=lambda seconds, form: words.moment(seconds).strftime(form),
+        number=words.number,
+        p_words=words.p_words,
+        remove_prefix=str.removeprefix,
+        remove_suffix=str.removesuffix,
+        score=words.score,
+        short=words.short,
+        shown=shown,
+        step_of=step_of,
+    )
+    page = environment.get_template(template).render(context)
+    target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
@@ -61,64 +238,3 @@ def write_page(target: Path, page: str) -> Path:
     finally:
         draft.unlink(missing_ok=True)
     return target
-
-
-def document(title: str, sections: Iterable[str], now: float) -> str:
-    """Return a page of sections."""
-    from plotly.offline import get_plotlyjs
-
-    css = files("phyla.report").joinpath("page.css").read_text(encoding="utf-8")
-    body = "\n".join(sections)
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">
-<title>{escape(title)}</title>
-<style>
-{css}</style>
-<script>{get_plotlyjs()}</script>
-</head>
-<body>
-<main>
-<noscript><p class="message">The figures of this report need JavaScript; its tables do not.</p></noscript>
-{body}
-</main>
-<footer>phyla, {escape(f"{moment(now):%Y-%m-%d %H:%M} UTC")}</footer>
-<script>{DRAW}</script>
-</body>
-</html>
-"""
-
-
-def section(title: str, body: str, lead: str = "") -> str:
-    """Return a section; everything in it is HTML."""
-    lead = f'<p class="lead">{lead}</p>' if lead else ""
-    return f"<section>\n<h2>{title}</h2>\n{lead}\n{body}\n</section>"
-
-
-def figure_section(name: str, figure: "go.Figure") -> str:
-    """Return a figure as a section: its title becomes a heading, so that it is not said twice."""
-    title = unescape(figure.layout.title.text or "")
-    lead = unescape(figure.layout.title.subtitle.text or "")
-    figure.layout.title = None
-    figure.layout.margin.t = 44
-    figure.layout.height -= 60
-    text = str(figure.to_json()).replace("<", "\\u003c")
-    look = f'role="img" aria-label="{escape(title)}" style="height:{figure.layout.height}px"'
-    body = (
-        f'<div class="figure"><div data-figure="{escape(name)}" {look}></div></div>\n'
-        f'<script type="application/json" id="{escape(name)}">{text}</script>'
-    )
-    return section(escape(title), body, escape(lead))
-
-
-def table(head: Sequence[str], classes: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
-    """Return a table."""
-    top = "".join(f'<th class="{kind}">{escape(name)}</th>' for name, kind in zip(head, classes, strict=True))
-    body = "\n".join(
-        "<tr>" + "".join(f'<td class="{kind}">{escape(text)}</td>' for text, kind in row) + "</tr>" for row in rows
-    )
-    return f'<div class="table"><table><thead><tr>{top}</tr></thead><tbody>\n{body}\n</tbody></table></div>'

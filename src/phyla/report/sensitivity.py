@@ -3,17 +3,17 @@
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import TypeVar, final
 
 from phyla.records import Json, TrialRecord
-from phyla.report.data import StudyData, finite_fitness
-from phyla.report.schedules import panels_of, same
-from phyla.significance import midranks
+from phyla.report.data import Hyperparameter, StudyData, finite_fitness
+
+Pair = TypeVar("Pair", bound=tuple[object, float])
 
 FEWEST = 10
-"""Trials below which nothing is said."""
+"""Trials below which there is no strength."""
 NORMAL_95 = 1.96
 """Standard deviations within which 95 of 100 normal values lie."""
 
@@ -27,10 +27,10 @@ class Sensitivity:
         name: flat name of the hyperparameter.
         ordered: whether its values have an order: then `strength` is a rank correlation in [-1, 1], else a
             share in [0, 1] that says nothing about a direction.
-        strength: 0 for none; None with fewer than `FEWEST` trials, or where it never varied.
-        noise: what `strength` stays below by chance in 95 of 100 cases, were there none.
-        trials: how many trials it was taken from: those of generations in which it varied.
-        gains: of one without an order, the median gain of the trials of every value.
+        strength: 0 for none; None with fewer than `FEWEST` trials, or if it never varied.
+        noise: the bound below which chance alone keeps `strength` in 95 of 100 cases.
+        trials: the number of trials that it is based on: those of generations in which it varied.
+        gains: for a hyperparameter without order, the median gain of the trials by value.
     """
 
     name: str
@@ -49,10 +49,10 @@ def sensitivities(studies: Sequence[StudyData]) -> list[Sensitivity]:
     generation of the same study, as a share in (0, 1), before they are compared:
 
     - numbers and ordered choices by the correlation of these ranks, Spearman's within generations;
-    - other choices by the square root of epsilon squared (Kelley 1935) of the ranks of gains by value: the share
-      of their variance between values, less what chance would give.
+    - other choices by the square root of epsilon squared (Kelley 1935), from the test of Kruskal and Wallis: the
+      share of the variance of these ranks that lies between values, less what chance would give.
 
-    It says what went together, not what caused what: an exploit changes all hyperparameters at once.
+    A correlation is not a cause: an exploit changes all hyperparameters at once.
 
     Args:
         studies: replicates of one study.
@@ -62,101 +62,81 @@ def sensitivities(studies: Sequence[StudyData]) -> list[Sensitivity]:
         for trial, gain in _gains(data):
             by_generation[number, trial.generation].append((trial, gain))
     found: list[Sensitivity] = []
-    for panel in panels_of(studies[0]) if studies else ():
+    for param in studies[0].hyperparameters if studies else ():
         groups = [
-            [(trial.params[panel.name], gain) for trial, gain in group if panel.name in trial.params]
+            [(trial.params[param.name], gain) for trial, gain in group if param.name in trial.params]
             for group in by_generation.values()
         ]
-        if panel.categories is None or panel.ordered:
-            found.append(_ordered(panel.name, [_placed(group, panel.categories) for group in groups]))
+        if param.categories is None or param.ordered:
+            found.append(_ordered(param.name, [_placed(group, param) for group in groups]))
         else:
-            found.append(_unordered(panel.name, groups))
+            found.append(_unordered(param.name, [[(str(value), gain) for value, gain in one] for one in groups]))
     return found
 
 
-def _gains(data: StudyData) -> Iterable[tuple[TrialRecord, float]]:
+def _gains(data: StudyData) -> Iterator[tuple[TrialRecord, float]]:
     sign = 1.0 if data.maximize else -1.0
-    for trial in data.lineage:
+    for trial in data.scored:
         parent = data.lineage.parent(trial.id)
         before = None if parent is None else finite_fitness(parent)
-        after = finite_fitness(trial)
-        if before is not None and after is not None:
-            yield trial, sign * (after - before)
+        if before is not None:
+            yield trial, sign * ((trial.fitness or 0.0) - before)
 
 
-def _placed(group: Sequence[tuple[Json, float]], places: Sequence[Json] | None) -> list[tuple[float, float]]:
-    """Return values as numbers: what they are, or their place among the ordered choices."""
+def _placed(group: Sequence[tuple[Json, float]], param: Hyperparameter) -> list[tuple[float, float]]:
+    """Return values as numbers: themselves, or their place among the ordered choices."""
     placed: list[tuple[float, float]] = []
     for value, gain in group:
-        if places is not None:
-            at = [index for index, known in enumerate(places) if same(known, value)]
-            placed += [(float(at[0]), gain)] if at else []
-        elif isinstance(value, (int, float)) and math.isfinite(value):
-            placed.append((float(value), gain))
+        at = value if param.categories is None else param.place(value)
+        if isinstance(at, (int, float)) and math.isfinite(at):
+            placed.append((float(at), gain))
     return placed
 
 
-def _shares(values: Sequence[float]) -> list[float]:
-    """Return ranks as shares, less one half: symmetric about 0 for any number of values."""
-    return [(rank - 0.5) / len(values) - 0.5 for rank in midranks(values)]
+def _varied(groups: Iterable[Sequence[Pair]]) -> list[Sequence[Pair]]:
+    """Return the generations in which both the hyperparameter and the gain vary: the others say nothing."""
+    return [
+        group for group in groups if all(len(set(column)) > 1 for column in zip(*group, strict=True)) and group
+    ]
+
+
+def _ranks(groups: Iterable[Iterable[float]]) -> list[float]:
+    """Return ranks within each group as shares less one half, which are symmetric about 0."""
+    from scipy import stats
+
+    ranked = [stats.rankdata(list(group)) for group in groups]
+    return [float(rank - 0.5) / len(ranks) - 0.5 for ranks in ranked for rank in ranks]
 
 
 def _ordered(name: str, groups: Iterable[Sequence[tuple[float, float]]]) -> Sensitivity:
-    trials, together, chance = 0, 0.0, 0.0
-    spread_of_values, spread_of_gains = 0.0, 0.0
-    for group in groups:
-        values, gains = [value for value, _ in group], [gain for _, gain in group]
-        # Where one of them is the same all over, the generation says nothing.
-        if len(set(values)) < 2 or len(set(gains)) < 2:
-            continue
-        xs, ys = _shares(values), _shares(gains)
-        x, y = math.fsum(x * x for x in xs), math.fsum(y * y for y in ys)
-        trials += len(group)
-        together += math.fsum(x * y for x, y in zip(xs, ys, strict=True))
-        spread_of_values += x
-        spread_of_gains += y
-        # The variance of the sum if the gains of a generation were dealt out at random.
-        chance += x * y / (len(group) - 1)
-    enough = trials >= FEWEST
-    spread = math.sqrt(spread_of_values * spread_of_gains)
-    return Sensitivity(
-        name=name,
-        ordered=True,
-        strength=together / spread if enough else None,
-        noise=min(1.0, NORMAL_95 * math.sqrt(chance) / spread) if enough else 1.0,
-        trials=trials,
-        gains={},
-    )
+    from scipy import stats
+
+    varied = _varied(groups)
+    trials, strength, noise = sum(map(len, varied)), None, 1.0
+    if trials >= FEWEST:
+        values, gains = (_ranks((pair[column] for pair in group) for group in varied) for column in (0, 1))
+        strength = float(stats.pearsonr(values, gains).statistic)
+        noise = min(1.0, NORMAL_95 / math.sqrt(trials - len(varied)))
+    return Sensitivity(name=name, ordered=True, strength=strength, noise=noise, trials=trials, gains={})
 
 
-def _unordered(name: str, groups: Iterable[Sequence[tuple[Json, float]]]) -> Sensitivity:
-    gains: dict[str, list[float]] = defaultdict(list)
+def _unordered(name: str, groups: Sequence[Sequence[tuple[str, float]]]) -> Sensitivity:
+    from scipy import stats
+
+    varied = _varied(groups)
     ranks: dict[str, list[float]] = defaultdict(list)
-    freedom = 0
-    for group in groups:
-        labels, its = [str(value) for value, _ in group], [gain for _, gain in group]
-        for label, gain in zip(labels, its, strict=True):
-            gains[label].append(gain)
-        if len(set(labels)) > 1 and len(set(its)) > 1:
-            freedom += len(its) - 1
-            for label, rank in zip(labels, _shares(its), strict=True):
-                ranks[label].append(rank)
-    trials, between_freedom = sum(map(len, ranks.values())), len(ranks) - 1
-    strength, noise = None, 1.0
-    if trials >= FEWEST and 0 < between_freedom < freedom:
-        from scipy.special import chdtri
-
-        total = math.fsum(rank * rank for one in ranks.values() for rank in one)
-        between = math.fsum(math.fsum(one) ** 2 / len(one) for one in ranks.values())
-        within_share = (1 - between / total) * freedom / (freedom - between_freedom)
-        strength = math.sqrt(max(0.0, 1 - within_share))
-        above_chance = float(chdtri(between_freedom, 0.05)) - between_freedom
-        noise = math.sqrt(min(1.0, above_chance / freedom))
-    return Sensitivity(
-        name=name,
-        ordered=False,
-        strength=strength,
-        noise=noise,
-        trials=trials,
-        gains={label: statistics.median(one) for label, one in sorted(gains.items())},
-    )
+    labels = [label for group in varied for label, _ in group]
+    for label, rank in zip(labels, _ranks((gain for _, gain in group) for group in varied), strict=True):
+        ranks[label].append(rank)
+    trials, strength, noise = len(labels), None, 1.0
+    between, freedom = len(ranks) - 1, trials - len(varied)
+    if trials >= FEWEST and between < freedom:
+        # Ranks within generations have fewer degrees of freedom than the test of Kruskal and Wallis assumes.
+        h = float(stats.kruskal(*ranks.values()).statistic) * freedom / (trials - 1)
+        strength = math.sqrt(max(0.0, (h - between) / (freedom - between)))
+        noise = math.sqrt(min(1.0, (float(stats.chi2.isf(0.05, between)) - between) / freedom))
+    gains: dict[str, list[float]] = defaultdict(list)
+    for label, gain in sorted((pair for group in groups for pair in group), key=lambda pair: pair[0]):
+        gains[label].append(gain)
+    medians = {label: statistics.median(its) for label, its in gains.items()}
+    return Sensitivity(name=name, ordered=False, strength=strength, noise=noise, trials=trials, gains=medians)

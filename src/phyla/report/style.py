@@ -1,11 +1,11 @@
-"""What all figures look like: colours, axes, notes, and how much they draw.
+"""The look that all figures share: colours, axes, notes, and how much they draw.
 
-Backgrounds are transparent and all text is a grey that reads on white and on black, so that a figure looks
-right in a notebook, in a report and on a dashboard of any theme. The accents are from Okabe and Ito's palette,
-which people with any kind of colour vision can tell apart.
+Backgrounds are transparent and text is a grey that reads on white and on black, so a figure fits a notebook, a
+report and a dashboard, light or dark. The accents are from the palette of Okabe and Ito, which people with any
+kind of colour vision can tell apart.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from phyla.report.words import plain
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 INK = "#7b818a"
 GRID = "rgba(128,136,148,0.20)"
 MUTED = "rgba(128,136,148,0.50)"
+CLEAR = "rgba(0,0,0,0)"
 WINNER = "#D55E00"
 BEST = "#0072B2"
 JUMP = "#009E73"
@@ -26,27 +27,23 @@ PALETTE = (BEST, WINNER, JUMP, FAILED, "#E69F00", "#56B4E9")
 """Colours of lines that are to be told apart."""
 
 NOTES = "notes"
-"""Name of the annotation that says what a figure leaves out."""
+"""Name of the annotations that say what a figure leaves out."""
 
-
-def figure(title: str, subtitle: str, *, height: int, notes: Sequence[str] = ()) -> "go.Figure":
-    """Return a figure without traces.
-
-    Args:
-        title: what it shows, with units.
-        subtitle: how to read it, in one line.
-        height: pixels.
-        notes: what it leaves out.
-    """
-    import plotly.graph_objects as go
-
-    drawn = go.Figure()
-    drawn.update_layout(
-        template="none",
-        title={
-            "text": plain(title),
-            "subtitle": {"text": plain(subtitle), "font": {"size": 13, "color": INK}},
+AXIS = {
+    "gridcolor": GRID,
+    "zeroline": False,
+    "showline": False,
+    "ticks": "",
+    "automargin": True,
+    "title": {"font": {"size": 12}, "standoff": 8},
+}
+LABEL = {"color": "#f3f4f6", "size": 12, "family": FONT}
+TEMPLATE = {
+    "layout": {
+        "font": {"family": FONT, "size": 12, "color": INK},
+        "title": {
             "font": {"size": 17, "color": INK},
+            "subtitle": {"font": {"size": 13, "color": INK}},
             "x": 0,
             "xref": "paper",
             "xanchor": "left",
@@ -55,114 +52,143 @@ def figure(title: str, subtitle: str, *, height: int, notes: Sequence[str] = ())
             "yanchor": "top",
             "pad": {"t": 14},
         },
-        font={"family": FONT, "size": 12, "color": INK},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        height=height,
-        margin={"l": 68, "r": 24, "t": 104, "b": 58 + 18 * len(notes)},
-        modebar={"bgcolor": "rgba(0,0,0,0)", "color": MUTED, "activecolor": INK},
-        hovermode="closest",
-        hoverlabel={
+        "colorway": PALETTE,
+        "paper_bgcolor": CLEAR,
+        "plot_bgcolor": CLEAR,
+        "modebar": {"bgcolor": CLEAR, "color": MUTED, "activecolor": INK},
+        "hovermode": "closest",
+        "hoverlabel": {
             "bgcolor": "#20252d",
             "bordercolor": "#20252d",
-            "font": {"color": "#f3f4f6", "size": 12, "family": FONT},
+            "font": LABEL,
             "align": "left",
             "namelength": -1,
         },
-        legend={
-            "orientation": "h",
-            "x": 0,
-            "xanchor": "left",
-            "y": 1.0,
-            "yanchor": "bottom",
-            "font": {"size": 12},
-        },
+        "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.0, "yanchor": "bottom"},
+        "xaxis": AXIS,
+        "yaxis": AXIS,
+    },
+    "data": {
+        "scatter": [{"hoverinfo": "text"}],
+        "bar": [{"textposition": "none", "hovertemplate": "%{text}<extra></extra>"}],
+        "heatmap": [{"hoverinfo": "text", "hoverongaps": False}],
+    },
+}
+
+
+def figure(
+    title: str, subtitle: str = "", *, height: int, notes: Sequence[str] = (), grid: "go.Figure | None" = None
+) -> "go.Figure":
+    """Return a figure without traces.
+
+    Args:
+        title: what it shows, with units.
+        subtitle: how to read it, in one line.
+        height: pixels, without the notes.
+        notes: what it leaves out.
+        grid: a figure with subplots to style; by default a new one.
+    """
+    import plotly.graph_objects as go
+
+    drawn = go.Figure() if grid is None else grid
+    drawn.layout.template = TEMPLATE  # update_layout() would merge it with Plotly's default
+    drawn.update_layout(
+        title={"text": plain(title), "subtitle": {"text": plain(subtitle)}},
+        height=height + 18 * len(notes),
+        margin={"l": 68, "r": 24, "t": 104, "b": 58 + 18 * len(notes)},
     )
     for row, text in enumerate(notes):
-        drawn.add_annotation(
-            name=NOTES,
-            text=plain(text),
-            xref="paper",
-            yref="paper",
-            x=0,
-            y=0,
-            xanchor="left",
-            yanchor="top",
-            yshift=-46 - 18 * row,
-            showarrow=False,
-            font={"size": 11, "color": INK},
-            align="left",
-        )
+        place: dict[str, Any] = {"x": 0, "y": 0, "xanchor": "left", "yanchor": "top", "yshift": -46 - 18 * row}
+        _note(drawn, text, name=NOTES, align="left", font={"size": 11}, **place)
     return drawn
 
 
 def empty(title: str, why: str) -> "go.Figure":
     """Return a figure that says why there is nothing to draw."""
-    drawn = figure(title, "", height=220)
+    drawn = figure(title, height=220)
     drawn.update_xaxes(visible=False)
     drawn.update_yaxes(visible=False)
-    drawn.add_annotation(
-        text=plain(why), xref="paper", yref="paper", x=0.5, y=0.5, showarrow=False, font={"size": 14, "color": INK}
-    )
+    _note(drawn, why, x=0.5, y=0.5, font={"size": 14})
     return drawn
 
 
-def axis(title: str = "", **more: Any) -> dict[str, Any]:
-    """Return an axis: a light grid, no frame, no zero line."""
+def _note(drawn: "go.Figure", text: str, **more: Any) -> None:
+    drawn.add_annotation(text=plain(text), xref="paper", yref="paper", showarrow=False, **more)
+
+
+def values_scale(values: Collection[float], *, maximize: bool) -> str | None:
+    """Return the type of a metric's axis: logarithmic if it falls by orders of magnitude."""
+    # A log axis would squeeze values that are to rise where they get good.
+    return "log" if is_wide(values) and not maximize else None
+
+
+def categories(names: Sequence[str]) -> dict[str, Any]:
+    """Return a vertical axis of names, the first one at the top, a little away from what is drawn."""
     return {
-        "title": {"text": plain(title), "font": {"size": 12}, "standoff": 8},
-        "gridcolor": GRID,
-        "zeroline": False,
-        "showline": False,
-        "ticks": "",
-        "automargin": True,
-        **more,
+        "tickmode": "array",
+        "tickvals": list(range(len(names))),
+        "ticktext": [f"{plain(name)} " for name in names],
+        "range": [len(names) - 0.5, -0.5],
+        "showgrid": False,
     }
 
 
-def categories() -> dict[str, Any]:
-    """Return a vertical axis of names, the first one at the top, a little away from their bars."""
-    return axis(
-        type="category",
-        autorange="reversed",
-        showgrid=False,
-        ticks="outside",
-        ticklen=6,
-        tickcolor="rgba(0,0,0,0)",
-    )
+def trace(rows: Iterable[tuple[Any, ...]], **look: Any) -> dict[str, Any]:
+    """Return a scatter trace of rows (x, y), or (x, y, what appears under the pointer)."""
+    columns = [list(column) for column in zip(*rows, strict=True)] or [[], [], []]
+    return {"type": "scatter", **dict(zip(("x", "y", "text"), columns, strict=False)), **look}
 
 
-def faint(colour: str, share: float = 0.20) -> str:
-    """Return a colour like `#0072B2` as one that lets through what is behind it."""
+def band(
+    xs: Sequence[float], low: Sequence[float], high: Sequence[float], colour: str, **look: Any
+) -> dict[str, Any]:
+    """Return a trace that fills what lies between two lines."""
     red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-    return f"rgba({red},{green},{blue},{share:.2f})"
+    fill = {"fill": "toself", "fillcolor": f"rgba({red},{green},{blue},0.20)", "line": {"width": 0}}
+    edge = [*zip(xs, high, strict=True), *reversed([*zip(xs, low, strict=True)])]
+    return trace(edge, mode="lines", hoverinfo="skip", showlegend=False, **fill, **look)
+
+
+def colorbar(title: str = "", **more: Any) -> dict[str, Any]:
+    """Return a thin colour bar."""
+    return {"title": {"text": plain(title), "side": "right"}, "thickness": 10, "outlinewidth": 0, **more}
+
+
+def pieces(lines: Iterable[Sequence[tuple[Any, ...]]]) -> list[tuple[Any, ...]]:
+    """Return the rows of several lines as those of one trace, with a gap after each line."""
+    return [row for line in lines for row in (*line, (None,) * len(line[0]))]
 
 
 def kept(count: int, limit: int) -> list[int]:
-    """Return at most `limit` indices below `count`, evenly spread, the first and the last among them."""
+    """Return at most `limit` indices below `count`, evenly spread, with the first and the last."""
     if count <= limit:
         return list(range(count))
-    if limit < 2:
-        return [0][:limit]
     return sorted({round(place * (count - 1) / (limit - 1)) for place in range(limit)})
 
 
-def outline(values: Sequence[float], limit: int, always: Mapping[int, object] | set[int]) -> list[int]:
+def outline(values: Sequence[float | None], limit: int, always: Collection[int] = ()) -> list[int]:
     """Return the indices of about `limit` values that keep the outline of a line.
 
     Of each of `limit / 2` stretches the lowest and the highest value stay, and so do the first value, the last
-    and those in `always`.
+    and those in `always`. None counts as the middle.
     """
     count = len(values)
     if count <= limit:
         return list(range(count))
+    known = [value for value in values if value is not None]
+    middle = sum(known) / len(known) if known else 0.0
+    filled = [middle if value is None else value for value in values]
     stretches = max(1, limit // 2)
-    chosen = {0, count - 1} | {index for index in range(count) if index in always}
+    chosen = {0, count - 1, *always}
     for stretch in range(stretches):
         inside = range(stretch * count // stretches, (stretch + 1) * count // stretches)
-        chosen.add(min(inside, key=values.__getitem__))
-        chosen.add(max(inside, key=values.__getitem__))
+        chosen |= {min(inside, key=filled.__getitem__), max(inside, key=filled.__getitem__)}
     return sorted(chosen)
+
+
+def is_wide(values: Collection[float], ratio: float = 20) -> bool:
+    """Return whether a linear axis would hide most of these values: all positive, of several magnitudes."""
+    return bool(values) and min(values) > 0 and max(values) > ratio * min(values)
 
 
 def sensible_range(values: Sequence[float], *, maximize: bool) -> tuple[float, float] | None:
@@ -174,10 +200,7 @@ def sensible_range(values: Sequence[float], *, maximize: bool) -> tuple[float, f
     if len(ordered) < 20:
         return None
     low, high = ordered[len(ordered) // 50], ordered[-1 - len(ordered) // 50]
-    if maximize:
-        high = ordered[-1]
-    else:
-        low = ordered[0]
+    low, high = (low, ordered[-1]) if maximize else (ordered[0], high)
     span = high - low
     if span <= 0 or ordered[-1] - ordered[0] <= 3 * span:
         return None

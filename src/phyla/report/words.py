@@ -2,14 +2,14 @@
 
 import html
 import math
-from collections.abc import Iterable
+import textwrap
 from datetime import UTC, datetime
 
 from phyla.records import Json, TrialRecord, TrialState
 from phyla.strategies import describe
 
 PARAMS_SHOWN = 12
-"""Hyperparameters that fit into what appears under the pointer."""
+"""Hyperparameters that appear under the pointer."""
 
 
 def number(value: Json) -> str:
@@ -42,6 +42,11 @@ def duration(seconds: float | None) -> str:
     return f"{int(days)} d {int(hours % 24)} h"
 
 
+def time_unit(longest: float) -> tuple[str, float]:
+    """Return the unit in which to draw seconds up to the longest, and the seconds in it."""
+    return ("s", 1.0) if longest < 300 else ("min", 60.0) if longest < 3 * 3600 else ("h", 3600.0)
+
+
 def moment(seconds: float) -> datetime:
     """Return a time of the records as an aware datetime in UTC."""
     return datetime.fromtimestamp(seconds, tz=UTC)
@@ -57,6 +62,13 @@ def short(text: str, limit: int = 90) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def p_words(p: float | None) -> str:
+    """Return a probability with two digits; `too few` for None."""
+    if p is None:
+        return "too few"
+    return f"{p:.2g}" if p >= 0.001 else f"{p:.0e}"
+
+
 def plain(text: str) -> str:
     """Return a text so that Plotly, which reads some HTML in labels, shows it as it is."""
     return html.escape(text, quote=False)
@@ -69,7 +81,7 @@ def last_line(text: str) -> str:
 
 
 def outcome(trial: TrialRecord, metric: str) -> str:
-    """Return what came of a trial."""
+    """Return how a trial ended."""
     if trial.state is TrialState.COMPLETED:
         found = f"{metric} {score(trial.fitness)}"
         if trial.criteria is None:
@@ -84,33 +96,19 @@ def outcome(trial: TrialRecord, metric: str) -> str:
 
 
 def hover(trial: TrialRecord, metric: str) -> str:
-    """Return everything about a trial that a pointer over it should tell, as Plotly's HTML."""
+    """Return what appears under the pointer over a trial, as Plotly's HTML."""
     end = trial.end_step if trial.reached_step is None else trial.reached_step
+    params = list(trial.params.items())
     lines = [
         f"<b>trial {trial.id}</b>, member {trial.member}, generation {trial.generation}",
         plain(short(outcome(trial, metric), 160)),
         f"weights trained from step {trial.start_step:,} to {end:,}",
-        *_wrapped(describe(trial.reason)),
-        *_params(trial),
+        *map(plain, textwrap.wrap(short(describe(trial.reason), 210), 70)),
+        *(
+            f"{plain(short(name, 40))} = {plain(short(number(value), 40))}"
+            for name, value in params[:PARAMS_SHOWN]
+        ),
     ]
+    if len(params) > PARAMS_SHOWN:
+        lines.append(f"and {len(params) - PARAMS_SHOWN} more")
     return "<br>".join(lines)
-
-
-def _params(trial: TrialRecord) -> Iterable[str]:
-    for name, value in list(trial.params.items())[:PARAMS_SHOWN]:
-        yield f"{plain(short(name, 40))} = {plain(short(number(value), 40))}"
-    if len(trial.params) > PARAMS_SHOWN:
-        yield f"and {len(trial.params) - PARAMS_SHOWN} more"
-
-
-def _wrapped(text: str, width: int = 70, lines: int = 3) -> Iterable[str]:
-    """Break a long decision at its commas; what does not fit is cut."""
-    pieces = short(text, width * lines).split(", ")
-    line = pieces[0]
-    for piece in pieces[1:]:
-        if len(line) + len(piece) > width:
-            yield plain(line + ",")
-            line = piece
-        else:
-            line += ", " + piece
-    yield plain(line)

@@ -58,6 +58,10 @@ class Reader(View, Protocol):
         """Return how many trials of kind train are in each state; states without trials are left out."""
         ...
 
+    def evaluation(self) -> EvalReader | None:
+        """Return the evaluation of this study's checkpoints, as part of the same look; None without suites."""
+        ...
+
 
 class Transaction(View, Protocol):
     """A view that can be written; everything is committed at the end, or nothing."""

@@ -257,7 +257,7 @@ def test_the_time_of_attempts_is_added_up() -> None:
 def test_studies_made_before_tell_nothing_of_time(several: StudyComparison) -> None:
     spent = several.groups[0].time
     assert (spent.timed, spent.total_s, spent.words()) == (0, 0.0, "not known")
-    assert "No attempt has told" in time_figure({"large": spent}).layout.annotations[0].text
+    assert "No attempt recorded" in time_figure({"large": spent}).layout.annotations[0].text
 
 
 # Figures and page
@@ -358,3 +358,43 @@ def test_replicates_of_one_study_have_a_page(finals: list[float | None], tmp_pat
     text = Page(comparison.write_report(tmp_path / "page.html").read_text(encoding="utf-8")).text
     assert "Is the difference real?" not in text
     assert "Final values" in text
+
+
+def test_a_difference_that_is_not_significant_says_how_many_seeds_it_takes(tmp_path: Path) -> None:
+    comparison = compared(a=numbers(*A), b=numbers(*B))
+    (test,) = comparison.tests
+    # Differences of 0.1, 0.2, 0.3, 0.15, 0.25: more than two standard deviations, but five pairs never suffice.
+    assert (test.p_holm, test.needed, test.needed_words) == (0.0625, 6, "6")
+    assert comparison.to_json()["tests"][0]["seeds_needed"] == 6
+    page = Page(comparison.write_report(tmp_path / "page.html").read_text(encoding="utf-8")).text
+    assert "seeds needed" in page
+    similar = compared(a=[0.1, 0.5, 0.9], b=[0.2, 0.1, 0.95])
+    assert (similar.tests[0].needed or 0) > 6
+
+
+def test_more_comparisons_take_more_seeds() -> None:
+    one = compared(a=[0.1, 0.5, 0.9], b=[0.2, 0.1, 0.95])
+    three = compared(a=[0.1, 0.5, 0.9], b=[0.2, 0.1, 0.95], c=[0.2, 0.3, 0.4])
+    assert (three.tests[0].needed or 0) > (one.tests[0].needed or 0)
+
+
+def test_a_significant_difference_an_equal_one_and_one_replicate_need_no_number_of_seeds() -> None:
+    (clear,) = compared(a=[1.0, 1.1, 1.2, 1.3, 1.4, 1.5], b=[0.0, 0.2, 0.4, 0.1, 0.3, 0.35]).tests
+    assert clear.is_significant
+    assert (clear.needed, clear.needed_words) == (None, "-")
+    (equal,) = compared(a=[1.0, 2.0], b=[2.0, 1.0]).tests
+    assert (equal.needed, equal.needed_words) == (None, "no difference")
+    (single,) = compared(a=[0.5], b=[0.4]).tests
+    assert (single.needed, single.needed_words) == (None, "too few")
+
+
+def test_tables_show_steps_trained_and_the_age_of_the_best_weights(tmp_path: Path) -> None:
+    # The best trial is the first of member 1: its weights are 7 steps old, while 27 steps were trained in all.
+    data = study_of([(0, 10, 1.0, 0.5), (1, 7, 2.0, 0.9), (0, 10, 3.0, 0.6)], name="a")
+    other = study_of([(0, 10, 1.0, 0.4)], name="b")
+    comparison = compare_studies([ComparedStudy(data=data, group="a"), ComparedStudy(data=other, group="b")])
+    assert [(group.steps, group.age) for group in comparison.groups] == [(27, 7), (10, 10)]
+    assert [(row["steps"], row["age"]) for row in comparison.rows()] == [(27, 7), (10, 10)]
+    page = Page(comparison.write_report(tmp_path / "page.html").read_text(encoding="utf-8")).text
+    assert "steps trained, median" in page
+    assert "age of the best weights" in page

@@ -68,7 +68,7 @@ def test_cells_of_partial_groups_are_hatched(data: EvaluationData) -> None:
 
 
 def test_a_long_history_is_cut_and_that_is_said(data: EvaluationData, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("phyla.report.matrix.COLUMNS", 5)
+    monkeypatch.setattr("phyla.report.figures.matrix.COLUMNS", 5)
     figure = matrix_figure(data, "heldout")
     (heatmap,) = traces(figure, "heatmap")
     assert len(heatmap.z[0]) == 5

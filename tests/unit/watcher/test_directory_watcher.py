@@ -17,8 +17,7 @@ from phyla.errors import CheckpointChanged, CheckpointGone, RunFollowed
 from phyla.machine import Evaluated, EvaluationFailed
 from phyla.records import EvalResult, GroupState, RunKind, RunState, Seen, SeenState
 from phyla.store import open_store
-from phyla.watcher import DirectorySources, DirectoryWatcher, Following, Lock, Mode, get_format, holder
-from phyla.watcher import take as take_snapshot
+from phyla.watcher import DirectorySources, DirectoryWatcher, Following, Lock, get_format, holder
 from phyla.watcher.snapshots import Mode
 from phyla.watcher.snapshots import take as take_snapshot
 
