@@ -47,7 +47,7 @@ study = phyla.Study(
     phyla.Maximize("score"),
     phyla.PBT(population_size=4, steps_per_trial=5, total_steps=20, exploit=phyla.Truncation(0.3)),
     train,
-    max_attempts=1,
+    retries=phyla.Retries(attempts=1),
 )
 """
 
@@ -146,9 +146,7 @@ def test_a_study_in_memory_runs_in_this_process(small: "tuple[Path, str]", tmp_p
 
 
 def test_a_study_that_stops_itself_says_why(tmp_path: Path) -> None:
-    text = STUDY_FILE.replace("if trial.id == 2:", "if True:").replace(
-        "max_attempts=1", "max_attempts=1, max_broken=2"
-    )
+    text = STUDY_FILE.replace("if trial.id == 2:", "if True:").replace("attempts=1", "attempts=1, broken=2")
     (tmp_path / "broken.py").write_text(text)
     done = in_process(tmp_path, "run", "broken.py", "--workers", 0)
     assert done.returncode == 1

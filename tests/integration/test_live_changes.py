@@ -58,6 +58,12 @@ def study(folder: Path, strategy: Any, **options: Any) -> phyla.Study:
     )
 
 
+def changed(folder: Path, strategy: Any, **options: Any) -> phyla.Study:
+    made = study(folder, strategy, **options)
+    made.change()
+    return made
+
+
 def spent(results: phyla.Results) -> list[int]:
     return [member.progress for member in results.members() if not member.retired]
 
@@ -78,7 +84,7 @@ def test_a_finished_study_is_extended(tmp_path: Path, kind: str) -> None:
     first = study(tmp_path, strategy(2)).run()
     rows = {row.id: row for row in first.trials()}
     assert first.state is StudyState.COMPLETED
-    results = study(tmp_path, strategy(5), extend=True).run()
+    results = changed(tmp_path, strategy(5)).run()
     assert spent(results) == [5 * STEPS] * 3
     assert completed(results) == 15
     assert {row.id: row for row in results.trials() if row.id in rows} == rows, "what was is untouched"
@@ -108,8 +114,8 @@ def test_a_study_is_extended_with_another_population_size(tmp_path: Path, quorum
     with pytest.raises(StudyChanged, match=r"population_size.*has 4, given 6"):
         study(tmp_path, pbt(6, 4, quorum=quorum)).run()
     with pytest.raises(ConfigurationError, match=r"cannot grow to 6 members.*raise total_steps"):
-        study(tmp_path, pbt(6, 2, quorum=quorum), extend=True).run()
-    grown = study(tmp_path, pbt(6, 4, quorum=quorum), extend=True).run(workers=2)
+        changed(tmp_path, pbt(6, 2, quorum=quorum))
+    grown = changed(tmp_path, pbt(6, 4, quorum=quorum)).run(workers=2)
     assert spent(grown) == [4 * STEPS] * 6
     assert not miscounted(grown, 4 * STEPS)
     assert grown.progress().active == 6
@@ -120,7 +126,7 @@ def test_a_study_is_extended_with_another_population_size(tmp_path: Path, quorum
         assert (progress.completed, progress.planned_trials) == (20, 20)
         assert (progress.spent_steps, progress.total_steps) == (20 * STEPS, 20 * STEPS)
     before = completed(grown)
-    shrunk = study(tmp_path, pbt(3, 5, quorum=quorum), extend=True).run()
+    shrunk = changed(tmp_path, pbt(3, 5, quorum=quorum)).run()
     assert spent(shrunk) == [5 * STEPS] * 3
     assert completed(shrunk) == before + 3
     assert shrunk.write_report(tmp_path / "report.html").exists()
@@ -130,7 +136,7 @@ def test_running_trials_are_untouched_by_other_settings(tmp_path: Path) -> None:
     first = study(tmp_path, pbt(2, exploit=None, explore=None))
     trial = first.ask()
     assert trial is not None
-    other = study(tmp_path, phyla.PBT(population_size=2, steps_per_trial=10, total_steps=40), extend=True)
+    other = changed(tmp_path, phyla.PBT(population_size=2, steps_per_trial=10, total_steps=40))
     longer = other.ask()
     assert longer is not None
     (trial.checkpoint_dir / "value.json").write_text("1.0")
@@ -184,20 +190,23 @@ import sys
 from pathlib import Path
 from test_live_changes import pbt, study
 
-study(Path(sys.argv[1]), pbt(int(sys.argv[2]), int(sys.argv[3]), quorum=1.0), extend=True).run()
+made = study(Path(sys.argv[1]), pbt(int(sys.argv[2]), int(sys.argv[3]), quorum=1.0))
+if sys.argv[4] == "change":
+    made.change()
+made.run()
 """
 
 
 @pytest.mark.parametrize("size", [2, 6])
 @pytest.mark.parametrize("name", ["change.before_commit", "change.after_commit"])
 def test_killed_while_it_changes_and_run_again(tmp_path: Path, name: str, size: int) -> None:
-    def run(size: int, trials: int, failpoint: str = "") -> int:
+    def run(size: int, trials: int, failpoint: str = "", *, how: str = "change") -> int:
         here = Path(__file__).parent
         environment = {"PYTHONPATH": f"{here}{os.pathsep}{here.parent}", "PHYLA_FAILPOINT": failpoint}
-        words = [sys.executable, "-c", PROGRAM, str(tmp_path), str(size), str(trials)]
+        words = [sys.executable, "-c", PROGRAM, str(tmp_path), str(size), str(trials), how]
         return subprocess.run(words, env=child_environment(environment), timeout=120, check=False).returncode
 
-    assert run(4, 2) == 0
+    assert run(4, 2, how="run") == 0
     assert run(size, 3, f"{name}=kill") == -signal.SIGKILL
     assert run(size, 3) == 0
     results = phyla.load_study("live", home=tmp_path / "home")
@@ -224,7 +233,7 @@ def test_strategies_of_a_fixed_size_are_not_resized(tmp_path: Path, strategy: An
 
 def test_what_a_completed_study_is_told(tmp_path: Path) -> None:
     study(tmp_path, pbt(2, 1)).run()
-    with pytest.raises(StateError, match=r"is completed.*extend"):
+    with pytest.raises(StateError, match=r"is completed.*phyla change FILE.py"):
         maintain("live", home=tmp_path / "home").resize(3)
 
 
@@ -236,8 +245,9 @@ def test_sizes_that_make_no_sense(tmp_path: Path, size: Any) -> None:
 
 
 def test_newcomers_that_make_no_sense(tmp_path: Path) -> None:
+    newcomers: Any = "elite"
     with pytest.raises(ConfigurationError, match="newcomers='elite': choose 'best' or 'fresh'"):
-        study(tmp_path, pbt(2), newcomers="elite")
+        study(tmp_path, pbt(2)).change(newcomers=newcomers)
 
 
 def phyla_command(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str]:
@@ -253,7 +263,7 @@ def phyla_command(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[i
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    study(tmp_path, pbt(3, 2), lease_s=0.01).ask()
+    study(tmp_path, pbt(3, 2)).ask(lease_s=0.01)
     home = ("--home", tmp_path / "home")
     code, text = phyla_command(capsys, "resize", "live", 5, *home)
     assert (code, text.splitlines()) == (
@@ -278,7 +288,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         code, text = phyla_command(capsys, "resize", *words, *home)
         assert code == 2
         assert match in text
-    results = study(tmp_path, pbt(2, 2), lease_s=0.01).run()
+    results = study(tmp_path, pbt(2, 2)).run()
     assert spent(results) == [2 * STEPS] * 2
 
 
@@ -289,7 +299,7 @@ def test_a_space_is_widened_and_a_parameter_added(tmp_path: Path) -> None:
     wide = phyla.Space(lr=phyla.Float(0.1, 1.0), decay=phyla.Float(0.0, 1.0, default=0.25))
     with pytest.raises(StudyChanged, match=r"space\.parameters\.decay"):
         study(tmp_path, pbt(4, 6), space=wide).run()
-    results = study(tmp_path, pbt(4, 6), space=wide, extend=True).run()
+    results = changed(tmp_path, pbt(4, 6), space=wide).run()
     assert spent(results) == [6 * STEPS] * 4
     later = [row for row in results.trials() if row.id not in before]
     assert all(wide.contains(row.params) and "decay" in row.params for row in later)
@@ -314,7 +324,7 @@ def test_older_trials_that_are_chosen_again_get_the_default(tmp_path: Path, stra
 
     study(tmp_path, made(3)).run()
     wide = phyla.Space(lr=phyla.Float(0.01, 1.0, log=True), mode=phyla.Choice(["a", "b"], default="a"))
-    results = study(tmp_path, made(8), space=wide, extend=True).run()
+    results = changed(tmp_path, made(8), space=wide).run()
     assert spent(results) == [8 * STEPS] * 4
     assert all(wide.contains(row.params) for row in results.trials())
 
@@ -328,10 +338,10 @@ def test_older_trials_that_are_chosen_again_get_the_default(tmp_path: Path, stra
     ],
 )
 def test_a_space_that_is_not_wider_is_refused(tmp_path: Path, space: phyla.Space, match: str) -> None:
-    study(tmp_path, pbt(2, 2), lease_s=0.01).ask()
+    study(tmp_path, pbt(2, 2)).ask(lease_s=0.01)
     with pytest.raises((ConfigurationError, phyla.PhylaError), match=match):
-        study(tmp_path, pbt(2, 2), space=space, extend=True).run()
-    assert study(tmp_path, pbt(2, 2), lease_s=0.01).run().changes() == []
+        changed(tmp_path, pbt(2, 2), space=space)
+    assert study(tmp_path, pbt(2, 2)).run().changes() == []
 
 
 def test_the_status_for_programs_tells_changes_and_who_is_retired(

@@ -38,7 +38,7 @@ study = phyla.Study(
     OBJECTIVE,
     phyla.PBT(population_size=16, steps_per_trial=2, total_steps=30, exploit=phyla.ParetoTruncation(0.25)),
     train,
-    max_broken=2,
+    retries=phyla.Retries(broken=2),
 )
 """
 PARETO = 'phyla.Pareto(phyla.Minimize("f1"), phyla.Minimize("f2"))'

@@ -57,7 +57,7 @@ study = phyla.Study(
     phyla.PBT(population_size=6, steps_per_trial=5, total_steps=40, exploit=phyla.Truncation(0.4)),
     train,
     setup=setup,
-    keep_every_steps=10,
+    retention=phyla.Retention(every_steps=10),
     home=Path(__file__).parent / "home",
 )
 if __name__ == "__main__":

@@ -148,8 +148,8 @@ def test_given_hyperparameters_of_a_conditional_space(tmp_path: Path) -> None:
 
 def test_a_resumed_study_imports_nothing_again(tmp_path: Path) -> None:
     a = given(tmp_path, "a", 1.0)
-    asking = study(tmp_path, start_from=[a], lease_s=0.01)
-    trial = asking.ask()
+    asking = study(tmp_path, start_from=[a])
+    trial = asking.ask(lease_s=0.01)
     assert trial is not None
     assert trial.parent is not None
     assert trial.parent.name.startswith("start-0-")
@@ -157,7 +157,7 @@ def test_a_resumed_study_imports_nothing_again(tmp_path: Path) -> None:
     for file in a.iterdir():
         file.unlink()
     a.rmdir()
-    results = study(tmp_path, start_from=[a], lease_s=0.01).run()
+    results = study(tmp_path, start_from=[a]).run()
     assert len(imports(results)) == 4
     assert results.counts() == {"completed": 16}
 
@@ -169,7 +169,7 @@ def test_another_list_is_refused_for_a_study_that_exists(tmp_path: Path) -> None
         with pytest.raises(StudyChanged, match="start_from"):
             study(tmp_path, start_from=entries).run()
         with pytest.raises(ConfigurationError, match="start_from"):
-            study(tmp_path, start_from=entries, extend=True).run()
+            study(tmp_path, start_from=entries).change()
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_more_entries_than_members_leave_no_study(tmp_path: Path) -> None:
     assert list_studies(home=tmp_path / "home") == []
 
 
-@pytest.mark.parametrize("way", ["resize", "extend", "change"])
+@pytest.mark.parametrize("way", ["resize", "change"])
 def test_a_study_that_shrinks_keeps_its_list(tmp_path: Path, way: str) -> None:
     entries = [given(tmp_path, name, 1.0) for name in "abc"]
     assert study(tmp_path, start_from=entries).ask() is not None
@@ -204,11 +204,10 @@ def test_a_study_that_shrinks_keeps_its_list(tmp_path: Path, way: str) -> None:
         tmp_path,
         start_from=entries,
         strategy=phyla.PBT(population_size=2, steps_per_trial=STEPS, total_steps=4 * STEPS),
-        extend=way == "extend",
     )
     if way == "resize":
         maintain("started", home=tmp_path / "home").resize(2)
-    elif way == "change":
+    else:
         assert [change.name for change in smaller.change()] == ["strategy.population_size"]
     results = smaller.run()
     assert [member.progress for member in results.members() if not member.retired] == [4 * STEPS] * 2

@@ -117,7 +117,14 @@ def test_the_median_rule_gives_the_same_study_every_time(tmp_path: Path) -> None
         rule = phyla.MedianStopping(min_steps=2, min_trials=2)
         strategy = phyla.PBT(population_size=6, steps_per_trial=8, total_steps=24, quorum=1.0)
         made = phyla.Study(
-            "m", SPACE, phyla.Maximize("score"), strategy, train, home=home, stopping=rule, max_stops=2
+            "m",
+            SPACE,
+            phyla.Maximize("score"),
+            strategy,
+            train,
+            home=home,
+            stopping=rule,
+            retries=phyla.Retries(stops=2),
         )
         results = made.run()
         assert results.counts()["completed"] == 6 * 3
@@ -164,7 +171,7 @@ def test_told_trials_are_judged_when_they_are_told(tmp_path: Path) -> None:
     assert made.results().counts() == {"completed": 4, "cancelled": 2}
 
 
-def test_rules_can_be_changed_with_extend_only(tmp_path: Path) -> None:
+def test_rules_are_changed_by_change_only(tmp_path: Path) -> None:
     def train(trial: phyla.Trial) -> None:
         for _ in trial.steps():
             pass
@@ -175,7 +182,9 @@ def test_rules_can_be_changed_with_extend_only(tmp_path: Path) -> None:
     changed = study(tmp_path, train, phyla.Divergence(above=2.0))
     with pytest.raises(StudyChanged, match=r"stopping\.rules\.0\.above: it has None, given 2\.0"):
         changed.run()
-    changed.run(extend=True)
+    changed.change()
+    changed.run()
     with pytest.raises(StudyChanged, match=r"stopping\.max_stops: it has 3, given 7"):
-        study(tmp_path, train, phyla.Divergence(above=2.0), max_stops=7).run()
-    study(tmp_path, train, extend=True).run()
+        study(tmp_path, train, phyla.Divergence(above=2.0), retries=phyla.Retries(stops=7)).run()
+    study(tmp_path, train).change()
+    study(tmp_path, train).run()

@@ -198,7 +198,7 @@ def test_the_bound_of_kept_checkpoints_is_the_one_of_the_guide() -> None:
     strategy = phyla.PBT(population_size=size, steps_per_trial=1, total_steps=1)
     space, objective = phyla.Space(x=phyla.Float(0, 1)), phyla.Minimize("x")
     rules = Rules(space=space, objective=objective, strategy=strategy, keep_best=best)
-    assert "4 * population_size + keep_best" in GUIDE
+    assert "4 * population_size + best " in GUIDE
     assert bound(rules.keeping) == 4 * size + best
 
 

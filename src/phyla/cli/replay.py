@@ -79,13 +79,13 @@ def continue_(
 
 
 def _run(prepared: "Prepared", workers: int, gpus_per_worker: float) -> None:
-    from phyla.cli.run import BOTH, EXIT_INTERRUPTED, run_study
+    from phyla.cli.run import EXIT_INTERRUPTED, run_study
 
     for note in prepared.notes:
         print(f"note: {note}", file=sys.stderr)
     again = shlex.join(["phyla", *(Path(word).name if word == sys.argv[0] else word for word in sys.argv[1:])])
     try:
-        run_study(prepared.study, workers, 0, BOTH, gpus_per_worker, extend=False, again=again)
+        run_study(prepared.study, workers, again=again, gpus_per_worker=gpus_per_worker)
     except KeyboardInterrupt:
         print(f"Interrupted. Resume it with: {again}", file=sys.stderr)
         raise typer.Exit(EXIT_INTERRUPTED) from None

@@ -4,7 +4,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -49,9 +49,15 @@ def run(
             show_default=False,
         ),
     ] = None,
-    extend: Annotated[
-        bool,
-        typer.Option("--extend", help="Take over changed settings, or a wider space, into an existing study."),
+    lease: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="After which a silent worker loses its work.")
+    ] = 60,
+    stall_timeout: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="End a worker without progress after this.", show_default="never"),
+    ] = None,
+    yield_at_report: Annotated[
+        bool, typer.Option("--yield-at-report", help="Let trial.report() run an eval task that waits.")
     ] = False,
     overwrite: Annotated[
         str | None,
@@ -78,10 +84,16 @@ def run(
         _check_overwrite(overwrite, chosen.name)
         scored = [
             run_study(
-                *(one, workers, evaluators, kinds, gpus_per_worker),
-                extend=extend,
-                overwrite=overwrite is not None,
+                one,
+                workers,
+                kinds,
                 again=again,
+                evaluators=evaluators,
+                gpus_per_worker=gpus_per_worker,
+                lease_s=lease,
+                stall_timeout_s=stall_timeout,
+                yield_at_report=yield_at_report,
+                overwrite=overwrite is not None,
             )
             for one in _repeated(chosen, replicates)
         ]
@@ -209,28 +221,15 @@ def _place(study: "Study", home: Path | None, storage: str | None, checkpoints: 
         study.places = replace(study.places, checkpoint_root=checkpoints.expanduser().absolute())
 
 
-def run_study(
-    study: "Study",
-    workers: int,
-    evaluators: int,
-    kinds: str,
-    gpus_per_worker: float,
-    *,
-    extend: bool,
-    again: str,
-    overwrite: bool = False,
-) -> bool:
+def run_study(study: "Study", workers: int, kinds: str = BOTH, *, again: str, **options: Any) -> bool:
     """Run a study with a live view; say at the end what it found, and return whether any score is finite.
 
     Args:
         study: the study.
         workers: as for `Study.run`.
-        evaluators: as for `Study.run`.
         kinds: as for `Study.run`, with commas between.
-        gpus_per_worker: as for `Study.run`.
-        extend: whether to take over changed settings.
         again: the command that resumes it.
-        overwrite: whether to delete what is stored of it first.
+        **options: as for `Study.run`.
     """
     from phyla.cli.watching import Watch
     from phyla.cli.words import interrupted
@@ -240,13 +239,10 @@ def run_study(
         with Watch(study.name) as watch:
             results = study.run(
                 workers,
-                evaluators=evaluators,
                 kinds=[kind.strip() for kind in kinds.split(",")],
-                gpus_per_worker=gpus_per_worker,
-                extend=extend or None,
-                overwrite=overwrite,
                 on_progress=watch.progressed,
                 on_interrupt=watch.interrupted,
+                **options,
             )
             watch.progressed(results)
     except KeyboardInterrupt:

@@ -24,7 +24,7 @@ def train(trial):
     raise ValueError("broken [bold]{title}[/bold] :smile:")
 
 study = phyla.Study("s", {{"lr": phyla.Float(0.1, 1.0)}}, phyla.Maximize("score"),
-    phyla.RandomSearch(members=1, total_steps=1), train, max_attempts=1, max_broken=1)
+    phyla.RandomSearch(members=1, total_steps=1), train, retries=phyla.Retries(attempts=1, broken=1))
 """
 
 

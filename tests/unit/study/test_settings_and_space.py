@@ -106,13 +106,11 @@ def test_settings_of_a_strategy_that_never_change_are_not_said_to_change(
     tmp_path: Path, before: Any, after: Any, fixed: str
 ) -> None:
     def made(strategy: Any) -> phyla.Study:
-        return phyla.Study(
-            "fixed", {"lr": phyla.Float(0.1, 0.5)}, phyla.Maximize("q"), strategy, home=tmp_path, extend=True
-        )
+        return phyla.Study("fixed", {"lr": phyla.Float(0.1, 0.5)}, phyla.Maximize("q"), strategy, home=tmp_path)
 
     made(before).results()
     with pytest.raises(ConfigurationError) as refused:
-        made(after).results()
+        made(after).change()
     told, _, can_change = str(refused.value).partition("What can change: ")
     assert f"strategy.{fixed}" in told
     assert re.search(rf"settings of the strategy, but not its kind, .*\b{fixed}\b", can_change)
@@ -127,10 +125,12 @@ def test_a_study_is_not_extended_with_values_that_the_space_does_not_allow(tmp_p
     trial = made(0.02).ask()
     assert trial is not None
     with pytest.raises(SpaceError, match="from step 5 on"):
-        made(0.2, extend=True)
+        made(0.2)
     with pytest.raises(SpaceError, match="from step 5 on"):
         made(0.2).change()
-    assert made(0.03, extend=True).ask() is None
+    other = made(0.03)
+    other.change()
+    assert other.ask() is None
 
 
 FILE = """

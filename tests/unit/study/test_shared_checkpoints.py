@@ -16,7 +16,7 @@ def study(home: Path) -> phyla.Study:
         phyla.PBT(population_size=3, steps_per_trial=1, total_steps=2),
         home=home,
         storage="memory://",
-        max_attempts=1,
+        retries=phyla.Retries(attempts=1),
     )
 
 

@@ -19,7 +19,7 @@ def study(home: Path) -> phyla.Study:
         phyla.PBT(population_size=2, steps_per_trial=1, total_steps=2),
         home=home,
         storage="memory://",
-        max_attempts=1,
+        retries=phyla.Retries(attempts=1),
     )
 
 
