@@ -75,7 +75,7 @@ def test_one_of_a_kind_is_singular(cli: Phyla) -> None:
         made.tell(trial, metrics={"q": 1.0})
         assert made.ask() is None
     assert "by 1 member\n" in cli("status", "one")
-    assert cli("lineage", "one").startswith("one: 1 trial, 0 jumps")
+    assert cli("trials", "one", "--tree", "best").startswith("one: 1 trial, 0 jumps")
     assert "kept 1 checkpoint (1 B)" in cli("gc", "one")
     assert "Wilcoxon signed-rank   1 pair " in cli("compare", "one", "other")
     assert "completed, 1 checkpoint as" in cli("doctor")
@@ -84,7 +84,7 @@ def test_one_of_a_kind_is_singular(cli: Phyla) -> None:
 def test_who_shrinks_a_population_has_stopped_no_trial_early(cli: Phyla) -> None:
     strategy = phyla.PBT(population_size=2, steps_per_trial=2, total_steps=4)
     assert len(phyla.Study("shrunk", {"lr": phyla.Float(0.1, 1.0)}, phyla.Maximize("q"), strategy).ask(2)) == 2
-    cli("resize", "shrunk", 1)
+    cli("change", "shrunk", "--population", 1)
     shown = cli("status", "shrunk")
     assert "0/2 trials completed, 1 running, 1 cancelled; " in shown
     assert "stopped early" not in shown

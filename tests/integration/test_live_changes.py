@@ -265,7 +265,7 @@ def phyla_command(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[i
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study(tmp_path, pbt(3, 2)).ask(lease_s=0.01)
     home = ("--home", tmp_path / "home")
-    code, text = phyla_command(capsys, "resize", "live", 5, *home)
+    code, text = phyla_command(capsys, "change", "live", "--population", 5, *home)
     assert (code, text.splitlines()) == (
         0,
         [
@@ -274,18 +274,21 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
             "write population_size=5 into its study file, so that it can be run again",
         ],
     )
-    assert phyla_command(capsys, "resize", "live", 5, *home) == (0, "live has 5 members already\n")
+    assert phyla_command(capsys, "change", "live", "--population", 5, *home) == (
+        0,
+        "live has 5 members already\n",
+    )
     code, text = phyla_command(capsys, "status", "live", *home)
     assert code == 0
     assert "strategy.population_size was changed from 3 to 5" in text
-    assert phyla_command(capsys, "resize", "live", 2, "--fresh", *home)[0] == 0
+    assert phyla_command(capsys, "change", "live", "--population", 2, "--fresh", *home)[0] == 0
     assert "retired" in phyla_command(capsys, "status", "live", *home)[1]
     for words, match in (
-        (("live", 0), "N"),
-        (("live", "many"), "N"),
-        (("other", 2), "there is no study 'other'"),
+        (("live", "--population", 0), "--population"),
+        (("live", "--population", "many"), "--population"),
+        (("other", "--population", 2), "there is no study 'other'"),
     ):
-        code, text = phyla_command(capsys, "resize", *words, *home)
+        code, text = phyla_command(capsys, "change", *words, *home)
         assert code == 2
         assert match in text
     results = study(tmp_path, pbt(2, 2)).run()

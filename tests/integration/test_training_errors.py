@@ -316,7 +316,9 @@ def test_progress_is_where_a_retry_resumes(tmp_path: Path) -> None:
     assert results.best.fitness == 10
     live = {row.name for row in results.checkpoints() if row.state is CheckpointState.LIVE}
     assert live == {trial.checkpoint for trial in results.trials()}, "the last two states of a member are kept"
-    assert sorted(p.name for p in (tmp_path / "checkpoints" / "errors").iterdir() if p.name[0] != ".") == sorted(live)
+    assert sorted(p.name for p in (tmp_path / "checkpoints" / "errors").iterdir() if p.name[0] != ".") == sorted(
+        live
+    )
 
 
 def test_reports_are_kept_with_their_steps(tmp_path: Path) -> None:
