@@ -53,7 +53,7 @@ def _is_left_to_run(trial: phyla.Trial) -> bool:
 
 def diverging(home: Path, **options: Any) -> phyla.Study:
     """Return the study."""
-    options.setdefault("stopping", phyla.Divergence(above=BOUND))
+    options.setdefault("stopping", phyla.population.Divergence(above=BOUND))
     return phyla.Study(
         "diverging",
         {"lr": phyla.Float(0.05, 1.5)},

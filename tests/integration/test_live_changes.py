@@ -221,7 +221,7 @@ def test_killed_while_it_changes_and_run_again(tmp_path: Path, name: str, size: 
     [
         phyla.RandomSearch(2, 10),
         phyla.GridSearch({"lr": [0.1, 0.2]}, 10),
-        phyla.SingleWorkerExplore(explore_steps=2, exploit_steps=2, total_steps=8),
+        phyla.population.SingleWorkerExplore(explore_steps=2, exploit_steps=2, total_steps=8),
     ],
     ids=["random", "grid", "single"],
 )
@@ -323,7 +323,7 @@ def test_older_trials_that_are_chosen_again_get_the_default(tmp_path: Path, stra
     def made(trials: int) -> Any:
         if strategy == "initiator":
             return phyla.InitiatorPBT(population_size=4, steps_per_trial=STEPS, total_steps=trials * STEPS)
-        return pbt(4, trials, exploit=phyla.Backtrack(quantile=0.5, pool=0.5))
+        return pbt(4, trials, exploit=phyla.population.Backtrack(quantile=0.5, pool=0.5))
 
     study(tmp_path, made(3)).run()
     wide = phyla.Space(lr=phyla.Float(0.01, 1.0, log=True), mode=phyla.Choice(["a", "b"], default="a"))

@@ -36,7 +36,9 @@ study = phyla.Study(
     "schaffer",
     {"target": phyla.Float(-1.0, 2.0)},
     OBJECTIVE,
-    phyla.PBT(population_size=16, steps_per_trial=2, total_steps=30, exploit=phyla.ParetoTruncation(0.25)),
+    phyla.PBT(
+        population_size=16, steps_per_trial=2, total_steps=30, exploit=phyla.population.ParetoTruncation(0.25)
+    ),
     train,
     retries=phyla.Retries(broken=2),
 )
@@ -159,7 +161,9 @@ def test_a_wrong_objective_gets_one_clear_message(tmp_path: Path, objective: str
 
 
 def test_an_exploit_rule_for_single_numbers_is_refused(tmp_path: Path) -> None:
-    done = made(tmp_path, PARETO, **{"exploit=phyla.ParetoTruncation(0.25)": "exploit=phyla.Truncation(0.25)"})
+    done = made(
+        tmp_path, PARETO, **{"exploit=phyla.population.ParetoTruncation(0.25)": "exploit=phyla.Truncation(0.25)"}
+    )
     assert done.returncode != 0
     assert "Traceback" not in done.stderr
     assert "PBT with Pareto" in done.stderr

@@ -51,7 +51,7 @@ GROW = """
 def grow(params, rng):
     return {"lr": 1.0}
 """
-GROWING = "steps_per_trial=5, exploit=None, explore=phyla.ExploreWith(grow)"
+GROWING = "steps_per_trial=5, exploit=None, explore=phyla.population.ExploreWith(grow)"
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -169,7 +169,8 @@ def test_workers_of_several_hosts_go_on_with_other_settings(tmp_path: Path, stor
     with running(file, hosts=2) as processes:
         write(
             tmp_path / "study",
-            "steps_per_trial=10, exploit=phyla.Backtrack(quantile=0.5, pool=0.5), explore=phyla.Resample()",
+            "steps_per_trial=10, exploit=phyla.population.Backtrack(quantile=0.5, pool=0.5), "
+            "explore=phyla.population.Resample()",
             storage,
             parameters=", decay=phyla.Float(0.0, 1.0, default=0.25)",
         )

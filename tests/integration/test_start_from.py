@@ -103,17 +103,17 @@ def test_the_budget_counts_no_import(tmp_path: Path) -> None:
     [
         (phyla.InitiatorPBT(population_size=4, steps_per_trial=STEPS, total_steps=4 * STEPS), 4),
         (phyla.PBT(population_size=4, steps_per_trial=STEPS, total_steps=4 * STEPS, quorum=1.0), 4),
-        (phyla.PBT(population_size=4, steps_per_trial=5, total_steps=20, exploit=phyla.Backtrack()), 4),
-        (phyla.PBT(population_size=4, steps_per_trial=5, total_steps=20, exploit=phyla.TTest()), 4),
+        (phyla.PBT(population_size=4, steps_per_trial=5, total_steps=20, exploit=phyla.population.Backtrack()), 4),
+        (phyla.PBT(population_size=4, steps_per_trial=5, total_steps=20, exploit=phyla.population.TTest()), 4),
         (phyla.RandomSearch(3, 4 * STEPS, STEPS), 3),
         (phyla.GridSearch({"lr": [0.1, 0.2]}, 4 * STEPS, STEPS), 2),
         (
-            phyla.FixedSchedule(
+            phyla.population.FixedSchedule(
                 [(0, {"lr": 0.1, "width": 1}), (10, {"lr": 0.3, "width": 1})], 4 * STEPS, 2, STEPS
             ),
             2,
         ),
-        (phyla.SingleWorkerExplore(explore_steps=STEPS, exploit_steps=STEPS, total_steps=8 * STEPS), 1),
+        (phyla.population.SingleWorkerExplore(explore_steps=STEPS, exploit_steps=STEPS, total_steps=8 * STEPS), 1),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, int) else "",
 )

@@ -97,7 +97,7 @@ def test_trials_that_are_over_before_their_reports_are_sent_are_judged_too(tmp_p
         (trial.checkpoint_dir / "a").write_text("a")
         left.append(trial.checkpoint_dir)
 
-    results = study(tmp_path, train, phyla.StopWith(diverges, history=2)).run()
+    results = study(tmp_path, train, phyla.population.StopWith(diverges, history=2)).run()
     assert results.counts() == {"completed": 4, "cancelled": 4}
     reasons = [trial.stop_reason for trial in results.trials() if trial.stop_reason]
     assert {(reason["rule"], reason["why"]) for reason in reasons} == {("diverges", "hopeless")}
@@ -152,7 +152,7 @@ def test_a_function_that_ignores_the_stop_leaves_nothing(tmp_path: Path) -> None
         (trial.checkpoint_dir / "a").write_text("a")
         trial.report(score=1.0, step=trial.end_step)
 
-    results = study(tmp_path, train, phyla.Divergence()).run()
+    results = study(tmp_path, train, phyla.population.Divergence()).run()
     assert results.counts() == {"completed": 4, "cancelled": 4}
     for first, reason, steps in seen:
         assert (reason is not None) == first
@@ -161,7 +161,7 @@ def test_a_function_that_ignores_the_stop_leaves_nothing(tmp_path: Path) -> None
 
 
 def test_told_trials_are_judged_when_they_are_told(tmp_path: Path) -> None:
-    made = study(tmp_path, None, phyla.Divergence())
+    made = study(tmp_path, None, phyla.population.Divergence())
     for value in (float("nan"), 1.0, float("nan"), 1.0, 1.0, 1.0):
         trial = made.ask()
         assert trial is not None
@@ -179,12 +179,12 @@ def test_rules_are_changed_by_change_only(tmp_path: Path) -> None:
         trial.report(score=1.0)
 
     study(tmp_path, train).run()
-    changed = study(tmp_path, train, phyla.Divergence(above=2.0))
+    changed = study(tmp_path, train, phyla.population.Divergence(above=2.0))
     with pytest.raises(StudyChanged, match=r"stopping\.rules\.0\.above: it has None, given 2\.0"):
         changed.run()
     changed.change()
     changed.run()
     with pytest.raises(StudyChanged, match=r"stopping\.max_stops: it has 3, given 7"):
-        study(tmp_path, train, phyla.Divergence(above=2.0), retries=phyla.Retries(stops=7)).run()
+        study(tmp_path, train, phyla.population.Divergence(above=2.0), retries=phyla.Retries(stops=7)).run()
     study(tmp_path, train).change()
     study(tmp_path, train).run()

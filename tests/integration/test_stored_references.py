@@ -63,7 +63,7 @@ study = phyla.Study(
     "s",
     phyla.Space(lr=phyla.Float(0.1, 1.0), constraints=[allowed]),
     phyla.Maximize("score"),
-    phyla.PBT(population_size=2, steps_per_trial=5, total_steps=10, explore=phyla.ExploreWith(explore)),
+    phyla.PBT(population_size=2, steps_per_trial=5, total_steps=10, explore=phyla.population.ExploreWith(explore)),
     train,
     setup=setup,
     suites=[suite],

@@ -73,7 +73,11 @@ def test_an_explore_rule_that_raises_stops_the_study_and_nothing_that_was_traine
     monkeypatch.chdir(tmp_path)
     Path(BROKEN).touch()
     strategy = phyla.PBT(
-        population_size=3, steps_per_trial=5, total_steps=20, exploit=None, explore=phyla.ExploreWith(fragile)
+        population_size=3,
+        steps_per_trial=5,
+        total_steps=20,
+        exploit=None,
+        explore=phyla.population.ExploreWith(fragile),
     )
 
     def made() -> phyla.Study:

@@ -41,11 +41,11 @@ MAKERS: dict[Callable[..., Any], tuple[dict[str, Any], tuple[str, ...]]] = {
         {"members": 2, "total_steps": 4, "min_steps": 1},
         ("members", "total_steps", "min_steps", "reduction_factor", "quorum"),
     ),
-    phyla.SingleWorkerExplore: (
+    phyla.population.SingleWorkerExplore: (
         {"explore_steps": 1, "exploit_steps": 1, "total_steps": 9},
         ("explore_steps", "exploit_steps", "total_steps", "factor"),
     ),
-    phyla.FixedSchedule: (
+    phyla.population.FixedSchedule: (
         {"schedule": [(0, {"lr": 0.5})], "total_steps": 4},
         ("total_steps", "members", "steps_per_trial"),
     ),
@@ -135,9 +135,9 @@ def test_a_parameter_takes_extreme_bounds_or_says_why_not(kind: Any, data: Any) 
         [
             phyla.Truncation,
             phyla.Perturb,
-            phyla.Resample,
-            phyla.TTest,
-            phyla.PB2,
+            phyla.population.Resample,
+            phyla.population.TTest,
+            phyla.population.PB2,
             phyla.MedianStopping,
             phyla.Policy,
         ]

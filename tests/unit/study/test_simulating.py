@@ -71,7 +71,7 @@ def test_durations_are_those_of_a_study_that_was_run(tmp_path: Path) -> None:
 
 
 def test_stopping_rules_are_not_simulated_and_said_not_to_be(tmp_path: Path) -> None:
-    rules = [phyla.MedianStopping(min_steps=1), phyla.Divergence()]
+    rules = [phyla.MedianStopping(min_steps=1), phyla.population.Divergence()]
     found = phyla.simulate(study(tmp_path, stopping=rules), trial_s=1.0)
     (note,) = found.to_json()["notes"]
     assert note.startswith("stopping rules (MedianStopping, Divergence) are not simulated")
