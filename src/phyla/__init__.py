@@ -105,26 +105,31 @@ _LATER = {
 }
 """Heavier modules, and the names of `__all__` that they have."""
 
-_ELSEWHERE = ("evaluation", "population", "study", "lineage", "report", "worker")
-"""Modules that have further public names; `phyla.evaluation` and the others need no import of their own."""
+_ELSEWHERE = {
+    "phyla.evaluation": "Confusion Histogram Maximum Mean Minimum Moments Normalised Percentiles Perplexity Sum "
+    "WeightedMean Worst",
+    "phyla.lineage": "Schedule",
+    "phyla.population": "PB2 Backtrack BestOfLast BinaryTournament Crossover Divergence ExploitPipeline "
+    "ExplorePipeline ExploreWith FixedSchedule Last MeanOfLast ParetoTournament ParetoTruncation Replay Resample "
+    "SingleWorkerExplore StopWith TTest WinnerTakesAll",
+    "phyla.report": "StudyComparison",
+    "phyla.study": "Simulated Watched evaluate load_suites",
+    "phyla.worker": "EvaluationCheckpoint",
+}
+"""Further names that users need, and the modules that have them; these modules need no import of their own."""
 
 
 def __getattr__(name: str) -> Any:
     """Import the heavier parts when they are first used."""
     import importlib
 
-    if name in _ELSEWHERE:
+    if f"phyla.{name}" in _ELSEWHERE:
         return importlib.import_module(f"phyla.{name}")
     for module, names in _LATER.items():
         if name in names.split():
             return getattr(importlib.import_module(module), name)
-    message = f"module 'phyla' has no attribute {name!r}"
-    if not name.startswith("_"):
-        for module in _ELSEWHERE:
-            if name in importlib.import_module(f"phyla.{module}").__all__:
-                message += f"; it is phyla.{module}.{name}"
-                break
-    raise AttributeError(message)
+    moved = [f"; it is {module}.{name}" for module, names in _ELSEWHERE.items() if name in names.split()]
+    raise AttributeError(f"module 'phyla' has no attribute {name!r}{''.join(moved)}")
 
 
 def __dir__() -> list[str]:
