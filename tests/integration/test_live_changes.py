@@ -160,10 +160,10 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
 
 
 @pytest.mark.parametrize("size", [2, 6])
-def test_workers_that_run_follow_at_once(tmp_path: Path, size: int) -> None:
+def test_a_study_is_resized_while_workers_run_and_goes_on_with_new_ones(tmp_path: Path, size: int) -> None:
     (tmp_path / "hold").touch()
-    found: list[phyla.Results] = []
-    running = threading.Thread(target=lambda: found.append(study(tmp_path, pbt(4)).run(workers=3)))
+    first: list[phyla.Results] = []
+    running = threading.Thread(target=lambda: first.append(study(tmp_path, pbt(4)).run(workers=3)))
     running.start()
 
     def held() -> bool:
@@ -175,8 +175,9 @@ def test_workers_that_run_follow_at_once(tmp_path: Path, size: int) -> None:
     wait_for(held)
     assert maintain("live", home=tmp_path / "home").resize(size) == 4
     (tmp_path / "hold").unlink()
+    results = study(tmp_path, pbt(size)).run(workers=3)
     running.join(120)
-    (results,) = found
+    assert [one.state for one in first] == [StudyState.COMPLETED], "the study that it supervised is complete"
     assert results.state is StudyState.COMPLETED
     assert spent(results) == [4 * STEPS] * size
     assert completed(results) == 4 * size

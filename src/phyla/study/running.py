@@ -216,7 +216,7 @@ def add_workers(
     Args: as for `run_study`.
 
     Raises:
-        StudyChanged: it was given a configuration that these workers cannot take over.
+        StudyChanged: it was given other settings meanwhile.
         StudyFailed: the workers cannot start, or die again and again.
         CheckpointsAbsent: the directory of its checkpoints is not there, or something else is in its place.
         KeyboardInterrupt: a person stopped these workers; the study goes on.

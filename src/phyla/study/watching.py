@@ -265,7 +265,7 @@ def _suites_of(store: "Store", name: str, given: "Suite | str | Sequence[Suite |
     run = store.find_run(name)
     if run is None:
         known = ", ".join(repr(each.name) for each in store.runs()) or "none"
-        raise RunNotFound(f"there is no run {name!r} in {store.url}; there are: {known}")
+        raise RunNotFound(f"there is no watched run {name!r} in {store.url}; there are: {known}")
     if not run.config:
         raise ConfigurationError(
             f"run {name!r} is that of a study; add workers that evaluate it with: "
