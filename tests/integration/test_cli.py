@@ -38,7 +38,7 @@ def train(trial):
         while (HERE / "hold").exists() and not trial.should_stop:
             time.sleep(0.005)
     (trial.checkpoint_dir / "weights.txt").write_text("x" * 1000)
-    trial.report(score=trial.params["lr"] + trial.reached_step, loss=float("nan"))
+    trial.report(score=trial.params["lr"] + trial.end_step, loss=float("nan"))
 
 
 study = phyla.Study(

@@ -27,7 +27,7 @@ import phyla
 def train(trial):
     for _ in trial.steps():
         pass
-    (trial.checkpoint_dir / "lr").write_text(str(trial.params["lr"] + trial.reached_step / 1000))
+    (trial.checkpoint_dir / "lr").write_text(str(trial.params["lr"] + trial.end_step / 1000))
     trial.report(x=1.0)
 
 

@@ -17,6 +17,7 @@ from phyla.lineage import Lineage
 from phyla.records import CheckpointState, TrialKind, TrialRecord, TrialState
 from phyla.settings import child_environment
 from phyla.study import list_studies, maintain
+from phyla.worker import session_of
 
 SPACE = phyla.Space(lr=phyla.Float(0.01, 1.0, log=True), width=phyla.Int(1, 64))
 STEPS = 5
@@ -153,7 +154,7 @@ def test_a_resumed_study_imports_nothing_again(tmp_path: Path) -> None:
     assert trial is not None
     assert trial.parent is not None
     assert trial.parent.name.startswith("start-0-")
-    trial.discard()
+    session_of(trial).discard()
     for file in a.iterdir():
         file.unlink()
     a.rmdir()

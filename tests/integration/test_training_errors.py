@@ -15,7 +15,7 @@ import phyla
 from phyla.errors import CheckpointsAbsent, ConfigurationError, StudyFailed
 from phyla.records import CheckpointState, StudyState, TrialState
 from phyla.study import maintain
-from phyla.worker import Trial
+from phyla.worker import Trial, session_of
 
 Train = Callable[[Trial], None]
 
@@ -475,7 +475,7 @@ class Stopper:
     def once(self, trial: Trial) -> None:
         if not self.asked:
             self.asked = True
-            trial.stop()
+            session_of(trial).stop()
 
 
 def test_progress_saved_after_the_loop_counts_the_steps_so_far(tmp_path: Path) -> None:
