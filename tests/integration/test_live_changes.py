@@ -21,6 +21,7 @@ from phyla.errors import ConfigurationError, StateError, StudyChanged
 from phyla.records import StudyState, TrialKind, TrialState
 from phyla.settings import child_environment
 from phyla.study import maintain
+from phyla.study.opened import join_study
 
 STEPS = 5
 SPACE = phyla.Space(lr=phyla.Float(0.01, 1.0, log=True))
@@ -111,7 +112,9 @@ def test_a_complete_study_that_has_nothing_left_stays_complete(tmp_path: Path, q
 @pytest.mark.parametrize("quorum", [0.8, 1.0])
 def test_a_study_is_extended_with_another_population_size(tmp_path: Path, quorum: float) -> None:
     study(tmp_path, pbt(4, 2, quorum=quorum)).run()
-    with pytest.raises(StudyChanged, match=r"population_size.*has 4, given 6"):
+    with pytest.raises(
+        StudyChanged, match=r"population_size.*has 4, given 6(.|\n)*run first: phyla change FILE\.py"
+    ):
         study(tmp_path, pbt(6, 4, quorum=quorum)).run()
     with pytest.raises(ConfigurationError, match=r"cannot grow to 6 members.*raise total_steps"):
         changed(tmp_path, pbt(6, 2, quorum=quorum))
@@ -243,6 +246,25 @@ def test_sizes_that_make_no_sense(tmp_path: Path, size: Any) -> None:
     study(tmp_path, pbt(2, 1)).ask()
     with pytest.raises(ConfigurationError, match="population_size="):
         maintain("live", home=tmp_path / "home").resize(size)
+
+
+@pytest.mark.parametrize("how", [StudyState.STOPPED, StudyState.FAILED])
+def test_a_study_that_ended_before_its_time_goes_on_after_a_change(tmp_path: Path, how: StudyState) -> None:
+    made = study(tmp_path, pbt(2, 2))
+    made.results()
+    opened = made._open((None, None))
+    opened.store.set_state(opened.record.id, how, "for a test")
+    if how is StudyState.STOPPED:
+        assert made.ask() is None
+    assert made.change() == []
+    assert made.ask() is not None
+
+
+def test_workers_that_join_hold_leases_as_long_as_those_of_the_run(tmp_path: Path) -> None:
+    study(tmp_path, pbt(2, 2)).ask(lease_s=7.0)
+    joining = study(tmp_path, pbt(2, 2))
+    join_study(joining, (None, None)).store.close()
+    assert joining.rules.lease_s == 7.0
 
 
 def test_newcomers_that_make_no_sense(tmp_path: Path) -> None:

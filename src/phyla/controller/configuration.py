@@ -91,7 +91,7 @@ def keeping_of(config: JsonObject) -> Keeping:
     """Read from a configuration what decides which checkpoints are kept; makes no strategy.
 
     Raises:
-        ConfigurationError: an older phyla wrote the configuration, or somebody else did.
+        ConfigurationError: an older phyla, or another program, wrote the configuration.
     """
     raw = config.get("keeping")
     try:
@@ -107,7 +107,7 @@ def resized(config: JsonObject, population_size: int) -> tuple[JsonObject, Rules
     """Return a configuration with another number of members, and its rules, whose functions cannot be called.
 
     Raises:
-        ConfigurationError: a plug-in is missing, or the strategy cannot have so many members.
+        ConfigurationError: a plug-in is missing, or the strategy cannot have this many members.
         NotImportable: the strategy or the objective is of a class that is not registered.
     """
     strategy: Any = config["strategy"]
@@ -217,7 +217,7 @@ def check_unchanged(study: StudyRecord, before: JsonObject) -> None:
     between = differences(before, study.config)
     if between:
         raise StudyChanged(
-            f"study {study.name!r} was changed by somebody else at the same time ({', '.join(between)}), so "
+            f"study {study.name!r} was changed by another process at the same time ({', '.join(between)}), so "
             f"nothing was changed now; look at it with: phyla status {study.name}, then try again"
         )
 

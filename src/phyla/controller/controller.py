@@ -266,7 +266,7 @@ class Controller:
             evaluations.settle(evaluation, self.rules, [failure.group])
 
     def release_evaluation(self, task: int, token: int) -> None:
-        """Return an eval task to the queue; it is no failure.
+        """Return an eval task to the queue; this does not count as a failure.
 
         Raises:
             LeaseLost: a newer claim or a cancellation took the lease away.
@@ -278,7 +278,7 @@ class Controller:
                 tx.apply(machine.release_evaluation(evaluation, task, token))
 
     def release(self, trial: int, token: int) -> None:
-        """Return a trial to the queue; it is no failure.
+        """Return a trial to the queue; this does not count as a failure.
 
         Raises:
             LeaseLost: a newer claim, a cancellation or a quarantine took the lease away.

@@ -195,7 +195,7 @@ class RunController:
             settle(tx, self._rules, [failure.group])
 
     def release(self, task: int, token: int) -> None:
-        """Return an eval task to the queue; it is no failure.
+        """Return an eval task to the queue; this does not count as a failure.
 
         Raises:
             LeaseLost: a newer claim or a cancellation took the lease away.

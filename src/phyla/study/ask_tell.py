@@ -38,7 +38,7 @@ def launched(study: "Study", opened: OpenedStudy) -> Launch:
 
 
 def ask(study: "Study", opened: OpenedStudy, worker: str, count: int) -> list[Trial]:
-    """Claim so many trials at most.
+    """Claim up to `count` trials.
 
     Raises:
         StudyChanged: it was given other settings meanwhile.
@@ -121,7 +121,7 @@ def tell(
         checkpoint: the first trial, if it holds the checkpoint of all.
 
     Raises:
-        LeaseLost: a trial was given to somebody else meanwhile; the others count.
+        LeaseLost: a trial was given to another worker meanwhile; the others count.
         NoCheckpoint: nothing was saved in a `checkpoint_dir`.
         NoFitness: the objective was never reported.
         StoreError: the database failed; nothing counts yet.
@@ -160,7 +160,7 @@ def tell_failed(opened: OpenedStudy, trials: Sequence[Trial], error: str) -> Non
     """Fail trials; they are tried again or given up.
 
     Raises:
-        LeaseLost: a trial was given to somebody else meanwhile; the others have failed.
+        LeaseLost: a trial was given to another worker meanwhile; the others have failed.
         StoreError: the database failed.
     """
     lost: LeaseLost | None = None

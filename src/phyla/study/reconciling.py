@@ -60,7 +60,7 @@ def reconcile(
         newcomers: how members start that join when settings change; None: settings that decide must not differ.
 
     Raises:
-        StudyChanged: it decides differently, and is not to be changed; or somebody else changed it meanwhile.
+        StudyChanged: it decides differently, and is not to be changed; or another process changed it meanwhile.
         ConfigurationError: an existing study cannot take a change.
     """
     changed = differences(record.config, config)

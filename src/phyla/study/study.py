@@ -317,7 +317,7 @@ class Study:
             StudyNotFound: there is no such study.
             ConfigurationError: an existing study cannot take such a change.
             SpaceError: the space does not contain the one that it has.
-            StudyChanged: somebody else changed it at the same time.
+            StudyChanged: another process changed it at the same time.
             StoreError: the database failed.
         """
         if newcomers not in ("best", "fresh"):
@@ -346,7 +346,7 @@ class Study:
         """Claim a trial, or several at once, to train in your own loop; then `tell`.
 
         The lease lasts `lease_s`; `renew()` it from time to time if training takes longer. A trial whose
-        lease ran out still counts when it is told, unless somebody else has claimed it since.
+        lease ran out still counts when it is told, unless another worker has claimed it since.
 
         Args:
             count: how many at most; without it one trial is returned, not a list.
@@ -396,7 +396,7 @@ class Study:
         asked about again.
 
         Raises:
-            LeaseLost: a trial was given to somebody else meanwhile; the others count.
+            LeaseLost: a trial was given to another worker meanwhile; the others count.
             NoCheckpoint: nothing was saved in a `checkpoint_dir`.
             NoFitness: the objective was never reported.
             StoreError: the database failed; nothing counts yet, tell it again.

@@ -199,7 +199,7 @@ class Trial:
         Raises:
             UsageError: `step` is not between `start_step` and `end_step`.
             NoCheckpoint: nothing was saved in `checkpoint_dir`.
-            LeaseLost: the trial was given to somebody else, or stopped by a rule.
+            LeaseLost: the trial was given to another worker, or stopped by a rule.
             CheckpointStorageFailed: the disk is full, read-only, or permission is missing.
         """
         self._session.save_progress(step)

@@ -289,7 +289,7 @@ def test_two_changes_at_the_same_time() -> None:
         before = reader.study().config
     at.change(rules(pbt(min_scores=2)))
     controller = Controller(at.store, at.study, new, config_of(new))
-    with pytest.raises(StudyChanged, match=r"changed by somebody else at the same time \(strategy.min_scores\)"):
+    with pytest.raises(StudyChanged, match=r"changed by another process at the same time \(strategy.min_scores\)"):
         controller.change(config_of(new), differences(before, config_of(new)), before=before)
     assert at.process(rules(pbt(min_scores=2))).claim("w")[0]
     with at.store.reader(at.study) as reader:
