@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import phyla
+from phyla.worker import session_of
 
 STEPS = 200
 TOO_HIGH = 0.6
@@ -42,7 +43,7 @@ def train(trial: phyla.Trial) -> None:
 
 def _is_left_to_run(trial: phyla.Trial) -> bool:
     """Return whether the member was stopped as often as it may be; the folders of its trials tell."""
-    stopped, at = 0, trial.record
+    stopped, at = 0, session_of(trial).record
     file = trial.working_dir.parent / f"replaced-{trial.id}.json"
     if at.replaces is not None:
         before = trial.working_dir.parent / f"replaced-{at.replaces}.json"
@@ -53,7 +54,7 @@ def _is_left_to_run(trial: phyla.Trial) -> bool:
 
 def diverging(home: Path, **options: Any) -> phyla.Study:
     """Return the study."""
-    options.setdefault("stopping", phyla.Divergence(above=BOUND))
+    options.setdefault("stopping", phyla.strategies.Divergence(above=BOUND))
     return phyla.Study(
         "diverging",
         {"lr": phyla.Float(0.05, 1.5)},

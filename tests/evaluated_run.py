@@ -53,7 +53,7 @@ def clean(evaluation: phyla.Evaluation) -> None:
     better = 1 - math.exp(-evaluation.checkpoint.step / 2000)
     wrong = 0.3 if evaluation.checkpoint.name.endswith("bad") else 0.0
     samples = better - wrong + 0.05 * rng.normal(size=20)
-    evaluation.record(accuracy=samples, confidence=phyla.Histogram.of(samples.clip(0, 1), edges=EDGES))
+    evaluation.record(accuracy=samples, confidence=phyla.evaluation.Histogram.of(samples.clip(0, 1), edges=EDGES))
     evaluation.save(samples=samples, note="text is no array")
 
 
@@ -76,14 +76,18 @@ def labels(evaluation: phyla.Evaluation) -> None:
     right = min(9, evaluation.checkpoint.step // 400)
     truth = [0, 1] * 5
     guessed = [label if i < right else 1 - label for i, label in enumerate(truth)]
-    evaluation.record(accuracy=phyla.Confusion.of(truth, guessed, labels=[0, 1]))
+    evaluation.record(accuracy=phyla.evaluation.Confusion.of(truth, guessed, labels=[0, 1]))
 
 
 HELDOUT = Suite(
     "heldout",
     (clean, noisy, shifted, labels),
     objective=phyla.Maximize("accuracy_mean"),
-    aggregates=(phyla.Mean("accuracy"), phyla.Mean("accuracy", "out"), phyla.Worst("accuracy")),
+    aggregates=(
+        phyla.evaluation.Mean("accuracy"),
+        phyla.evaluation.Mean("accuracy", "out"),
+        phyla.evaluation.Worst("accuracy"),
+    ),
 )
 SPARSE = Suite("sparse", (clean,), policy=Policy(every=3))
 

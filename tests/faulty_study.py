@@ -133,7 +133,6 @@ def study() -> phyla.Study:
         storage=OPTIONS["storage"],
         checkpoints=OPTIONS["checkpoints"],
         seed=OPTIONS["seed"],
-        lease_s=OPTIONS["lease_s"],
         suites=[phyla.Suite("reads", [read])] if OPTIONS["evaluated"] else (),
     )
 
@@ -141,7 +140,7 @@ def study() -> phyla.Study:
 def main() -> None:
     """Run the study; print the error of a study that stops as one paragraph, which is what a user reads."""
     try:
-        study().run(workers=OPTIONS["workers"])
+        study().run(workers=OPTIONS["workers"], lease_s=OPTIONS["lease_s"])
     except PhylaError as error:
         print(f"STOPPED {type(error).__name__}: {error}")
         sys.exit(1)

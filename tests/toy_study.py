@@ -73,8 +73,7 @@ def main() -> None:
     if options.pop("evaluated", False):
         options["suites"] = [SUITE]
         more["fitness"] = phyla.FromSuite("read", "score_mean", max_lag=1, remeasure=1)
-    options.setdefault("max_attempts", 1000)
-    options.setdefault("max_broken", 1000)
+    options["retries"] = phyla.Retries(attempts=1000, broken=1000)
     study = phyla.Study(
         name="toy",
         space=phyla.Space(lr=phyla.Float(0.01, 1.0, log=True)),

@@ -86,7 +86,7 @@ def replays(found: Sequence[Outcome], budget: Budget, **options: Any) -> list[Ou
             FIRST: [(0, segments[0].params)],
         }
         for label, schedule in ways.items():
-            strategy = phyla.FixedSchedule(schedule, steps, steps_per_trial=budget.steps_per_trial)
+            strategy = phyla.strategies.FixedSchedule(schedule, steps, steps_per_trial=budget.steps_per_trial)
             cells += [
                 Cell(
                     problem=outcome["problem"],

@@ -43,7 +43,7 @@ EXPLORE: dict[str, Any] = {
     "x0.8, x1.2, a quarter resampled": phyla.Perturb(resample=0.25),
     "x0.5, x2": phyla.Perturb(factors=(0.5, 2.0)),
 }
-CROSSED: dict[str, Any] = {name: phyla.Crossover(then=explore) for name, explore in EXPLORE.items()}
+CROSSED: dict[str, Any] = {name: phyla.strategies.Crossover(then=explore) for name, explore in EXPLORE.items()}
 
 
 def pbt(budget: Budget, **settings: Any) -> phyla.PBT:
@@ -67,10 +67,10 @@ def initiator(budget: Budget, explore: Any) -> phyla.InitiatorPBT:
     )
 
 
-def single(budget: Budget, factor: float) -> phyla.SingleWorkerExplore:
+def single(budget: Budget, factor: float) -> phyla.strategies.SingleWorkerExplore:
     """One member that spends the steps of all."""
     steps = budget.steps_per_trial
-    return phyla.SingleWorkerExplore(
+    return phyla.strategies.SingleWorkerExplore(
         explore_steps=steps, exploit_steps=steps, total_steps=budget.all_steps, factor=factor
     )
 
@@ -105,12 +105,16 @@ def _optuna(sampler: str) -> Contender:
 
 CONTENDERS: tuple[Contender, ...] = (
     _evolved(BASELINE, lambda b, explore: pbt(b, explore=explore)),
-    _evolved("PBT, t-test", lambda b, explore: pbt(b, explore=explore, exploit=phyla.TTest())),
+    _evolved("PBT, t-test", lambda b, explore: pbt(b, explore=explore, exploit=phyla.strategies.TTest())),
     _evolved(
-        "PBT, binary tournament", lambda b, explore: pbt(b, explore=explore, exploit=phyla.BinaryTournament())
+        "PBT, binary tournament",
+        lambda b, explore: pbt(b, explore=explore, exploit=phyla.strategies.BinaryTournament()),
     ),
-    _evolved("PBT, winner takes all", lambda b, explore: pbt(b, explore=explore, exploit=phyla.WinnerTakesAll())),
-    _evolved("PBT, backtrack", lambda b, explore: pbt(b, explore=explore, exploit=phyla.Backtrack())),
+    _evolved(
+        "PBT, winner takes all",
+        lambda b, explore: pbt(b, explore=explore, exploit=phyla.strategies.WinnerTakesAll()),
+    ),
+    _evolved("PBT, backtrack", lambda b, explore: pbt(b, explore=explore, exploit=phyla.strategies.Backtrack())),
     _evolved("PBT, crossover", lambda b, explore: pbt(b, explore=explore), CROSSED),
     _evolved("PBT, truncation, one worker that does not wait", lambda b, e: pbt(b, explore=e, quorum=0.0)),
     _evolved("initiator PBT", initiator),
@@ -126,7 +130,7 @@ CONTENDERS: tuple[Contender, ...] = (
         label="grid search",
         options={"": lambda b: phyla.GridSearch(b.grid, b.total_steps, b.steps_per_trial)},
     ),
-    Contender(label="PBT, PB2 explores", options={"": lambda b: pbt(b, explore=phyla.PB2())}),
+    Contender(label="PBT, PB2 explores", options={"": lambda b: pbt(b, explore=phyla.strategies.PB2())}),
     Contender(
         label="ASHA", options={"one in 3 goes on": lambda b: asha(b, 3), "one in 2 goes on": lambda b: asha(b, 2)}
     ),

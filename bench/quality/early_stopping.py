@@ -52,7 +52,7 @@ def scenes(*, quick: bool, seeds: int) -> dict[str, Scene]:
     whole: Budget = digits.QUICK if quick else digits.BUDGET
     coupled: Budget = ring.QUICK if quick else ring.BUDGET
     trained: Budget = replace(whole, members=4 if quick else 12, steps_per_trial=20 if quick else 50)
-    chance = phyla.Divergence(above=WORSE_THAN_CHANCE)
+    chance = phyla.strategies.Divergence(above=WORSE_THAN_CHANCE)
     evolved = pbt(trained)
 
     def searched(budget: Budget) -> dict[str, tuple[Strategy, Sequence[StoppingRule]]]:

@@ -139,11 +139,11 @@ def run(variant: Variant, seed: int, home: Path, *, members: int = MEMBERS, tria
 
     from_suite = variant.fitness in ("fresh", "same")
     metric = {"last": "train_loss", "mean": "train_loss", "none": "train_loss"}.get(variant.fitness, "excess")
-    rules: dict[str, Any] = {"mean": phyla.MeanOfLast(5)}
+    rules: dict[str, Any] = {"mean": phyla.strategies.MeanOfLast(5)}
     fitness = (
         phyla.FromSuite("held-out", "loss_mean", remeasure=variant.remeasure)
         if from_suite
-        else rules.get(variant.fitness, phyla.Last())
+        else rules.get(variant.fitness, phyla.strategies.Last())
     )
     selects = variant.fitness != "none"
     study = phyla.Study(

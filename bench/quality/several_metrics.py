@@ -29,11 +29,13 @@ Points = Sequence[Sequence[float]]
 
 def cells(budget: Budget, seeds: Sequence[int]) -> list[Cell]:
     """Return the studies."""
-    truncation = pbt(budget, exploit=phyla.ParetoTruncation())
+    truncation = pbt(budget, exploit=phyla.strategies.ParetoTruncation())
     strategies: dict[str, Any] = {
         BASELINE: truncation,
-        "PBT, Pareto tournament": replace(truncation, exploit=phyla.ParetoTournament()),
-        "PBT, Pareto tournament, not crowded": replace(truncation, exploit=phyla.ParetoTournament(crowded=False)),
+        "PBT, Pareto tournament": replace(truncation, exploit=phyla.strategies.ParetoTournament()),
+        "PBT, Pareto tournament, not crowded": replace(
+            truncation, exploit=phyla.strategies.ParetoTournament(crowded=False)
+        ),
         SUM: pbt(budget),
         RANDOM: phyla.RandomSearch(budget.members, budget.total_steps, budget.steps_per_trial),
     }

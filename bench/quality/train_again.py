@@ -73,7 +73,9 @@ def trained(budget: Budget, home: Path, *, more: int, members: int) -> dict[str,
         LAST: [(0, dict(segments[-1].params))],
         FIRST: [(0, dict(segments[0].params))],
     }.items():
-        strategy = phyla.FixedSchedule(schedule, steps, members=members, steps_per_trial=budget.steps_per_trial)
+        strategy = phyla.strategies.FixedSchedule(
+            schedule, steps, members=members, steps_per_trial=budget.steps_per_trial
+        )
         again = phyla.Study(
             label.replace(" ", "-").replace(",", "").replace("'", ""),
             problem.space,

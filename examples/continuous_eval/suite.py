@@ -69,7 +69,7 @@ def evaluate(evaluation: phyla.Evaluation) -> None:
         evaluation.record(
             loss=nll.mean(dim=1).numpy(),
             accuracy=foreseen.double().mean(dim=1).numpy(),
-            perplexity=phyla.Perplexity.of(nll.numpy()),
+            perplexity=phyla.evaluation.Perplexity.of(nll.numpy()),
             seed=evaluation.seed + group,
         )
 

@@ -128,7 +128,7 @@ def make_study(*, members: int = 10, steps: int = 4000, **settings: Any) -> phyl
             population_size=members,
             steps_per_trial=max(1, steps // 20),
             total_steps=steps,
-            exploit=phyla.BinaryTournament(),
+            exploit=phyla.strategies.BinaryTournament(),
             explore=phyla.Perturb(factors=(0.5, 2.0)),
             quorum=1.0,
         ),

@@ -111,9 +111,9 @@ def make_suite(*, seeds: int = SEEDS, shards: int = 1) -> phyla.Suite:
         tuple(tasks),
         objective=phyla.Minimize("in/vs_adam_mean"),
         aggregates=(
-            phyla.Mean("vs_adam", tag="in"),
-            phyla.Mean("vs_adam", tag="out"),
-            phyla.Worst("vs_adam", of="max"),
+            phyla.evaluation.Mean("vs_adam", tag="in"),
+            phyla.evaluation.Mean("vs_adam", tag="out"),
+            phyla.evaluation.Worst("vs_adam", of="max"),
             speedup,
         ),
         load=load,

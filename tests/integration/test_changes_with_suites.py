@@ -67,7 +67,9 @@ def test_a_study_with_a_suite(tmp_path: Path, quorum: float) -> None:
     assert on.best.fitness > results.best.fitness
 
     for size, trials in ((6, 5), (2, 6)):
-        results = study(tmp_path, size, trials, **options, extend=True).run(workers=2)
+        changed = study(tmp_path, size, trials, **options)
+        changed.change()
+        results = changed.run(workers=2)
         assert results.state is StudyState.COMPLETED
         assert [m.progress for m in results.members() if not m.retired] == [trials * STEPS] * size
     trained = [row for row in results.trials() if row.kind is TrialKind.TRAIN]

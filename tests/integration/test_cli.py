@@ -38,7 +38,7 @@ def train(trial):
         while (HERE / "hold").exists() and not trial.should_stop:
             time.sleep(0.005)
     (trial.checkpoint_dir / "weights.txt").write_text("x" * 1000)
-    trial.report(score=trial.params["lr"] + trial.reached_step, loss=float("nan"))
+    trial.report(score=trial.params["lr"] + trial.end_step, loss=float("nan"))
 
 
 study = phyla.Study(
@@ -47,7 +47,7 @@ study = phyla.Study(
     phyla.Maximize("score"),
     phyla.PBT(population_size=4, steps_per_trial=5, total_steps=20, exploit=phyla.Truncation(0.3)),
     train,
-    max_attempts=1,
+    retries=phyla.Retries(attempts=1),
 )
 """
 
@@ -146,9 +146,7 @@ def test_a_study_in_memory_runs_in_this_process(small: "tuple[Path, str]", tmp_p
 
 
 def test_a_study_that_stops_itself_says_why(tmp_path: Path) -> None:
-    text = STUDY_FILE.replace("if trial.id == 2:", "if True:").replace(
-        "max_attempts=1", "max_attempts=1, max_broken=2"
-    )
+    text = STUDY_FILE.replace("if trial.id == 2:", "if True:").replace("attempts=1", "attempts=1, broken=2")
     (tmp_path / "broken.py").write_text(text)
     done = in_process(tmp_path, "run", "broken.py", "--workers", 0)
     assert done.returncode == 1
@@ -196,8 +194,12 @@ def test_wrong_options_get_one_clear_message(phyla_at: Phyla, tmp_path: Path) ->
         (("run", "small.py", "--home", "/proc/none"), "cannot make the folder", 1),
         (("trials", "small", "--state", "odd"), "--state", 2),
         (("trials", "small", "--member", "7"), "has members 0 to 3", 2),
-        (("lineage", "small", "--trial", "99"), "there is no training trial 99", 2),
-        (("lineage", "small", "--trial", "1", "--all"), "exclude each other", 2),
+        (("trials", "small", "--tree", "99"), "there is no training trial 99", 2),
+        (("trials", "small", "--tree", "worst"), "give best, all, or the number of a trial", 2),
+        (("trials", "small", "--tree", "1", "--last", "3"), "--tree excludes", 2),
+        (("replay", "small", "--continue", "3", "--from", "2"), "exclude each other", 2),
+        (("change", "small.py", "--population", "3"), "write population_size=3 into small.py", 2),
+        (("watch", ".", "--suite", "small.py", "--format", "auto=x"), "only marker and steps take names", 2),
         (("export", "small", "--trial", "1"), "--trial goes with", 2),
         (("export", "small", "--what", "reports", "--trial", "99"), "no such trial", 2),
         (("export", "small", "-o", "/none/x.json"), "cannot write /none/x.json", 2),
@@ -205,14 +207,14 @@ def test_wrong_options_get_one_clear_message(phyla_at: Phyla, tmp_path: Path) ->
         (("report", "small", "-o", "/none/x.html"), "cannot write /none/x.html", 2),
         (("gc", "small", "--checkpoints", tmp_path), "Nothing was decided, deleted", 1),
         (("stop", "small"), "is completed already", 1),
-        (("resume", "small"), "is completed: every member", 1),
+        (("change", "small"), "is completed: every member", 1),
         (("best", "small", "--storage", "sqlite:////none/x.db"), "does not exist", 2),
     ):
         assert expected in phyla_at(*words, code=code), words
 
 
 @pytest.mark.parametrize(
-    "name", ["status", "best", "lineage", "trials", "export", "report", "gc", "stop", "resume"]
+    "name", ["status", "best", "trials", "export", "report", "gc", "stop", "change", "replay"]
 )
 def test_an_unknown_study_gets_the_names_of_those_there_are(name: str, phyla_at: Phyla) -> None:
     message = phyla_at(name, "unknown", code=2)
@@ -267,12 +269,12 @@ def test_trials(phyla_at: Phyla) -> None:
 
 def test_lineage(phyla_at: Phyla) -> None:
     best = json.loads(phyla_at("best", "small", "--json"))["trial"]
-    for words in ((), ("--all",), ("--trial", best), ("--depth", 0)):
-        text = phyla_at("lineage", "small", *words)
+    for which in ("best", "all", best):
+        text = phyla_at("trials", "small", "--tree", which)
         assert text.startswith("small: 17 trials, ")
         assert sum(line.endswith("  *") or "  *  +" in line for line in text.splitlines()) == 1
-    assert "failed: ValueError: broken [on purpose]" in phyla_at("lineage", "small", "--all")
-    nodes = json.loads(phyla_at("lineage", "small", "--json"))["nodes"]
+    assert "failed: ValueError: broken [on purpose]" in phyla_at("trials", "small", "--tree", "all")
+    nodes = json.loads(phyla_at("trials", "small", "--tree", "best", "--json"))["nodes"]
     assert len(nodes) == 17
 
 
@@ -290,14 +292,17 @@ def test_export(phyla_at: Phyla, tmp_path: Path) -> None:
     assert len(schedule["segments"]) == 1
 
 
-def test_export_writes_a_file_at_once_and_replaces_none_unasked(phyla_at: Phyla, tmp_path: Path) -> None:
+def test_export_writes_a_file_at_once_and_replaces_none(phyla_at: Phyla, tmp_path: Path) -> None:
     target = tmp_path / "trials.json"
     assert phyla_at("export", "small", "--output", target) == ""
     written = target.read_text()
     assert len(json.loads(written)) == 17
-    assert "replace it with --force" in phyla_at("export", "small", "--format", "csv", "-o", target, code=2)
+    assert "delete it first, or choose another name" in phyla_at(
+        "export", "small", "--format", "csv", "-o", target, code=2
+    )
     assert target.read_text() == written
-    phyla_at("export", "small", "--format", "csv", "-o", target, "--force")
+    target.unlink()
+    phyla_at("export", "small", "--format", "csv", "-o", target)
     assert target.read_text().startswith("trial,member,generation")
     assert [path.name for path in tmp_path.iterdir()] == ["trials.json"]
 
@@ -311,7 +316,7 @@ def test_report(phyla_at: Phyla, tmp_path: Path) -> None:
 
 
 def test_gc(phyla_at: Phyla, small: "tuple[Path, str]") -> None:
-    planned = json.loads(phyla_at("gc", "small", "--dry-run", "--json"))
+    planned = json.loads(phyla_at("gc", "small", "--explain", "--json"))
     assert len(planned["kept"]) <= planned["bound"]
     assert all(kept["why"] for kept in planned["kept"])
     text = phyla_at("gc", "small", "--explain")
@@ -369,7 +374,7 @@ def test_reading_a_study_without_trials(tmp_path: Path, cli: Phyla) -> None:
     at = ("--home", tmp_path)
     assert "0/4" in cli("status", *at)
     assert "0/4 trials completed; 0/4 steps by 2 members" in cli("status", "empty", *at)
-    assert "no trials yet" in cli("lineage", "empty", *at)
+    assert "no trials yet" in cli("trials", "empty", "--tree", "best", *at)
     assert "no trials yet" in cli("trials", "empty", *at)
     assert "no completed trial" in cli("best", "empty", *at, code=2)
     assert cli("best", "empty", "--json", *at) == "null\n"
@@ -378,7 +383,7 @@ def test_reading_a_study_without_trials(tmp_path: Path, cli: Phyla) -> None:
         ("status", "empty"),
         ("best", "empty"),
         ("trials", "empty"),
-        ("lineage", "empty"),
+        ("trials", "empty", "--tree", "all"),
         ("gc", "empty"),
     ):
         json.loads(cli(*words, "--json", *at))
@@ -394,13 +399,12 @@ def test_version_and_no_arguments(cli: Phyla) -> None:
         "run",
         "status",
         "best",
-        "lineage",
         "trials",
         "export",
         "report",
         "gc",
         "stop",
-        "resume",
+        "change",
         "doctor",
     ):
         assert name in cli("--help")
@@ -442,8 +446,8 @@ def test_status_and_stop_while_a_study_runs(held: "tuple[Path, Path]", cli: Phyl
         assert attempt["member"] == 0
         assert attempt["lease_left_s"] > 0
         assert "renewed 0:0" in cli("status", "small", *at)
-        assert "running" in cli("lineage", "small", "--all", *at)
-        assert "is running already" in cli("resume", "small", *at)
+        assert "running" in cli("trials", "small", "--tree", "all", *at)
+        assert "is running already" in cli("change", "small", *at)
         assert cli("stop", "small", *at).startswith("stopped small: its workers finish their trial and end")
         hold.unlink()
         output, errors = running.communicate(timeout=TIMEOUT_S)
@@ -452,7 +456,7 @@ def test_status_and_stop_while_a_study_runs(held: "tuple[Path, Path]", cli: Phyl
         running.wait()
     assert running.returncode == 1, errors
     assert "small is stopped: stopped by a person. Let it go on with: phyla run small.py" in output
-    assert "may go on" in (resumed := cli("resume", "small", *at))
+    assert "may go on" in (resumed := cli("change", "small", *at))
     assert f"phyla run {folder / 'small.py'} --home {folder / '.phyla'} --study small" in resumed
     again = in_process(folder, "run", "small.py", "--workers", 1)
     assert again.returncode == 0, again.stderr

@@ -40,7 +40,7 @@ def train(trial):
         while SLOW.exists() and trial.id > 10 and not trial.should_stop:
             time.sleep(0.01)
     (trial.checkpoint_dir / "weights").write_bytes(bytes(100))
-    trial.report(score=trial.params["lr"] * trial.reached_step + trial.seed % 7 / 100, loss=1.0)
+    trial.report(score=trial.params["lr"] * trial.end_step + trial.seed % 7 / 100, loss=1.0)
 
 
 def train_nan(trial):

@@ -28,7 +28,7 @@ import phyla
 def train(trial):
     for _ in trial.steps():
         pass
-    (trial.checkpoint_dir / "lr").write_text(str(trial.params["lr"] + trial.reached_step / 1000))
+    (trial.checkpoint_dir / "lr").write_text(str(trial.params["lr"] + trial.end_step / 1000))
     trial.report(x=1.0)
 
 
@@ -215,7 +215,7 @@ def test_export_of_points(phyla_at: Phyla, found: Evaluations, tmp_path: Path) -
     target = tmp_path / "points.json"
     phyla_at("export", "watched", "--what", "evaluations", "-o", target)
     assert json.loads(target.read_text()) == rows
-    assert "replace it with --force" in phyla_at(
+    assert "delete it first, or choose another name" in phyla_at(
         "export", "watched", "--what", "evaluations", "-o", target, code=2
     )
 

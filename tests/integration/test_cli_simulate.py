@@ -55,7 +55,9 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 
 def test_it_prints_what_a_study_will_take(cli: Cli) -> None:
-    code, out, _ = cli("two.py", "--study", "plain", "--trial-seconds", "30", "--workers", "3", "--runs", "2")
+    code, out, _ = cli(
+        "two.py", "--study", "plain", "--seconds", "trial=30", "--workers", "3,1,2,4,5", "--runs", "2"
+    )
     assert code == 0
     assert out.startswith("plain with 3 workers: 4:00 (2 runs: 4:00 to 4:00)\ntrials: 20 completed in 20 attempts")
     rows = [line.split() for line in out.splitlines()]
@@ -65,22 +67,23 @@ def test_it_prints_what_a_study_will_take(cli: Cli) -> None:
 
 
 def test_it_prints_json(cli: Cli) -> None:
-    words = ["--trial-seconds", "30", "--eval-seconds", "5", "--workers", "2", "--evaluators", "1"]
-    code, out, _ = cli("two.py", "--study", "judged", *words, "--preempt-per-hour", "5", "--fail", "0.1", "--json")
+    words = ["--seconds", "trial=30", "--seconds", "eval=5", "--evaluators", "1"]
+    code, out, _ = cli("two.py", "--study", "judged", *words, "--per-hour", "preempt=5", "--fail", "0.1", "--json")
     assert code == 0
     told = json.loads(out)
-    assert (told["study"], told["workers"], told["evaluators"], len(told["runs"])) == ("judged", 2, 1, 5)
-    assert [row["workers"] for row in told["by_workers"]] == [1, 2, 4]
+    assert (told["study"], told["workers"], told["evaluators"], len(told["runs"])) == ("judged", 8, 1, 5)
+    assert [row["workers"] for row in told["by_workers"]] == [1, 2, 4, 8]
     assert sum(told["shares"].values()) == pytest.approx(1.0)
     assert told["runs"][0]["lag"]["held"]["complete"] == 16
     assert (
-        cli("two.py", "--study", "judged", *words, "--no-table", "--runs", "1", "--json")[1].count("wall_s") == 2
+        cli("two.py", "--study", "judged", *words, "--workers", "2", "--runs", "1", "--json")[1].count("wall_s")
+        == 2
     )
 
 
 def test_it_tells_of_evaluation_and_of_runs_that_do_not_complete(cli: Cli) -> None:
-    words = ["two.py", "--study", "judged", "--trial-seconds", "30", "--workers", "4", "--no-table", "--runs", "2"]
-    code, out, _ = cli(*words, "--eval-seconds", "10")
+    words = ["two.py", "--study", "judged", "--seconds", "trial=30", "--workers", "4", "--runs", "2"]
+    code, out, _ = cli(*words, "--seconds", "eval=10")
     assert code == 0
     assert "evaluation of held: 16 groups complete, 0 not; behind by 0:10 in the median" in out
     code, out, _ = cli(*words, "--kinds", "train")
@@ -89,34 +92,38 @@ def test_it_tells_of_evaluation_and_of_runs_that_do_not_complete(cli: Cli) -> No
 
 
 def test_one_of_a_kind_is_singular(cli: Cli) -> None:
-    words = ["two.py", "--study", "judged", "--trial-seconds", "30", "--workers", "1", "--evaluators", "1"]
-    _, out, _ = cli(*words, "--runs", "1", "--no-table")
+    words = ["two.py", "--study", "judged", "--seconds", "trial=30", "--workers", "1", "--evaluators", "1"]
+    _, out, _ = cli(*words, "--runs", "1")
     assert out.startswith("judged with 1 worker and 1 evaluator: 8:00 (1 run: 8:00 to 8:00)")
 
 
 def test_it_notes_what_is_not_simulated(cli: Cli) -> None:
-    words = ["two.py", "--study", "stopped", "--trial-seconds", "30", "--runs", "1", "--no-table"]
+    words = ["two.py", "--study", "stopped", "--seconds", "trial=30", "--runs", "1", "--workers", "8"]
     code, out, _ = cli(*words)
     assert code == 0
     notes = [line for line in out.splitlines() if line.startswith("note: ")]
     assert notes[0].startswith("note: stopping rules (MedianStopping) are not simulated")
-    assert "give step_s (on the command line: --step-seconds)" in notes[1]
+    assert "give step_s (on the command line: --seconds step=S)" in notes[1]
     assert [f"note: {note}" for note in json.loads(cli(*words, "--json")[1])["notes"]] == notes
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["two.py", "--study", "plain"], "--step-seconds, --trial-seconds, --like"),
-        (["two.py", "--trial-seconds", "3"], "choose one with --study NAME"),
+        (["two.py", "--study", "plain"], "--seconds step=S, --seconds trial=S, --like"),
+        (["two.py", "--seconds", "trial=3"], "choose one with --study NAME"),
         (
-            ["two.py", "--study", "plain", "--trial-seconds", "3", "--evaluators", "1"],
+            ["two.py", "--study", "plain", "--seconds", "trial=3", "--evaluators", "1"],
             "has no suites= to evaluate",
         ),
-        (["two.py", "--study", "plain", "--trial-seconds", "3", "--eval-seconds", "1"], "--eval-seconds"),
+        (["two.py", "--study", "plain", "--seconds", "trial=3", "--seconds", "eval=1"], "--seconds eval=S"),
         (["two.py", "--study", "plain", "--like", "other"], "there is no study 'other'"),
-        (["two.py", "--study", "plain", "--trial-seconds", "3", "--kinds", "dance"], "choose 'train', 'evaluate'"),
-        (["two.py", "--study", "plain", "--trial-seconds", "inf"], "must be a finite number"),
+        (["two.py", "--study", "plain", "--seconds", "trial=3", "--kinds", "dance"], "choose 'train', 'evaluate'"),
+        (["two.py", "--study", "plain", "--seconds", "trial=inf"], "must be a finite number"),
+        (["two.py", "--study", "plain", "--seconds", "stop=3"], "did you mean 'step'?"),
+        (["two.py", "--study", "plain", "--seconds", "step"], "'' is not a number"),
+        (["two.py", "--study", "plain", "--per-hour", "crash=-1"], "must be at least 0"),
+        (["two.py", "--study", "plain", "--workers", "2,x"], "--workers 2,x: give a number"),
         (["none.py"], "there is no file none.py"),
     ],
 )

@@ -22,10 +22,10 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Phyla) -> Phyla:
     return cli
 
 
-def study(name: str, lease_s: float) -> phyla.Study:
+def study(name: str) -> phyla.Study:
     space = {"lr": phyla.Float(0.1, 1.0)}
     strategy = phyla.RandomSearch(members=2, total_steps=2)
-    return phyla.Study(name, space, phyla.Maximize("q"), strategy, lease_s=lease_s)
+    return phyla.Study(name, space, phyla.Maximize("q"), strategy)
 
 
 def wait_for(found: Callable[[], str], text: str) -> str:
@@ -36,26 +36,29 @@ def wait_for(found: Callable[[], str], text: str) -> str:
 
 
 def test_a_study_whose_leases_have_all_run_out_is_said_to_have_no_worker(cli: Phyla) -> None:
-    assert study("dead", 0.02).ask(2)
+    assert study("dead").ask(2, lease_s=0.02)
     shown = wait_for(lambda: cli("status", "dead"), HINT)
     assert shown.splitlines()[1].startswith("no worker has renewed its lease for 0:0")
     assert "running, no worker" in cli("status")
     assert json.loads(cli("status", "dead", "--json"))["silent_s"] > 0.02
 
 
-def test_a_study_that_nobody_began_is_said_to_have_no_trial_running(cli: Phyla) -> None:
-    study("new", 0.02).results()
+def test_a_study_between_trials_is_said_to_have_no_trial_running(cli: Phyla) -> None:
+    made = study("new")
+    trial = made.ask(lease_s=0.02)
+    assert trial is not None
+    made.tell(trial, error="ValueError: no")
     assert "no trial is running, and nothing has happened for" in wait_for(lambda: cli("status", "new"), HINT)
 
 
 def test_of_a_study_at_work_or_complete_nothing_is_said(cli: Phyla) -> None:
-    assert study("alive", 60.0).ask()
-    done = study("done", 0.02)
-    for trial in done.ask(2):
+    assert study("alive").ask()
+    done = study("done")
+    for trial in done.ask(2, lease_s=0.02):
         (trial.checkpoint_dir / "x").write_text("x")
         done.tell(trial, metrics={"q": 1.0})
-    assert done.ask() is None
-    study("dead", 0.02).ask()
+    assert done.ask(lease_s=0.02) is None
+    study("dead").ask(lease_s=0.02)
     wait_for(lambda: cli("status", "dead"), HINT)
     for name in ("alive", "done"):
         assert HINT not in cli("status", name)
@@ -72,7 +75,7 @@ def test_one_of_a_kind_is_singular(cli: Phyla) -> None:
         made.tell(trial, metrics={"q": 1.0})
         assert made.ask() is None
     assert "by 1 member\n" in cli("status", "one")
-    assert cli("lineage", "one").startswith("one: 1 trial, 0 jumps")
+    assert cli("trials", "one", "--tree", "best").startswith("one: 1 trial, 0 jumps")
     assert "kept 1 checkpoint (1 B)" in cli("gc", "one")
     assert "Wilcoxon signed-rank   1 pair " in cli("compare", "one", "other")
     assert "completed, 1 checkpoint as" in cli("doctor")
@@ -81,7 +84,7 @@ def test_one_of_a_kind_is_singular(cli: Phyla) -> None:
 def test_who_shrinks_a_population_has_stopped_no_trial_early(cli: Phyla) -> None:
     strategy = phyla.PBT(population_size=2, steps_per_trial=2, total_steps=4)
     assert len(phyla.Study("shrunk", {"lr": phyla.Float(0.1, 1.0)}, phyla.Maximize("q"), strategy).ask(2)) == 2
-    cli("resize", "shrunk", 1)
+    cli("change", "shrunk", "--population", 1)
     shown = cli("status", "shrunk")
     assert "0/2 trials completed, 1 running, 1 cancelled; " in shown
     assert "stopped early" not in shown

@@ -38,7 +38,13 @@ def study(home: Path, trials: int, *, members: int = 3, train: Any = train, **op
     # Every member needs its own newest checkpoint.
     strategy = phyla.PBT(population_size=members, steps_per_trial=STEPS, total_steps=STEPS * trials, exploit=None)
     space = {"lr": phyla.Float(0.1, 1.0)}
-    return phyla.Study("bytes", space, phyla.Maximize("score"), strategy, train, home=home, extend=True, **options)
+    return phyla.Study("bytes", space, phyla.Maximize("score"), strategy, train, home=home, **options)
+
+
+def extended(home: Path, trials: int, **options: Any) -> phyla.Study:
+    made = study(home, trials, **options)
+    made.change()
+    return made
 
 
 def overwrite(path: Path, content: bytes) -> None:
@@ -141,7 +147,7 @@ def test_nobody_trains_from_a_damaged_checkpoint(tmp_path: Path, cli: Phyla, way
     before = max(trial.id for trial in first.trials())
     bad = heads(first)[1]
     WAYS[way](directory(first, bad))
-    results = study(tmp_path, 4).run()
+    results = extended(tmp_path, 4).run()
     check(results, [bad], completed=12)
     assert all(trial.parent_checkpoint != bad for trial in completed_since(results, before))
     (row,) = results.damaged()
@@ -170,7 +176,7 @@ def test_worker_processes_find_every_kind_of_damage(tmp_path: Path) -> None:
     # Swapped first, with one that is sound.
     for name, damage in zip(bad, reversed(WAYS.values()), strict=True):
         damage(directory(first, name))
-    results = study(tmp_path, 4, members=len(WAYS) + 1).run(workers=2)
+    results = extended(tmp_path, 4, members=len(WAYS) + 1).run(workers=2)
     check(results, bad, completed=4 * (len(WAYS) + 1))
     assert not {trial.parent_checkpoint for trial in completed_since(results, before)} & set(bad)
 
@@ -183,7 +189,7 @@ def test_if_all_are_damaged_members_start_fresh_and_the_study_goes_on(tmp_path: 
         flip(directory(first, name))
     needed = set(heads(first).values())
     # Were these failures of training, the study would have stopped.
-    results = study(tmp_path, 4, members=4, max_broken=2, max_attempts=1).run()
+    results = extended(tmp_path, 4, members=4, retries=phyla.Retries(broken=2, attempts=1)).run()
     found = [row.name for row in results.damaged()]
     assert set(found) >= needed
     check(results, found, completed=15)
@@ -196,7 +202,7 @@ def test_asking_gives_out_no_damaged_checkpoint(tmp_path: Path) -> None:
     first = study(tmp_path, 2).run()
     bad = heads(first)[0]
     flip(directory(first, bad))
-    made = study(tmp_path, 4)
+    made = extended(tmp_path, 4)
     asked = made.ask(3)
     assert {trial.member for trial in asked} == {0, 1, 2}
     assert bad not in {trial.parent.name for trial in asked if trial.parent is not None}
@@ -240,7 +246,7 @@ def test_a_checkpoint_that_is_damaged_while_training_reads_it(tmp_path: Path) ->
             overwrite(trial.parent.path / "chain.json", b"[")
         train(trial)
 
-    results = study(tmp_path, 4, train=damaging, max_attempts=1, max_broken=1).run()
+    results = study(tmp_path, 4, train=damaging, retries=phyla.Retries(attempts=1, broken=1)).run()
     check(results, bad, completed=12)
     (cancelled,) = [trial for trial in results.trials() if trial.state is TrialState.CANCELLED]
     assert "JSONDecodeError" in (cancelled.error or "")
@@ -290,7 +296,7 @@ def test_a_bit_that_flips_after_the_first_use_is_found_when_training_fails(tmp_p
                 raise ValueError("these weights are no weights")
         train(trial)
 
-    results = study(tmp_path, 4, train=reading, max_broken=1).run()
+    results = study(tmp_path, 4, train=reading, retries=phyla.Retries(broken=1)).run()
     check(results, bad, completed=12)
     (cancelled,) = [trial for trial in results.trials() if trial.state is TrialState.CANCELLED]
     assert cancelled.failures == 0
@@ -486,14 +492,14 @@ def test_a_file_with_the_manifests_name_fails_its_trial_and_not_the_study(tmp_pa
         train(trial)
 
     with pytest.raises(StudyFailed, match="save it under another name"):
-        study(tmp_path / "other", 3, train=always, max_broken=2).run()
+        study(tmp_path / "other", 3, train=always, retries=phyla.Retries(broken=2)).run()
 
 
 def test_what_was_recorded_of_damage_can_be_read_back(tmp_path: Path) -> None:
     first = study(tmp_path, 2).run()
     bad = heads(first)[2]
     cut(directory(first, bad))
-    study(tmp_path, 3).run()
+    extended(tmp_path, 3).run()
     rows = {row.name: row for row in phyla.load_study("bytes", home=tmp_path).checkpoints()}
     row: Checkpoint = rows[bad]
     assert row.state is CheckpointState.DAMAGED

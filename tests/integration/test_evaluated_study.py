@@ -190,10 +190,9 @@ def test_training_yields_to_evaluation_when_it_opted_in(tmp_path: Path) -> None:
         strategy=phyla.PBT(population_size=1, steps_per_trial=1, total_steps=2),
         train=waits,
         suites=[late],
-        yield_at_report=True,
         home=tmp_path,
     )
-    results = yielding.run(workers=0)
+    results = yielding.run(workers=0, yield_at_report=True)
     assert results.state is StudyState.COMPLETED
     assert [group.state for group in groups(tmp_path, "s")] == [GroupState.COMPLETE] * 2
     # The second trial waited in report() for an eval task on the first one's checkpoint, which is in its time.

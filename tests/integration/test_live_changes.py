@@ -21,6 +21,7 @@ from phyla.errors import ConfigurationError, StateError, StudyChanged
 from phyla.records import StudyState, TrialKind, TrialState
 from phyla.settings import child_environment
 from phyla.study import maintain
+from phyla.study.opened import join_study
 
 STEPS = 5
 SPACE = phyla.Space(lr=phyla.Float(0.01, 1.0, log=True))
@@ -58,6 +59,12 @@ def study(folder: Path, strategy: Any, **options: Any) -> phyla.Study:
     )
 
 
+def changed(folder: Path, strategy: Any, **options: Any) -> phyla.Study:
+    made = study(folder, strategy, **options)
+    made.change()
+    return made
+
+
 def spent(results: phyla.Results) -> list[int]:
     return [member.progress for member in results.members() if not member.retired]
 
@@ -78,7 +85,7 @@ def test_a_finished_study_is_extended(tmp_path: Path, kind: str) -> None:
     first = study(tmp_path, strategy(2)).run()
     rows = {row.id: row for row in first.trials()}
     assert first.state is StudyState.COMPLETED
-    results = study(tmp_path, strategy(5), extend=True).run()
+    results = changed(tmp_path, strategy(5)).run()
     assert spent(results) == [5 * STEPS] * 3
     assert completed(results) == 15
     assert {row.id: row for row in results.trials() if row.id in rows} == rows, "what was is untouched"
@@ -105,11 +112,13 @@ def test_a_complete_study_that_has_nothing_left_stays_complete(tmp_path: Path, q
 @pytest.mark.parametrize("quorum", [0.8, 1.0])
 def test_a_study_is_extended_with_another_population_size(tmp_path: Path, quorum: float) -> None:
     study(tmp_path, pbt(4, 2, quorum=quorum)).run()
-    with pytest.raises(StudyChanged, match=r"population_size.*has 4, given 6"):
+    with pytest.raises(
+        StudyChanged, match=r"population_size.*has 4, given 6(.|\n)*run first: phyla change FILE\.py"
+    ):
         study(tmp_path, pbt(6, 4, quorum=quorum)).run()
     with pytest.raises(ConfigurationError, match=r"cannot grow to 6 members.*raise total_steps"):
-        study(tmp_path, pbt(6, 2, quorum=quorum), extend=True).run()
-    grown = study(tmp_path, pbt(6, 4, quorum=quorum), extend=True).run(workers=2)
+        changed(tmp_path, pbt(6, 2, quorum=quorum))
+    grown = changed(tmp_path, pbt(6, 4, quorum=quorum)).run(workers=2)
     assert spent(grown) == [4 * STEPS] * 6
     assert not miscounted(grown, 4 * STEPS)
     assert grown.progress().active == 6
@@ -120,7 +129,7 @@ def test_a_study_is_extended_with_another_population_size(tmp_path: Path, quorum
         assert (progress.completed, progress.planned_trials) == (20, 20)
         assert (progress.spent_steps, progress.total_steps) == (20 * STEPS, 20 * STEPS)
     before = completed(grown)
-    shrunk = study(tmp_path, pbt(3, 5, quorum=quorum), extend=True).run()
+    shrunk = changed(tmp_path, pbt(3, 5, quorum=quorum)).run()
     assert spent(shrunk) == [5 * STEPS] * 3
     assert completed(shrunk) == before + 3
     assert shrunk.write_report(tmp_path / "report.html").exists()
@@ -130,7 +139,7 @@ def test_running_trials_are_untouched_by_other_settings(tmp_path: Path) -> None:
     first = study(tmp_path, pbt(2, exploit=None, explore=None))
     trial = first.ask()
     assert trial is not None
-    other = study(tmp_path, phyla.PBT(population_size=2, steps_per_trial=10, total_steps=40), extend=True)
+    other = changed(tmp_path, phyla.PBT(population_size=2, steps_per_trial=10, total_steps=40))
     longer = other.ask()
     assert longer is not None
     (trial.checkpoint_dir / "value.json").write_text("1.0")
@@ -154,10 +163,10 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
 
 
 @pytest.mark.parametrize("size", [2, 6])
-def test_workers_that_run_follow_at_once(tmp_path: Path, size: int) -> None:
+def test_a_study_is_resized_while_workers_run_and_goes_on_with_new_ones(tmp_path: Path, size: int) -> None:
     (tmp_path / "hold").touch()
-    found: list[phyla.Results] = []
-    running = threading.Thread(target=lambda: found.append(study(tmp_path, pbt(4)).run(workers=3)))
+    first: list[phyla.Results] = []
+    running = threading.Thread(target=lambda: first.append(study(tmp_path, pbt(4)).run(workers=3)))
     running.start()
 
     def held() -> bool:
@@ -169,8 +178,9 @@ def test_workers_that_run_follow_at_once(tmp_path: Path, size: int) -> None:
     wait_for(held)
     assert maintain("live", home=tmp_path / "home").resize(size) == 4
     (tmp_path / "hold").unlink()
+    results = study(tmp_path, pbt(size)).run(workers=3)
     running.join(120)
-    (results,) = found
+    assert [one.state for one in first] == [StudyState.COMPLETED], "the study that it supervised is complete"
     assert results.state is StudyState.COMPLETED
     assert spent(results) == [4 * STEPS] * size
     assert completed(results) == 4 * size
@@ -184,20 +194,23 @@ import sys
 from pathlib import Path
 from test_live_changes import pbt, study
 
-study(Path(sys.argv[1]), pbt(int(sys.argv[2]), int(sys.argv[3]), quorum=1.0), extend=True).run()
+made = study(Path(sys.argv[1]), pbt(int(sys.argv[2]), int(sys.argv[3]), quorum=1.0))
+if sys.argv[4] == "change":
+    made.change()
+made.run()
 """
 
 
 @pytest.mark.parametrize("size", [2, 6])
 @pytest.mark.parametrize("name", ["change.before_commit", "change.after_commit"])
 def test_killed_while_it_changes_and_run_again(tmp_path: Path, name: str, size: int) -> None:
-    def run(size: int, trials: int, failpoint: str = "") -> int:
+    def run(size: int, trials: int, failpoint: str = "", *, how: str = "change") -> int:
         here = Path(__file__).parent
         environment = {"PYTHONPATH": f"{here}{os.pathsep}{here.parent}", "PHYLA_FAILPOINT": failpoint}
-        words = [sys.executable, "-c", PROGRAM, str(tmp_path), str(size), str(trials)]
+        words = [sys.executable, "-c", PROGRAM, str(tmp_path), str(size), str(trials), how]
         return subprocess.run(words, env=child_environment(environment), timeout=120, check=False).returncode
 
-    assert run(4, 2) == 0
+    assert run(4, 2, how="run") == 0
     assert run(size, 3, f"{name}=kill") == -signal.SIGKILL
     assert run(size, 3) == 0
     results = phyla.load_study("live", home=tmp_path / "home")
@@ -212,7 +225,7 @@ def test_killed_while_it_changes_and_run_again(tmp_path: Path, name: str, size: 
     [
         phyla.RandomSearch(2, 10),
         phyla.GridSearch({"lr": [0.1, 0.2]}, 10),
-        phyla.SingleWorkerExplore(explore_steps=2, exploit_steps=2, total_steps=8),
+        phyla.strategies.SingleWorkerExplore(explore_steps=2, exploit_steps=2, total_steps=8),
     ],
     ids=["random", "grid", "single"],
 )
@@ -224,7 +237,7 @@ def test_strategies_of_a_fixed_size_are_not_resized(tmp_path: Path, strategy: An
 
 def test_what_a_completed_study_is_told(tmp_path: Path) -> None:
     study(tmp_path, pbt(2, 1)).run()
-    with pytest.raises(StateError, match=r"is completed.*extend"):
+    with pytest.raises(StateError, match=r"is completed.*phyla change FILE.py"):
         maintain("live", home=tmp_path / "home").resize(3)
 
 
@@ -235,9 +248,29 @@ def test_sizes_that_make_no_sense(tmp_path: Path, size: Any) -> None:
         maintain("live", home=tmp_path / "home").resize(size)
 
 
+@pytest.mark.parametrize("how", [StudyState.STOPPED, StudyState.FAILED])
+def test_a_study_that_ended_before_its_time_goes_on_after_a_change(tmp_path: Path, how: StudyState) -> None:
+    made = study(tmp_path, pbt(2, 2))
+    made.results()
+    opened = made._open((None, None))
+    opened.store.set_state(opened.record.id, how, "for a test")
+    if how is StudyState.STOPPED:
+        assert made.ask() is None
+    assert made.change() == []
+    assert made.ask() is not None
+
+
+def test_workers_that_join_hold_leases_as_long_as_those_of_the_run(tmp_path: Path) -> None:
+    study(tmp_path, pbt(2, 2)).ask(lease_s=7.0)
+    joining = study(tmp_path, pbt(2, 2))
+    join_study(joining, (None, None)).store.close()
+    assert joining.rules.lease_s == 7.0
+
+
 def test_newcomers_that_make_no_sense(tmp_path: Path) -> None:
+    newcomers: Any = "elite"
     with pytest.raises(ConfigurationError, match="newcomers='elite': choose 'best' or 'fresh'"):
-        study(tmp_path, pbt(2), newcomers="elite")
+        study(tmp_path, pbt(2)).change(newcomers=newcomers)
 
 
 def phyla_command(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str]:
@@ -253,9 +286,9 @@ def phyla_command(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[i
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    study(tmp_path, pbt(3, 2), lease_s=0.01).ask()
+    study(tmp_path, pbt(3, 2)).ask(lease_s=0.01)
     home = ("--home", tmp_path / "home")
-    code, text = phyla_command(capsys, "resize", "live", 5, *home)
+    code, text = phyla_command(capsys, "change", "live", "--population", 5, *home)
     assert (code, text.splitlines()) == (
         0,
         [
@@ -264,21 +297,24 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
             "write population_size=5 into its study file, so that it can be run again",
         ],
     )
-    assert phyla_command(capsys, "resize", "live", 5, *home) == (0, "live has 5 members already\n")
+    assert phyla_command(capsys, "change", "live", "--population", 5, *home) == (
+        0,
+        "live has 5 members already\n",
+    )
     code, text = phyla_command(capsys, "status", "live", *home)
     assert code == 0
     assert "strategy.population_size was changed from 3 to 5" in text
-    assert phyla_command(capsys, "resize", "live", 2, "--fresh", *home)[0] == 0
+    assert phyla_command(capsys, "change", "live", "--population", 2, "--fresh", *home)[0] == 0
     assert "retired" in phyla_command(capsys, "status", "live", *home)[1]
     for words, match in (
-        (("live", 0), "N"),
-        (("live", "many"), "N"),
-        (("other", 2), "there is no study 'other'"),
+        (("live", "--population", 0), "--population"),
+        (("live", "--population", "many"), "--population"),
+        (("other", "--population", 2), "there is no study 'other'"),
     ):
-        code, text = phyla_command(capsys, "resize", *words, *home)
+        code, text = phyla_command(capsys, "change", *words, *home)
         assert code == 2
         assert match in text
-    results = study(tmp_path, pbt(2, 2), lease_s=0.01).run()
+    results = study(tmp_path, pbt(2, 2)).run()
     assert spent(results) == [2 * STEPS] * 2
 
 
@@ -289,7 +325,7 @@ def test_a_space_is_widened_and_a_parameter_added(tmp_path: Path) -> None:
     wide = phyla.Space(lr=phyla.Float(0.1, 1.0), decay=phyla.Float(0.0, 1.0, default=0.25))
     with pytest.raises(StudyChanged, match=r"space\.parameters\.decay"):
         study(tmp_path, pbt(4, 6), space=wide).run()
-    results = study(tmp_path, pbt(4, 6), space=wide, extend=True).run()
+    results = changed(tmp_path, pbt(4, 6), space=wide).run()
     assert spent(results) == [6 * STEPS] * 4
     later = [row for row in results.trials() if row.id not in before]
     assert all(wide.contains(row.params) and "decay" in row.params for row in later)
@@ -310,11 +346,11 @@ def test_older_trials_that_are_chosen_again_get_the_default(tmp_path: Path, stra
     def made(trials: int) -> Any:
         if strategy == "initiator":
             return phyla.InitiatorPBT(population_size=4, steps_per_trial=STEPS, total_steps=trials * STEPS)
-        return pbt(4, trials, exploit=phyla.Backtrack(quantile=0.5, pool=0.5))
+        return pbt(4, trials, exploit=phyla.strategies.Backtrack(quantile=0.5, pool=0.5))
 
     study(tmp_path, made(3)).run()
     wide = phyla.Space(lr=phyla.Float(0.01, 1.0, log=True), mode=phyla.Choice(["a", "b"], default="a"))
-    results = study(tmp_path, made(8), space=wide, extend=True).run()
+    results = changed(tmp_path, made(8), space=wide).run()
     assert spent(results) == [8 * STEPS] * 4
     assert all(wide.contains(row.params) for row in results.trials())
 
@@ -328,10 +364,10 @@ def test_older_trials_that_are_chosen_again_get_the_default(tmp_path: Path, stra
     ],
 )
 def test_a_space_that_is_not_wider_is_refused(tmp_path: Path, space: phyla.Space, match: str) -> None:
-    study(tmp_path, pbt(2, 2), lease_s=0.01).ask()
+    study(tmp_path, pbt(2, 2)).ask(lease_s=0.01)
     with pytest.raises((ConfigurationError, phyla.PhylaError), match=match):
-        study(tmp_path, pbt(2, 2), space=space, extend=True).run()
-    assert study(tmp_path, pbt(2, 2), lease_s=0.01).run().changes() == []
+        changed(tmp_path, pbt(2, 2), space=space)
+    assert study(tmp_path, pbt(2, 2)).run().changes() == []
 
 
 def test_the_status_for_programs_tells_changes_and_who_is_retired(

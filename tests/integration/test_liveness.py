@@ -36,10 +36,10 @@ study = phyla.Study(
     space=phyla.Space(lr=phyla.Float(0.1, 1.0)),
     objective=phyla.Maximize("score"),
     strategy=phyla.PBT(population_size=2, steps_per_trial=5, total_steps=10, quorum=0),
-    train=train, storage={storage!r}, {options}
+    train=train, storage={storage!r},
 )
 if __name__ == "__main__":
-    study.run(workers=int(sys.argv[1]))
+    study.run(workers=int(sys.argv[1]), {running})
 """
 
 WAITS = """
@@ -69,9 +69,9 @@ class Runs:
         self.started: list[subprocess.Popen[str]] = []
         self.file = folder / "study_file.py"
 
-    def write(self, train: str, options: str = "lease_s=600.0") -> None:
+    def write(self, train: str, running: str = "lease_s=600.0") -> None:
         self.file.write_text(
-            STUDY.format(signs=str(self.folder), train=train, storage=self.storage, options=options)
+            STUDY.format(signs=str(self.folder), train=train, storage=self.storage, running=running)
         )
 
     def start(self, home: str = "home", *, workers: int = 1, contained: bool = False) -> "subprocess.Popen[str]":
@@ -205,9 +205,8 @@ def test_what_is_asked_for_is_taken_back_once_its_process_is_dead(runs: Runs) ->
                 phyla.PBT(population_size=2, steps_per_trial=5, total_steps=10, quorum=0),
                 home=home,
                 storage=runs.storage,
-                lease_s=600.0,
             )
-            trial = study.ask()
+            trial = study.ask(lease_s=600.0)
             return None if trial is None else trial.id
 
         assert [asked(), asked()] == [2, None]
@@ -305,7 +304,7 @@ def train(trial):
         assert not escaped("first"), "it outlived its worker"
     save(trial)
 """
-    runs.write(ESCAPED + train, "stall_timeout_s=2.0, max_attempts=2")
+    runs.write(ESCAPED + train, "stall_timeout_s=2.0")
     runs.run()
     assert runs.results().counts() == {"completed": 4}
     (child,) = runs.signs("escaped-*")

@@ -36,9 +36,11 @@ study = phyla.Study(
     "schaffer",
     {"target": phyla.Float(-1.0, 2.0)},
     OBJECTIVE,
-    phyla.PBT(population_size=16, steps_per_trial=2, total_steps=30, exploit=phyla.ParetoTruncation(0.25)),
+    phyla.PBT(
+        population_size=16, steps_per_trial=2, total_steps=30, exploit=phyla.strategies.ParetoTruncation(0.25)
+    ),
     train,
-    max_broken=2,
+    retries=phyla.Retries(broken=2),
 )
 """
 PARETO = 'phyla.Pareto(phyla.Minimize("f1"), phyla.Minimize("f2"))'
@@ -130,7 +132,7 @@ def test_the_commands_show_the_front(results: phyla.Results, folder: Path) -> No
     status_json = json.loads(run(folder, "status", "schaffer", "--json").stdout)
     assert status_json["front"] == [one.trial for one in front]
     assert "infeasible: size" in run(folder, "trials", "schaffer").stdout
-    explained = run(folder, "gc", "schaffer", "--explain", "--dry-run").stdout
+    explained = run(folder, "gc", "schaffer", "--explain").stdout
     assert "the Pareto front, at most 100 of it" in explained
     assert explained.count("on the Pareto front") >= 1
 
@@ -159,7 +161,9 @@ def test_a_wrong_objective_gets_one_clear_message(tmp_path: Path, objective: str
 
 
 def test_an_exploit_rule_for_single_numbers_is_refused(tmp_path: Path) -> None:
-    done = made(tmp_path, PARETO, **{"exploit=phyla.ParetoTruncation(0.25)": "exploit=phyla.Truncation(0.25)"})
+    done = made(
+        tmp_path, PARETO, **{"exploit=phyla.strategies.ParetoTruncation(0.25)": "exploit=phyla.Truncation(0.25)"}
+    )
     assert done.returncode != 0
     assert "Traceback" not in done.stderr
     assert "PBT with Pareto" in done.stderr

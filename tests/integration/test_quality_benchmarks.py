@@ -171,7 +171,9 @@ def as_pbt(strategy: Strategy) -> phyla.PBT:
 
 
 def test_schedules_are_trained_again_with_fresh_seeds(tmp_path: Path) -> None:
-    strategy = pbt(replace(SMALL, total_steps=100), exploit=phyla.Truncation(0.5), explore=phyla.Resample())
+    strategy = pbt(
+        replace(SMALL, total_steps=100), exploit=phyla.Truncation(0.5), explore=phyla.strategies.Resample()
+    )
     found = [run_cell(Cell(problem="fig2", label="PBT", strategy=strategy, seed=1))]
     assert len(found[0]["schedule"]["segments"]) > 2
     again = replays(found, SMALL, processes=1, folder=tmp_path)

@@ -57,7 +57,7 @@ study = phyla.Study(
     phyla.PBT(population_size=6, steps_per_trial=5, total_steps=40, exploit=phyla.Truncation(0.4)),
     train,
     setup=setup,
-    keep_every_steps=10,
+    retention=phyla.Retention(every_steps=10),
     home=Path(__file__).parent / "home",
 )
 if __name__ == "__main__":
@@ -296,7 +296,7 @@ def test_the_commands(folder: Path, results: phyla.Results) -> None:
     assert done.returncode == 0, done.stderr
     assert results.best is not None
     assert f"the checkpoint is that of trial {results.best.trial} of found, bit for bit" in done.stdout
-    on = command(folder, "continue", "by-command", 7, "--file", "found.py", "--home", "home")
+    on = command(folder, "replay", "by-command", "--continue", 7, "--file", "found.py", "--home", "home")
     assert on.returncode == 0, on.stderr
     assert "2 trials completed" in on.stdout
     found = phyla.load_study("by-command-continued", home=folder / "home")
@@ -306,7 +306,7 @@ def test_the_commands(folder: Path, results: phyla.Results) -> None:
 def test_without_the_study_file_nothing_is_imported_and_the_way_out_is_told(tmp_path: Path) -> None:
     (tmp_path / "found.py").write_text(STUDY_FILE)
     subprocess.run([sys.executable, "found.py"], cwd=tmp_path, env=environment(), check=True, timeout=120)
-    for words in (("replay", "found"), ("continue", "found", 5)):
+    for words in (("replay", "found"), ("replay", "found", "--continue", 5)):
         done = command(tmp_path, *words, "--home", "home", "--workers", 0)
         assert done.returncode == 2
         assert "Traceback" not in done.stderr
@@ -348,9 +348,9 @@ def phyla_fails(folder: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[An
         (("replay", "found", "--from", 3), "keeps no checkpoint at step 3"),
         (("replay", "found", "--file", "FILE", "--name", "found"), "another name"),
         (("replay", "found", "--file", "FILE", "--name", "a/b"), "study name 'a/b'"),
-        (("continue", "nobody", 5), "there is no study 'nobody'"),
-        (("continue", "found", 0), "STEPS"),
-        (("continue", "found", 5, "--trial", 9999), "no training trial 9999"),
+        (("replay", "nobody", "--continue", 5), "there is no study 'nobody'"),
+        (("replay", "found", "--continue", 0), "--continue"),
+        (("replay", "found", "--continue", 5, "--trial", 9999), "no training trial 9999"),
     ],
 )
 def test_wrong_inputs_get_one_sentence(phyla_fails: Any, words: tuple[object, ...], match: str) -> None:

@@ -50,7 +50,7 @@ def test_a_study_file_is_imported_once_per_worker(tmp_path: Path) -> None:
 def test_results_need_no_training_code(tmp_path: Path) -> None:
     run(tmp_path, members=4, trials=6)
     results = phyla.load_study("toy", home=tmp_path)
-    frame = results.trials_dataframe()
+    frame = results.dataframe()
     assert len(frame) == 24
     assert set(frame["member"]) == {0, 1, 2, 3}
     assert isinstance(frame["ended_at"].dtype, pd.DatetimeTZDtype)

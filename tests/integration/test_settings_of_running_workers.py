@@ -1,6 +1,7 @@
-"""The settings of a study are changed by another process while workers train; they go by them from then on."""
+"""Settings of a study are changed while workers train: these hand in and end, and the changed file goes on."""
 
 import ast
+import signal
 import subprocess
 import sys
 import time
@@ -51,7 +52,7 @@ GROW = """
 def grow(params, rng):
     return {"lr": 1.0}
 """
-GROWING = "steps_per_trial=5, exploit=None, explore=phyla.ExploreWith(grow)"
+GROWING = "steps_per_trial=5, exploit=None, explore=phyla.strategies.ExploreWith(grow)"
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -164,21 +165,50 @@ def release(file: Path, processes: list["subprocess.Popen[bytes]"]) -> list[tupl
     return [(code, log_of(file, host).read_text()) for host, code in enumerate(codes)]
 
 
-def test_workers_of_several_hosts_go_on_with_other_settings(tmp_path: Path, storage: str | None) -> None:
+def run_again(file: Path, workers: int = 2) -> str:
+    """Let training go on until all work is handed in, then run the changed file; return what it said."""
+    (file.parent / "hold").unlink()
+    wait_for(lambda: held(file) == 0)
+    done = subprocess.run(
+        words("run", file, "--workers", workers),
+        timeout=120,
+        check=False,
+        capture_output=True,
+        text=True,
+        env=child_environment({}),
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def ended(file: Path, processes: list["subprocess.Popen[bytes]"]) -> list[str]:
+    """Return what the runs of the old file printed; they end by themselves when the study is complete."""
+    assert [process.wait(180) for process in processes] == [0] * len(processes)
+    return [log_of(file, host).read_text() for host in range(len(processes))]
+
+
+def test_workers_of_several_hosts_hand_in_and_the_changed_file_goes_on(
+    tmp_path: Path, storage: str | None
+) -> None:
     file = write(tmp_path / "study", OLD, storage)
     with running(file, hosts=2) as processes:
         write(
             tmp_path / "study",
-            "steps_per_trial=10, exploit=phyla.Backtrack(quantile=0.5, pool=0.5), explore=phyla.Resample()",
+            "steps_per_trial=10, exploit=phyla.strategies.Backtrack(quantile=0.5, pool=0.5), "
+            "explore=phyla.strategies.Resample()",
             storage,
             parameters=", decay=phyla.Float(0.0, 1.0, default=0.25)",
         )
         told = change(file)
         assert "strategy.steps_per_trial was changed from 5 to 10" in told
-        assert f"live has the settings of {file}; workers that are running go by them from now on" in told
+        assert f"live has the settings of {file}\n" in told
         assert f"live has the settings of {file} already" in change(file)
-        for code, text in release(file, processes):
-            assert code == 0, text
+        run_again(file)
+        for text in ended(file, processes):
+            assert "the settings of the study were changed (" in text
+            assert "strategy.steps_per_trial" in text
+            assert "start it again with the changed study file" in text
+            assert "Traceback" not in text
     found = results(file)
     assert found.state is StudyState.COMPLETED
     rows, later = found.trials, found.later()
@@ -195,34 +225,40 @@ def test_workers_of_several_hosts_go_on_with_other_settings(tmp_path: Path, stor
     compared: list[Any] = [row.reason.get("compared") for row in later]
     rules = {told["rule"] for told in compared if told and "rule" in told}
     assert rules == {"backtrack"}
-    assert all(row.reason["decision"] != "recover" for row in rows), "the supervisors keep what is kept now"
-    assert all(attempt.state is AttemptState.COMPLETED for attempt in found.attempts)
-    assert len({attempt.worker for attempt in found.attempts}) == 4, "no worker was started again"
+    assert all(row.reason["decision"] != "recover" for row in rows), "old supervisors collect nothing"
+    assert all(attempt.state is AttemptState.COMPLETED for attempt in found.attempts), "no work was lost"
+    assert len({attempt.worker for attempt in found.attempts}) == 4 + 2, "workers with old settings got nothing"
 
 
-def test_workers_that_lack_a_function_hand_in_their_work_and_end(tmp_path: Path, storage: str | None) -> None:
-    """The database names the new function, so it is not imported; the study file gives it when it is run again."""
+def test_a_new_function_comes_from_the_changed_file(tmp_path: Path, storage: str | None) -> None:
     file = write(tmp_path / "study", OLD, storage)
     with running(file) as processes:
         write(tmp_path / "study", GROWING, storage, functions=GROW)
         change(file)
-        ((code, text),) = release(file, processes)
-    assert code == 2, text
-    assert "the settings of the study were changed" in text
+        run_again(file)
+        (text,) = ended(file, processes)
     assert "strategy.explore.function" in text
-    assert f"the database names '{file}:grow'" in text
-    assert "start it again with the changed study file" in text
     assert "Traceback" not in text
-    found = results(file)
-    assert found.later() == [], "nothing was decided by the old settings"
-    assert all(attempt.state is AttemptState.COMPLETED for attempt in found.attempts), "no work was lost"
-    assert len({attempt.worker for attempt in found.attempts}) == 2, "no worker was started in vain"
-    again = subprocess.run(words("run", file), timeout=120, check=False, capture_output=True, text=True)
-    assert again.returncode == 0, again.stderr
     found = results(file)
     assert found.state is StudyState.COMPLETED
     assert len(found.trials) == 6 * 8
+    assert all(attempt.state is AttemptState.COMPLETED for attempt in found.attempts), "no work was lost"
     assert all(row.params["lr"] == 1.0 for row in found.later() if row.generation)
+
+
+def test_workers_go_on_when_their_settings_come_back(tmp_path: Path) -> None:
+    file = write(tmp_path / "study", OLD, None)
+    with running(file) as processes:
+        write(tmp_path / "study", "steps_per_trial=10, exploit=None", None)
+        change(file)
+        (file.parent / "hold").unlink()
+        wait_for(lambda: "the settings of the study were changed" in log_of(file, 0).read_text())
+        write(tmp_path / "study", OLD, None)
+        change(file)
+        ended(file, processes)
+    found = results(file)
+    assert found.state is StudyState.COMPLETED
+    assert {row.end_step - row.start_step for row in found.trials} == {5}
 
 
 def test_a_module_that_only_the_database_names_is_never_imported(tmp_path: Path) -> None:
@@ -237,25 +273,27 @@ def test_a_module_that_only_the_database_names_is_never_imported(tmp_path: Path)
         (file.parent / "growing.py").write_text(
             "import pathlib\npathlib.Path(__file__).with_name('pwned').touch()"
         )
-        ((code, text),) = release(file, processes)
-    assert code == 2
-    assert "the database names 'growing:grow'" in text
-    assert "Traceback" not in text
+        (file.parent / "hold").unlink()
+        wait_for(lambda: "the settings of the study were changed" in log_of(file, 0).read_text())
+        processes[0].send_signal(signal.SIGINT)
+        assert processes[0].wait(60) == 130
+    assert "Traceback" not in log_of(file, 0).read_text()
     assert not (file.parent / "pwned").exists()
     found = results(file)
     assert [attempt.state for attempt in found.attempts] == [AttemptState.COMPLETED] * 2, "both were handed in"
-    assert found.later() == []
+    assert found.later() == [], "nothing was decided by the old settings"
 
 
-def test_without_worker_processes_the_run_says_what_it_lacks(tmp_path: Path) -> None:
+def test_without_worker_processes_the_run_ends_and_says_what_changed(tmp_path: Path) -> None:
     file = write(tmp_path / "study", OLD, None)
     with running(file, workers=0) as processes:
         write(tmp_path / "study", GROWING, None, functions=GROW)
         change(file)
         ((code, text),) = release(file, processes)
     assert code == 2
+    assert "the settings of the study were changed (" in text
     assert "strategy.explore" in text
-    assert f"the database names '{file}:grow'" in text
+    assert "start it again with the changed study file" in text
     assert "Traceback" not in text
     found = results(file)
     assert [attempt.state for attempt in found.attempts] == [AttemptState.COMPLETED]

@@ -19,9 +19,9 @@ def measure(evaluation):
     for batch in np.array_split(evaluation.shard.of(SAMPLES), 4):
         evaluation.record(
             value=batch,
-            total=phyla.Sum.of(batch),
-            largest=phyla.Maximum.of(batch),
-            spread=phyla.Histogram.of(batch, edges=[1e6 - 3, 1e6 - 1, 1e6, 1e6 + 1, 1e6 + 3]),
+            total=phyla.evaluation.Sum.of(batch),
+            largest=phyla.evaluation.Maximum.of(batch),
+            spread=phyla.evaluation.Histogram.of(batch, edges=[1e6 - 3, 1e6 - 1, 1e6, 1e6 + 1, 1e6 + 3]),
         )
 
 

@@ -218,11 +218,13 @@ def test_changed_training_code_is_said_and_other_changes_are_not(tmp_path: Path)
     assert warnings_of(run(tmp_path, "run", file, "--workers", "0")[1]) == []
     # A comment, and longer training, are not another training function.
     write(tmp_path, "# better\n" + GOOD, total=25)
-    status, told = run(tmp_path, "run", file, "--workers", "0", "--extend")
+    run(tmp_path, "change", file)
+    status, told = run(tmp_path, "run", file, "--workers", "0")
     assert status == 0
     assert warnings_of(told) == []
     write(tmp_path, "bonus = 1\n" + GOOD, total=30)
-    told = run(tmp_path, "run", file, "--workers", "0", "--extend")[1]
+    run(tmp_path, "change", file)
+    told = run(tmp_path, "run", file, "--workers", "0")[1]
     (warning,) = warnings_of(told)
     assert re.match(
         rf"warning: train\(\) in {re.escape(str(file))} changed since this study began on \d{{4}}-\d\d-\d\d "
@@ -251,7 +253,8 @@ def test_a_complete_study_says_that_there_is_nothing_to_do(tmp_path: Path, pytho
     assert status == 0
     assert re.search(
         r"nothing to do: study 'first' is complete: its 16 trials were completed on \d{4}-\d\d-\d\d \d\d:\d\d\. "
-        r"To train longer, raise total_steps and run with extend=True .*--extend\); to start anew, give",
+        r"To train longer, raise total_steps, call study\.change\(\) .*phyla change FILE\.py\), and run it again; "
+        r"to start anew, give",
         told,
     )
 

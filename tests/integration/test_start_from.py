@@ -17,6 +17,7 @@ from phyla.lineage import Lineage
 from phyla.records import CheckpointState, TrialKind, TrialRecord, TrialState
 from phyla.settings import child_environment
 from phyla.study import list_studies, maintain
+from phyla.worker import session_of
 
 SPACE = phyla.Space(lr=phyla.Float(0.01, 1.0, log=True), width=phyla.Int(1, 64))
 STEPS = 5
@@ -103,17 +104,17 @@ def test_the_budget_counts_no_import(tmp_path: Path) -> None:
     [
         (phyla.InitiatorPBT(population_size=4, steps_per_trial=STEPS, total_steps=4 * STEPS), 4),
         (phyla.PBT(population_size=4, steps_per_trial=STEPS, total_steps=4 * STEPS, quorum=1.0), 4),
-        (phyla.PBT(population_size=4, steps_per_trial=5, total_steps=20, exploit=phyla.Backtrack()), 4),
-        (phyla.PBT(population_size=4, steps_per_trial=5, total_steps=20, exploit=phyla.TTest()), 4),
+        (phyla.PBT(population_size=4, steps_per_trial=5, total_steps=20, exploit=phyla.strategies.Backtrack()), 4),
+        (phyla.PBT(population_size=4, steps_per_trial=5, total_steps=20, exploit=phyla.strategies.TTest()), 4),
         (phyla.RandomSearch(3, 4 * STEPS, STEPS), 3),
         (phyla.GridSearch({"lr": [0.1, 0.2]}, 4 * STEPS, STEPS), 2),
         (
-            phyla.FixedSchedule(
+            phyla.strategies.FixedSchedule(
                 [(0, {"lr": 0.1, "width": 1}), (10, {"lr": 0.3, "width": 1})], 4 * STEPS, 2, STEPS
             ),
             2,
         ),
-        (phyla.SingleWorkerExplore(explore_steps=STEPS, exploit_steps=STEPS, total_steps=8 * STEPS), 1),
+        (phyla.strategies.SingleWorkerExplore(explore_steps=STEPS, exploit_steps=STEPS, total_steps=8 * STEPS), 1),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, int) else "",
 )
@@ -148,16 +149,16 @@ def test_given_hyperparameters_of_a_conditional_space(tmp_path: Path) -> None:
 
 def test_a_resumed_study_imports_nothing_again(tmp_path: Path) -> None:
     a = given(tmp_path, "a", 1.0)
-    asking = study(tmp_path, start_from=[a], lease_s=0.01)
-    trial = asking.ask()
+    asking = study(tmp_path, start_from=[a])
+    trial = asking.ask(lease_s=0.01)
     assert trial is not None
     assert trial.parent is not None
     assert trial.parent.name.startswith("start-0-")
-    trial.discard()
+    session_of(trial).discard()
     for file in a.iterdir():
         file.unlink()
     a.rmdir()
-    results = study(tmp_path, start_from=[a], lease_s=0.01).run()
+    results = study(tmp_path, start_from=[a]).run()
     assert len(imports(results)) == 4
     assert results.counts() == {"completed": 16}
 
@@ -169,7 +170,7 @@ def test_another_list_is_refused_for_a_study_that_exists(tmp_path: Path) -> None
         with pytest.raises(StudyChanged, match="start_from"):
             study(tmp_path, start_from=entries).run()
         with pytest.raises(ConfigurationError, match="start_from"):
-            study(tmp_path, start_from=entries, extend=True).run()
+            study(tmp_path, start_from=entries).change()
 
 
 @pytest.mark.parametrize(
@@ -196,7 +197,7 @@ def test_more_entries_than_members_leave_no_study(tmp_path: Path) -> None:
     assert list_studies(home=tmp_path / "home") == []
 
 
-@pytest.mark.parametrize("way", ["resize", "extend", "change"])
+@pytest.mark.parametrize("way", ["resize", "change"])
 def test_a_study_that_shrinks_keeps_its_list(tmp_path: Path, way: str) -> None:
     entries = [given(tmp_path, name, 1.0) for name in "abc"]
     assert study(tmp_path, start_from=entries).ask() is not None
@@ -204,11 +205,10 @@ def test_a_study_that_shrinks_keeps_its_list(tmp_path: Path, way: str) -> None:
         tmp_path,
         start_from=entries,
         strategy=phyla.PBT(population_size=2, steps_per_trial=STEPS, total_steps=4 * STEPS),
-        extend=way == "extend",
     )
     if way == "resize":
         maintain("started", home=tmp_path / "home").resize(2)
-    elif way == "change":
+    else:
         assert [change.name for change in smaller.change()] == ["strategy.population_size"]
     results = smaller.run()
     assert [member.progress for member in results.members() if not member.retired] == [4 * STEPS] * 2

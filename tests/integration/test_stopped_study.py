@@ -64,7 +64,7 @@ def _shown(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     assert len(rows) == stopped
     assert all("above 1.5" in row["stop_reason"] or "was nan" in row["stop_reason"] for row in rows)
     assert "stopped" in said("trials")
-    assert "stopped at step" in said("lineage", "--all")
+    assert "stopped at step" in said("trials", "--tree", "all")
     file = home / "report.html"
     said("report", "--output", str(file))
     assert f"{stopped} cancelled" in file.read_text()
@@ -97,7 +97,7 @@ def test_trials_that_are_over_before_their_reports_are_sent_are_judged_too(tmp_p
         (trial.checkpoint_dir / "a").write_text("a")
         left.append(trial.checkpoint_dir)
 
-    results = study(tmp_path, train, phyla.StopWith(diverges, history=2)).run()
+    results = study(tmp_path, train, phyla.strategies.StopWith(diverges, history=2)).run()
     assert results.counts() == {"completed": 4, "cancelled": 4}
     reasons = [trial.stop_reason for trial in results.trials() if trial.stop_reason]
     assert {(reason["rule"], reason["why"]) for reason in reasons} == {("diverges", "hopeless")}
@@ -117,7 +117,14 @@ def test_the_median_rule_gives_the_same_study_every_time(tmp_path: Path) -> None
         rule = phyla.MedianStopping(min_steps=2, min_trials=2)
         strategy = phyla.PBT(population_size=6, steps_per_trial=8, total_steps=24, quorum=1.0)
         made = phyla.Study(
-            "m", SPACE, phyla.Maximize("score"), strategy, train, home=home, stopping=rule, max_stops=2
+            "m",
+            SPACE,
+            phyla.Maximize("score"),
+            strategy,
+            train,
+            home=home,
+            stopping=rule,
+            retries=phyla.Retries(stops=2),
         )
         results = made.run()
         assert results.counts()["completed"] == 6 * 3
@@ -132,9 +139,11 @@ def test_the_median_rule_gives_the_same_study_every_time(tmp_path: Path) -> None
 
 def test_a_function_that_ignores_the_stop_leaves_nothing(tmp_path: Path) -> None:
     seen: list[Any] = []
+    begun: set[tuple[int, int]] = set()
 
     def train(trial: phyla.Trial) -> None:
-        first = trial.record.replaces is None
+        first = (trial.member, trial.generation) not in begun
+        begun.add((trial.member, trial.generation))
         trial.report(score=float("nan") if first else 1.0, step=trial.start_step + 1)
         waited = threading.Event()
         for _ in range(60_000):
@@ -145,7 +154,7 @@ def test_a_function_that_ignores_the_stop_leaves_nothing(tmp_path: Path) -> None
         (trial.checkpoint_dir / "a").write_text("a")
         trial.report(score=1.0, step=trial.end_step)
 
-    results = study(tmp_path, train, phyla.Divergence()).run()
+    results = study(tmp_path, train, phyla.strategies.Divergence()).run()
     assert results.counts() == {"completed": 4, "cancelled": 4}
     for first, reason, steps in seen:
         assert (reason is not None) == first
@@ -154,7 +163,7 @@ def test_a_function_that_ignores_the_stop_leaves_nothing(tmp_path: Path) -> None
 
 
 def test_told_trials_are_judged_when_they_are_told(tmp_path: Path) -> None:
-    made = study(tmp_path, None, phyla.Divergence())
+    made = study(tmp_path, None, phyla.strategies.Divergence())
     for value in (float("nan"), 1.0, float("nan"), 1.0, 1.0, 1.0):
         trial = made.ask()
         assert trial is not None
@@ -164,7 +173,7 @@ def test_told_trials_are_judged_when_they_are_told(tmp_path: Path) -> None:
     assert made.results().counts() == {"completed": 4, "cancelled": 2}
 
 
-def test_rules_can_be_changed_with_extend_only(tmp_path: Path) -> None:
+def test_rules_are_changed_by_change_only(tmp_path: Path) -> None:
     def train(trial: phyla.Trial) -> None:
         for _ in trial.steps():
             pass
@@ -172,10 +181,12 @@ def test_rules_can_be_changed_with_extend_only(tmp_path: Path) -> None:
         trial.report(score=1.0)
 
     study(tmp_path, train).run()
-    changed = study(tmp_path, train, phyla.Divergence(above=2.0))
+    changed = study(tmp_path, train, phyla.strategies.Divergence(above=2.0))
     with pytest.raises(StudyChanged, match=r"stopping\.rules\.0\.above: it has None, given 2\.0"):
         changed.run()
-    changed.run(extend=True)
+    changed.change()
+    changed.run()
     with pytest.raises(StudyChanged, match=r"stopping\.max_stops: it has 3, given 7"):
-        study(tmp_path, train, phyla.Divergence(above=2.0), max_stops=7).run()
-    study(tmp_path, train, extend=True).run()
+        study(tmp_path, train, phyla.strategies.Divergence(above=2.0), retries=phyla.Retries(stops=7)).run()
+    study(tmp_path, train).change()
+    study(tmp_path, train).run()

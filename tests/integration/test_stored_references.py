@@ -63,7 +63,7 @@ study = phyla.Study(
     "s",
     phyla.Space(lr=phyla.Float(0.1, 1.0), constraints=[allowed]),
     phyla.Maximize("score"),
-    phyla.PBT(population_size=2, steps_per_trial=5, total_steps=10, explore=phyla.ExploreWith(explore)),
+    phyla.PBT(population_size=2, steps_per_trial=5, total_steps=10, explore=phyla.strategies.ExploreWith(explore)),
     train,
     setup=setup,
     suites=[suite],
@@ -191,12 +191,11 @@ LOOKS: dict[str, tuple[object, ...]] = {
     "status": ("s",),
     "best": ("s",),
     "compare": ("s", "t"),
-    "lineage": ("s",),
-    "trials": ("s",),
+    "trials": ("s", "--tree", "all"),
     "evaluations": ("s",),
     "export": ("s", "--what", "trials"),
     "report": ("s", "--output", "report.html"),
-    "gc": ("s", "--explain", "--dry-run"),
+    "gc": ("s", "--explain"),
     "doctor": (),
 }
 """Commands that only look: they work whatever the database names."""
@@ -204,14 +203,10 @@ LOOKS: dict[str, tuple[object, ...]] = {
 ACTS: dict[str, tuple[object, ...]] = {
     "run": ("study.py", "--workers", 0),
     "worker": ("study.py", "--workers", 0),
-    "simulate": ("study.py", "--step-seconds", 1),
+    "simulate": ("study.py", "--seconds", "step=1"),
     "replay": ("s",),
-    "continue": ("s", 5),
     "watch": ("s", "--suite", "study.py:suite", "--workers", 0, "--once"),
-    "evaluate": ("s",),
     "stop": ("s",),
-    "resume": ("s",),
-    "resize": ("s", 5),
     "change": ("study.py",),
 }
 """Commands that act: they go by the study file, or refuse."""
@@ -251,14 +246,20 @@ def test_who_looks_runs_nothing(
     assert "at most" in said(capsys, "gc", "s", "--explain", "--home", folder / "home")[1]
 
 
-@pytest.mark.parametrize("name", ACTS)
+MORE_ACTS = {
+    "replay": ("s", "--continue", 5),
+    "change": ("s", "--population", 5),
+    "worker": ("s",),
+}
+
+
+@pytest.mark.parametrize(("name", "words"), [*ACTS.items(), *MORE_ACTS.items()])
 def test_who_acts_runs_what_the_study_file_says_and_nothing_else(
-    folder: Path, capsys: pytest.CaptureFixture[str], name: str
+    folder: Path, capsys: pytest.CaptureFixture[str], name: str, words: tuple[object, ...]
 ) -> None:
-    words = ACTS[name]
     for plant_it in PLANTS:
         plant(folder / "home", plant_it)
-        home = () if name in ("run", "worker", "simulate", "change") else ("--home", folder / "home")
+        home = () if words[0] == "study.py" else ("--home", folder / "home")
         code, text = said(capsys, name, *words, *home)
         assert code in (0, 1, 2), text
         assert text.strip()
@@ -319,7 +320,7 @@ def test_what_a_worker_process_imports_comes_from_its_supervisor(folder: Path) -
     assert "the database names 'canary:called'" in outdated
 
 
-def test_gc_and_resize_need_no_function(folder: Path) -> None:
+def test_collecting_and_resizing_need_no_function(folder: Path) -> None:
     """Collecting and resizing call none, so they work where the study file is not to be had."""
     plant(folder / "home", plant_function, plant_constraint)
     with closing(sqlite3.connect(folder / "home" / "phyla.db")) as connection, connection:
@@ -435,37 +436,37 @@ def watched(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_evaluate_needs_the_suite_file(watched: Path) -> None:
-    output = run(watched, command("evaluate", "job", "--workers", 1), expect=2)
+def test_a_worker_of_a_watched_run_needs_the_suite_file(watched: Path) -> None:
+    output = run(watched, command("worker", "job", "--workers", 1), expect=2)
     assert f"the database names '{watched / 'suites.py'}:read'" in output
-    assert "--suite FILE.py" in output
+    assert "phyla worker FILE.py" in output
     assert "Traceback" not in output
 
     def only_the_command(config: dict[str, Any]) -> None:
         config["suites"][0]["tasks"] = config["suites"][0]["tasks"][1:]
 
     plant(watched / ".phyla", only_the_command, table="runs")
-    output = run(watched, command("evaluate", "job", "--workers", 1), expect=2)
+    output = run(watched, command("worker", "job", "--workers", 1), expect=2)
     assert "eval task 'program' of suite 'read' is the command" in output
-    assert "--suite FILE.py" in output
+    assert "phyla worker FILE.py" in output
 
 
-def test_evaluate_runs_only_what_its_suite_file_says(watched: Path) -> None:
+def test_a_worker_of_a_watched_run_runs_only_what_its_suite_file_says(watched: Path) -> None:
     def planted(config: dict[str, Any]) -> None:
         config["suites"][0]["tasks"][0]["evaluate"] = FUNCTION
         config["suites"][0]["tasks"][1]["command"] = ["touch", str(watched / "pwned")]
 
     (watched / "canary.py").write_text(CANARY)
     plant(watched / ".phyla", planted, table="runs")
-    output = run(watched, command("evaluate", "job", "--suite", "suites.py", "--workers", 1), expect=2)
+    output = run(watched, command("worker", "suites.py", "--workers", 1), expect=2)
     assert "the suites of run 'job' are not those of the suite file" in output
     assert "suites.read.tasks.read.evaluate.function: it has 'canary:called'" in output
     assert not {path.name for path in watched.iterdir()} & {"imported", "called", "pwned"}
-    output = run(watched, command("evaluate", "job", "--suite", "nothing.py", "--workers", 1), expect=2)
+    output = run(watched, command("worker", "nothing.py", "--workers", 1), expect=2)
     assert "there is no file nothing.py" in output
 
 
 def test_a_study_is_evaluated_by_workers_of_its_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, text = said(capsys, "evaluate", "s", "--home", folder / "home")
+    code, text = said(capsys, "worker", "s", "--home", folder / "home")
     assert code == 2
     assert "phyla worker FILE.py --study s --kinds evaluate" in text

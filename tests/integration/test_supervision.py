@@ -32,16 +32,15 @@ study = phyla.Study(
     strategy=phyla.PBT(population_size=2, steps_per_trial=5, total_steps=10),
     train=train, home=HOME, {options}
 )
-study.run(workers={workers})
+study.run(workers={workers}, {running})
 """
 
 
-def write(tmp_path: Path, train: str, *, options: str = "", workers: int = 2) -> list[str]:
+def write(tmp_path: Path, train: str, *, options: str = "", running: str = "", workers: int = 2) -> list[str]:
     """Write a study file and return the command that runs it; note that it has no main guard."""
     file = tmp_path / "study_file.py"
-    file.write_text(
-        HEAD.format(home=str(tmp_path / "home")) + train + TAIL.format(options=options, workers=workers)
-    )
+    tail = TAIL.format(options=options, running=running, workers=workers)
+    file.write_text(HEAD.format(home=str(tmp_path / "home")) + train + tail)
     return [sys.executable, str(file)]
 
 
@@ -57,7 +56,7 @@ def train(trial):
         ctypes.PyDLL(None).usleep(int(30e6))  # 30 s without releasing the interpreter
     save(trial)
 """
-    done = run(write(tmp_path, train, options="lease_s=3.0, max_attempts=1"))
+    done = run(write(tmp_path, train, options="retries=phyla.Retries(attempts=1)", running="lease_s=3.0"))
     assert done.returncode == 0, done.stderr
     results = load(tmp_path / "home")
     assert {attempt.state for attempt in results.attempts()} == {AttemptState.COMPLETED}
@@ -71,7 +70,7 @@ def train(trial):
         threading.Event().wait()
     save(trial)
 """
-    done = run(write(tmp_path, train, options="stall_timeout_s=1.0"))
+    done = run(write(tmp_path, train, running="stall_timeout_s=1.0"))
     assert done.returncode == 0, done.stderr
     results = load(tmp_path / "home")
     lost = [attempt for attempt in results.attempts() if attempt.state is AttemptState.LOST]
@@ -202,7 +201,8 @@ def test_workers_that_cannot_start_say_why(tmp_path: Path, train: str, options: 
 
 
 def test_a_function_of_a_notebook_shows_the_way_out(tmp_path: Path) -> None:
-    code = HEAD.format(home=str(tmp_path)) + "def train(trial): save(trial)\n" + TAIL.format(options="", workers=2)
+    code = HEAD.format(home=str(tmp_path)) + "def train(trial): save(trial)\n"
+    code += TAIL.format(options="", running="", workers=2)
     done = run([sys.executable, "-c", code])
     assert done.returncode != 0
     assert "%%writefile" in done.stderr
@@ -295,7 +295,7 @@ def train(trial):
         os.kill(os.getppid(), signal.SIGTERM)
         time.sleep(60)
 """
-    done = run(write(tmp_path, train, options="stall_timeout_s=1.0", workers=1))
+    done = run(write(tmp_path, train, running="stall_timeout_s=1.0", workers=1))
     assert done.returncode != 0
     assert "KeyboardInterrupt" in done.stderr
     assert len(list((tmp_path / "home").glob("running-*"))) == 1

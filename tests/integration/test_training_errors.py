@@ -15,7 +15,7 @@ import phyla
 from phyla.errors import CheckpointsAbsent, ConfigurationError, StudyFailed
 from phyla.records import CheckpointState, StudyState, TrialState
 from phyla.study import maintain
-from phyla.worker import Trial
+from phyla.worker import Trial, session_of
 
 Train = Callable[[Trial], None]
 
@@ -73,7 +73,11 @@ def test_an_explore_rule_that_raises_stops_the_study_and_nothing_that_was_traine
     monkeypatch.chdir(tmp_path)
     Path(BROKEN).touch()
     strategy = phyla.PBT(
-        population_size=3, steps_per_trial=5, total_steps=20, exploit=None, explore=phyla.ExploreWith(fragile)
+        population_size=3,
+        steps_per_trial=5,
+        total_steps=20,
+        exploit=None,
+        explore=phyla.strategies.ExploreWith(fragile),
     )
 
     def made() -> phyla.Study:
@@ -128,8 +132,8 @@ def test_after_the_cause_is_mended_the_study_goes_on(tmp_path: Path) -> None:
         raise ImportError("no module named torch")
 
     with pytest.raises(StudyFailed, match="no module named torch"):
-        study(tmp_path, broken, max_broken=3).run()
-    results = study(tmp_path, good, max_broken=3).run()
+        study(tmp_path, broken, retries=phyla.Retries(broken=3)).run()
+    results = study(tmp_path, good, retries=phyla.Retries(broken=3)).run()
     assert results.counts()["completed"] == 12
 
 
@@ -142,7 +146,7 @@ def test_a_study_that_was_resumed_counts_broken_trials_afresh(tmp_path: Path, wa
             raise ValueError("no cable")
         good(trial)
 
-    made = study(tmp_path, train, max_broken=3, max_attempts=1)
+    made = study(tmp_path, train, retries=phyla.Retries(broken=3, attempts=1))
     with pytest.raises(StudyFailed, match="3 trials in a row failed"):
         made.run()
     # The cause is repaired; one more breaks for another reason.
@@ -289,7 +293,7 @@ def test_a_metric_that_is_no_number_names_itself(tmp_path: Path) -> None:
         trial.report(score="high")
 
     with pytest.raises(StudyFailed, match="report\\(score='high'\\): a metric is a number"):
-        study(tmp_path, train, max_attempts=1, max_broken=1).run()
+        study(tmp_path, train, retries=phyla.Retries(attempts=1, broken=1)).run()
 
 
 def test_progress_is_where_a_retry_resumes(tmp_path: Path) -> None:
@@ -316,7 +320,9 @@ def test_progress_is_where_a_retry_resumes(tmp_path: Path) -> None:
     assert results.best.fitness == 10
     live = {row.name for row in results.checkpoints() if row.state is CheckpointState.LIVE}
     assert live == {trial.checkpoint for trial in results.trials()}, "the last two states of a member are kept"
-    assert sorted(p.name for p in (tmp_path / "checkpoints" / "errors").iterdir() if p.name[0] != ".") == [*live]
+    assert sorted(p.name for p in (tmp_path / "checkpoints" / "errors").iterdir() if p.name[0] != ".") == sorted(
+        live
+    )
 
 
 def test_reports_are_kept_with_their_steps(tmp_path: Path) -> None:
@@ -360,22 +366,25 @@ def test_setup_is_called_once_and_cached_state_survives_only_a_continuation(tmp_
     assert kept >= 9
 
 
-def test_another_configuration_is_refused_unless_extended(tmp_path: Path) -> None:
+def test_another_configuration_is_refused_unless_it_is_changed(tmp_path: Path) -> None:
     study(tmp_path, good, trials=2).run()
     with pytest.raises(phyla.PhylaError, match=r"strategy\.total_steps: it has 10, given 20"):
         study(tmp_path, good, trials=4).run()
-    results = study(tmp_path, good, trials=4).run(extend=True)
+    study(tmp_path, good, trials=4).change()
+    results = study(tmp_path, good, trials=4).run()
     assert results.counts() == {"completed": 12}
     with pytest.raises(ConfigurationError, match=r"cannot grow to 4 members: all 3 have spent their 20 steps"):
-        study(tmp_path, good, trials=4, population=4).run(extend=True)
-    results = study(tmp_path, good, trials=5, population=4).run(extend=True)
+        study(tmp_path, good, trials=4, population=4).change()
+    more = study(tmp_path, good, trials=5, population=4)
+    more.change()
+    results = more.run()
     assert results.counts() == {"completed": 12 + 4}
     other = phyla.RandomSearch(members=4, total_steps=25, steps_per_trial=5)
     changed = phyla.Study(
         "errors", phyla.Space(lr=phyla.Float(0.1, 1.0)), phyla.Maximize("score"), other, good, home=tmp_path
     )
     with pytest.raises(ConfigurationError, match=r"strategy\.plugin .it has 'phyla.strategies/pbt'"):
-        changed.run(extend=True)
+        changed.change()
 
 
 @pytest.mark.parametrize(
@@ -384,8 +393,8 @@ def test_another_configuration_is_refused_unless_extended(tmp_path: Path) -> Non
         ({"name": "a/b"}, "study name 'a/b'"),
         ({"seed": -1}, "seed=-1"),
         ({"train": 3}, "train=3"),
-        ({"lease_s": 0}, "lease_s=0"),
-        ({"stall_timeout_s": -1.0}, "stall_timeout_s=-1.0"),
+        ({"retries": phyla.Retention()}, r"retries=Retention\(.*give phyla\.Retries\(\.\.\.\)"),
+        ({"retention": 3}, r"retention=3: give phyla\.Retention\(\.\.\.\)"),
     ],
 )
 def test_bad_arguments_are_named(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
@@ -466,7 +475,7 @@ class Stopper:
     def once(self, trial: Trial) -> None:
         if not self.asked:
             self.asked = True
-            trial.stop()
+            session_of(trial).stop()
 
 
 def test_progress_saved_after_the_loop_counts_the_steps_so_far(tmp_path: Path) -> None:

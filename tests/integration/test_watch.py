@@ -1,4 +1,4 @@
-"""Watching training jobs with real processes: `phyla watch` and `phyla evaluate`."""
+"""Watching training jobs with real processes: `phyla watch` and `phyla worker`."""
 
 import contextlib
 import json
@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -69,9 +70,7 @@ def test_workers_that_come_later_take_their_share_and_end_with_the_run(tmp_path:
         write(tmp_path / "ckpt", step)
     watcher = start(tmp_path, watch_words(tmp_path, "--once", workers=1), EVAL_S="1.0")
     wait_for(lambda: has_run(tmp_path) and Look(tmp_path).running, "running eval task")
-    late = start(
-        tmp_path, command("evaluate", "job", "--suite", "suites.py:heldout", "--workers", 1), EVAL_S="1.0"
-    )
+    late = start(tmp_path, command("worker", "suites.py:heldout", "--workers", 1), EVAL_S="1.0")
     for process in (watcher, late):
         output, _ = process.communicate(timeout=120)
         assert process.returncode == 0, output
@@ -232,7 +231,7 @@ def test_a_run_is_followed_by_one_watcher_only(tmp_path: Path) -> None:
     wait_for(lambda: has_run(tmp_path) and Look(tmp_path).states()["complete"], "group complete")
     output = run(tmp_path, words, expect=2)
     assert f"process {process.pid} on" in output
-    assert "phyla evaluate job" in output
+    assert "phyla worker SUITES.py --study job" in output
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode == 130
@@ -258,7 +257,7 @@ def test_wrong_uses_are_told_in_one_paragraph(tmp_path: Path) -> None:
         "no suite 'x'": command("watch", "ckpt", "--suite", "suites.py:x"),
         "there is no file": command("watch", "ckpt", "--suite", "nothing.py"),
         "no checkpoint format": command("watch", "ckpt", "--suite", "suites.py", "--format", "nothing"),
-        "there is no run": command("evaluate", "nothing"),
+        "there is no watched run": command("worker", "nothing"),
     }
     for message, each in wrong.items():
         output = run(tmp_path, each, expect=2)
@@ -303,7 +302,7 @@ def test_workers_end_when_suites_change_under_them(tmp_path: Path) -> None:
     words = watch_words(tmp_path, workers=0)
     process = start(tmp_path, words)
     wait_for(lambda: has_run(tmp_path) and Look(tmp_path).states()["complete"] == 2, "groups complete")
-    late = start(tmp_path, command("evaluate", "job", "--suite", "suites.py:heldout", "--workers", 1))
+    late = start(tmp_path, command("worker", "suites.py:heldout", "--workers", 1))
     wait_for(lambda: pids(late), "worker")
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
@@ -517,9 +516,11 @@ def test_a_watched_run_stands_in_status_best_and_doctor(tmp_path: Path) -> None:
 
 
 def test_quarantined_ones_and_orphaned_claims_are_told_with_their_reasons(tmp_path: Path) -> None:
-    words = watch_words(tmp_path, "--lease", "1", workers=1)
+    watch_words(tmp_path)
     write(tmp_path / "ckpt", 10)
-    process = start(tmp_path, words, EVAL_S="600")
+    how = 'name="job", format="marker", options={"quiet_s": 0.5}, poll_s=0.2, lease_s=1.0'
+    program = f'import phyla; phyla.watch("ckpt", "suites.py:heldout", 1, {how})'
+    process = start(tmp_path, [sys.executable, "-c", program], EVAL_S="600")
     wait_for(lambda: has_run(tmp_path) and Look(tmp_path).running, "running eval task")
     for pid in [*pids(process), process.pid]:
         kill(pid)

@@ -161,7 +161,7 @@ def test_a_restored_backup_deletes_nothing(tmp_path: Path, how: str, undisturbed
     before, was = tree(root), facts(load_study("mine", home=tmp_path))
 
     with pytest.raises(CheckpointsNotOurs, match=r"backup.*phyla doctor mine --adopt"):
-        study(tmp_path, keep_every_steps=1).run()
+        study(tmp_path, retention=phyla.Retention(every_steps=1)).run()
     assert tree(root) == before
     assert facts(load_study("mine", home=tmp_path)) == was
 
@@ -169,7 +169,7 @@ def test_a_restored_backup_deletes_nothing(tmp_path: Path, how: str, undisturbed
     assert f"{root} belongs to study 'mine' of this store now" in adopted
     assert all(name in adopted for name in kept if name not in {row[0] for row in was[1]})
     with pytest.warns(UserWarning, match="left alone"):
-        results = study(tmp_path, keep_every_steps=1).run()
+        results = study(tmp_path, retention=phyla.Retention(every_steps=1)).run()
     assert kept <= {path.name for path in root.iterdir()}
     assert {name: one for name, one in tree(root).items() if name.split("/")[0] in kept} == {
         name: one for name, one in before.items() if name.split("/")[0] in kept
@@ -318,7 +318,7 @@ study = phyla.Study(
         population_size=3, steps_per_trial=1, total_steps=4, exploit=phyla.Truncation(0.4), quorum=1.0
     ),
     train,
-    keep_every_steps=1,
+    retention=phyla.Retention(every_steps=1),
 )
 """
 
@@ -417,7 +417,7 @@ def test_one_lost_checkpoint_is_taken_back_when_it_is_there_again(tmp_path: Path
         train(trial)
 
     with pytest.raises(KeyboardInterrupt):
-        study(tmp_path, losing, keep_every_steps=1).run()
+        study(tmp_path, losing, retention=phyla.Retention(every_steps=1)).run()
     name = (away / "name").read_text()
     (away / "name").unlink()
     states = {row.name: row.state for row in load_study("mine", home=tmp_path).checkpoints()}
@@ -427,12 +427,12 @@ def test_one_lost_checkpoint_is_taken_back_when_it_is_there_again(tmp_path: Path
     whole = (away / "chain.json").read_bytes()
     away.rename(root / name)
     (root / name / "chain.json").unlink()
-    interrupted(tmp_path, after=3, keep_every_steps=1)
+    interrupted(tmp_path, after=3, retention=phyla.Retention(every_steps=1))
     # Incomplete, it is still lost.
     states = {row.name: row.state for row in load_study("mine", home=tmp_path).checkpoints()}
     assert states[name] is CheckpointState.LOST
     (root / name / "chain.json").write_bytes(whole)
-    results = study(tmp_path, keep_every_steps=1).run()
+    results = study(tmp_path, retention=phyla.Retention(every_steps=1)).run()
     assert {row.state for row in results.checkpoints()} == {CheckpointState.LIVE}
     assert results.counts()["completed"] == MEMBERS * TRIALS
 

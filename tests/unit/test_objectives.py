@@ -200,7 +200,11 @@ def _rules(objective: Objective, strategy: object) -> Rules:
             phyla.InitiatorPBT(population_size=2, steps_per_trial=1, total_steps=2),
             "Pa",
         ),
-        (TWO, phyla.SingleWorkerExplore(explore_steps=1, exploit_steps=1, total_steps=4), "single numbers"),
+        (
+            TWO,
+            phyla.strategies.SingleWorkerExplore(explore_steps=1, exploit_steps=1, total_steps=4),
+            "single numbers",
+        ),
         (SUM, RandomSearch(1, 1, fitness=BestOfLast(2)), "different weights"),
         (LIMITED, RandomSearch(1, 1, fitness=BestOfLast(2)), "different weights"),
     ],

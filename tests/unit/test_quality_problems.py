@@ -75,7 +75,7 @@ def test_what_is_missed_of_a_front_is_a_share_of_its_area() -> None:
 
 
 def test_the_steps_of_stopped_trials_count_up_to_the_report_that_stopped_them() -> None:
-    never = phyla.Divergence(above=0.01)
+    never = phyla.strategies.Divergence(above=0.01)
     search = phyla.RandomSearch(2, 40)
     found = run_cell(Cell(problem="digits_reports", label="", strategy=search, seed=0, stopping=[never]))
     # Three times each, then it is left to run.

@@ -6,7 +6,8 @@ Command modules import what they need inside their functions, so that `phyla --h
 import sys
 import traceback
 import warnings
-from typing import Annotated, NoReturn
+from collections.abc import Callable
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -16,11 +17,10 @@ from phyla.cli import (
     compare,
     control,
     doctor,
-    evaluate,
     evaluations,
     export,
     gc,
-    lineage,
+    options,
     replay,
     report,
     run,
@@ -30,6 +30,7 @@ from phyla.cli import (
     watch,
     worker,
 )
+from phyla.cli.group import Commands
 from phyla.cli.output import show as print
 from phyla.cli.output import visible
 from phyla.errors import PhylaError, UsageError
@@ -39,33 +40,31 @@ EXIT_USAGE = 2
 
 app = typer.Typer(
     name="phyla",
+    cls=Commands,
     help="Population based training: run studies, watch training jobs, and see what they found.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.command()(run.run)
-app.command()(worker.worker)
-app.command()(simulate.simulate)
-app.command()(replay.replay)
-app.command(name="continue")(replay.continue_)
-app.command()(watch.watch)
-app.command()(evaluate.evaluate)
-app.command()(status.status)
-app.command()(best.best)
-app.command()(compare.compare)
-app.command()(lineage.lineage)
-app.command()(trials.trials)
-app.command()(evaluations.evaluations)
-app.command()(export.export)
-app.command()(report.report)
-app.command()(gc.gc)
-app.command()(control.stop)
-app.command()(control.resume)
-app.command()(control.resize)
-app.command()(control.change)
-app.command()(doctor.doctor)
+PANELS: dict[str, tuple[Callable[..., Any], ...]] = {
+    "Run": (run.run, worker.worker, watch.watch, control.change, control.stop, replay.replay, simulate.simulate),
+    "Look": (
+        status.status,
+        best.best,
+        trials.trials,
+        evaluations.evaluations,
+        compare.compare,
+        report.report,
+        export.export,
+    ),
+    "Look after": (gc.gc, doctor.doctor),
+}
+for panel, commands in PANELS.items():
+    for function in commands:
+        app.command(rich_help_panel=panel, epilog="Also: --home, --storage and --checkpoints; see phyla --help.")(
+            function
+        )
 
 
 def _print_version(value: bool) -> None:
@@ -78,6 +77,9 @@ def _print_version(value: bool) -> None:
 
 @app.callback()
 def _options(
+    home: options.Home = None,
+    storage: options.Storage = None,
+    checkpoints: options.Checkpoints = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,

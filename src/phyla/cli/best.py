@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 
 def best(
+    ctx: typer.Context,
     study: options.RunName,
     suite: Annotated[
         str | None,
@@ -19,9 +20,6 @@ def best(
             help="The best checkpoint of this suite.", show_default="of a watched run each that has an objective"
         ),
     ] = None,
-    home: options.Home = None,
-    storage: options.Storage = None,
-    checkpoints: options.Checkpoints = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Show the best trial: fitness, checkpoint, hyperparameters and how they changed on the way.
@@ -31,17 +29,17 @@ def best(
     """
     from phyla.cli.output import print_json
     from phyla.errors import StudyNotFound
-    from phyla.study import Places, find_watched, load_evaluations, load_study
+    from phyla.study import find_watched, load_evaluations, load_study
 
     if suite is not None:
-        found_suite = load_evaluations(study, home=home, storage=storage, checkpoints=checkpoints)
+        found_suite = load_evaluations(study, **options.where(ctx))
         _of_suites(found_suite, [suite], as_json=as_json)
         return
-    run = find_watched(study, Places.of(home, storage, checkpoints))
+    run = find_watched(study, options.places(ctx))
     if run is not None:
         _of_suites(run, None, as_json=as_json)
         return
-    results = load_study(study, home=home, storage=storage, checkpoints=checkpoints)
+    results = load_study(study, **options.where(ctx))
     found = results.best
     if as_json:
         if found is None:

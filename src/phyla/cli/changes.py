@@ -251,7 +251,7 @@ def finish(watched: "Watched", *, as_json: bool) -> int:
         where = ", ".join(run.location or run.name for run in watched.runs)
         print(
             f"nothing in {where} was taken for a finished checkpoint: is it the directory that holds "
-            "them, and does --format (with --marker, --template) fit what is written there?",
+            "them, and does --format (with marker=NAME or steps=NAMES) fit what is written there?",
             file=sys.stderr,
         )
     if not watched.missing:

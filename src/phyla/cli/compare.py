@@ -38,6 +38,7 @@ class Format(StrEnum):
 
 
 def compare(
+    ctx: typer.Context,
     studies: Annotated[
         list[str],
         typer.Argument(metavar="STUDY...", help="Names of studies; one with replicates means all of them."),
@@ -56,18 +57,14 @@ def compare(
         Path | None, typer.Option("--output", "-o", help="Also write a report as one HTML file; replaced.")
     ] = None,
     written: Annotated[Format, typer.Option("--format", help="How to print it.")] = Format.TEXT,
-    home: options.Home = None,
-    storage: options.Storage = None,
 ) -> None:
     """Compare studies and their replicates: final values, significance, convergence, what mattered, time."""
     from phyla import study
     from phyla.cli.output import print_json, write_file
 
-    comparison = study.compare(
-        studies, metric=metric.value, by=by.value, target=target, home=home, storage=storage
-    )
+    comparison = study.compare(studies, metric=metric.value, by=by.value, target=target, **options.stores(ctx))
     if output is not None:
-        write_file(output, comparison.write_report, force=True)
+        write_file(output, comparison.write_report, replace=True)
     if written is Format.JSON:
         print_json(comparison.to_json())
     elif written is Format.CSV:

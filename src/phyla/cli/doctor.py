@@ -13,6 +13,7 @@ _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 def doctor(
+    ctx: typer.Context,
     name: Annotated[
         str | None,
         typer.Argument(metavar="NAME", help="Only this study or watched run.", show_default="everything"),
@@ -24,9 +25,6 @@ def doctor(
             help="Give the checkpoint directory to study NAME after its store was copied; deletes nothing.",
         ),
     ] = False,
-    home: options.Home = None,
-    storage: options.Storage = None,
-    checkpoints: options.Checkpoints = None,
     digests: Annotated[bool, typer.Option("--digests", help="Read every byte of every checkpoint.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -35,14 +33,14 @@ def doctor(
 
     from phyla.cli.output import console, print_json
     from phyla.errors import UsageError
-    from phyla.study import Places, maintain
+    from phyla.study import maintain
     from phyla.study.checkup import Verdict, examine
 
-    places = Places.of(home, storage, checkpoints)
+    places = options.places(ctx)
     if adopt:
         if name is None:
             raise UsageError("--adopt: name the study, as in phyla doctor STUDY --adopt")
-        maintenance = maintain(name, home=home, storage=storage, checkpoints=checkpoints)
+        maintenance = maintain(name, **options.where(ctx))
         print(maintenance.adopt(), file=sys.stderr if as_json else sys.stdout)
     failed = False
     findings = []

@@ -32,6 +32,7 @@ BEST = "*"
 
 
 def evaluations(
+    ctx: typer.Context,
     run: options.RunName,
     suite: Annotated[str | None, typer.Option(help="Only this suite.", show_default="all")] = None,
     task: Annotated[
@@ -42,8 +43,6 @@ def evaluations(
         int | None,
         typer.Option(min=1, help="Only the newest N checkpoints.", show_default="20; all if --json or --missing"),
     ] = None,
-    home: options.Home = None,
-    storage: options.Storage = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Show the matrix of checkpoints and eval tasks: values, what is queued, what was skipped or failed, why."""
@@ -51,7 +50,7 @@ def evaluations(
     from phyla.errors import UsageError
     from phyla.study import load_evaluations
 
-    found = load_evaluations(run, home=home, storage=storage)
+    found = load_evaluations(run, **options.where(ctx))
     suites = found.suites if suite is None else (found.suite(suite),)
     known = {one.name for each in suites for one in each.tasks}
     for name in task or ():

@@ -40,6 +40,7 @@ class Format(StrEnum):
 
 
 def export(
+    ctx: typer.Context,
     study: options.RunName,
     what: Annotated[
         What | None,
@@ -60,9 +61,6 @@ def export(
     arrays: Annotated[
         bool, typer.Option("--arrays", help="Of evaluations, also saved arrays, as histograms.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
-    home: options.Home = None,
-    storage: options.Storage = None,
 ) -> None:
     """Export trials, the lineage, a schedule, reported metrics, or what was measured of checkpoints."""
     from phyla.cli.output import to_json, write_file
@@ -82,10 +80,10 @@ def export(
             if given:
                 raise UsageError(f"{option} goes with --what evaluations, not with {what}")
     if what is What.EVALUATIONS:
-        found = load_evaluations(study, home=home, storage=storage)
-        _evaluations(found, written, output, suite=suite, arrays=arrays, force=force)
+        found = load_evaluations(study, **options.where(ctx))
+        _evaluations(found, written, output, suite=suite, arrays=arrays)
         return
-    results = load_study(study, home=home, storage=storage)
+    results = load_study(study, **options.where(ctx))
     if written is Format.JSON:
         text = to_json(_value(results, what, trial)) + "\n"
     else:
@@ -93,11 +91,11 @@ def export(
     if output is None:
         _write(text)
     else:
-        write_file(output, lambda path: path.write_text(text), force=force)
+        write_file(output, lambda path: path.write_text(text), replace=False)
 
 
 def _evaluations(
-    found: "Evaluations", written: Format, output: Path | None, *, suite: str | None, arrays: bool, force: bool
+    found: "Evaluations", written: Format, output: Path | None, *, suite: str | None, arrays: bool
 ) -> None:
     """Write what was measured, point by point; a long history needs little memory."""
     from phyla.cli.output import write_file
@@ -105,7 +103,7 @@ def _evaluations(
 
     if output is None and written in (Format.PARQUET, Format.TENSORBOARD):
         place = "FILE" if written is Format.PARQUET else "DIR"
-        raise UsageError(f"--format {written} needs --output {place}: it is nothing for a screen")
+        raise UsageError(f"--format {written} needs --output {place}: a terminal cannot show it")
     if suite is not None:
         found.suite(suite)
     points = found.points(suite, arrays=arrays)
@@ -122,9 +120,9 @@ def _evaluations(
         elif written is Format.PARQUET:
             from phyla.integrations.parquet import write_parquet
 
-            write_file(output, lambda path: write_parquet(points, path), force=force)
+            write_file(output, lambda path: write_parquet(points, path), replace=False)
         else:
-            write_file(output, lambda path: _write_texts(path, _texts(points, written)), force=force)
+            write_file(output, lambda path: _write_texts(path, _texts(points, written)), replace=False)
     except ImportError as error:
         raise UsageError(str(error)) from error
 

@@ -1,4 +1,4 @@
-"""`phyla gc`: delete the checkpoints that nobody needs any more."""
+"""`phyla gc`: delete the checkpoints that are no longer needed."""
 
 from typing import Annotated
 
@@ -9,22 +9,21 @@ from phyla.cli.output import show as print
 
 
 def gc(
+    ctx: typer.Context,
     study: options.StudyName,
-    explain: Annotated[bool, typer.Option("--explain", help="List what is kept, and why.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Delete nothing.")] = False,
-    home: options.Home = None,
-    storage: options.Storage = None,
-    checkpoints: options.Checkpoints = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Delete nothing; list what is kept, and why.")
+    ] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Delete the checkpoints that nobody needs any more; workers do the same from time to time."""
+    """Delete the checkpoints that are no longer needed; workers do the same from time to time."""
     from phyla.cli.output import add_row, console, print_json, table
     from phyla.cli.words import counted, size
     from phyla.study import maintain
 
-    maintenance = maintain(study, home=home, storage=storage, checkpoints=checkpoints)
+    maintenance = maintain(study, **options.where(ctx))
     found = maintenance.retention()
-    collected = None if dry_run else maintenance.collect()
+    collected = None if explain else maintenance.collect()
     going = sum(row.size_bytes for row in found.collectable)
     if as_json:
         print_json(
@@ -36,7 +35,7 @@ def gc(
                     {"checkpoint": row.name, "step": row.step, "size_bytes": row.size_bytes, "why": why}
                     for row, why in found.kept
                 ],
-                "dry_run": dry_run,
+                "explain": explain,
                 "deleted": [row.name for row in found.collectable]
                 if collected is None
                 else list(collected.deleted),

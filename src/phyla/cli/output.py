@@ -111,21 +111,21 @@ def print_json(value: Any) -> None:
     print(to_json(value))
 
 
-def write_file(path: Path, write: Callable[[Path], object], *, force: bool) -> None:
+def write_file(path: Path, write: Callable[[Path], object], *, replace: bool) -> None:
     """Write a file completely or not at all.
 
     Args:
         path: the file.
         write: writes to the path it is given.
-        force: replace a file that exists.
+        replace: whether to replace a file that exists.
 
     Raises:
         UsageError: the file exists, or cannot be written.
     """
     if path.is_dir():
         raise UsageError(f"{path} is a directory; name a file")
-    if path.exists() and not force:
-        raise UsageError(f"{path} exists; choose another name, or replace it with --force")
+    if path.exists() and not replace:
+        raise UsageError(f"{path} exists; delete it first, or choose another name")
     try:
         with tempfile.TemporaryDirectory(prefix=".phyla-", dir=path.parent) as folder:
             written = Path(folder, path.name)

@@ -1,9 +1,8 @@
-"""`phyla replay` and `phyla continue`: train what a study found again, or train it on."""
+"""`phyla replay`: train what a study found again, or train it on."""
 
-import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,19 +12,17 @@ from phyla.cli.output import show as print
 if TYPE_CHECKING:
     from phyla.study import Prepared
 
-Trial: TypeAlias = Annotated[int | None, typer.Option(help="The trial.", show_default="the best")]
-Workers: TypeAlias = Annotated[int, typer.Option(min=0, help="Worker processes; 0 trains in this process.")]
-File: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE.py", help="The study file, which has the training function.", show_default=False),
-]
-Gpus: TypeAlias = Annotated[float, typer.Option(min=0, help="GPUs that each worker sees.")]
-
 
 def replay(
+    ctx: typer.Context,
     study: options.StudyName,
-    file: File = None,
-    trial: Trial = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.py", help="The study file, which has the training function.", show_default=False
+        ),
+    ] = None,
+    trial: Annotated[int | None, typer.Option(help="The trial.", show_default="the best")] = None,
     from_step: Annotated[
         int | None,
         typer.Option(
@@ -36,58 +33,53 @@ def replay(
             show_default="the start",
         ),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the new study.", show_default="STUDY-replay")] = None,
-    workers: Workers = 1,
-    gpus_per_worker: Gpus = 0,
-    home: options.Home = None,
-    storage: options.Storage = None,
-    checkpoints: options.Checkpoints = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            "--continue",
+            min=1,
+            metavar="STEPS",
+            help="Train the checkpoint on for this many steps, instead.",
+            show_default=False,
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name of the new study.", show_default="STUDY-replay, or STUDY-continued"),
+    ] = None,
+    workers: Annotated[int, typer.Option(min=0, help="Worker processes; 0 trains in this process.")] = 1,
+    gpus_per_worker: options.Gpus = 0,
 ) -> None:
-    """Train the best trial's whole path again, as one chain of trials in a new study."""
-    from phyla.cli.run import source_study
-    from phyla.study import Places, prepare_replay
+    """Train the best trial's whole path again, as one chain of trials in a new study; or train it on.
 
-    places = Places.of(home, storage, checkpoints)
+    With --continue the new study starts from the best checkpoint, with its last hyperparameters.
+    """
+    from phyla.cli.run import source_study
+    from phyla.errors import UsageError
+    from phyla.study import prepare_continuation, prepare_replay
+
+    if steps is not None and from_step is not None:
+        raise UsageError("--continue and --from exclude each other: a continuation starts from the checkpoint")
+    places = options.places(ctx)
     source = None if file is None else source_study(file, study)
+    if steps is not None:
+        _run(prepare_continuation(study, places, steps, source, trial=trial, name=name), workers, gpus_per_worker)
+        return
     prepared = prepare_replay(study, places, source, trial=trial, from_step=from_step, name=name)
     _run(prepared, workers, gpus_per_worker)
     _compare(prepared)
 
 
-def continue_(
-    study: options.StudyName,
-    steps: Annotated[int, typer.Argument(min=1, metavar="STEPS", help="How many steps to train.")],
-    file: File = None,
-    trial: Trial = None,
-    name: Annotated[
-        str | None, typer.Option(help="Name of the new study.", show_default="STUDY-continued")
-    ] = None,
-    workers: Workers = 1,
-    gpus_per_worker: Gpus = 0,
-    home: options.Home = None,
-    storage: options.Storage = None,
-    checkpoints: options.Checkpoints = None,
-) -> None:
-    """Train the best checkpoint on with its last hyperparameters, in a new study."""
-    from phyla.cli.run import source_study
-    from phyla.study import Places, prepare_continuation
-
-    places = Places.of(home, storage, checkpoints)
-    source = None if file is None else source_study(file, study)
-    prepared = prepare_continuation(study, places, steps, source, trial=trial, name=name)
-    _run(prepared, workers, gpus_per_worker)
-
-
 def _run(prepared: "Prepared", workers: int, gpus_per_worker: float) -> None:
-    from phyla.cli.run import BOTH, EXIT_INTERRUPTED, run_study
+    from phyla.cli.run import EXIT_INTERRUPTED, run_study
+    from phyla.cli.words import again
 
     for note in prepared.notes:
         print(f"note: {note}", file=sys.stderr)
-    again = shlex.join(["phyla", *(Path(word).name if word == sys.argv[0] else word for word in sys.argv[1:])])
     try:
-        run_study(prepared.study, workers, 0, BOTH, gpus_per_worker, extend=False, again=again)
+        run_study(prepared.study, workers, gpus_per_worker=gpus_per_worker)
     except KeyboardInterrupt:
-        print(f"Interrupted. Resume it with: {again}", file=sys.stderr)
+        print(f"Interrupted. Resume it with: {again()}", file=sys.stderr)
         raise typer.Exit(EXIT_INTERRUPTED) from None
 
 

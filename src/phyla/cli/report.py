@@ -10,13 +10,11 @@ from phyla.cli.output import show as print
 
 
 def report(
+    ctx: typer.Context,
     study: options.RunName,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The file; replaced.", show_default="STUDY.html")
     ] = None,
-    home: options.Home = None,
-    storage: options.Storage = None,
-    checkpoints: options.Checkpoints = None,
 ) -> None:
     """Write a report as one HTML file that works offline: figures, schedule, members, what failed."""
     from phyla.cli.output import write_file
@@ -27,13 +25,13 @@ def report(
     results: Results | None = None
     evaluations: Evaluations | None = None
     try:
-        results = load_study(study, home=home, storage=storage, checkpoints=checkpoints)
+        results = load_study(study, **options.where(ctx))
     except StudyNotFound as error:
         try:
-            evaluations = load_evaluations(study, home=home, storage=storage, checkpoints=checkpoints)
+            evaluations = load_evaluations(study, **options.where(ctx))
         except RunNotFound:
             raise error from None
     found = results or evaluations
     assert found is not None
-    write_file(target, found.write_report, force=True)
+    write_file(target, found.write_report, replace=True)
     print(target)

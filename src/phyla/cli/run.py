@@ -1,10 +1,9 @@
 """`phyla run`: run the study of a study file."""
 
-import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,23 +23,15 @@ EXAMPLE = """  # at the top level of the file, not inside a function or under `i
 
 
 def run(
+    ctx: typer.Context,
     file: Annotated[Path, typer.Argument(metavar="FILE.py", help="The file that defines the study.")],
     workers: Annotated[int, typer.Option(min=0, help="Worker processes; 0 trains in this process.")] = 2,
     evaluators: Annotated[
         int, typer.Option(min=0, help="Further worker processes that only evaluate the study's suites.")
     ] = 0,
-    kinds: Annotated[
-        str, typer.Option(help="What the workers do, where there are suites: train, evaluate, or both.")
-    ] = BOTH,
-    study: Annotated[
-        str | None, typer.Option(help="Name of the study, if the file has several.", show_default=False)
-    ] = None,
-    home: options.FileHome = None,
-    storage: options.FileStorage = None,
-    checkpoints: options.FileCheckpoints = None,
-    gpus_per_worker: Annotated[
-        float, typer.Option(min=0, help="GPUs that each worker sees; 0.5 lets two workers share one.")
-    ] = 0,
+    kinds: options.Kinds = BOTH,
+    study: options.Chosen = None,
+    gpus_per_worker: options.Gpus = 0,
     replicates: Annotated[
         int | None,
         typer.Option(
@@ -49,9 +40,12 @@ def run(
             show_default=False,
         ),
     ] = None,
-    extend: Annotated[
-        bool,
-        typer.Option("--extend", help="Take over changed settings, or a wider space, into an existing study."),
+    stall_timeout: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="End a worker process without progress.", show_default="never"),
+    ] = None,
+    yield_at_report: Annotated[
+        bool, typer.Option("--yield-at-report", help="Let trial.report() run an eval task that waits.")
     ] = False,
     overwrite: Annotated[
         str | None,
@@ -63,32 +57,28 @@ def run(
     ] = None,
 ) -> None:
     """Run a study, or resume it, until it ends. Ctrl-C stops it; running it again resumes it."""
-    from phyla.cli.words import command
+    from phyla.cli.words import again, command
 
-    again = shlex.join(
-        [
-            "phyla",
-            *_arguments(
-                file, workers, evaluators, kinds, study, home, storage, checkpoints, gpus_per_worker, replicates
-            ),
-        ]
-    )
     try:
-        chosen = chosen_study(file, study, home, storage, checkpoints)
+        chosen = chosen_study(ctx, file, study)
         _check_overwrite(overwrite, chosen.name)
         scored = [
             run_study(
-                *(one, workers, evaluators, kinds, gpus_per_worker),
-                extend=extend,
+                one,
+                workers,
+                kinds,
+                evaluators=evaluators,
+                gpus_per_worker=gpus_per_worker,
+                stall_timeout_s=stall_timeout,
+                yield_at_report=yield_at_report,
                 overwrite=overwrite is not None,
-                again=again,
             )
             for one in _repeated(chosen, replicates)
         ]
         if replicates is not None:
             print(f"compare them with: {command('compare', chosen.name, chosen.places)}")
     except KeyboardInterrupt:
-        print(f"Interrupted. Resume it with: {again}", file=sys.stderr)
+        print(f"Interrupted. Resume it with: {again()}", file=sys.stderr)
         raise typer.Exit(EXIT_INTERRUPTED) from None
     if not all(scored):
         raise typer.Exit(EXIT_NOT_COMPLETED)
@@ -104,40 +94,14 @@ def _check_overwrite(overwrite: str | None, name: str) -> None:
         )
 
 
-def _arguments(
-    file: Path,
-    workers: int,
-    evaluators: int,
-    kinds: str,
-    study: str | None,
-    home: Path | None,
-    storage: str | None,
-    checkpoints: Path | None,
-    gpus_per_worker: float,
-    replicates: int | None,
-) -> list[str]:
-    from phyla.cli.words import masked
-
-    words = ["run", str(file), "--workers", str(workers)]
-    words += ["--evaluators", str(evaluators)] if evaluators else []
-    words += ["--kinds", kinds] if kinds != BOTH else []
-    places = (("study", study), ("home", home), ("storage", storage), ("checkpoints", checkpoints))
-    for name, value in places:
-        words += [] if value is None else [f"--{name}", masked(str(value))]
-    words += [] if replicates is None else ["--replicates", str(replicates)]
-    return words + (["--gpus-per-worker", f"{gpus_per_worker:g}"] if gpus_per_worker else [])
-
-
-def chosen_study(
-    file: Path, name: str | None, home: Path | None, storage: str | None, checkpoints: Path | None = None
-) -> "Study":
+def chosen_study(ctx: typer.Context, file: Path, name: str | None) -> "Study":
     """Return the study of a file, by name if there are several, in the place that the options say.
 
     Raises:
         UsageError: there is no such file or study; the message says how it has to look.
     """
-    chosen = _chosen(_studies(file), file, name)
-    _place(chosen, home, storage, checkpoints)
+    chosen = _chosen(studies_of(file), file, name)
+    options.place(ctx, chosen)
     return chosen
 
 
@@ -147,11 +111,11 @@ def source_study(file: Path, name: str) -> "Study":
     Raises:
         UsageError: there is no such file or study.
     """
-    found = _studies(file)
+    found = studies_of(file)
     return _chosen(found, file, None if len(found) == 1 else name)
 
 
-def _studies(file: Path) -> "list[Study]":
+def studies_of(file: Path) -> "list[Study]":
     """Return the studies that a file defines at its top level."""
     from phyla.study import Study
     from phyla.study.files import read_file
@@ -195,69 +159,38 @@ def _repeated(study: "Study", count: int | None) -> "Iterator[Study]":
         yield replicate
 
 
-def _place(study: "Study", home: Path | None, storage: str | None, checkpoints: Path | None) -> None:
-    """Let the study live where the options say."""
-    from dataclasses import replace
-
-    from phyla.study import Places
-
-    if home is not None:
-        study.places = Places.of(home, storage)
-    elif storage is not None:
-        study.places = replace(study.places, storage=storage)
-    if checkpoints is not None:
-        study.places = replace(study.places, checkpoint_root=checkpoints.expanduser().absolute())
-
-
-def run_study(
-    study: "Study",
-    workers: int,
-    evaluators: int,
-    kinds: str,
-    gpus_per_worker: float,
-    *,
-    extend: bool,
-    again: str,
-    overwrite: bool = False,
-) -> bool:
+def run_study(study: "Study", workers: int, kinds: str = BOTH, **more: Any) -> bool:
     """Run a study with a live view; say at the end what it found, and return whether any score is finite.
 
     Args:
         study: the study.
         workers: as for `Study.run`.
-        evaluators: as for `Study.run`.
         kinds: as for `Study.run`, with commas between.
-        gpus_per_worker: as for `Study.run`.
-        extend: whether to take over changed settings.
-        again: the command that resumes it.
-        overwrite: whether to delete what is stored of it first.
+        **more: as for `Study.run`.
     """
     from phyla.cli.watching import Watch
-    from phyla.cli.words import interrupted
+    from phyla.cli.words import again, interrupted
     from phyla.records import StudyState
 
     try:
         with Watch(study.name) as watch:
             results = study.run(
                 workers,
-                evaluators=evaluators,
                 kinds=[kind.strip() for kind in kinds.split(",")],
-                gpus_per_worker=gpus_per_worker,
-                extend=extend or None,
-                overwrite=overwrite,
                 on_progress=watch.progressed,
                 on_interrupt=watch.interrupted,
+                **more,
             )
             watch.progressed(results)
     except KeyboardInterrupt:
-        print(f"{interrupted(study.results())}. Resume it with: {again}", file=sys.stderr)
+        print(f"{interrupted(study.results())}. Resume it with: {again()}", file=sys.stderr)
         raise typer.Exit(EXIT_INTERRUPTED) from None
     findings = results.findings()
     for line in _closing(results, watch.seconds, len(findings)):
         print(line)
     record = results.study()
     if record.state is not StudyState.COMPLETED:
-        print(f"{study.name} is {record.state}: {record.message}. Let it go on with: {again}")
+        print(f"{study.name} is {record.state}: {record.message}. Let it go on with: {again()}")
         raise typer.Exit(EXIT_NOT_COMPLETED)
     return all(finding.kind != "scores" for finding in findings)
 

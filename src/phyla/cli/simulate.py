@@ -10,6 +10,7 @@ from phyla.cli import options
 if TYPE_CHECKING:
     from phyla.study import Simulated, Study
 
+DEFAULT_WORKERS = 8
 SPENT = {
     "training": "training",
     "evaluating": "evaluating",
@@ -25,49 +26,46 @@ WASTED = {
 
 
 def simulate(
+    ctx: typer.Context,
     file: Annotated[Path, typer.Argument(metavar="FILE.py", help="The file that defines the study.")],
-    workers: Annotated[int, typer.Option(min=1, help="Worker processes.")] = 8,
-    evaluators: Annotated[int, typer.Option(min=0, help="Further ones that only evaluate.")] = 0,
-    kinds: Annotated[str, typer.Option(help="What the workers do: train, evaluate, or both.")] = "train,evaluate",
-    step_seconds: Annotated[
-        float | None, typer.Option(min=0, help="Mean seconds of one training step.", show_default=False)
-    ] = None,
-    trial_seconds: Annotated[
-        float | None,
+    workers: Annotated[
+        str,
         typer.Option(
-            min=0, help="Mean seconds of one trial, however many steps it has, instead.", show_default=False
+            metavar="N[,N...]",
+            help="Worker processes; the further numbers are compared with the first.",
+            show_default="8, compared with 1, 2, 4, ...",
+        ),
+    ] = "",
+    evaluators: Annotated[int, typer.Option(min=0, help="Further ones that only evaluate.")] = 0,
+    kinds: options.Kinds = "train,evaluate",
+    seconds: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WHAT=S",
+            help="Mean seconds of one step, or of one trial instead, and of one load, save, eval (an eval task) "
+            "and restart; several times, such as --seconds step=0.1 --seconds load=5.",
+            show_default="restart=60",
         ),
     ] = None,
     like: Annotated[
         str | None,
         typer.Option(metavar="STUDY", help="Durations as measured in a study, instead.", show_default=False),
     ] = None,
-    load_seconds: Annotated[float, typer.Option(min=0, help="Mean seconds of loading a checkpoint.")] = 0,
-    save_seconds: Annotated[float, typer.Option(min=0, help="Mean seconds of saving one.")] = 0,
-    eval_seconds: Annotated[
-        float, typer.Option(min=0, help="Mean seconds of one eval task, all its shards together.")
-    ] = 0,
     spread: Annotated[
         float, typer.Option(min=0, help="Standard deviation of the logarithm of each duration.")
     ] = 0,
-    preempt_per_hour: Annotated[
-        float, typer.Option(min=0, help="How often each worker is told to leave, per hour.")
-    ] = 0,
-    crash_per_hour: Annotated[
-        float, typer.Option(min=0, help="How often each worker vanishes with its machine, per hour.")
-    ] = 0,
-    restart_seconds: Annotated[float, typer.Option(min=0, help="Seconds until it is back.")] = 60,
+    per_hour: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WHAT=N",
+            help="How often each worker is preempted, or crashes with its machine; several times.",
+            show_default="preempt=0, crash=0",
+        ),
+    ] = None,
     fail: Annotated[float, typer.Option(min=0, max=1, help="Probability that an attempt at a trial fails.")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="Of what is drawn.")] = 0,
     runs: Annotated[int, typer.Option(min=1, help="How often to simulate.")] = 5,
-    table: Annotated[
-        bool, typer.Option("--table/--no-table", help="Also simulate 1, 2, 4, ... workers, to compare.")
-    ] = True,
-    study: Annotated[
-        str | None, typer.Option(help="Name of the study, if the file has several.", show_default=False)
-    ] = None,
-    home: options.FileHome = None,
-    storage: options.FileStorage = None,
+    study: options.Chosen = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Predict on a virtual clock what running a study will take. Nothing is trained."""
@@ -75,7 +73,12 @@ def simulate(
     from phyla.cli.run import chosen_study
     from phyla.study import simulate as predict
 
-    chosen = chosen_study(file, study, home, storage)
+    chosen = chosen_study(ctx, file, study)
+    spent = _named("--seconds", seconds, ("step", "trial", "load", "save", "eval", "restart"))
+    rates = _named("--per-hour", per_hour, ("preempt", "crash"))
+    named: dict[str, Any] = {f"{what}_s": value for what, value in spent.items()}
+    named |= {f"{what}_per_hour": value for what, value in rates.items()}
+    counts = _counts(workers, chosen.rules.strategy.population_size)
 
     def at(count: int) -> "Simulated":
         return predict(
@@ -83,24 +86,18 @@ def simulate(
             count,
             evaluators=evaluators,
             kinds=[kind.strip() for kind in kinds.split(",")],
-            step_s=step_seconds,
-            trial_s=trial_seconds,
             like=like,
-            load_s=load_seconds,
-            save_s=save_seconds,
-            eval_s=eval_seconds,
             spread=spread,
-            preempt_per_hour=preempt_per_hour,
-            crash_per_hour=crash_per_hour,
-            restart_s=restart_seconds,
             fail=fail,
             seed=seed,
             runs=runs,
+            **named,
         )
 
-    asked = at(workers)
-    counts = _counts(workers, chosen.rules.strategy.population_size) if table else []
-    others = {count: asked if count == workers else at(count) for count in counts}
+    asked = at(counts[0])
+    others = {count: asked if count == counts[0] else at(count) for count in sorted({*counts})}
+    if len(others) == 1:
+        others = {}
     if as_json:
         listed = [_row(simulated) for simulated in others.values()]
         print_json({"study": chosen.name, **asked.to_json(), "by_workers": listed})
@@ -108,10 +105,40 @@ def simulate(
     _print(chosen, asked, list(others.values()))
 
 
-def _counts(workers: int, population: int) -> list[int]:
-    """Return 1, 2, 4, ... up to the population, and what was asked for."""
-    powers = {1 << exponent for exponent in range(population.bit_length()) if 1 << exponent <= population}
-    return sorted({*powers, population, workers})
+def _counts(workers: str, population: int) -> list[int]:
+    """Return how many workers to simulate, the most important number first."""
+    from phyla.errors import UsageError
+
+    if not workers:
+        powers = [1 << exponent for exponent in range(population.bit_length()) if 1 << exponent <= population]
+        return [DEFAULT_WORKERS, *powers, population]
+    words = [word.strip() for word in workers.split(",")]
+    if not all(word.isdecimal() and int(word) > 0 for word in words):
+        raise UsageError(
+            f"--workers {workers}: give a number, or several as in --workers 8,1,2,4; each at least 1"
+        )
+    return [int(word) for word in words]
+
+
+def _named(option: str, given: list[str] | None, names: tuple[str, ...]) -> dict[str, float]:
+    """Read values such as `step=0.1`."""
+    from phyla.arguments import suggestion
+    from phyla.errors import UsageError
+
+    found: dict[str, float] = {}
+    for text in given or ():
+        name, _, number = text.partition("=")
+        if name not in names:
+            raise UsageError(
+                f"{option} {text}: {suggestion(name, names)}; write for example {option} {names[0]}=0.5"
+            )
+        try:
+            found[name] = float(number)
+        except ValueError:
+            raise UsageError(f"{option} {text}: {number!r} is not a number") from None
+        if not found[name] >= 0:
+            raise UsageError(f"{option} {text}: must be at least 0")
+    return found
 
 
 def _row(simulated: "Simulated") -> dict[str, Any]:

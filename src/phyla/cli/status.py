@@ -10,56 +10,53 @@ from phyla.cli.output import show as print
 
 if TYPE_CHECKING:
     from phyla.records import Attempt, Cause, Member, TrialRecord
-    from phyla.study import Progress, Results, Standing
+    from phyla.study import Places, Progress, Results, Standing
 
 FAILED_SHOWN = 10
 CHANGES_SHOWN = 5
 
 
 def status(
+    ctx: typer.Context,
     study: Annotated[
         str | None,
         typer.Argument(metavar="NAME", help="Name of the study, or of the watched run.", show_default="all"),
     ] = None,
-    home: options.Home = None,
-    storage: options.Storage = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Show all studies and watched runs; or one: its members or checkpoints, what is running and what failed."""
     from phyla.cli import watched
-    from phyla.study import Places, find_watched, list_studies, list_watched, load_study, standing
+    from phyla.study import find_watched, list_studies, list_watched, load_study, standing
 
-    places = Places.of(home, storage)
+    places = options.places(ctx)
     if study is None:
-        runs = [standing(run, places) for run in list_watched(home=home, storage=storage)]
-        _all(list_studies(home=home, storage=storage), runs, home, storage, as_json=as_json)
+        runs = [standing(run, places) for run in list_watched(**options.stores(ctx))]
+        _all(list_studies(**options.stores(ctx)), runs, places, as_json=as_json)
         return
     run = find_watched(study, places)
     if run is not None:
         watched.show(run, standing(run, places), places, as_json=as_json)
     else:
-        _one(load_study(study, home=home, storage=storage), as_json=as_json)
+        _one(load_study(study, **options.where(ctx)), as_json=as_json)
 
 
 def _all(
     studies: "list[Results]",
     runs: "list[Standing]",
-    home: options.Home,
-    storage: options.Storage,
+    places: "Places",
     *,
     as_json: bool,
 ) -> None:
     from phyla.cli import watched
     from phyla.cli.output import add_row, console, print_json, table
     from phyla.cli.words import NOTHING, duration, masked, number
-    from phyla.study import Places
 
     looks = [(results, results.progress(lambda members: ())) for results in studies]
     if as_json:
         print_json([*(_summary(results, progress) for results, progress in looks), *map(watched.summary, runs)])
         return
     if not looks and not runs:
-        print(f"no studies yet in {masked(Places.of(home, storage).storage)}, and no watched runs")
+        print(f"no studies yet in {masked(places.storage)}, and no watched runs")
         return
     made = table(
         "study",

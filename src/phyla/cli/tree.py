@@ -61,14 +61,13 @@ class Shown:
         return cls(trials=frozenset(found), path=path, mark=trial)
 
 
-def drawn(study: str, lineage: Lineage, shown: Shown, depth: int | None) -> "Tree":
+def drawn(study: str, lineage: Lineage, shown: Shown) -> "Tree":
     """Return the tree.
 
     Args:
         study: name of the study.
         lineage: where every trial came from.
         shown: what of it is drawn.
-        depth: levels of branches; None draws all.
     """
     from rich.text import Text
     from rich.tree import Tree
@@ -76,13 +75,13 @@ def drawn(study: str, lineage: Lineage, shown: Shown, depth: int | None) -> "Tre
     weights = _weights(lineage)
     head = f"{study}: {counted(len(lineage), 'trial')}, {counted(len(lineage.jumps), 'jump')}"
     if len(shown.trials) < len(lineage):
-        head += f"; {len(shown.trials)} shown, all with --all"
+        head += f"; {len(shown.trials)} shown, all with --tree all"
     tree = Tree(Text(head), highlight=False)
     roots = [trial for trial in lineage.roots() if trial.id in shown.trials]
     # Branches are drawn from a stack, not by recursion: a tree may be deep.
-    open_branches = [(tree, root, 0, "") for root in reversed(roots)]
+    open_branches = [(tree, root, "") for root in reversed(roots)]
     while open_branches:
-        branch, start, level, prefix = open_branches.pop()
+        branch, start, prefix = open_branches.pop()
         chain = _chain(lineage, shown, start)
         visible = [child for child in lineage.children(chain[-1].id) if child.id in shown.trials]
         hidden = sum(weights[child.id] for trial in chain for child in lineage.children(trial.id)) - sum(
@@ -90,13 +89,10 @@ def drawn(study: str, lineage: Lineage, shown: Shown, depth: int | None) -> "Tre
         )
         main = max(visible, key=lambda child: (child.id in shown.path, weights[child.id]), default=None)
         others = [child for child in visible if child is not main]
-        if others and depth is not None and level >= depth:
-            hidden += sum(weights[child.id] for child in others)
-            others = []
         node = branch.add(_label(chain, shown, hidden, prefix))
         if main is not None:
-            open_branches.append((branch, main, level, "then "))
-        open_branches += [(node, child, level + 1, "") for child in reversed(others)]
+            open_branches.append((branch, main, "then "))
+        open_branches += [(node, child, "") for child in reversed(others)]
     return tree
 
 

@@ -1,13 +1,16 @@
 """`phyla trials`: the trials of a study as a table."""
 
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from phyla.cli import options
 from phyla.cli.output import show as print
 from phyla.records import TrialState
+
+if TYPE_CHECKING:
+    from phyla.study import Results
 
 
 class Order(StrEnum):
@@ -18,6 +21,7 @@ class Order(StrEnum):
 
 
 def trials(
+    ctx: typer.Context,
     study: options.StudyName,
     member: Annotated[int | None, typer.Option(help="Only this member's.")] = None,
     state: Annotated[
@@ -25,11 +29,17 @@ def trials(
     ] = None,
     last: Annotated[int | None, typer.Option(min=1, help="Only the last N of them.")] = None,
     sort: Annotated[Order, typer.Option(help="By id, or the best first.")] = Order.TRIAL,
-    home: options.Home = None,
-    storage: options.Storage = None,
+    tree: Annotated[
+        str | None,
+        typer.Option(
+            metavar="best|all|TRIAL",
+            help="Draw which trial came from which: the way to the best or to another one, or all of them.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """List the trials of a study."""
+    """List the trials of a study, or draw them as a tree."""
     from phyla.cli.output import add_row, console, print_json, table
     from phyla.cli.words import NOTHING, first_line, fitness, infeasible, params, state_of
     from phyla.errors import UsageError
@@ -37,7 +47,12 @@ def trials(
     from phyla.study import load_study
     from phyla.study.results import trial_row
 
-    results = load_study(study, home=home, storage=storage)
+    results = load_study(study, **options.where(ctx))
+    if tree is not None:
+        if (member, state, last, sort) != (None, None, None, Order.TRIAL):
+            raise UsageError("--tree excludes --member, --state, --last and --sort")
+        _draw(results, tree, as_json=as_json)
+        return
     size = results.study().population_size
     if member is not None and not 0 <= member < size:
         raise UsageError(f"--member {member}: study {study!r} has members 0 to {size - 1}")
@@ -92,3 +107,29 @@ def trials(
             style="red" if trial.state is TrialState.FAILED else "",
         )
     console().print(made)
+
+
+def _draw(results: "Results", tree: str, *, as_json: bool) -> None:
+    from phyla.cli.output import console, print_json
+    from phyla.cli.tree import Shown, drawn
+    from phyla.errors import UsageError
+
+    if tree not in ("best", "all") and not tree.isdecimal():
+        raise UsageError(f"--tree {tree}: give best, all, or the number of a trial")
+    found = results.lineage()
+    if tree.isdecimal():
+        found.trial(int(tree))
+    if as_json:
+        print_json(found.to_json())
+        return
+    if not len(found):
+        print(f"study {results.name!r} has no trials yet")
+        return
+    winner = found.best()
+    if tree.isdecimal():
+        shown = Shown.around(found, int(tree))
+    elif tree == "all" or winner is None:
+        shown = Shown.all(found)
+    else:
+        shown = Shown.winner(found, winner.id)
+    console().print(drawn(results.name, found, shown), soft_wrap=True)

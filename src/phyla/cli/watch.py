@@ -1,7 +1,6 @@
 """`phyla watch`: evaluate every checkpoint that a training job writes."""
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,6 +15,7 @@ EXIT_INTERRUPTED = 130
 
 
 def watch(
+    ctx: typer.Context,
     paths: Annotated[
         list[str],
         typer.Argument(metavar="DIR...", help="Directories that hold checkpoints; or the name of a study."),
@@ -28,7 +28,12 @@ def watch(
     name: Annotated[
         str | None, typer.Option(help="Name of the run.", show_default="made from the directory")
     ] = None,
-    format: Annotated[str, typer.Option(help="What checkpoints look like.")] = "auto",  # noqa: A002
+    format: Annotated[  # noqa: A002
+        str,
+        typer.Option(
+            metavar="FORMAT", help="What checkpoints look like; marker=NAME and steps=TEMPLATE name their files."
+        ),
+    ] = "auto",
     step: Annotated[
         str | None,
         typer.Option(
@@ -39,46 +44,32 @@ def watch(
     quiet: Annotated[
         float | None,
         typer.Option(
-            min=0, metavar="SECONDS", help="Without a change after which time decides.", show_default="30"
+            min=0,
+            metavar="SECONDS",
+            help="Without changes before a checkpoint counts as finished.",
+            show_default="30",
         ),
-    ] = None,
-    marker: Annotated[
-        str | None, typer.Option(help="With --format marker: name of the marker.", show_default="DONE")
-    ] = None,
-    template: Annotated[
-        list[str] | None,
-        typer.Option(help="With --format steps: a name with {step}; several times.", show_default=False),
     ] = None,
     snapshots: Annotated[
-        str, typer.Option(help="How checkpoints are kept readable: link, copy or none.")
-    ] = "link",
-    snapshot_dir: Annotated[
-        Path | None,
+        str,
         typer.Option(
-            metavar="DIR", help="For snapshots, on the checkpoints' file system.", show_default="in the home"
+            metavar="HOW[=DIR]",
+            help="How checkpoints are kept readable: link, copy or none; DIR is on their file system.",
         ),
-    ] = None,
+    ] = "link",
     content: Annotated[
-        bool, typer.Option("--content", help="Tell checkpoints apart by their content, which is read in full.")
+        bool, typer.Option("--content", help="Compare checkpoints by their content, which is read in full.")
     ] = False,
     done: Annotated[str, typer.Option(help="File in the directory that says that training has ended.")] = "DONE",
     idle: Annotated[
         float | None,
         typer.Option(
-            min=0, metavar="SECONDS", help="End when nothing new came for so long.", show_default="never"
+            min=0, metavar="SECONDS", help="End when nothing new came for this long.", show_default="never"
         ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Take what is there, evaluate it, and end.")] = False,
-    home: options.Home = None,
-    storage: options.Storage = None,
-    checkpoints: options.Checkpoints = None,
     poll: Annotated[float, typer.Option(min=0.05, metavar="SECONDS", help="Longest time between two looks.")] = 10,
-    lease: Annotated[
-        float, typer.Option(min=1, metavar="SECONDS", help="After which a silent worker loses its eval task.")
-    ] = 60,
-    gpus_per_worker: Annotated[
-        float, typer.Option(min=0, help="GPUs that each worker sees; 0.5 lets two workers share one.")
-    ] = 0,
+    gpus_per_worker: options.Gpus = 0,
     gin: Annotated[
         list[str] | None, typer.Option(help="A gin binding of all workers; several times.", show_default=False)
     ] = None,
@@ -95,16 +86,16 @@ def watch(
     from phyla.study.watching import watch as follow
     from phyla.watcher import Following, get_format
 
-    given = {"step": step, "quiet_s": quiet, "marker": marker, "templates": template}
+    name_of_format, _, files = format.partition("=")
+    how, _, snapshot_dir = snapshots.partition("=")
+    given = {"step": step, "quiet_s": quiet, **_files(name_of_format, files)}
     common: dict[str, Any] = {
         "name": name,
-        "home": home,
-        "storage": storage,
-        "checkpoints": checkpoints,
-        "format": format,
+        **options.where(ctx),
+        "format": name_of_format,
         "options": {key: value for key, value in given.items() if value},
         "following": Following(
-            snapshots=snapshots,  # type: ignore[arg-type]  # checked by Following itself
+            snapshots=how,  # type: ignore[arg-type]  # checked by Following itself
             content=content,
             done=done,
             idle_s=idle or None,
@@ -116,7 +107,7 @@ def watch(
         _print_plan(planned(paths, suites, workers, **common), workers, as_json=as_json)
         return
     objectives = {each.name: each.objective for each in suites}
-    kind = get_format(format, **common["options"])
+    kind = get_format(name_of_format, **common["options"])
     display = change_display(objectives, as_json=as_json, alert=alert, step_rule=kind.step_rule)
     try:
         watched = follow(
@@ -124,8 +115,7 @@ def watch(
             suites,
             workers,
             **common,
-            snapshot_dir=snapshot_dir,
-            lease_s=lease,
+            snapshot_dir=snapshot_dir or None,
             poll_s=poll,
             gpus_per_worker=gpus_per_worker,
             gin_bindings=gin or (),
@@ -139,6 +129,15 @@ def watch(
     finally:
         display.close()
     raise typer.Exit(finish(watched, as_json=as_json))
+
+
+def _files(name: str, files: str) -> dict[str, Any]:
+    """Return what a format's files are called, as options of the format."""
+    from phyla.errors import UsageError
+
+    if files and name not in ("marker", "steps"):
+        raise UsageError(f"--format {name}={files}: only marker and steps take names of files")
+    return {"marker": files} if name == "marker" else {"templates": files.split(",") if files else None}
 
 
 def _print_plan(rows: "list[Planned]", workers: int, *, as_json: bool) -> None:

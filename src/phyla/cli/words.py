@@ -3,6 +3,7 @@
 import math
 import re
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,19 @@ def command(name: str, study: str, places: Places) -> str:
     if places.checkpoint_root != Places.of(places.home).checkpoint_root:
         words += ["--checkpoints", _relative(places.checkpoint_root)]
     return shlex.join(words)
+
+
+def again() -> str:
+    """Return the command line of this process, to be given once more; it does not overwrite again."""
+    words = [Path(word).name if word == sys.argv[0] else masked(word) for word in sys.argv[1:]]
+    for at, word in enumerate(words):
+        if word == "--overwrite":
+            del words[at : at + 2]
+            break
+        if word.startswith("--overwrite="):
+            del words[at]
+            break
+    return shlex.join(["phyla", *words])
 
 
 def _relative(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""`phyla worker`: more workers for a study that somebody runs."""
+"""`phyla worker`: more workers for a study that is run, or for runs that are watched, elsewhere."""
 
 import sys
 from pathlib import Path
@@ -17,51 +17,93 @@ BOTH = "train,evaluate"
 
 
 def worker(
-    file: Annotated[Path, typer.Argument(metavar="FILE.py", help="The file that defines the study.")],
-    workers: Annotated[int, typer.Option(min=0, help="Worker processes; 0 works in this process.")] = 2,
-    kinds: Annotated[
-        str, typer.Option(help="What the workers do, where there are suites: train, evaluate, or both.")
-    ] = BOTH,
+    ctx: typer.Context,
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE...",
+            help="The study file; or the suite files of a watched run (file.py, file.py:name, module:name, "
+            "file.toml); or the name of a watched run all of whose parts are registered plug-ins.",
+        ),
+    ],
+    workers: Annotated[int, typer.Option(min=0, help="Worker processes; 0 trains in this process.")] = 2,
+    kinds: options.Kinds = BOTH,
     study: Annotated[
-        str | None, typer.Option(help="Name of the study, if the file has several.", show_default=False)
+        str | None,
+        typer.Option(help="Name of the study or watched run, if the file has several.", show_default=False),
     ] = None,
-    home: options.FileHome = None,
-    storage: options.FileStorage = None,
-    checkpoints: options.Checkpoints = None,
-    gpus_per_worker: Annotated[
-        float, typer.Option(min=0, help="GPUs that each worker sees; 0.5 lets two workers share one.")
-    ] = 0,
+    gpus_per_worker: options.Gpus = 0,
+    gin: Annotated[
+        list[str] | None,
+        typer.Option(help="For watched runs: a gin binding of all workers; several times.", show_default=False),
+    ] = None,
 ) -> None:
-    """Add workers to a study until it ends; never make or change one. Ctrl-C stops them.
+    """Add workers to a study or to watched runs until they end; never make or change one. Ctrl-C stops them.
 
-    Functions and commands come from the study file, never from the store. A file that differs from the stored
-    study is refused, with what differs.
+    Functions and commands come from the file, never from the store. A file that differs from what is stored is
+    refused, with what differs.
     """
-    from phyla.cli.run import chosen_study
-    from phyla.cli.watching import Watch
-    from phyla.cli.words import progress_line
-
-    chosen = chosen_study(file, study, home, storage)
-    _place(chosen, checkpoints)
+    chosen = _study(ctx, files, study)
     try:
-        with Watch(chosen.name) as watch:
-            results = chosen.work(
-                workers,
-                kinds=[kind.strip() for kind in kinds.split(",")],
-                gpus_per_worker=gpus_per_worker,
-                on_progress=watch.progressed,
-                on_interrupt=watch.interrupted,
-            )
+        if chosen is not None:
+            _train(chosen, workers, kinds, gpus_per_worker)
+        else:
+            _evaluate(ctx, files, study, workers, gpus_per_worker, gin or [])
     except KeyboardInterrupt:
         print("interrupted; the study goes on without these workers", file=sys.stderr)
         raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def _study(ctx: typer.Context, files: list[str], name: str | None) -> "Study | None":
+    """Return the study that a file defines; None if the files are not a study file."""
+    from phyla.cli.run import chosen_study, studies_of
+
+    if len(files) > 1 or Path(files[0]).suffix != ".py":
+        return None
+    file = Path(files[0])
+    return chosen_study(ctx, file, name) if studies_of(file) else None
+
+
+def _train(study: "Study", workers: int, kinds: str, gpus_per_worker: float) -> None:
+    from phyla.cli.watching import Watch
+    from phyla.cli.words import progress_line
+
+    with Watch(study.name) as watch:
+        results = study.work(
+            workers,
+            kinds=[kind.strip() for kind in kinds.split(",")],
+            gpus_per_worker=gpus_per_worker,
+            on_progress=watch.progressed,
+            on_interrupt=watch.interrupted,
+        )
     progress = results.progress()
-    print(f"{chosen.name} is {progress.study.state}: {progress_line(progress, None)}")
+    print(f"{study.name} is {progress.study.state}: {progress_line(progress, None)}")
 
 
-def _place(study: "Study", checkpoints: Path | None) -> None:
-    """Let the study's checkpoints be where the option says."""
-    from dataclasses import replace
+def _evaluate(
+    ctx: typer.Context, files: list[str], run: str | None, workers: int, gpus_per_worker: float, gin: list[str]
+) -> None:
+    from phyla.cli.changes import change_display, finish
+    from phyla.study.watching import evaluate
 
-    if checkpoints is not None:
-        study.places = replace(study.places, checkpoint_root=checkpoints.expanduser().absolute())
+    named = len(files) == 1 and not _names_file(files[0])
+    display = change_display({}, as_json=False, alert=False)
+    try:
+        watched = evaluate(
+            files if named else [run] if run is not None else [],
+            () if named else files,
+            workers,
+            gpus_per_worker=gpus_per_worker,
+            gin_bindings=gin,
+            on_change=display.show,
+            on_interrupt=display.interrupted,
+            **options.where(ctx),
+        )
+    finally:
+        display.close()
+    raise typer.Exit(finish(watched, as_json=False))
+
+
+def _names_file(text: str) -> bool:
+    """Return whether a word names a file or a module, and not a run."""
+    return ":" in text or Path(text).suffix in (".py", ".toml")

@@ -1,7 +1,6 @@
 """A study's configuration: what decides, and what only operates; as JSON and back."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 from phyla import plugins
@@ -92,7 +91,7 @@ def keeping_of(config: JsonObject) -> Keeping:
     """Read from a configuration what decides which checkpoints are kept; makes no strategy.
 
     Raises:
-        ConfigurationError: an older phyla wrote the configuration, or somebody else did.
+        ConfigurationError: an older phyla, or another program, wrote the configuration.
     """
     raw = config.get("keeping")
     try:
@@ -137,29 +136,18 @@ def from_config(config: JsonObject, find: Find = plugins.refuse) -> Rules:
             "use the version of phyla that made the study"
         )
     options: Any = config["options"]
+    space: Any = config["space"]
+    stopping: Any = config.get("stopping") or {"rules": []}
+    stops = {"max_stops": stopping["max_stops"]} if "max_stops" in stopping else {}
     return Rules(
+        space=Space.from_config(space, find),
         objective=plugins.decode(config["objective"], find),
+        strategy=plugins.decode(config["strategy"], find),
         suites=suites_from(config, find),
+        stopping=tuple(plugins.decode(rule, find) for rule in stopping["rules"]),
+        **stops,
         **options,
-        **_changeable(config, find),
     )
-
-
-def taken_over(rules: Rules, config: JsonObject) -> Rules:
-    """Return rules with what may change while a study runs as a configuration has it.
-
-    Functions and classes are taken from the rules, never imported: the configuration comes from the database. What
-    only operates stays as it is, and so do the suites.
-
-    Raises:
-        ConfigurationError: a plug-in is missing, or these settings need something else of training.
-        NotImportable: the rules do not have a function or class that the configuration names.
-    """
-    changed = replace(rules, **_changeable(config, known_to(rules)))
-    if changed.reported_metrics != rules.reported_metrics:
-        wanted = ", ".join(changed.reported_metrics) or "none"
-        raise ConfigurationError(f"training has to report other metrics than when it began: {wanted}")
-    return changed
 
 
 def known_to(rules: Rules) -> Find:
@@ -175,17 +163,6 @@ def known_to(rules: Rules) -> Find:
     for plugin in (rules.objective, rules.strategy, *rules.stopping, *rules.suites):
         plugins.encode(plugin, name_of)
     return lambda name: known.get(plugins.portable(name)) or plugins.refuse(name)
-
-
-def _changeable(config: JsonObject, find: Find) -> dict[str, Any]:
-    space: Any = config["space"]
-    stopping: Any = config.get("stopping") or {"rules": []}
-    return {
-        "space": Space.from_config(space, find),
-        "strategy": plugins.decode(config["strategy"], find),
-        "stopping": tuple(plugins.decode(rule, find) for rule in stopping["rules"]),
-        **({"max_stops": stopping["max_stops"]} if "max_stops" in stopping else {}),
-    }
 
 
 def suites_from(config: JsonObject, find: Find = plugins.refuse) -> tuple[Suite, ...]:
@@ -240,7 +217,7 @@ def check_unchanged(study: StudyRecord, before: JsonObject) -> None:
     between = differences(before, study.config)
     if between:
         raise StudyChanged(
-            f"study {study.name!r} was changed by somebody else at the same time ({', '.join(between)}), so "
+            f"study {study.name!r} was changed by another process at the same time ({', '.join(between)}), so "
             f"nothing was changed now; look at it with: phyla status {study.name}, then try again"
         )
 

@@ -2,15 +2,14 @@
 
 import logging
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, TypeAlias, TypeVar, final
+from typing import Any, TypeAlias, final
 
 from phyla import machine
 from phyla.controller import evaluations
-from phyla.controller.configuration import check_unchanged
-from phyla.controller.current import Current
+from phyla.controller.configuration import check_unchanged, differences
 from phyla.errors import ConfigurationError, LeaseLost, StoreBusy, StoreError
 from phyla.failpoints import failpoint
 from phyla.machine import (
@@ -49,9 +48,7 @@ from phyla.records import (
     StudyState,
     WorkKind,
 )
-from phyla.store import Reader, Store, Transaction
-
-Look = TypeVar("Look", Reader, Transaction)
+from phyla.store import Store, Transaction
 
 Answer: TypeAlias = Accepted | Stopped | EvaluationAccepted | LeaseLost
 LOG = logging.getLogger("phyla")
@@ -64,7 +61,8 @@ BUSY_RETRIES = 3
 class Controller:
     """Answers workers about one study; every answer is one transaction.
 
-    The rules follow the stored configuration: each transaction reads it, and decides by it.
+    Each transaction compares the stored configuration with that of the rules. Where it was changed, finished work
+    still counts, and nothing is decided, stopped or collected: that needs a process with the new settings.
 
     Args:
         store: where the study is remembered.
@@ -76,13 +74,11 @@ class Controller:
     def __init__(self, store: Store, study: int, rules: Rules, config: JsonObject | None = None) -> None:
         self._store = store
         self._study = study
-        self._current = Current(made=rules, config=config)
+        self.rules = rules
+        self._config = config
+        self._seen: JsonObject | None = None
+        self._outdated: str | None = None
         self._looked_at = float("-inf")
-
-    @property
-    def rules(self) -> Rules:
-        """What decisions went by last."""
-        return self._current.rules
 
     def claim(self, worker: str, count: int = 1) -> tuple[list[Claimed], NoWork | None]:
         """Give a worker up to `count` trials; with fewer, also say why.
@@ -106,8 +102,8 @@ class Controller:
 
         A completion whose lease is gone is answered with the error, and one that a rule stops with the reason;
         neither holds up the others. Eval tasks are given out before trials, so that scores come while they
-        matter. If a strategy or one of its rules raises, the completions still count, and the study is
-        stopped with what it raised.
+        matter. If a strategy or one of its rules raises, the completions still count, and the study is stopped
+        with what it raised.
 
         Raises:
             StoreError: the database failed.
@@ -119,15 +115,15 @@ class Controller:
             try:
                 if completions:
                     failpoint("trial.before_complete")
-                with self._transaction() as (tx, current):
-                    accepted = [self._accept(tx, current, done) for done in completions]
+                with self._transaction() as tx:
+                    accepted = [self._accept(tx, done) for done in completions]
                     claimed: list[Claimed | ClaimedEvaluation] = []
                     rest: NoWork | None = None
-                    if worker and count and current.outdated is not None:
-                        rest = Outdated(why=current.outdated)
+                    if worker and count and self._outdated is not None:
+                        rest = Outdated(why=self._outdated)
                     elif worker and count:
                         deciding = True
-                        claimed, rest = self._claim(tx, current.rules, worker, count, gone, kinds, holding)
+                        claimed, rest = self._claim(tx, self.rules, worker, count, gone, kinds, holding)
                         deciding = False
                     if claimed:
                         failpoint("claim.before_commit")
@@ -152,20 +148,20 @@ class Controller:
             failpoint("reply.before")
             return accepted, claimed, rest
 
-    def _accept(self, tx: Transaction, current: Current, done: Completion | Evaluated) -> Answer:
-        rules = current.rules
+    def _accept(self, tx: Transaction, done: Completion | Evaluated) -> Answer:
+        rules = self.rules
         if isinstance(done, Evaluated):
             evaluation = tx.evaluation()
             if evaluation is None:
                 return LeaseLost(f"this study has no suites, so there is no eval task {done.task}")
             return evaluations.accept(evaluation, rules, done)
         try:
-            answer, commands = machine.complete(tx, rules, done)
+            answer, commands = machine.complete(tx, self._judging, done)
         except LeaseLost as error:
             return error
         tx.apply(commands)
-        if commands and isinstance(answer, Accepted) and current.outdated is not None:
-            # Whether its member has trained all its steps depends on settings that this process does not know.
+        if commands and isinstance(answer, Accepted) and self._outdated is not None:
+            # Whether its member has trained all its steps depends on settings that this process does not have.
             tx.apply(machine.reopen(tx, tx.trial(answer.trial).member))
         return answer
 
@@ -222,10 +218,10 @@ class Controller:
         message = (
             f"{type(self.rules.strategy).__name__} could not decide: {type(error).__name__}: {error} "
             f"({last.filename}, line {last.lineno}). Completed trials are kept, and running ones finish. Fix "
-            "it, then resume the study."
+            "it, then run the study again."
         )
         LOG.exception(message)
-        with self._transaction() as (tx, _):
+        with self._transaction() as tx:
             if tx.study().state is StudyState.RUNNING:
                 tx.apply([SetStudyState(StudyState.FAILED, message)])
         return Ended(state=StudyState.FAILED, message=message)
@@ -252,8 +248,8 @@ class Controller:
             LeaseLost: a newer claim, a cancellation or a quarantine took the lease away.
             StoreError: the database failed.
         """
-        with self._transaction() as (tx, current):
-            tx.apply(machine.fail(tx, current.rules, failure))
+        with self._transaction() as tx:
+            tx.apply(machine.fail(tx, self.rules, failure))
 
     def fail_evaluation(self, failure: EvaluationFailed) -> None:
         """Record that an attempt at an eval task failed.
@@ -262,12 +258,12 @@ class Controller:
             LeaseLost: a newer claim or a cancellation took the lease away.
             StoreError: the database failed.
         """
-        with self._transaction() as (tx, current):
+        with self._transaction() as tx:
             evaluation = tx.evaluation()
             if evaluation is None:
                 raise LeaseLost(f"this study has no suites, so there is no eval task {failure.task}")
             tx.apply(machine.fail_evaluation(evaluation, failure))
-            evaluations.settle(evaluation, current.rules, [failure.group])
+            evaluations.settle(evaluation, self.rules, [failure.group])
 
     def release_evaluation(self, task: int, token: int) -> None:
         """Return an eval task to the queue; this does not count as a failure.
@@ -276,7 +272,7 @@ class Controller:
             LeaseLost: a newer claim or a cancellation took the lease away.
             StoreError: the database failed.
         """
-        with self._transaction() as (tx, _):
+        with self._transaction() as tx:
             evaluation = tx.evaluation()
             if evaluation is not None:
                 tx.apply(machine.release_evaluation(evaluation, task, token))
@@ -288,7 +284,7 @@ class Controller:
             LeaseLost: a newer claim, a cancellation or a quarantine took the lease away.
             StoreError: the database failed.
         """
-        with self._transaction() as (tx, _):
+        with self._transaction() as tx:
             tx.apply(machine.release(tx, trial, token))
 
     def lose_worker(self, worker: str, error: str, *, counts: bool) -> int:
@@ -302,14 +298,14 @@ class Controller:
         Raises:
             StoreError: the database failed.
         """
-        with self._transaction() as (tx, current):
+        with self._transaction() as tx:
             held = tx.running(worker)
             for attempt in held:
-                tx.apply(machine.lose(tx, current.rules, attempt.trial, attempt.token, error, counts=counts))
-            evaluation = tx.evaluation() if current.rules.suites else None
+                tx.apply(machine.lose(tx, self.rules, attempt.trial, attempt.token, error, counts=counts))
+            evaluation = tx.evaluation() if self.rules.suites else None
             evaluating = evaluation.running_evaluations(worker) if evaluation is not None else ()
             if evaluation is not None:
-                evaluations.lose(evaluation, current.rules, evaluating, error, counts=counts)
+                evaluations.lose(evaluation, self.rules, evaluating, error, counts=counts)
             return len(held) + len(evaluating)
 
     def renew(self, worker: str) -> None:
@@ -318,10 +314,10 @@ class Controller:
         Raises:
             StoreError: the database failed.
         """
-        with self._transaction() as (tx, current):
-            expires_at = tx.now() + current.rules.lease_s
+        with self._transaction() as tx:
+            expires_at = tx.now() + self.rules.lease_s
             tx.apply([RenewAttempts(worker, expires_at)])
-            if current.rules.suites and tx.evaluation() is not None:
+            if self.rules.suites and tx.evaluation() is not None:
                 tx.apply([machine.RenewEvalAttempts(worker, expires_at)])
 
     def report(self, trial: int, token: int, reports: Sequence[Report]) -> Standing:
@@ -330,8 +326,8 @@ class Controller:
         Raises:
             StoreError: the database failed.
         """
-        with self._transaction() as (tx, current):
-            standing, commands = machine.report(tx, current.rules, trial, token, reports)
+        with self._transaction() as tx:
+            standing, commands = machine.report(tx, self._judging, trial, token, reports)
             tx.apply(commands)
             return standing
 
@@ -342,7 +338,7 @@ class Controller:
             LeaseLost: a newer claim, a cancellation or a quarantine took the lease away.
             StoreError: the database failed.
         """
-        with self._transaction() as (tx, _):
+        with self._transaction() as tx:
             tx.apply(machine.save_progress(tx, trial, token, checkpoint))
 
     def change(
@@ -449,16 +445,17 @@ class Controller:
     def retention(self) -> Retention:
         """Return which checkpoints are kept and which may go; changes nothing.
 
-        Where the settings were changed, and cannot be taken over by this process, none may.
+        Where the settings were changed, none may.
 
         Raises:
             StoreError: the database failed.
         """
-        with self._following(lambda current: self._store.reader(self._study)) as (reader, current):
-            found = machine.retention(reader, current.rules.keeping)
-        if current.outdated is None:
+        with self._store.reader(self._study) as reader:
+            self._compare(reader.study().config)
+            found = machine.retention(reader, self.rules.keeping)
+        if self._outdated is None:
             return found
-        kept = [(row, "the study has settings that this process does not know") for row in found.collectable]
+        kept = [(row, "the study has settings that this process does not have") for row in found.collectable]
         return replace(found, kept=(*found.kept, *kept), collectable=())
 
     def mark_deleting(self, candidates: Sequence[Checkpoint]) -> list[str]:
@@ -476,7 +473,7 @@ class Controller:
             StoreError: the database failed.
         """
         if names:
-            with self._transaction() as (tx, _):
+            with self._transaction() as tx:
                 tx.apply([SetCheckpointState(name, state) for name in names])
 
     def set_unusable(self, name: str, damage: str | None) -> None:
@@ -492,28 +489,37 @@ class Controller:
         with self._store.transaction(self._study, exclusive=True) as tx:
             tx.apply(machine.set_unusable(tx, name, damage))
 
-    def _transaction(self) -> AbstractContextManager[tuple[Transaction, Current]]:
-        def opened(current: Current) -> AbstractContextManager[Transaction]:
-            # Settings that this process does not know may be those of a strategy that is exclusive.
-            exclusive = current.outdated is not None or current.rules.exclusive
-            return self._store.transaction(self._study, exclusive=exclusive)
-
-        return self._following(opened)
+    @property
+    def _judging(self) -> Rules:
+        """The rules by which running trials are judged: none of them is stopped by settings that were changed."""
+        return self.rules if self._outdated is None else replace(self.rules, stopping=())
 
     @contextmanager
-    def _following(
-        self, opened: Callable[[Current], AbstractContextManager[Look]]
-    ) -> Iterator[tuple[Look, Current]]:
-        """Open a look at the study, with the rules of the configuration that it has there."""
+    def _transaction(self) -> Iterator[Transaction]:
+        """Open a transaction, and compare the settings of the study with those of this process."""
         while True:
-            current = self._current
-            with opened(current) as look:
-                stored = look.study().config
-                if current.knows(stored):
-                    yield look, current
+            known = self._outdated
+            # Settings that this process does not have may be those of a strategy that is exclusive.
+            exclusive = known is not None or self.rules.exclusive
+            with self._store.transaction(self._study, exclusive=exclusive) as tx:
+                self._compare(tx.study().config)
+                if self._outdated == known:
+                    yield tx
                     return
-            # Rules are made outside: to look for functions may take long, and keeps others waiting.
-            self._current = current.follow(stored)
+
+    def _compare(self, stored: JsonObject) -> None:
+        """Find out whether the stored configuration decides differently from that of the rules."""
+        if self._config is None:
+            self._config = stored
+        if stored is self._seen or stored == self._seen:
+            return
+        changed = differences(self._config, stored)
+        self._seen = stored
+        why = (
+            f"the settings of the study were changed ({', '.join(changed)}). This process has handed in its work "
+            "and takes no more; start it again with the changed study file"
+        )
+        self._outdated = why if changed else None
 
 
 def mark_deleting(store: Store, study: int, candidates: Sequence[Checkpoint]) -> list[str]:

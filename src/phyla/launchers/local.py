@@ -1,6 +1,7 @@
 """Local worker processes, and the supervisor that watches over them."""
 
 import contextlib
+import logging
 import os
 import signal
 import subprocess
@@ -36,6 +37,10 @@ COLLECT_S = 1.0
 CRASHES_IN_A_ROW = 10
 """Workers that die without a completed trial in between before the run gives up."""
 
+OUTDATED_S = (1.0, 60.0)
+"""Seconds until a worker with old settings is started again: at first, and at most; they double each time."""
+
+LOG = logging.getLogger("phyla")
 LOG_TAIL = 2000
 
 BLAMELESS = (EXIT_STORE_FAILED, EXIT_CHECKPOINTS_ABSENT)
@@ -60,7 +65,7 @@ class LocalLauncher:
     """Starts worker processes on this machine and keeps them going until the study ends.
 
     The supervisor renews the leases of processes that are alive, so that training code which holds the
-    interpreter for long is no dead worker; takes back at once what a dead process held, and starts another;
+    interpreter for long does not lose its trial; takes back at once what a dead process held, and starts another;
     ends a process that makes no progress for `stall_timeout_s`; and collects checkpoints, so that workers need
     not.
 
@@ -93,6 +98,8 @@ class LocalLauncher:
         self._on_tick = on_tick
         self._on_interrupt = on_interrupt
         self._processes: dict[int, _Process] = {}
+        self._later: list[tuple[float, WorkerSpec]] = []
+        self._outdated: dict[int, int] = {}
         self._replaced: set[int] = set()
         self._cannot_go_on: StudyFailed | StudyChanged | None = None
         self._crashes = 0
@@ -212,7 +219,8 @@ class LocalLauncher:
 
     def _watch(self) -> None:
         collected_at = time.monotonic()
-        while self._processes:
+        while self._processes or self._later:
+            self._start_due()
             for process in list(self._processes.values()):
                 self._look_at(process)
             if self._uncollected and time.monotonic() - collected_at >= COLLECT_S:
@@ -249,9 +257,12 @@ class LocalLauncher:
             return
         tail = _tail(process.log)
         if status == EXIT_OUTDATED:
-            # Another process would know no more; the others hand in their work, too.
             self._client.lose_worker(process.name, f"{how} within the trial", counts=False)
-            self._cannot_go_on = StudyChanged(f"worker {process.spec.index} ended: {tail.splitlines()[-1]}")
+            why = tail.splitlines()[-1]
+            if process.spec.study:
+                self._start_later(process.spec, why)
+            else:
+                self._cannot_go_on = StudyChanged(f"worker {process.spec.index} ended: {why}")
             return
         if status == EXIT_CANNOT_START:
             error = StudyFailed(f"worker {process.spec.index} cannot start (its log is {process.log}):\n{tail}")
@@ -282,11 +293,34 @@ class LocalLauncher:
             raise StudyFailed(message)
         self._start(process.spec)
 
+    def _start_later(self, spec: WorkerSpec, why: str) -> None:
+        """Start a worker that lacks the study's settings again after a while; this does not count as a crash."""
+        if not self._outdated:
+            LOG.warning(
+                "worker %d ended: %s. Until then, workers are tried again from time to time", spec.index, why
+            )
+        first_s, most_s = OUTDATED_S
+        times = self._outdated.get(spec.index, 0)
+        self._outdated[spec.index] = times + 1
+        self._replaced.add(spec.index)
+        self._later.append((time.monotonic() + min(most_s, first_s * 2**times), spec))
+
+    def _start_due(self) -> None:
+        now = time.monotonic()
+        due = [spec for at, spec in self._later if at <= now]
+        if self._interrupted() or (due and not self._client.is_active()):
+            self._later.clear()
+            return
+        self._later = [(at, spec) for at, spec in self._later if at > now]
+        for spec in due:
+            self._start(spec)
+
     def _check_progress(self, process: _Process) -> None:
         beats, trials, deadline = BEATS.unpack(Path(process.spec.beat_file).read_bytes())
         now = time.monotonic()
         if trials != process.trials:
             self._crashes = 0
+            self._outdated.pop(process.spec.index, None)
             self._uncollected += trials - process.trials
             process.trials = trials
         if beats != process.beats:

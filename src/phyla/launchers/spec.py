@@ -26,7 +26,7 @@ EXIT_CHECKPOINTS_ABSENT = 115
 """Exit status of a worker that does not find the directory of the checkpoints: its trial is in the queue again."""
 
 EXIT_OUTDATED = 116
-"""Exit status of a worker that handed in its work because settings or suites changed that it cannot take over."""
+"""Exit status of a worker that handed in its work because settings or suites of the study were changed."""
 
 
 @final

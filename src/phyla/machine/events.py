@@ -106,7 +106,7 @@ class Ended:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outdated:
-    """The study goes on, with settings that this process cannot take over: another one has to go on.
+    """The settings of the study were changed: a process with the new ones has to go on.
 
     Attributes:
         why: which settings, and what to do.

@@ -54,7 +54,7 @@ class Durations:
         if sum(given) != 1:
             raise ConfigurationError(
                 "say how long training takes, in one way: step_s, trial_s, or like= a study that was run (on the "
-                "command line: --step-seconds, --trial-seconds, --like)"
+                "command line: --seconds step=S, --seconds trial=S, --like STUDY)"
             )
 
     def train_s(self, trial: TrialRecord, draws: "Draws") -> float:

@@ -3,6 +3,7 @@
 from phyla.study.changes import Change, Missing, Watched
 from phyla.study.comparing import compare
 from phyla.study.evaluations import BestEvaluation, Evaluations, load_evaluations
+from phyla.study.limits import Retention, Retries
 from phyla.study.maintenance import Maintenance, maintain
 from phyla.study.places import Places
 from phyla.study.planning import Planned, plan
@@ -45,6 +46,8 @@ __all__ = [
     "Progress",
     "Replicate",
     "Results",
+    "Retention",
+    "Retries",
     "Simulated",
     "Standing",
     "Study",

@@ -20,7 +20,7 @@ from phyla.records import MemberState, StudyState, TrialRecord
 from phyla.study.liveness import take_back
 from phyla.study.opened import OpenedStudy
 from phyla.study.unreported import Unreported
-from phyla.worker import Launch, Trial, unusable_start
+from phyla.worker import Launch, Session, Trial, session_of, unusable_start
 
 if TYPE_CHECKING:
     from phyla.study.study import Study
@@ -38,10 +38,10 @@ def launched(study: "Study", opened: OpenedStudy) -> Launch:
 
 
 def ask(study: "Study", opened: OpenedStudy, worker: str, count: int) -> list[Trial]:
-    """Claim so many trials at most.
+    """Claim up to `count` trials.
 
     Raises:
-        StudyChanged: it was given a configuration that this process cannot take over.
+        StudyChanged: it was given other settings meanwhile.
         StudyFailed: the study stopped itself.
         CheckpointsAbsent: the directory of its checkpoints is not there, or something else is in its place.
         CheckpointStorageFailed: a checkpoint that a trial starts from cannot be read now.
@@ -74,16 +74,15 @@ def _usable(study: "Study", opened: OpenedStudy, records: Sequence[TrialRecord])
             with contextlib.suppress(LeaseLost):
                 opened.client.fail(unusable)
             continue
-        trials.append(
-            Trial(
-                record,
-                opened.client,
-                opened.repository,
-                metrics=study.rules.reported_metrics,
-                work_root=study.places.work(study.name),
-                clock=settings.system_clock,
-            )
+        session = Session(
+            record,
+            opened.client,
+            opened.repository,
+            metrics=study.rules.reported_metrics,
+            work_root=study.places.work(study.name),
+            clock=settings.system_clock,
         )
+        trials.append(session.trial)
     return trials
 
 
@@ -122,28 +121,29 @@ def tell(
         checkpoint: the first trial, if it holds the checkpoint of all.
 
     Raises:
-        LeaseLost: a trial was given to somebody else meanwhile; the others count.
+        LeaseLost: a trial was given to another worker meanwhile; the others count.
         NoCheckpoint: nothing was saved in a `checkpoint_dir`.
         NoFitness: the objective was never reported.
         StoreError: the database failed; nothing counts yet.
     """
     for trial, values in zip(trials, metrics, strict=False):
         trial.report(values)
-    for trial in trials:
-        if not trial.has_fitness:
-            raise NoFitness(trial.missing(f"tell(): trial {trial.id} never reported", "or pass metrics="))
+    sessions = [session_of(trial) for trial in trials]
+    for session in sessions:
+        if not session.has_fitness:
+            raise NoFitness(session.missing(f"tell(): trial {session.id} never reported", "or pass metrics="))
     if checkpoint is not None and (not trials or checkpoint is not trials[0]):
         raise ConfigurationError("tell(checkpoint=...): pass the first of the trials, which holds it")
-    shared = checkpoint.commit() if checkpoint is not None else None
+    shared = session_of(checkpoint).commit() if checkpoint is not None else None
     completions = [
-        trial.completion(shared, index) if shared is not None else trial.completion(trial.commit())
-        for index, trial in enumerate(trials)
+        session.completion(shared, index) if shared is not None else session.completion(session.commit())
+        for index, session in enumerate(sessions)
     ]
     try:
         answers, _, _ = opened.client.exchange(completions, worker, 0)
     except StoreError:
-        for trial, completion in zip(trials, completions, strict=True):
-            trial.give_back(completion.reports)
+        for session, completion in zip(sessions, completions, strict=True):
+            session.give_back(completion.reports)
         raise
     # The trials count already; if this fails, the next one who asks ends the study.
     with contextlib.suppress(StoreError):
@@ -160,14 +160,15 @@ def tell_failed(opened: OpenedStudy, trials: Sequence[Trial], error: str) -> Non
     """Fail trials; they are tried again or given up.
 
     Raises:
-        LeaseLost: a trial was given to somebody else meanwhile; the others have failed.
+        LeaseLost: a trial was given to another worker meanwhile; the others have failed.
         StoreError: the database failed.
     """
     lost: LeaseLost | None = None
     for trial in trials:
-        trial.discard()
+        session = session_of(trial)
+        session.discard()
         try:
-            opened.client.fail(Failure(trial=trial.id, token=trial.token, error=error, timings=trial.timings()))
+            opened.client.fail(Failure(trial=trial.id, token=trial.token, error=error, timings=session.timings()))
         except LeaseLost as gone:
             lost = gone
     if lost is not None:

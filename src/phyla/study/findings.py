@@ -184,8 +184,8 @@ def say_nothing_to_do(reader: "Reader") -> None:
     ended = max((trial.ended_at or 0.0 for trial in reader.last_completed(1)), default=0.0)
     since = f": its {completed} trials were completed on {date(ended)}" if completed else ""
     LOG.warning(
-        "nothing to do: study %r is complete%s. To train longer, raise total_steps and run with extend=True (on "
-        "the command line: --extend); to start anew, give the study another name",
+        "nothing to do: study %r is complete%s. To train longer, raise total_steps, call study.change() (on the "
+        "command line: phyla change FILE.py), and run it again; to start anew, give the study another name",
         name,
         since,
     )

@@ -136,7 +136,7 @@ class Maintenance:
         if state is StudyState.COMPLETED:
             raise StateError(
                 f"study {self._study.name!r} is completed: every member has spent its steps. Raise total_steps "
-                "in the study file and run it with extend=True (on the command line: --extend)"
+                "in the study file, then: phyla change FILE.py"
             )
         if state is StudyState.RUNNING:
             return False
@@ -172,7 +172,7 @@ class Maintenance:
         if study.state is StudyState.COMPLETED:
             raise StateError(
                 f"study {study.name!r} is completed: no member has anything left to train. Raise total_steps and "
-                "population_size in the study file and run it with extend=True (on the command line: --extend)"
+                "population_size in the study file, then: phyla change FILE.py"
             )
         if isinstance(population_size, bool) or not isinstance(population_size, int) or population_size < 1:
             raise ConfigurationError(f"population_size={population_size!r}: must be an integer of at least 1")

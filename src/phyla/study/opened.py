@@ -13,6 +13,7 @@ from phyla.records import RunKind, RunRecord, StudyRecord, StudyState
 from phyla.store import Store, open_store
 from phyla.study.opening import find_study
 from phyla.study.overwriting import say_if_edited
+from phyla.study.progress import lease_s
 from phyla.study.reconciling import reconcile
 from phyla.study.starts import check_usable
 
@@ -43,6 +44,15 @@ class OpenedStudy:
     run: RunRecord | None
     works: bool
 
+    def found(self) -> tuple[Store, StudyRecord]:
+        """Return the store, and the study as it is there now.
+
+        Raises:
+            StoreError: the database failed.
+        """
+        with self.store.reader(self.record.id) as reader:
+            return self.store, reader.study()
+
     def claim(self) -> None:
         """Make sure, before anything is decided, that the checkpoint directory is there and the study's.
 
@@ -62,7 +72,6 @@ def open_study(
     study: "Study",
     references: tuple[str | None, str | None],
     *,
-    extend: bool,
     works: bool,
     store: Store | None = None,
 ) -> OpenedStudy:
@@ -71,13 +80,12 @@ def open_study(
     Args:
         study: the study.
         references: names of the functions that worker processes import; None where there are none to start.
-        extend: take over what may change into a study that exists.
         works: whether the study is worked on; else it is only looked at, and its checkpoints may be elsewhere.
         store: its store, if that is open already.
 
     Raises:
         CheckpointsAbsent: its checkpoint directory is not there, or something else is in its place.
-        StudyChanged: it exists with another configuration.
+        StudyChanged: it exists with other settings.
         ConfigurationError: it cannot be written down, or cannot take a change, or its name is another run's.
         CheckpointError: it starts from something that is no checkpoint.
         StoreError: the database failed.
@@ -91,11 +99,11 @@ def open_study(
         claim_checkpoints(store, store.find_study(study.name), repository)
     population_size = study.rules.strategy.population_size
     if study.start_from and store.find_study(study.name) is None:
-        # What cannot be imported shall leave no study behind.
+        # Raises before the study is stored.
         check_usable(study.start_from, population_size)
     record = store.create_study(study.name, config, study.seed, population_size)
     before = record
-    record = reconcile(store, record, config, study, extend=extend)
+    record = reconcile(store, record, config, study)
     if record.state is StudyState.COMPLETED:
         say_if_edited(store, before, study)
     client = LocalClient(store, record, study.rules, repository)
@@ -140,8 +148,10 @@ def join_study(study: "Study", references: tuple[str | None, str | None]) -> Ope
         store.close()
         raise StateError(
             f"study {study.name!r} is {record.state}: {record.message}. Let it go on first with: "
-            f"phyla resume {study.name}"
+            f"phyla run FILE.py, or phyla change {study.name}"
         )
+    # Workers that join keep their leases as long as those of the run.
+    study.rules = replace(study.rules, lease_s=lease_s(record.config))
     repository = open_checkpoints(store, study.name, study.places.checkpoints(study.name))
     client = LocalClient(store, replace(record, config=given), study.rules, repository, joins=True)
     return OpenedStudy(

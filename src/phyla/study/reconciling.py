@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from phyla import plugins
 from phyla.controller import Controller, check_extension, check_unchanged, differences, to_config
@@ -43,27 +43,39 @@ def stored_config(study: "Study", references: tuple[str | None, str | None]) -> 
 
 
 def reconcile(
-    store: "Store", record: StudyRecord, config: JsonObject, study: "Study", *, extend: bool
+    store: "Store",
+    record: StudyRecord,
+    config: JsonObject,
+    study: "Study",
+    *,
+    newcomers: Literal["best", "fresh"] | None = None,
 ) -> StudyRecord:
     """Compare a study with what is stored, and store what may change; return it as it is stored then.
 
+    Args:
+        store: where it is stored.
+        record: what is stored.
+        config: the settings of `study`.
+        study: the study.
+        newcomers: how members start that join when settings change; None: settings that decide must not differ.
+
     Raises:
-        StudyChanged: it decides differently, and is not to be extended; or somebody else changed it meanwhile.
+        StudyChanged: it decides differently, and is not to be changed; or another process changed it meanwhile.
         ConfigurationError: an existing study cannot take a change.
     """
     changed = differences(record.config, config)
-    if changed and not extend:
+    if changed and newcomers is None:
         listing = "\n".join(f"  {name}: it has {old!r}, given {new!r}" for name, (old, new) in changed.items())
         raise StudyChanged(
-            f"study {study.name!r} exists in {store.url} with another configuration:\n{listing}\n"
-            "Restore the configuration to resume it, give the study another name, or extend it with "
-            "extend=True (on the command line: --extend)."
+            f"study {study.name!r} exists in {store.url} with other settings:\n{listing}\n"
+            "To give it these settings, run first: phyla change FILE.py (in Python: study.change()). To keep it "
+            "as it is, restore its settings, or give this study another name."
         )
     known = replicate_of(record.config)
     if known is not None and "replicate" not in config:
         config = {**config, "replicate": known.to_json()}
     if study.train is None:
-        # Who only asks and tells says nothing about the functions that others run.
+        # Ask/tell keeps the stored functions.
         config = {
             **config,
             **{name: record.config.get(name) for name in ("train", "setup", "train_source", "code")},
@@ -75,7 +87,7 @@ def reconcile(
     if changed:
         check_extension(changed, record.config, config)
         controller = Controller(store, record.id, study.rules, config)
-        return controller.change(config, changed, before=record.config, fresh=study.newcomers == "fresh")
+        return controller.change(config, changed, before=record.config, fresh=newcomers == "fresh")
     config = {**config, "changes": record.config.get("changes", [])}
     if config != record.config:
         with store.transaction(record.id, exclusive=True, alone=True) as tx:

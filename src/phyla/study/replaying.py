@@ -25,6 +25,7 @@ from phyla.records import (
     TrialState,
 )
 from phyla.strategies import FixedSchedule, Replay, Strategy
+from phyla.study.limits import Retention, Retries
 from phyla.study.opening import find_study
 from phyla.study.places import Places
 from phyla.study.results import Results
@@ -356,7 +357,7 @@ class _Old:
         raise ConfigurationError(
             f"study {self.name!r} keeps no checkpoint at step {step} on the way to trial {path[-1].id}, "
             + (f"but at step {', '.join(kept)}: choose one of these, or" if kept else "nor at others:")
-            + " leave --from out to train from the start (keep_every_steps= keeps more)."
+            + " leave --from out to train from the start (retention=phyla.Retention(every_steps=...) keeps more)."
         )
 
     def prepared(
@@ -394,13 +395,10 @@ class _Old:
             train,
             setup=setup,
             seed=seed,
-            lease_s=rules.lease_s,
-            max_attempts=rules.max_attempts,
-            max_broken=rules.max_broken,
-            keep_best=rules.keep_best,
-            keep_every_steps=rules.keep_every_steps,
             suites=rules.suites,
             start_from=start,
+            retention=Retention(best=rules.keep_best, front=rules.keep_front, every_steps=rules.keep_every_steps),
+            retries=Retries(attempts=rules.max_attempts, broken=rules.max_broken),
         )
         study.places = self.results.places
         self._check_new(study)

@@ -399,7 +399,7 @@ class Results:
         evaluation = self.evaluations().data(last=ROWS) if self.has_suites else None
         return write_report(self.data(), Path(path), evaluation=evaluation)
 
-    def trials_dataframe(self) -> "pd.DataFrame":
+    def dataframe(self) -> "pd.DataFrame":
         """Return one row per trial; hyperparameters as `params.*`, metrics as `metrics.*`.
 
         Raises:
@@ -408,7 +408,7 @@ class Results:
         try:
             import pandas as pd
         except ImportError as error:
-            raise ImportError('trials_dataframe() needs pandas: pip install "phyla[pandas]"') from error
+            raise ImportError('dataframe() needs pandas: pip install "phyla[pandas]"') from error
         frame = pd.DataFrame([trial_row(trial) for trial in self.trials()])
         for column in ("created_at", "started_at", "ended_at"):
             if column in frame:

@@ -94,6 +94,8 @@ def run_study(
     kinds: frozenset[str],
     environments: Sequence[Mapping[str, str]],
     evaluators: int,
+    stall_timeout_s: float | None,
+    yield_at_report: bool,
     on_progress: Callable[[Results], None] | None,
     on_interrupt: Callable[[], None],
 ) -> Results:
@@ -106,11 +108,13 @@ def run_study(
         kinds: what workers do.
         environments: one per worker process; without any, this process works.
         evaluators: how many of those, the last ones, only evaluate.
+        stall_timeout_s: seconds without progress before a worker process is ended; None never ends one.
+        yield_at_report: whether `trial.report()` may run an eval task that waits.
         on_progress: called many times a second in this process; if it works, after every trial.
         on_interrupt: called for each Ctrl-C or SIGTERM inside the signal handler.
 
     Raises:
-        StudyChanged: it was given a configuration that this process cannot take over.
+        StudyChanged: it was given other settings meanwhile.
         StudyFailed: the study stopped itself.
         CheckpointsAbsent: the directory of its checkpoints is not there, or something else is in its place.
         KeyboardInterrupt: a person stopped it.
@@ -125,6 +129,8 @@ def run_study(
             kinds=kinds,
             environments=environments,
             evaluators=evaluators,
+            stall_timeout_s=stall_timeout_s,
+            yield_at_report=yield_at_report,
             on_progress=on_progress,
             on_interrupt=on_interrupt,
         )
@@ -139,6 +145,8 @@ def _run(
     kinds: frozenset[str],
     environments: Sequence[Mapping[str, str]],
     evaluators: int,
+    stall_timeout_s: float | None,
+    yield_at_report: bool,
     on_progress: Callable[[Results], None] | None,
     on_interrupt: Callable[[], None],
 ) -> Results:
@@ -162,10 +170,15 @@ def _run(
 
     try:
         if environments:
-            launcher = _launcher(study, opened, launch, environments, kinds, evaluators, tick, on_interrupt)
+            launcher = _launcher(
+                *(study, opened, launch, environments, kinds, evaluators, tick, on_interrupt),
+                stall_timeout_s=stall_timeout_s,
+                yields=yield_at_report,
+            )
             finished = launcher.run()
         else:
-            finished = _run_here(study, opened, launch.worker_name(), kinds, tick, on_interrupt)
+            name = launch.worker_name()
+            finished = _run_here(study, opened, name, kinds, tick, on_interrupt, yields=yield_at_report)
         unreported.look(opened.store, opened.record.id, at_once=True)
         unaggregated.look(opened.store, at_once=True)
         findings.look(at_once=True)
@@ -203,7 +216,7 @@ def add_workers(
     Args: as for `run_study`.
 
     Raises:
-        StudyChanged: it was given a configuration that these workers cannot take over.
+        StudyChanged: it was given other settings meanwhile.
         StudyFailed: the workers cannot start, or die again and again.
         CheckpointsAbsent: the directory of its checkpoints is not there, or something else is in its place.
         KeyboardInterrupt: a person stopped these workers; the study goes on.
@@ -266,9 +279,11 @@ def _run_here(
     kinds: frozenset[str],
     tick: Callable[[], None],
     on_interrupt: Callable[[], None],
+    *,
+    yields: bool = False,
 ) -> bool:
     """Work in this process; return whether nobody interrupted it."""
-    worker = _worker(study, opened, kinds, name)
+    worker = _worker(study, opened, kinds, name, yields=yields)
     with interrupts(worker.stop, on_interrupt) as interrupted:
         try:
             ended = worker.run(on_trial=tick)
@@ -280,7 +295,7 @@ def _run_here(
     return not interrupted.is_set()
 
 
-def _worker(study: "Study", opened: OpenedStudy, kinds: frozenset[str], name: str) -> Worker:
+def _worker(study: "Study", opened: OpenedStudy, kinds: frozenset[str], name: str, *, yields: bool) -> Worker:
     """Return the worker that this process is."""
     assert study.train is not None
     work_root = study.places.work(study.name)
@@ -327,7 +342,7 @@ def _worker(study: "Study", opened: OpenedStudy, kinds: frozenset[str], name: st
         clock=settings.system_clock,
         trainer=trainer,
         evaluator=evaluator,
-        yields=study.yield_at_report,
+        yields=yields,
         renew_s=study.rules.lease_s / 3,
     )
 
@@ -344,6 +359,9 @@ def _launcher(
     evaluators: int,
     tick: Callable[[], None],
     on_interrupt: Callable[[], None],
+    *,
+    stall_timeout_s: float | None = None,
+    yields: bool = False,
 ) -> Launcher:
     """Return the supervisor of worker processes, which starts them when it is run."""
     train, setup = opened.references
@@ -363,7 +381,7 @@ def _launcher(
             python_path=tuple(entry or str(Path.cwd()) for entry in sys.path),
             outputs=str(study.places.outputs(study.name)),
             kinds=tuple(sorted(kinds)) if index < first_evaluator else ("evaluate",),
-            yields=study.yield_at_report,
+            yields=yields,
             config=config,
         )
         for index in range(len(environments))
@@ -375,7 +393,7 @@ def _launcher(
         environments=environments,
         logs=study.places.logs(study.name),
         renew_s=study.rules.lease_s / 3,
-        stall_timeout_s=study.stall_timeout_s,
+        stall_timeout_s=stall_timeout_s,
         on_tick=tick,
         on_interrupt=on_interrupt,
     )

@@ -155,7 +155,7 @@ def simulate(
         raise ConfigurationError(f"evaluators={evaluators}: the study has no suites= to evaluate")
     if eval_s and not rules.suites:
         raise ConfigurationError(
-            f"eval_s={eval_s!r} (on the command line: --eval-seconds): the study has no suites= to evaluate"
+            f"eval_s={eval_s!r} (on the command line: --seconds eval=S): the study has no suites= to evaluate"
         )
     crew = Crew(workers=workers, evaluators=evaluators, kinds=frozenset(WorkKind(kind) for kind in wanted))
     durations = _durations(study, like, step_s, trial_s, load_s, save_s, eval_s, spread)
@@ -192,7 +192,7 @@ def _notes(rules: Rules, runs: Sequence[SimulatedRun], trial_s: float | None) ->
     if trial_s is not None and shortest < longest:
         yield (
             f"trials of {shortest} and of {longest} steps take the same {trial_s:g} s on average here; where "
-            "longer ones take longer, give step_s (on the command line: --step-seconds)"
+            "longer ones take longer, give step_s (on the command line: --seconds step=S)"
         )
 
 
@@ -213,7 +213,7 @@ def _durations(
     if step_s is not None or trial_s is not None or load_s or save_s:
         raise ConfigurationError(
             "the durations of another study include loading and saving; leave step_s, trial_s, load_s and save_s "
-            "out (on the command line: --step-seconds, --trial-seconds, --load-seconds, --save-seconds)"
+            "out (on the command line: step, trial, load and save of --seconds)"
         )
     if isinstance(like, str):
         like = load_study(like, home=study.places.home, storage=study.places.storage)

@@ -1,9 +1,9 @@
 """A study: what to search, how, with which training function; run it and read its results."""
 
-import contextlib
 import copy
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final, overload
@@ -13,9 +13,10 @@ from phyla.arguments import suggest_arguments
 from phyla.errors import ConfigurationError
 from phyla.evaluation import check_aggregate, suite_named
 from phyla.machine import Rules
-from phyla.records import JsonObject, Objective, StartFrom
+from phyla.records import JsonObject, Objective, StartFrom, StudyState
 from phyla.space import Space
 from phyla.strategies import StoppingRule, Strategy, check_space
+from phyla.study.limits import Retention, Retries
 from phyla.study.opening import find_study
 from phyla.study.places import Places
 from phyla.study.reconciling import reconcile, stored_config
@@ -31,14 +32,28 @@ if TYPE_CHECKING:
     from phyla.worker import Launch, Trial, WorkerContext
 
 NAME = re.compile(r"[\w][\w.-]{0,99}")
+LEASE_S = 60.0
+MOVED = {
+    "extend": "change a study that exists with study.change() (on the command line: phyla change FILE.py)",
+    "newcomers": "write study.change(newcomers=...)",
+    "lease_s": "write study.run(lease_s=...)",
+    "stall_timeout_s": "write study.run(stall_timeout_s=...)",
+    "yield_at_report": "write study.run(yield_at_report=...)",
+    "keep_best": "write retention=phyla.Retention(best=...)",
+    "keep_front": "write retention=phyla.Retention(front=...)",
+    "keep_every_steps": "write retention=phyla.Retention(every_steps=...)",
+    "max_attempts": "write retries=phyla.Retries(attempts=...)",
+    "max_broken": "write retries=phyla.Retries(broken=...)",
+    "max_stops": "write retries=phyla.Retries(stops=...)",
+}
+"""Arguments that a study had once, and what to write instead."""
 
 
 @final
 class Study:
     """One job: a search space, an objective, a strategy and a training function. Durable and resumable.
 
-    A study that exists under this name is resumed. With another configuration it is refused, unless
-    `extend=True` and only settings of the strategy or the stopping rules differ, or the space is wider.
+    A study that exists under this name is resumed. With other settings it is refused; `change` stores those.
 
     Args:
         name: letters, digits, `_`, `-` and `.`; also the name of its directories.
@@ -52,25 +67,14 @@ class Study:
         home: directory for everything; by default `.phyla`, or what `PHYLA_HOME` says.
         storage: URL of the store, such as `postgresql://user@host/db`; by default SQLite in the home.
         checkpoints: directory for checkpoints; by default in the home.
-        extend: take over changed settings of the strategy, its population size among them, stopping rules, and a
-            wider space into an existing study.
-        newcomers: how members start that join an existing study: from the `best` ones, with hyperparameters near
-            theirs, or `fresh`.
-        lease_s: seconds after which a worker that went silent loses its trial.
-        max_attempts: attempts of one trial that may fail before it counts as broken.
-        max_broken: broken trials in a row, with none completed between, that stop the study; counted afresh once
-            it is resumed.
-        keep_best: best checkpoints that are kept besides those in use.
-        keep_every_steps: also keep checkpoints whose step is a multiple of this.
-        stall_timeout_s: seconds without any progress before a worker is ended; None never ends one.
         suites: what is evaluated on every checkpoint; with `FromSuite` one of them gives the fitness.
-        yield_at_report: let `trial.report()` run an eval task that waits, before training goes on.
         stopping: a rule, or several, that may stop a running trial early, such as `MedianStopping(min_steps=100)`;
             its member then decides again.
-        max_stops: how often a member is stopped within one generation; after that its trial is left to run.
         start_from: checkpoints that exist, as paths or `StartFrom(path, ...)`: member i starts from entry i modulo
             their number, not fresh. They are imported once, when the study is made, with at most one entry per
             member then; the list cannot change later, and stays when the population shrinks.
+        retention: which checkpoints are kept besides those in use.
+        retries: how often what fails is tried again.
 
     Raises:
         ConfigurationError: an argument makes no sense.
@@ -90,20 +94,11 @@ class Study:
         home: str | Path | None = None,
         storage: str | None = None,
         checkpoints: str | Path | None = None,
-        extend: bool = False,
-        newcomers: Literal["best", "fresh"] = "best",
-        lease_s: float = 60.0,
-        max_attempts: int = 3,
-        max_broken: int = 10,
-        keep_best: int = 1,
-        keep_front: int = 100,
-        keep_every_steps: int | None = None,
-        stall_timeout_s: float | None = None,
         suites: "Sequence[Suite]" = (),
-        yield_at_report: bool = False,
         stopping: StoppingRule | Sequence[StoppingRule] = (),
-        max_stops: int = 3,
         start_from: "Sequence[str | PathLike[str] | StartFrom]" = (),
+        retention: Retention = Retention(),  # noqa: B008  # frozen
+        retries: Retries = Retries(),  # noqa: B008  # frozen
     ) -> None:
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise ConfigurationError(
@@ -113,40 +108,38 @@ class Study:
             raise ConfigurationError(f"seed={seed!r}: must be an integer of at least 0 and below 2**63")
         if train is not None and not callable(train):
             raise ConfigurationError(f"train={train!r}: must be a function that takes a trial")
-        if stall_timeout_s is not None and (isinstance(stall_timeout_s, bool) or not stall_timeout_s > 0):
-            raise ConfigurationError(f"stall_timeout_s={stall_timeout_s!r}: must be above 0, or None")
+        for argument, value, kind in (("retention", retention, Retention), ("retries", retries, Retries)):
+            if not isinstance(value, kind):
+                raise ConfigurationError(f"{argument}={value!r}: give phyla.{kind.__name__}(...)")
         self.name = name
         self.seed = seed
         self.train = train
         self.setup = setup
-        self.stall_timeout_s = stall_timeout_s
         self.places = Places.of(home, storage, checkpoints)
         self.rules = Rules(
             space=space if isinstance(space, Space) else Space(space),
             objective=objective,
             strategy=strategy,
-            lease_s=lease_s,
-            max_attempts=max_attempts,
-            max_broken=max_broken,
-            keep_best=keep_best,
-            keep_front=keep_front,
-            keep_every_steps=keep_every_steps,
+            lease_s=LEASE_S,
+            max_attempts=retries.attempts,
+            max_broken=retries.broken,
+            keep_best=retention.best,
+            keep_front=retention.front,
+            keep_every_steps=retention.every_steps,
             suites=tuple(suites),
             stopping=tuple(stopping) if isinstance(stopping, Sequence) else (stopping,),
-            max_stops=max_stops,
+            max_stops=retries.stops,
         )
         _check_aggregates(self.rules)
         for plugin in (self.rules.strategy, *self.rules.stopping):
             check_space(plugin, self.rules.space)
-        self.yield_at_report = yield_at_report
+        self.retention = retention
+        self.retries = retries
         self.replicate_of: Replicate | None = None
         self.start_from = checked_starts(start_from, self.rules.space)
-        if newcomers not in ("best", "fresh"):
-            raise ConfigurationError(f"newcomers={newcomers!r}: choose 'best' or 'fresh'")
-        self.newcomers = newcomers
         self._unreported = Unreported(name, self.rules)
-        self._extend = extend
         self._opened: OpenedStudy | None = None
+        self._reopen = False
         self._launch: Launch | None = None
 
     def replicate(self, index: int) -> "Study":
@@ -180,12 +173,14 @@ class Study:
         evaluators: int = 0,
         kinds: Sequence[str] = ("train", "evaluate"),
         gpus_per_worker: float = 0,
-        extend: bool | None = None,
+        lease_s: float = LEASE_S,
+        stall_timeout_s: float | None = None,
+        yield_at_report: bool = False,
         overwrite: bool = False,
         on_progress: Callable[[Results], None] | None = None,
         on_interrupt: Callable[[], None] = lambda: None,
     ) -> Results:
-        """Train until the study ends; resumes what an earlier run left.
+        """Train until the study ends; resumes what an earlier run left, also where that stopped or failed.
 
         Args:
             workers: worker processes to start; 0 works in this process.
@@ -193,7 +188,9 @@ class Study:
             kinds: what the workers do: `train`, `evaluate`, or both; who does both evaluates first.
             gpus_per_worker: GPUs each worker sees, through `CUDA_VISIBLE_DEVICES`; a fraction such as 0.5
                 lets two workers share one.
-            extend: as for the study; None leaves it as it is.
+            lease_s: seconds after which a worker that went silent loses its trial.
+            stall_timeout_s: seconds without any progress before a worker process is ended; None never ends one.
+            yield_at_report: let `trial.report()` run an eval task that waits, before training goes on.
             overwrite: delete what is stored of this study, its trials and its checkpoints, and start anew.
             on_progress: called many times a second in this process; with `workers=0` after every trial.
             on_interrupt: called for each Ctrl-C or SIGTERM inside the signal handler, so it must be brief.
@@ -202,8 +199,9 @@ class Study:
             The results.
 
         Raises:
-            StudyChanged: the study exists with another configuration, or was given one while it was trained in
-                this process, which cannot take it over.
+            ConfigurationError: an argument makes no sense.
+            StudyChanged: the study exists with other settings, which the message lists, or was given others
+                meanwhile; `change` gives it those of this object.
             NotImportable: worker processes could not find `train`; the message shows the way out.
             StateError: it is to be overwritten while other workers are at work on it; nothing was deleted.
             StudyFailed: the study stopped itself; the message says what to do.
@@ -218,8 +216,10 @@ class Study:
         if plugins.reading_study_file():
             raise plugins.StudyFileRead
         wanted = checked_kinds(self, workers, evaluators, kinds)
-        if extend is not None:
-            self._extend = extend
+        number = isinstance(stall_timeout_s, (int, float)) and not isinstance(stall_timeout_s, bool)
+        if stall_timeout_s is not None and not (number and stall_timeout_s > 0):
+            raise ConfigurationError(f"stall_timeout_s={stall_timeout_s!r}: must be above 0, or None")
+        self._set_lease(lease_s)
         references = function_names(self) if workers else (None, None)
         environments = gpu_environments(workers + evaluators, gpus_per_worker)
         if overwrite:
@@ -231,6 +231,8 @@ class Study:
             kinds=wanted,
             environments=environments,
             evaluators=evaluators,
+            stall_timeout_s=stall_timeout_s,
+            yield_at_report=yield_at_report,
             on_progress=on_progress,
             on_interrupt=on_interrupt,
         )
@@ -244,7 +246,7 @@ class Study:
         on_progress: Callable[[Results], None] | None = None,
         on_interrupt: Callable[[], None] = lambda: None,
     ) -> Results:
-        """Add workers to this study, which somebody else runs, until it ends; creates and changes nothing.
+        """Add workers to this study, which another process runs, until it ends; creates and changes nothing.
 
         They may be on any machine that sees the store and the checkpoints, and may be stopped at any time. They
         take functions and commands from this object, never from the store.
@@ -261,8 +263,7 @@ class Study:
 
         Raises:
             StudyNotFound: there is no such study.
-            StudyChanged: the study has another configuration than this object, or was given one meanwhile that
-                these workers cannot take over.
+            StudyChanged: the study has other settings than this object, or was given others meanwhile.
             StateError: the study is stopped, or has failed.
             NotImportable: worker processes could not find a function; the message shows the way out.
             StudyFailed: the workers cannot start, or die again and again.
@@ -290,7 +291,7 @@ class Study:
     def _overwrite(self, references: tuple[str | None, str | None]) -> None:
         from phyla.study.overwriting import overwrite, say_overwritten
 
-        self.config(references)  # What cannot be written down shall not cost what is stored.
+        self.config(references)  # Raises before anything is deleted.
         if self._opened is not None:
             self._opened.store.close()
             self._opened = None
@@ -298,12 +299,16 @@ class Study:
         if done is not None:
             say_overwritten(self.name, done)
 
-    def change(self) -> list[ConfigChange]:
+    def change(self, *, newcomers: Literal["best", "fresh"] = "best") -> list[ConfigChange]:
         """Give the study that exists under this name these settings, and train nothing.
 
-        Workers that are running, wherever they are, take over changed settings of the strategy, stopping rules
-        and a wider space before their next decision. Those that cannot, because a function is not to be found in
-        the code that they loaded, hand in their trial and end; their supervisor starts others in their place.
+        What can change: settings of the strategy, its population size among them, stopping rules, and a space that
+        gets wider. A study that was stopped, or has failed, may go on then. Stop its workers first, and start them
+        again from the changed file.
+
+        Args:
+            newcomers: how members start that join: from the `best` ones, with hyperparameters near theirs, or
+                `fresh`.
 
         Returns:
             What was changed; nothing if the study has these settings already.
@@ -312,45 +317,55 @@ class Study:
             StudyNotFound: there is no such study.
             ConfigurationError: an existing study cannot take such a change.
             SpaceError: the space does not contain the one that it has.
-            StudyChanged: somebody else changed it at the same time.
+            StudyChanged: another process changed it at the same time.
             StoreError: the database failed.
         """
-        store, record = find_study(self.name, self.places)
-        with contextlib.closing(store):
-            reconciled = reconcile(store, record, self.config(), self, extend=True)
+        if newcomers not in ("best", "fresh"):
+            raise ConfigurationError(f"newcomers={newcomers!r}: choose 'best' or 'fresh'")
+        store, record = find_study(self.name, self.places) if self._opened is None else self._opened.found()
+        try:
+            changed = reconcile(store, record, self.config(), self, newcomers=newcomers)
+            if record.state in (StudyState.STOPPED, StudyState.FAILED):
+                store.set_state(record.id, StudyState.RUNNING)
             before: Any = record.config.get("changes", [])
-            return Results(store, reconciled, self.places).changes()[sum(len(e["changes"]) for e in before) :]
+            return Results(store, changed, self.places).changes()[sum(len(e["changes"]) for e in before) :]
+        finally:
+            if self._opened is None:
+                store.close()
+            self._reopen = True
 
     # Ask and tell
 
     @overload
-    def ask(self) -> "Trial | None": ...
+    def ask(self, *, lease_s: float = LEASE_S) -> "Trial | None": ...
 
     @overload
-    def ask(self, count: int) -> "list[Trial]": ...
+    def ask(self, count: int, *, lease_s: float = LEASE_S) -> "list[Trial]": ...
 
-    def ask(self, count: int | None = None) -> "Trial | list[Trial] | None":
+    def ask(self, count: int | None = None, *, lease_s: float = LEASE_S) -> "Trial | list[Trial] | None":
         """Claim a trial, or several at once, to train in your own loop; then `tell`.
 
         The lease lasts `lease_s`; `renew()` it from time to time if training takes longer. A trial whose
-        lease ran out still counts when it is told, unless somebody else has claimed it since.
+        lease ran out still counts when it is told, unless another worker has claimed it since.
 
         Args:
             count: how many at most; without it one trial is returned, not a list.
+            lease_s: seconds after which the trial may be given to another worker.
 
         Returns:
             A trial, or None when there is nothing to do now: the study is `finished`, or every member is
             being trained. With `count`: a list, perhaps empty.
 
         Raises:
-            StudyChanged: the study exists with another configuration, or was given one meanwhile that this
-                process cannot take over.
+            ConfigurationError: an argument makes no sense.
+            StudyChanged: the study exists with other settings, or was given others meanwhile.
             StudyFailed: the study stopped itself; the message says what to do.
             CheckpointsAbsent: the directory of its checkpoints is not there, or something else is in its place.
             StoreError: the database failed.
         """
         from phyla.study import ask_tell
 
+        self._set_lease(lease_s)
         opened = self._open((None, None))
         trials = ask_tell.ask(self, opened, self._worker(opened), count or 1)
         if count is not None:
@@ -381,7 +396,7 @@ class Study:
         asked about again.
 
         Raises:
-            LeaseLost: a trial was given to somebody else meanwhile; the others count.
+            LeaseLost: a trial was given to another worker meanwhile; the others count.
             NoCheckpoint: nothing was saved in a `checkpoint_dir`.
             NoFitness: the objective was never reported.
             StoreError: the database failed; nothing counts yet, tell it again.
@@ -423,6 +438,11 @@ class Study:
 
     # Opening
 
+    def _set_lease(self, lease_s: float) -> None:
+        if lease_s != self.rules.lease_s:
+            self.rules = replace(self.rules, lease_s=lease_s)
+            self._reopen = True
+
     def _open(self, references: tuple[str | None, str | None], *, works: bool = True) -> "OpenedStudy":
         from phyla.study.opened import open_study
 
@@ -430,11 +450,14 @@ class Study:
         # Opened to look, to ask, or to run here: who works needs its checkpoints, and worker processes the names
         # of the functions.
         more = opened is not None and (
-            (references[0] is not None and opened.references != references) or (works and not opened.works)
+            self._reopen
+            or (references[0] is not None and opened.references != references)
+            or (works and not opened.works)
         )
         if opened is None or more:
             store = None if opened is None else opened.store
-            self._opened = opened = open_study(self, references, extend=self._extend, works=works, store=store)
+            self._opened = opened = open_study(self, references, works=works, store=store)
+            self._reopen = False
         return opened
 
     def config(self, references: tuple[str | None, str | None] = (None, None)) -> JsonObject:
@@ -465,4 +488,4 @@ def _check_aggregates(rules: Rules) -> None:
             check_aggregate(suite, name, where)
 
 
-suggest_arguments(Study)
+suggest_arguments(Study, moved=MOVED)

@@ -1,4 +1,4 @@
-"""Watch a training job that only writes checkpoints, or somebody else's study; evaluate with more workers."""
+"""Watch a training job that only writes checkpoints, or another study; evaluate with more workers."""
 
 import contextlib
 import shlex
@@ -156,7 +156,7 @@ def watch(
 
 
 def evaluate(
-    names: str | Sequence[str],
+    names: str | Sequence[str] = (),
     suites: "Suite | str | Sequence[Suite | str]" = (),
     workers: int = 1,
     *,
@@ -175,7 +175,7 @@ def evaluate(
     a run are refused. The workers of a study are started with `Study.work`.
 
     Args:
-        names: of the runs.
+        names: of the runs; without any, those whose suites are given, and of these the ones that have not ended.
         suites: what the runs are watched with: suites, or texts as `load_suites` takes them.
         workers: worker processes to start; at least 1.
         home: directory where they live; by default `.phyla` or the environment's.
@@ -205,17 +205,18 @@ def evaluate(
     if not workers:
         raise ConfigurationError("workers=0: evaluate() starts worker processes, so it needs at least 1")
     wanted = [names] if isinstance(names, str) else list(names)
-    if not wanted:
-        raise ConfigurationError("evaluate() needs the name of a run")
+    if not wanted and not suites:
+        raise ConfigurationError("evaluate() needs the name of a run, or its suites")
     file = sqlite_file(places.storage)
     if file is not None and not file.exists():
         raise RunNotFound(
-            f"there is no run {wanted[0]!r}: {file} does not exist; say where it is with home= or storage= "
-            "(on the command line: --home, --storage)"
+            f"there is no watched run{''.join(f' {name!r}' for name in wanted)}: {file} does not exist; say where "
+            "it is with home= or storage= (on the command line: --home, --storage)"
         )
     with ExitStack() as stack:
         store = _open_store(places)
         stack.callback(store.close)
+        wanted = wanted or _runs_with(store, chosen_suites(suites))
         given = {name: _suites_of(store, name, suites) for name in wanted}
         opened = open_runs(store, wanted, given, gin_bindings=gin_bindings)
         why = changed_suites(opened, _encoded(given))
@@ -241,12 +242,30 @@ def evaluate(
 # Opening
 
 
+def _runs_with(store: "Store", suites: Sequence[Suite]) -> list[str]:
+    """Return the names of the watched runs whose suites are among these; of these the unended ones, if any.
+
+    Raises:
+        RunNotFound: there is none.
+    """
+    given = {suite.name for suite in suites}
+    runs = [run for run in store.runs() if run.config]
+    found = [run for run in runs if given >= {suite.name for suite in outlines(run.config)}]
+    if not found:
+        known = ", ".join(repr(run.name) for run in runs) or "none"
+        raise RunNotFound(
+            f"{store.url} has no watched run with the suites {', '.join(sorted(given)) or 'none'} alone; it has: "
+            f"{known}"
+        )
+    return [run.name for run in found if run.state is not RunState.ENDED] or [run.name for run in found]
+
+
 def _suites_of(store: "Store", name: str, given: "Suite | str | Sequence[Suite | str]") -> tuple[Suite, ...]:
     """Return the given suites that a run has; without any, those of its stored ones that name no code."""
     run = store.find_run(name)
     if run is None:
         known = ", ".join(repr(each.name) for each in store.runs()) or "none"
-        raise RunNotFound(f"there is no run {name!r} in {store.url}; there are: {known}")
+        raise RunNotFound(f"there is no watched run {name!r} in {store.url}; there are: {known}")
     if not run.config:
         raise ConfigurationError(
             f"run {name!r} is that of a study; add workers that evaluate it with: "
@@ -259,8 +278,8 @@ def _suites_of(store: "Store", name: str, given: "Suite | str | Sequence[Suite |
     missing = [each for each in stored if each not in chosen]
     if missing:
         raise ConfigurationError(
-            f"run {name!r} has the suites {', '.join(stored)}, and {', '.join(missing)} was not given; add "
-            "--suite FILE for it (in Python: suites=)"
+            f"run {name!r} has the suites {', '.join(stored)}, and {', '.join(missing)} was not given; add the "
+            "file that defines it (in Python: to suites=)"
         )
     return tuple(chosen[each] for each in stored)
 
@@ -274,14 +293,16 @@ def _stored_suites(run: RunRecord) -> tuple[Suite, ...]:
     try:
         suites = suites_from(run.config)
     except NotImportable as error:
-        raise ConfigurationError(f"run {run.name!r}: {error}: --suite FILE.py (in Python: suites=)") from error
+        raise ConfigurationError(
+            f"run {run.name!r}: {error}: phyla worker FILE.py (in Python: suites=)"
+        ) from error
     for suite in suites:
         for task in suite.tasks:
             if task.command is not None:
                 raise ConfigurationError(
                     f"run {run.name!r}: eval task {task.name!r} of suite {suite.name!r} is the command "
                     f"{task.command!r}; phyla runs no command that only the database names, so give the file that "
-                    "defines it: --suite FILE.py (in Python: suites=)"
+                    "defines it: phyla worker FILE.py (in Python: suites=)"
                 )
     return suites
 

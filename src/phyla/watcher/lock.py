@@ -75,7 +75,7 @@ class Lock:
                 self.close()
                 raise RunFollowed(
                     f"run {run!r} is followed by {who} already (lock file {path}); stop that one first, or add "
-                    f"workers to it with: phyla evaluate {run} --suite FILE"
+                    f"workers to it with: phyla worker SUITES.py --study {run}"
                 ) from error
         os.ftruncate(self._descriptor, 0)
         os.write(self._descriptor, f"process {os.getpid()} on {platform.node() or 'this host'}\n".encode())

@@ -6,8 +6,9 @@ from phyla.worker.evaluation import Evaluation, EvaluationCheckpoint, Shard
 from phyla.worker.evaluator import Evaluator
 from phyla.worker.launch import Launch, dead_launches, launch_of
 from phyla.worker.loop import Worker, WorkerContext
+from phyla.worker.session import Session, unusable_start
 from phyla.worker.trainer import Trainer
-from phyla.worker.trial import Parent, Trial, unusable_start
+from phyla.worker.trial import Parent, Trial, session_of
 
 __all__ = [
     "Bindings",
@@ -17,6 +18,7 @@ __all__ = [
     "Evaluator",
     "Launch",
     "Parent",
+    "Session",
     "Shard",
     "Sources",
     "StudySources",
@@ -26,6 +28,7 @@ __all__ = [
     "WorkerContext",
     "dead_launches",
     "launch_of",
+    "session_of",
     "task_results",
     "unusable_start",
 ]

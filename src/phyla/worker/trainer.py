@@ -24,8 +24,9 @@ from phyla.machine import Completion, Failure
 from phyla.records import Cause, Phase, Report, StudyState, TrialRecord
 from phyla.settings import Clock, system_clock
 from phyla.worker.causes import cause_of, traceback_of, write_log
+from phyla.worker.session import Session, unusable_start
 from phyla.worker.stopwatch import Stopwatch
-from phyla.worker.trial import Trial, unusable_start
+from phyla.worker.trial import Trial
 
 ERROR_CHARACTERS = 4000
 
@@ -75,7 +76,7 @@ class Trainer:
         self._beats = 0
         self._stopping = False
         self._sending = threading.Lock()
-        self.current: Trial | None = None
+        self.current: Session | None = None
 
     @property
     def beats(self) -> int:
@@ -128,7 +129,7 @@ class Trainer:
             if unusable is not None:
                 self._fail(replace(unusable, timings=self.watch.take()))
                 return None
-            trial = Trial(
+            trial = Session(
                 record,
                 self._client,
                 self._repository,
@@ -158,11 +159,11 @@ class Trainer:
             self._stop_study(record, str(error))
             return None
 
-    def _run(self, trial: Trial) -> Completion | None:
+    def _run(self, trial: Session) -> Completion | None:
         if self._stopping:
             trial.stop()
         try:
-            self._train(trial)
+            self._train(trial.trial)
             return self._finish(trial)
         except LeaseLost:
             trial.discard()
@@ -194,7 +195,7 @@ class Trainer:
         continues = name is not None and name == record.parent_checkpoint and record.progress is None
         return value if continues and record.jump_from is None else None
 
-    def _finish(self, trial: Trial) -> Completion | None:
+    def _finish(self, trial: Session) -> Completion | None:
         if trial.stop_reason is not None:
             # A rule stopped it: its member has decided again, perhaps, and nothing of it is kept.
             trial.discard()
@@ -218,7 +219,7 @@ class Trainer:
             self._cached = (checkpoint.name, trial.cached_state)
         return completion
 
-    def _refused(self, trial: Trial, error: PhylaError) -> None:
+    def _refused(self, trial: Session, error: PhylaError) -> None:
         """Handle errors that another attempt would not cure."""
         self._release_if_absent(trial.record)
         if isinstance(error, CheckpointStorageFailed):
@@ -237,7 +238,7 @@ class Trainer:
             )
         )
 
-    def _stop_study(self, record: TrialRecord, message: str, trial: Trial | None = None) -> None:
+    def _stop_study(self, record: TrialRecord, message: str, trial: Session | None = None) -> None:
         """Stop everything: the place where results go is broken, which is no trial's fault."""
         with contextlib.suppress(CheckpointStorageFailed):
             # What stays is removed when the study is run again.
@@ -248,7 +249,7 @@ class Trainer:
         kept = f"Completed trials and saved progress are kept; what trial {record.id} trained since is repeated."
         self._client.end_study(StudyState.FAILED, f"{message}. Then run the study again. {kept}")
 
-    def _raised(self, trial: Trial, error: Exception | SystemExit) -> None:
+    def _raised(self, trial: Session, error: Exception | SystemExit) -> None:
         self._release_if_absent(trial.record)
         if isinstance(error, OSError) and is_storage_error(error):
             what = cause_of(error, self._train, None).words()
@@ -267,12 +268,14 @@ class Trainer:
         failure = unusable or Failure(trial=trial.id, token=trial.token, error=text, cause=cause)
         self._fail(replace(failure, error=text, timings=trial.timings()))
 
-    def _logged(self, trial: Trial, error: BaseException) -> Cause:
+    def _logged(self, trial: Session, error: BaseException) -> Cause:
         """Write an error with its full traceback into the log; return what is stored of it."""
         log = self._log
         if log is not None:
             try:
-                write_log(log, f"trial {trial.id}, attempt {trial.token} of member {trial.member} failed", error)
+                write_log(
+                    log, f"trial {trial.id}, attempt {trial.token} of member {trial.record.member} failed", error
+                )
             except OSError:
                 # The end of the traceback is stored in any case.
                 log = None

@@ -35,10 +35,10 @@ def trial(key: int, member: int, generation: int, parent: int | None, **more: An
     )
 
 
-def text(lineage: Lineage, shown: Shown, depth: int | None = None) -> str:
+def text(lineage: Lineage, shown: Shown) -> str:
     console = Console(width=100_000, highlight=False)
     with console.capture() as capture:
-        console.print(drawn("s", lineage, shown, depth))
+        console.print(drawn("s", lineage, shown))
     return capture.get()
 
 
@@ -102,8 +102,8 @@ def test_what_is_left_out_is_counted() -> None:
     lineage = population(10, 30)
     best = lineage.best()
     assert best is not None
-    for shown, depth in ((Shown.winner(lineage, best.id), None), (Shown.all(lineage), 0), (Shown.all(lineage), 1)):
-        lines = text(lineage, shown, depth).splitlines()
+    for shown in (Shown.winner(lineage, best.id), Shown.all(lineage)):
+        lines = text(lineage, shown).splitlines()
         counted = 0
         for line in lines[1:]:
             several = re.search(r"\((\d+) of member", line)

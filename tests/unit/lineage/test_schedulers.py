@@ -109,7 +109,7 @@ def test_a_schedule_is_read_from_the_file_that_was_exported(tmp_path: Path) -> N
     path = tmp_path / "schedule.json"
     path.write_text(json.dumps(SCHEDULES[2].to_json()))
     assert phyla.load_schedule(path) == SCHEDULES[2]
-    assert phyla.Schedule.from_json(json.loads(path.read_text())) == SCHEDULES[2]
+    assert phyla.lineage.Schedule.from_json(json.loads(path.read_text())) == SCHEDULES[2]
 
 
 def test_files_that_are_no_schedule(tmp_path: Path) -> None:

@@ -34,9 +34,9 @@ def strategies(size: int) -> list[Strategy]:
     return [
         phyla.PBT(**common, exploit=phyla.Truncation(0.3)),
         phyla.PBT(**common, exploit=phyla.Truncation(0.3), quorum=1.0),
-        phyla.PBT(**common, exploit=phyla.Backtrack()),
-        phyla.PBT(**common, exploit=phyla.TTest(), ready_interval=STEPS),
-        phyla.PBT(**common, exploit=phyla.BinaryTournament(), quorum=1.0),
+        phyla.PBT(**common, exploit=phyla.strategies.Backtrack()),
+        phyla.PBT(**common, exploit=phyla.strategies.TTest(), ready_interval=STEPS),
+        phyla.PBT(**common, exploit=phyla.strategies.BinaryTournament(), quorum=1.0),
         phyla.InitiatorPBT(**common),
         phyla.InitiatorPBT(**common, gate=False),
     ]

@@ -29,9 +29,9 @@ STRATEGIES = {
     "random search": (phyla.RandomSearch(members=3, total_steps=10), 3),
     "in parts": (phyla.RandomSearch(members=3, total_steps=10, steps_per_trial=4), 9),
     "grid": (phyla.GridSearch({"lr": [0.1, 0.2, 0.5, 1.0]}, total_steps=10), 4),
-    "schedule": (phyla.FixedSchedule(SWITCHES, total_steps=30, members=2), 6),
-    "schedule in parts": (phyla.FixedSchedule(SWITCHES, total_steps=30, steps_per_trial=10), 4),
-    "one explorer": (phyla.SingleWorkerExplore(explore_steps=2, exploit_steps=6, total_steps=19), 8),
+    "schedule": (phyla.strategies.FixedSchedule(SWITCHES, total_steps=30, members=2), 6),
+    "schedule in parts": (phyla.strategies.FixedSchedule(SWITCHES, total_steps=30, steps_per_trial=10), 4),
+    "one explorer": (phyla.strategies.SingleWorkerExplore(explore_steps=2, exploit_steps=6, total_steps=19), 8),
     "pbt": (phyla.PBT(population_size=3, steps_per_trial=4, total_steps=10), 9),
 }
 
@@ -53,7 +53,7 @@ def test_a_replay_has_as_many_trials_as_the_path(tmp_path: Path) -> None:
         {"trial": number + 7, "start_step": start, "end_step": start + 5, "seed": 1, "params": {"lr": 0.5}}
         for number, start in enumerate((0, 5, 10))
     ]
-    made = study(tmp_path, phyla.Replay(trials=trials))
+    made = study(tmp_path, phyla.strategies.Replay(trials=trials))
     assert made.results().progress().planned_trials == 3
     assert made.run().progress().planned_trials == 3
 
@@ -74,7 +74,9 @@ def test_a_member_that_a_stopping_rule_ended_is_not_waited_for(tmp_path: Path) -
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 80), st.integers(0, 3))
 def test_cycles_are_counted_as_they_come(explore: int, exploit: int, more: int, phase: int) -> None:
     total = 3 * explore + more
-    strategy = phyla.SingleWorkerExplore(explore_steps=explore, exploit_steps=exploit, total_steps=total)
+    strategy = phyla.strategies.SingleWorkerExplore(
+        explore_steps=explore, exploit_steps=exploit, total_steps=total
+    )
     member = Member(study=1, index=0, state=MemberState.READY, generation=phase)
     spent, trials = 0, 0
     while spent < total:

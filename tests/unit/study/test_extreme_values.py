@@ -41,26 +41,26 @@ MAKERS: dict[Callable[..., Any], tuple[dict[str, Any], tuple[str, ...]]] = {
         {"members": 2, "total_steps": 4, "min_steps": 1},
         ("members", "total_steps", "min_steps", "reduction_factor", "quorum"),
     ),
-    phyla.SingleWorkerExplore: (
+    phyla.strategies.SingleWorkerExplore: (
         {"explore_steps": 1, "exploit_steps": 1, "total_steps": 9},
         ("explore_steps", "exploit_steps", "total_steps", "factor"),
     ),
-    phyla.FixedSchedule: (
+    phyla.strategies.FixedSchedule: (
         {"schedule": [(0, {"lr": 0.5})], "total_steps": 4},
         ("total_steps", "members", "steps_per_trial"),
     ),
 }
-OPTIONS = (
-    "seed",
-    "lease_s",
-    "max_attempts",
-    "max_broken",
-    "keep_best",
-    "keep_front",
-    "keep_every_steps",
-    "stall_timeout_s",
-    "max_stops",
-)
+OPTIONS: dict[str, Any] = {
+    "seed": lambda value: {"seed": value},
+    **{
+        name: lambda value, name=name: {"retries": phyla.Retries(**{name: value})}
+        for name in ("attempts", "broken", "stops")
+    },
+    **{
+        name: lambda value, name=name: {"retention": phyla.Retention(**{name: value})}
+        for name in ("best", "front", "every_steps")
+    },
+}
 CASES = [(maker, name, value) for maker, (_, names) in MAKERS.items() for name in names for value in EXTREME]
 
 
@@ -90,7 +90,25 @@ def test_a_study_takes_an_extreme_number_or_says_why_not(tmp_path: Path, name: s
     for number, value in enumerate(EXTREME):
         told = name
         try:
-            asked(tmp_path, f"s{number}", phyla.PBT(population_size=2, **LENGTHS), **{name: value})
+            asked(tmp_path, f"s{number}", phyla.PBT(population_size=2, **LENGTHS), **OPTIONS[name](value))
+        except ConfigurationError as error:
+            told = str(error)
+        assert name in told
+
+
+@pytest.mark.parametrize("name", ["lease_s", "stall_timeout_s"])
+def test_a_run_takes_an_extreme_number_or_says_why_not(tmp_path: Path, name: str) -> None:
+    def train(trial: phyla.Trial) -> None:
+        (trial.checkpoint_dir / "weights").write_text("w")
+        trial.report(score=1.0)
+
+    for number, value in enumerate(EXTREME):
+        strategy = phyla.PBT(population_size=1, **LENGTHS)
+        study = phyla.Study(f"s{number}", SPACE, phyla.Maximize("score"), strategy, train, home=tmp_path)
+        told = name
+        try:
+            given: Any = {name: value}
+            study.run(**given)
         except ConfigurationError as error:
             told = str(error)
         assert name in told
@@ -118,9 +136,9 @@ def test_a_parameter_takes_extreme_bounds_or_says_why_not(kind: Any, data: Any) 
         [
             phyla.Truncation,
             phyla.Perturb,
-            phyla.Resample,
-            phyla.TTest,
-            phyla.PB2,
+            phyla.strategies.Resample,
+            phyla.strategies.TTest,
+            phyla.strategies.PB2,
             phyla.MedianStopping,
             phyla.Policy,
         ]
@@ -155,16 +173,20 @@ PBT = "phyla.PBT(population_size=2, steps_per_trial=1, total_steps=4)"
             {"options": ", seed=2**63"},
             "seed=9223372036854775808: must be an integer of at least 0 and below 2**63",
         ),
-        ({"options": ", lease_s=float('nan')"}, "lease_s=nan"),
-        ({"options": ", lease_s=float('inf')"}, "lease_s=inf: must be at most"),
-        ({"options": ", max_attempts=10**30"}, "max_attempts=1000000"),
-        ({"options": ", max_attempts='4'"}, "max_attempts='4'"),
+        ({"options": ", retries=phyla.Retries(attempts=10**30)"}, "Retries(attempts=1000000"),
+        ({"options": ", retries=phyla.Retries(attempts='4')"}, "Retries(attempts='4'): must be an integer"),
+        ({"options": ", retention=phyla.Retention(best=0)"}, "Retention(best=0): must be an integer"),
+        ({"options": ", retries=3"}, "retries=3: give phyla.Retries(...)"),
+        ({"options": ", max_attempts=4"}, "write retries=phyla.Retries(attempts=...)"),
+        ({"options": ", keep_every_steps=4"}, "write retention=phyla.Retention(every_steps=...)"),
+        ({"options": ", lease_s=4"}, "write study.run(lease_s=...)"),
+        ({"options": ", extend=True"}, "study.change() (on the command line: phyla change FILE.py)"),
         ({"space": "phyla.Int(0, 2**80)"}, "the bounds must fit in 64 bits"),
         ({"strategy": PBT.replace("population_size=2", "population_size=10**12")}, "must be at most 1,000,000"),
         ({"strategy": PBT.replace("steps_per_trial=1", "steps_per_trial=2**62")}, "steps_per_trial=4611686018"),
         ({"strategy": PBT.replace("total_steps=4", "total_steps=2**63")}, "must be at most 9,007,199,254,740,992"),
         ({"strategy": PBT.replace("population_size=2", "population=2")}, "did you mean 'population_size'?"),
-        ({"options": ", max_attempt=1"}, "did you mean 'max_attempts'?"),
+        ({"options": ", retry=phyla.Retries()"}, "did you mean 'retries'?"),
         ({"space": "phyla.Float(lo=0.1, high=1)"}, "did you mean 'low'?"),
         ({"space": "phyla.Float(0.1)"}, "missing 1 required positional argument: 'high'"),
     ],

@@ -5,7 +5,7 @@ from pathlib import Path
 import phyla
 
 
-def study(home: Path, max_attempts: int = 3) -> phyla.Study:
+def study(home: Path, attempts: int = 3) -> phyla.Study:
     return phyla.Study(
         "told",
         {"lr": phyla.Float(0.1, 1.0)},
@@ -13,12 +13,12 @@ def study(home: Path, max_attempts: int = 3) -> phyla.Study:
         phyla.PBT(population_size=3, steps_per_trial=2, total_steps=4),
         home=home,
         storage="memory://",
-        max_attempts=max_attempts,
+        retries=phyla.Retries(attempts=attempts),
     )
 
 
 def test_each_failed_attempt_is_told_once(tmp_path: Path) -> None:
-    made = study(tmp_path, max_attempts=2)
+    made = study(tmp_path, attempts=2)
     new = made.results().failures(since=0.0)
     assert new() == []
     first, other = made.ask(2)

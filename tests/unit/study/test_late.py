@@ -12,13 +12,12 @@ def study(home: Path) -> phyla.Study:
         phyla.Maximize("score"),
         phyla.PBT(population_size=2, steps_per_trial=1, total_steps=1),
         home=home,
-        lease_s=0.05,
     )
 
 
 def test_cleaning_up_leaves_a_late_trial_its_files(tmp_path: Path) -> None:
     made, other = study(tmp_path), study(tmp_path)
-    late = made.ask()
+    late = made.ask(lease_s=0.05)
     assert late is not None
     (late.checkpoint_dir / "weights").write_text("w")
     opened = other._open((None, None))

@@ -133,7 +133,7 @@ def test_replicates_of_one_name_are_taken_together(tmp_path: Path) -> None:
     phyla.run_replicates(study(tmp_path, "b", members=3), 3)
     study(tmp_path, "c", seed=9).run()
     comparison = phyla.compare(["a", "b", "c"], home=tmp_path)
-    assert isinstance(comparison, phyla.StudyComparison)
+    assert isinstance(comparison, phyla.report.StudyComparison)
     assert {group.name: len(group.studies) for group in comparison.groups} == {"a": 3, "b": 3, "c": 1}
     assert [test.paired for test in comparison.tests] == [True, False, False]
     assert comparison.groups[0].curves[0].last == 16
@@ -178,7 +178,11 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
 
 
 def test_that_fitness_is_not_the_same_everywhere_is_told(tmp_path: Path) -> None:
-    for name, fitness in (("a", phyla.Last()), ("b", phyla.MeanOfLast(3)), ("c", phyla.Last())):
+    for name, fitness in (
+        ("a", phyla.strategies.Last()),
+        ("b", phyla.strategies.MeanOfLast(3)),
+        ("c", phyla.strategies.Last()),
+    ):
         strategy = phyla.RandomSearch(members=2, total_steps=4, fitness=fitness)
         space, objective = {"lr": phyla.Float(0.1, 1.0)}, phyla.Maximize("score")
         phyla.Study(name, space, objective, strategy, train, home=tmp_path).run()

@@ -53,17 +53,21 @@ def again(lr: float, **changes: Any) -> dict[str, Any]:
     ("strategy", "space", "match"),
     [
         (
-            phyla.FixedSchedule([(0, {"lr": 0.01}), (100, {"lr": 0.5})], 200),
+            phyla.strategies.FixedSchedule([(0, {"lr": 0.01}), (100, {"lr": 0.5})], 200),
             None,
             r"FixedSchedule\(.*entry 1, from step 100 on, {'lr': 0.5}: lr: 0.5 is outside",
         ),
         (
-            phyla.FixedSchedule([(0, {"lr": 0.01, "width": 1}), (5, {"lr": 0.02})], 10),
+            phyla.strategies.FixedSchedule([(0, {"lr": 0.01, "width": 1}), (5, {"lr": 0.02})], 10),
             LIMITED,
             r"entry 1, from step 5 on, {'lr': 0.02}: width: has no value; .*all hyperparameters",
         ),
-        (phyla.FixedSchedule([(0, {"lrr": 0.01})], 10), None, "entry 0, .*'lrr'; did you mean 'lr'"),
-        (phyla.FixedSchedule([(0, {"lr": 0.1, "width": 1})], 10), LIMITED, "entry 0, .*constraint light does not"),
+        (phyla.strategies.FixedSchedule([(0, {"lrr": 0.01})], 10), None, "entry 0, .*'lrr'; did you mean 'lr'"),
+        (
+            phyla.strategies.FixedSchedule([(0, {"lr": 0.1, "width": 1})], 10),
+            LIMITED,
+            "entry 0, .*constraint light does not",
+        ),
         (phyla.GridSearch({"lrr": [0.1]}, 10), None, r"GridSearch\(.*0, {'lrr': 0.1}: .*did you mean 'lr'"),
         (phyla.GridSearch({"lr": [0.1, 0.2]}, 10), None, r"combination 1, {'lr': 0.2}: lr: 0.2 is outside"),
         (
@@ -74,7 +78,7 @@ def again(lr: float, **changes: Any) -> dict[str, Any]:
         (phyla.GridSearch({"lr": [0.01, 0.1]}, 10), LIMITED, r"combination 1, {'lr': 0.1}: the constraint light"),
         (phyla.GridSearch([{"lr": [0.1]}, {"width": [3]}], 10), None, "combination 1, {'width': 3}: .*'width'"),
         (
-            phyla.Replay(trials=[again(0.1), again(7.0, trial=9, start_step=5, end_step=9)]),
+            phyla.strategies.Replay(trials=[again(0.1), again(7.0, trial=9, start_step=5, end_step=9)]),
             None,
             r"Replay\(.*entry 1, trial 9 from step 5 on: lr: 7.0 is outside",
         ),
@@ -87,12 +91,12 @@ def test_values_that_the_space_does_not_allow(strategy: Strategy, space: phyla.S
 
 
 def test_values_that_the_space_allows() -> None:
-    study(phyla.FixedSchedule([(0, {"lr": 0.01}), (100, {"lr": 0.1})], 200))
+    study(phyla.strategies.FixedSchedule([(0, {"lr": 0.01}), (100, {"lr": 0.1})], 200))
     study(phyla.GridSearch({"lr": [0.1, 0.01]}, 10))
     study(phyla.GridSearch({"width": [1, 9]}, 10), LIMITED)
-    study(phyla.Replay(trials=[again(0.1)]))
+    study(phyla.strategies.Replay(trials=[again(0.1)]))
     added = phyla.Space(lr=LR, width=phyla.Int(1, 9, default=3))
-    study(phyla.FixedSchedule([(0, {"lr": 0.01})], 10), added)
+    study(phyla.strategies.FixedSchedule([(0, {"lr": 0.01})], 10), added)
 
 
 @pytest.mark.parametrize(
@@ -106,13 +110,11 @@ def test_settings_of_a_strategy_that_never_change_are_not_said_to_change(
     tmp_path: Path, before: Any, after: Any, fixed: str
 ) -> None:
     def made(strategy: Any) -> phyla.Study:
-        return phyla.Study(
-            "fixed", {"lr": phyla.Float(0.1, 0.5)}, phyla.Maximize("q"), strategy, home=tmp_path, extend=True
-        )
+        return phyla.Study("fixed", {"lr": phyla.Float(0.1, 0.5)}, phyla.Maximize("q"), strategy, home=tmp_path)
 
     made(before).results()
     with pytest.raises(ConfigurationError) as refused:
-        made(after).results()
+        made(after).change()
     told, _, can_change = str(refused.value).partition("What can change: ")
     assert f"strategy.{fixed}" in told
     assert re.search(rf"settings of the strategy, but not its kind, .*\b{fixed}\b", can_change)
@@ -122,15 +124,19 @@ def test_settings_of_a_strategy_that_never_change_are_not_said_to_change(
 
 def test_a_study_is_not_extended_with_values_that_the_space_does_not_allow(tmp_path: Path) -> None:
     def made(high: float, **options: Any) -> phyla.Study:
-        return study(phyla.FixedSchedule([(0, {"lr": 0.01}), (5, {"lr": high})], 10), home=tmp_path, **options)
+        return study(
+            phyla.strategies.FixedSchedule([(0, {"lr": 0.01}), (5, {"lr": high})], 10), home=tmp_path, **options
+        )
 
     trial = made(0.02).ask()
     assert trial is not None
     with pytest.raises(SpaceError, match="from step 5 on"):
-        made(0.2, extend=True)
+        made(0.2)
     with pytest.raises(SpaceError, match="from step 5 on"):
         made(0.2).change()
-    assert made(0.03, extend=True).ask() is None
+    other = made(0.03)
+    other.change()
+    assert other.ask() is None
 
 
 FILE = """
@@ -190,7 +196,11 @@ class StopLarge:
     "make",
     [
         lambda rule: study(
-            pbt(explore=ExplorePipeline([phyla.Resample(probability=0.1), phyla.Crossover(then=rule)]))
+            pbt(
+                explore=ExplorePipeline(
+                    [phyla.strategies.Resample(probability=0.1), phyla.strategies.Crossover(then=rule)]
+                )
+            )
         ),
         lambda rule: study(phyla.RandomSearch(1, 1), stopping=StopLarge(rule.name)),
     ],
@@ -216,13 +226,16 @@ def test_a_grid_without_parameters_says_what_to_use(grid: Any) -> None:
         (phyla.Truncation(), "is not a strategy: it has no population_size and no quorum"),
         (pbt(exploit=phyla.Truncation), r"PBT\(exploit=...\) has Truncation: .*as in Truncation\(\)"),
         (pbt(explore=phyla.Perturb), r"PBT\(explore=...\) has Perturb"),
-        (pbt(fitness=phyla.MeanOfLast), r"PBT\(fitness=...\) has MeanOfLast: .*as in MeanOfLast\(k=...\)"),
+        (
+            pbt(fitness=phyla.strategies.MeanOfLast),
+            r"PBT\(fitness=...\) has MeanOfLast: .*as in MeanOfLast\(k=...\)",
+        ),
         (pbt(fitness=phyla.FromSuite), r"as in FromSuite\(suite=...\)"),
         (
-            pbt(explore=phyla.ExplorePipeline([phyla.Resample(probability=0.5), PERTURB])),
+            pbt(explore=phyla.strategies.ExplorePipeline([phyla.strategies.Resample(probability=0.5), PERTURB])),
             r"ExplorePipeline\(rules=...\) has Perturb",
         ),
-        (pbt(explore=phyla.Crossover(then=PERTURB)), r"Crossover\(then=...\) has Perturb"),
+        (pbt(explore=phyla.strategies.Crossover(then=PERTURB)), r"Crossover\(then=...\) has Perturb"),
     ],
 )
 def test_what_is_no_strategy_and_classes_in_place_of_objects(strategy: Any, match: str) -> None:
@@ -239,11 +252,11 @@ def test_what_is_no_strategy_and_classes_in_place_of_objects(strategy: Any, matc
         (lambda: pbt(explore=lambda params, rng: params), "it has no propose"),
         (lambda: pbt(fitness=TEXT), r"PBT\(fitness='perturb'\): this is no rule; give one, such as Last\(\)"),
         (lambda: phyla.RandomSearch(1, 1, fitness=TEXT), r"RandomSearch\(fitness='perturb'\)"),
-        (lambda: phyla.ExploitPipeline([TEXT]), r"ExploitPipeline\(rules='perturb'\)"),
-        (lambda: phyla.ExplorePipeline([TEXT]), r"ExplorePipeline\(rules='perturb'\)"),
-        (lambda: phyla.Crossover(then=TEXT), r"Crossover\(then='perturb'\)"),
-        (lambda: phyla.PB2(fallback=NOTHING), r"PB2\(fallback=None\)"),
-        (lambda: phyla.PB2(fallback=TEXT), r"PB2\(fallback='perturb'\)"),
+        (lambda: phyla.strategies.ExploitPipeline([TEXT]), r"ExploitPipeline\(rules='perturb'\)"),
+        (lambda: phyla.strategies.ExplorePipeline([TEXT]), r"ExplorePipeline\(rules='perturb'\)"),
+        (lambda: phyla.strategies.Crossover(then=TEXT), r"Crossover\(then='perturb'\)"),
+        (lambda: phyla.strategies.PB2(fallback=NOTHING), r"PB2\(fallback=None\)"),
+        (lambda: phyla.strategies.PB2(fallback=TEXT), r"PB2\(fallback='perturb'\)"),
         (
             lambda: phyla.InitiatorPBT(population_size=1, steps_per_trial=1, total_steps=1, explore=TEXT),
             r"InitiatorPBT\(explore='perturb'\)",
@@ -257,7 +270,7 @@ def test_what_is_no_rule_is_refused_before_a_worker_needs_it(make: Callable[[], 
 
 def test_other_classes_in_place_of_objects() -> None:
     with pytest.raises(ConfigurationError, match="no stopping rule but a class"):
-        study(phyla.RandomSearch(1, 1), stopping=phyla.Divergence)
+        study(phyla.RandomSearch(1, 1), stopping=phyla.strategies.Divergence)
     objective: Any = phyla.Minimize
     with pytest.raises(ConfigurationError, match=r"give an objective, such as Maximize\('accuracy'\)"):
         phyla.Study("checked", {"lr": LR}, objective, phyla.RandomSearch(1, 1))
@@ -265,4 +278,4 @@ def test_other_classes_in_place_of_objects() -> None:
 
 def test_functions_and_classes_that_are_no_plug_ins_are_settings() -> None:
     maker: Any = dict
-    study(pbt(fitness=median, explore=phyla.ExploreWith(maker)))
+    study(pbt(fitness=median, explore=phyla.strategies.ExploreWith(maker)))

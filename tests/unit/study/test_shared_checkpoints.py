@@ -16,7 +16,7 @@ def study(home: Path) -> phyla.Study:
         phyla.PBT(population_size=3, steps_per_trial=1, total_steps=2),
         home=home,
         storage="memory://",
-        max_attempts=1,
+        retries=phyla.Retries(attempts=1),
     )
 
 
@@ -41,7 +41,7 @@ def test_it_is_kept_when_a_rule_stops_the_trial_that_wrote_it(tmp_path: Path) ->
         phyla.PBT(population_size=2, steps_per_trial=1, total_steps=3, quorum=0, exploit=None),
         home=tmp_path,
         storage="memory://",
-        stopping=phyla.Divergence(),
+        stopping=phyla.strategies.Divergence(),
     )
     repository = made.places.checkpoints("shared")
     trials = made.ask(2)

@@ -71,7 +71,7 @@ def test_durations_are_those_of_a_study_that_was_run(tmp_path: Path) -> None:
 
 
 def test_stopping_rules_are_not_simulated_and_said_not_to_be(tmp_path: Path) -> None:
-    rules = [phyla.MedianStopping(min_steps=1), phyla.Divergence()]
+    rules = [phyla.MedianStopping(min_steps=1), phyla.strategies.Divergence()]
     found = phyla.simulate(study(tmp_path, stopping=rules), trial_s=1.0)
     (note,) = found.to_json()["notes"]
     assert note.startswith("stopping rules (MedianStopping, Divergence) are not simulated")
@@ -83,7 +83,7 @@ def test_one_time_for_trials_of_different_lengths_is_noted(tmp_path: Path) -> No
     asked = study(tmp_path, strategy=rungs)
     (note,) = phyla.simulate(asked, 2, trial_s=60.0).notes
     assert note.startswith("trials of 10 and of 60 steps take the same 60 s")
-    assert "--step-seconds" in note
+    assert "--seconds step=S" in note
     assert phyla.simulate(asked, 2, step_s=1.0).notes == ()
 
 
@@ -99,7 +99,7 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
     refused("workers=0", trial_s=1.0, workers=0)
     refused("has no suites=", trial_s=1.0, evaluators=1)
     refused(
-        r"eval_s=1.0 \(on the command line: --eval-seconds\): the study has no suites=", trial_s=1.0, eval_s=1.0
+        r"eval_s=1.0 \(on the command line: --seconds eval=S\): the study has no suites=", trial_s=1.0, eval_s=1.0
     )
     refused("choose 'train'", trial_s=1.0, kinds=["trian"])
     refused("somebody has to train", trial_s=1.0, kinds=["evaluate"])

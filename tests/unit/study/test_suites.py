@@ -38,9 +38,9 @@ second = phyla.Suite(
     ],
     objective=phyla.Minimize("loss_mean"),
     aggregates=[
-        phyla.Mean("loss"),
-        phyla.Percentiles("loss", (10, 90)),
-        phyla.Normalised("loss", {"loss": (0.0, 2.0)}),
+        phyla.evaluation.Mean("loss"),
+        phyla.evaluation.Percentiles("loss", (10, 90)),
+        phyla.evaluation.Normalised("loss", {"loss": (0.0, 2.0)}),
         spread,
     ],
     policy=phyla.Policy(latest=True, milestone_every=100),
@@ -126,7 +126,7 @@ tasks = ["suites.py:loss"]
     ]
     assert heldout.tasks[1].config == {"n": 5}
     assert heldout.tasks[1].gin == ("a.b = 2",)
-    assert heldout.aggregates[0] == phyla.Worst("loss", of="max")
+    assert heldout.aggregates[0] == phyla.evaluation.Worst("loss", of="max")
     assert heldout.policy == phyla.Policy(latest=True, every=2)
     assert heldout.objective == phyla.Minimize("loss_mean")
     assert bare.tasks[0].name == "loss"

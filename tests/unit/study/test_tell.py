@@ -19,7 +19,7 @@ def study(home: Path) -> phyla.Study:
         phyla.PBT(population_size=2, steps_per_trial=1, total_steps=2),
         home=home,
         storage="memory://",
-        max_attempts=1,
+        retries=phyla.Retries(attempts=1),
     )
 
 
@@ -88,7 +88,11 @@ def test_who_asks_is_told_that_no_decision_can_be_taken(tmp_path: Path) -> None:
         return {"lr": 7.0}
 
     strategy = phyla.PBT(
-        population_size=2, steps_per_trial=1, total_steps=2, exploit=None, explore=phyla.ExploreWith(wrong)
+        population_size=2,
+        steps_per_trial=1,
+        total_steps=2,
+        exploit=None,
+        explore=phyla.strategies.ExploreWith(wrong),
     )
     made = phyla.Study(
         "undecided", {"lr": phyla.Float(0.1, 1.0)}, phyla.Maximize("score"), strategy, home=tmp_path

@@ -46,8 +46,12 @@ def study(
     ("metric", "aggregates", "told"),
     [
         ("accuracy", (), "Did you mean 'accuracy_mean'?"),
-        ("accuracy_max", (phyla.Mean("accuracy"), phyla.Worst("accuracy")), "the names are 'accuracy_mean'"),
-        ("in/accuracy_mean", (phyla.Mean("accuracy", tag="out"),), "did you mean 'out/accuracy_mean'?"),
+        (
+            "accuracy_max",
+            (phyla.evaluation.Mean("accuracy"), phyla.evaluation.Worst("accuracy")),
+            "the names are 'accuracy_mean'",
+        ),
+        ("in/accuracy_mean", (phyla.evaluation.Mean("accuracy", tag="out"),), "did you mean 'out/accuracy_mean'?"),
     ],
 )
 def test_what_a_suite_never_gives_is_refused_before_anything_runs(

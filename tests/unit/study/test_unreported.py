@@ -13,7 +13,7 @@ from phyla.errors import StoreError
 from phyla.store.sql import SqlStore
 from phyla.strategies import StoppingRule
 
-MISSPELT = phyla.Divergence(metric="train/los", above=100)
+MISSPELT = phyla.strategies.Divergence(metric="train/los", above=100)
 
 
 def train(trial: phyla.Trial) -> None:
@@ -35,7 +35,9 @@ def study(home: Path, stopping: StoppingRule | Sequence[StoppingRule], **options
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_run_warns_once_and_names_what_was_reported(workers: int, tmp_path: Path) -> None:
-    made = study(tmp_path, [phyla.Divergence(), MISSPELT, phyla.MedianStopping(min_steps=1)], train=train)
+    made = study(
+        tmp_path, [phyla.strategies.Divergence(), MISSPELT, phyla.MedianStopping(min_steps=1)], train=train
+    )
     with pytest.warns(UserWarning, match="watched") as told:
         made.run(workers)
     (warning,) = told
@@ -81,14 +83,16 @@ class Watching:
 
 def test_rules_of_a_third_party_may_say_what_they_watch(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=r"Watching\(.*'gradient' is not reported"):
-        study(tmp_path, [Watching(), phyla.StopWith(never)], train=train).run()
+        study(tmp_path, [Watching(), phyla.strategies.StopWith(never)], train=train).run()
 
 
 def never(reported: Any) -> None:
     return
 
 
-@pytest.mark.parametrize("rule", [phyla.Divergence(metric="train/loss"), phyla.MedianStopping(min_steps=1)])
+@pytest.mark.parametrize(
+    "rule", [phyla.strategies.Divergence(metric="train/loss"), phyla.MedianStopping(min_steps=1)]
+)
 def test_no_warning_where_it_is_reported(rule: StoppingRule, tmp_path: Path) -> None:
     study(tmp_path, rule, train=train).run()
 

@@ -12,7 +12,7 @@ from phyla.checkpoints import LocalCheckpoints
 from phyla.local_client import LocalClient
 from phyla.records import Phase
 from phyla.store import open_store
-from phyla.worker import Trainer
+from phyla.worker import Trainer, session_of
 from phyla.worker.stopwatch import Stopwatch
 from storing import VirtualClock, pbt, rules
 
@@ -152,7 +152,7 @@ def test_what_went_back_to_the_queue_is_nobodys_time(tmp_path: Path) -> None:
     def train(trial: phyla.Trial) -> None:
         bench.clock.now += 3
         if trial.token == 1:
-            trial.stop()
+            session_of(trial).stop()
             assert trial.should_stop
         else:
             save(trial)

@@ -1,0 +1,48 @@
+"""The command line stays small, and says what became of what is gone."""
+
+import typer
+import typer.main
+
+from command_line import Phyla
+from phyla.cli.app import PANELS, app
+from phyla.cli.group import GONE
+
+COMMANDS = 16
+OPTIONS = 90
+
+
+def test_there_are_few_commands_and_options() -> None:
+    group = typer.main.get_command(app)
+    commands = group.commands  # type: ignore[attr-defined]
+    context = typer.Context(group)
+    options = [
+        (name, option)
+        for name, command in {"": group, **commands}.items()
+        for parameter in command.get_params(context)
+        for option in parameter.opts
+        if option.startswith("--") and option != "--help"
+    ]
+    assert len(commands) <= COMMANDS
+    assert len(options) <= OPTIONS
+
+
+def test_the_help_has_every_command_in_its_group(cli: Phyla) -> None:
+    told = cli("--help")
+    assert [told.index(f" {panel} ─") for panel in PANELS] == sorted(told.index(f" {panel} ─") for panel in PANELS)
+    assert {command.__name__ for commands in PANELS.values() for command in commands} == set(
+        typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    )
+
+
+def test_places_may_be_said_before_and_after_the_command(cli: Phyla, tmp_path: object) -> None:
+    before = cli("--home", tmp_path, "status")
+    assert str(tmp_path) in before
+    assert cli("status", "--home", tmp_path) == cli("status", f"--home={tmp_path}") == before
+    assert "requires an argument" in cli("status", "--home", code=2)
+
+
+def test_a_command_that_is_gone_says_what_replaced_it(cli: Phyla) -> None:
+    for name, instead in GONE.items():
+        told = " ".join(cli(name, "s", code=2).replace("│", " ").split())
+        assert f"there is no command {name!r} any more. Use: {instead}" in told
+    assert "No such command" in cli("retrain", code=2)
