@@ -83,14 +83,7 @@ def compare(
         maximize=module.MAXIMIZE,
         notes=chosen,
     )
-    early = table(
-        f"How soon: the mean of the best fitness so far over all steps, as selection saw it; {better} is better.",
-        outcomes,
-        BASELINE,
-        maximize=module.MAXIMIZE,
-        value="area",
-    )
-    write(problem, module.TITLE, text, [final, early], folder=folder)
+    write(problem, module.TITLE, text, [final], folder=folder)
 
 
 def main() -> None:
