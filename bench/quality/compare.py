@@ -83,14 +83,8 @@ def compare(
         maximize=module.MAXIMIZE,
         notes=chosen,
     )
-    early = table(
-        f"How soon: the mean of the best fitness so far over all steps, as selection saw it; {better} is better.",
-        outcomes,
-        BASELINE,
-        maximize=module.MAXIMIZE,
-        value="area",
-    )
-    write(problem, module.TITLE, text, [final, early], folder=folder)
+    schedules = [one["schedule"] for one in outcomes if one["label"] == BASELINE]
+    write(problem, module.TITLE, text, [final], folder=folder, schedules=schedules)
 
 
 def main() -> None:

@@ -2,19 +2,29 @@
 
 import argparse
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from comparing import RESULTS
 from contenders import BASELINE
+from drawing import COLORS, Line, dots, draw, lines, svg
 from early_stopping import CHANCE, LATE
+from matplotlib.figure import Figure
 from several_metrics import BASELINE as PARETO
 from several_metrics import FAR, front
 from summaries import read
-from svg import COLORS, Line, dots, lines
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "figures"
+QUORUM = DOCS.parent / "strategies" / "quorum.md"
+TOTAL_STEPS = 200
+QUORUM_TASKS = {
+    "learning rate; 16, 16": "16 members, 16 workers",
+    "the same, one worker 4 times slower": "one worker is 4 times slower",
+    "learning rate; 16, 4": "16 members, 4 workers",
+}
+"""Rows of its table that are drawn, with their titles."""
 PAGES = {
     "initiator": (BASELINE, "initiator PBT"),
     "baselines": (BASELINE, "random search", "grid search"),
@@ -105,10 +115,70 @@ def again_figure(curves: dict[str, Any]) -> str:
     return lines("A winner trained again, on the digits", drawn, "age of the weights, steps", what)
 
 
-def draw(folder: Path) -> dict[str, str]:
+def why_figure(table: dict[str, Any], schedules: Sequence[Any]) -> str:
+    """Return the figure of the README: a population against random search, and the learning rates it found."""
+    figure = Figure(figsize=(9, 3.4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    names = {BASELINE: "population based training", "random search": "random search"}
+    curves = {label: table["curves"][label] for label in names if label in table["curves"]}
+    draw(
+        left,
+        [
+            Line(label=names[label], x=curve["steps"], y=curve["median"], low=curve["low"], high=curve["high"])
+            for label, curve in curves.items()
+        ],
+    )
+    left.set(title="Same number of steps, better model", xlabel="training steps of all members", yscale="log")
+    left.set_ylabel("loss of the best model so far")
+    left.legend()
+    for index, schedule in enumerate(schedules[:6]):
+        segments = schedule["segments"]
+        x = [segment["start_step"] for segment in segments] + [segments[-1]["end_step"]]
+        y = [segment["params"]["lr"] for segment in segments]
+        color, width = (COLORS[0], 2.5) if not index else ("#bbbbbb", 1.0)
+        right.step(x, [*y, y[-1]], where="post", color=color, linewidth=width, zorder=10 - index)
+    right.set(title="The schedules that winners followed", xlabel="training step", yscale="log")
+    right.set_ylabel("learning rate")
+    return svg(figure)
+
+
+def quorum_figure(page: str) -> str:
+    """Return best score and time of each way to wait, from the table of the page on the quorum."""
+    rows = re.findall(r"^\| (.+?) \| (\d.*?) \|$", page, re.MULTILINE)
+    header = re.search(r"^\| task; members, workers \| (.+) \|$", page, re.MULTILINE)
+    assert header is not None
+    ways = header[1].split(" | ")
+    chosen = [(task, cells) for task, cells in rows if task in QUORUM_TASKS]
+    figure = Figure(figsize=(10, 3.2), layout="constrained")
+    for axes, (task, cells) in zip(figure.subplots(1, len(chosen)), chosen, strict=True):
+        for way, cell, color in zip(
+            ways, cells.split(" | "), (COLORS[1], COLORS[5], COLORS[0], COLORS[2]), strict=True
+        ):
+            score, age, time = map(float, cell.split(" / "))
+            axes.plot(
+                [time], [score], "o", color=color, markersize=9, label=f"quorum {way}" if way[0].isdigit() else way
+            )
+            if age > TOTAL_STEPS:
+                axes.annotate(
+                    f"weights {age:.0f} steps old",
+                    (time, score),
+                    (0, -14),
+                    textcoords="offset points",
+                    ha="center",
+                    fontsize=8,
+                )
+        axes.margins(0.45)
+        axes.set_title(QUORUM_TASKS[task], fontsize=10)
+        axes.set_xlabel("time")
+    figure.axes[0].set_ylabel("best score")
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right upper")
+    return svg(figure)
+
+
+def figures(folder: Path) -> dict[str, str]:
     """Return every figure that can be drawn, by the name of its file."""
     found = read(folder)
-    figures: dict[str, str] = {}
+    drawn: dict[str, str] = {}
     fitness = {
         "digits": "negative log-likelihood, validation",
         "cartpole": "return of 8 episodes",
@@ -116,26 +186,26 @@ def draw(folder: Path) -> dict[str, str]:
     }
     for name in [name for name in fitness if name in found]:
         table = found[name]["tables"][0]
-        figures[f"{name}.svg"] = rows_figure(found[name]["title"], table, table["caption"].split(";")[0])
+        drawn[f"{name}.svg"] = rows_figure(found[name]["title"], table, table["caption"].split(";")[0])
         for page, chosen in PAGES.items():
             title = f"Best so far: {found[name]['title'].split(':')[0]}"
-            figures[f"{page}-{name}.svg"] = curve_figure(title, table, chosen, fitness[name])
+            drawn[f"{page}-{name}.svg"] = curve_figure(title, table, chosen, fitness[name])
     if "ablations" in found:
         summary = found["ablations"]
         at, what = summary["places"], "negative log-likelihood, test"
-        figures["interval.svg"] = interval_figure(summary["tables"][at["interval"]], what)
+        drawn["interval.svg"] = interval_figure(summary["tables"][at["interval"]], what)
         for name in ("parts", "size", "total"):
             table = summary["tables"][at[name]]
-            figures[f"{name}.svg"] = rows_figure(table["caption"].split(":")[0], table, what)
+            drawn[f"{name}.svg"] = rows_figure(table["caption"].split(":")[0], table, what)
     if "replay" in found:
-        figures["replay.svg"] = rows_figure(
+        drawn["replay.svg"] = rows_figure(
             "Schedules trained again, on the digits", found["replay"]["tables"][0], "negative log-likelihood, test"
         )
-        figures["schedules.svg"] = schedule_figure(found["replay"]["schedules"])
+        drawn["schedules.svg"] = schedule_figure(found["replay"]["schedules"])
     if "tradeoff" in found:
         summary = found["tradeoff"]
-        figures["front.svg"] = front_figure(summary["scattered"][PARETO])
-        figures["front-missed.svg"] = rows_figure(
+        drawn["front.svg"] = front_figure(summary["scattered"][PARETO])
+        drawn["front-missed.svg"] = rows_figure(
             "What was missed of the front", summary["tables"][0], "share of its area, %"
         )
     if "stopping" in found:
@@ -146,11 +216,14 @@ def draw(folder: Path) -> dict[str, str]:
             what = "discrepancy" if name == "ring" else fitness["digits"]
             # The other two run along with random search.
             labels = [label for label in table["curves"] if label not in (LATE, CHANCE)]
-            figures[f"stopping-{name}.svg"] = curve_figure(title, table, labels, what)
+            drawn[f"stopping-{name}.svg"] = curve_figure(title, table, labels, what)
+    if "digits" in found:
+        drawn["why.svg"] = why_figure(found["digits"]["tables"][0], found["digits"]["schedules"])
+    drawn["quorum.svg"] = quorum_figure(QUORUM.read_text())
     again = folder / "again.json"
     if again.exists():
-        figures["again.svg"] = again_figure(json.loads(again.read_text())["curves"])
-    return figures
+        drawn["again.svg"] = again_figure(json.loads(again.read_text())["curves"])
+    return drawn
 
 
 def main() -> None:
@@ -160,7 +233,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=DOCS, help="where figures go")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    for name, text in draw(options.folder).items():
+    for name, text in figures(options.folder).items():
         (options.out / name).write_text(text)
         print(f"wrote {options.out / name}")
 

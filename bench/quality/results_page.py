@@ -18,27 +18,19 @@ FIGURES = {
     "tradeoff": ["front.svg"],
     "stopping": ["stopping-digits.svg"],
 }
-HEAD = """# What the strategies do
+HEAD = """# What the strategies came to
 
-Made by `python bench/quality/everything.py`, which runs the studies (`compare.py`, `ablations.py`,
-`several_metrics.py`, `early_stopping.py`) and then writes this page (`results_page.py`) and the figures
-(`figures.py`). Nothing here is typed in by hand.
+`python bench/quality/everything.py` runs these studies and writes this page.
 
-Every study runs through `phyla.Study`. In one table all strategies have the same number of training steps and
-the same seeds: of the problem (data, environments) and of the study, so members begin with the same
-hyperparameters. Selection sees the validation fitness alone; what is compared is the best checkpoint by that, on
-data or episodes that neither selection nor tuning has seen. *won : lost* and *p* are against the first row, seed
-by seed: Wilcoxon's signed-rank test, two-sided, adjusted by Holm for the rows of the table. *age* is for how
-many steps the best weights were trained, median.
+All strategies in a table have the same number of training steps and the same seeds. Selection sees the
+validation score; what is compared is the checkpoint that is best by it, on data that neither selection nor
+tuning has seen. *won : lost* and *p* are against the first row, seed by seed (Wilcoxon's signed-rank test, two-
+sided, adjusted by Holm). *seeds* is how many it would take to show the difference with 80 % power, if the next
+seeds were like these. *age* is how many steps the best weights were trained, *steps* how many all members
+trained, medians.
 
-Populations wait for each other after every trial, as they would with one worker for each member. A population
-with few workers that does not wait is a row of its own: there a member may copy another's weights that are a
-trial ahead of its own and go on from there, so the best weights get older than any member's share of the steps.
-That is the same work in all. `single worker explores` spends all steps in one member: its weights too get older,
-and it cannot use more workers.
-
-The values of a grid are chosen by hand. They carry knowledge of what is usual that the priors, which all others
-draw from, do not: on CartPole the prior of the learning rate spans four decades, the grid the upper half of them.
+`single worker explores` puts all steps into one member, so its weights get older. Grids were chosen by hand and
+know what is usual.
 """
 
 

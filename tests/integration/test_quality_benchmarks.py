@@ -17,10 +17,10 @@ from ablations import AS_FOUND, FIRST, HELD, REPLAYS, intervals, parts, populati
 from compare import compare
 from comparing import Budget, Cell, Outcome, finished, module_of, run_cell, run_cells
 from contenders import BASELINE, CONTENDERS, Contender, pbt, tuned
-from figures import draw
+from figures import figures
 from results_page import page
 from summaries import table, write
-from tables import reading, rows
+from tables import needed, reading, rows
 
 import phyla
 from phyla.strategies import Strategy
@@ -130,6 +130,16 @@ def test_rows_compare_seed_by_seed() -> None:
     assert reading(told, "base").startswith("Better than base: better. Worse than base: bad. The others")
 
 
+def test_seeds_that_would_show_a_difference() -> None:
+    """Differences of half their standard deviation: (1.960 + 0.842) ** 2 / 0.5 ** 2 = 31.4, times pi / 3."""
+    gain = np.array([-0.5, 1.5] * 50) * np.sqrt(99 / 100)
+    gain += 0.5 - gain.mean()
+    assert gain.std(ddof=1) == pytest.approx(1.0)
+    assert needed(gain) == 33
+    assert needed(np.zeros(5)) == float("inf")
+    assert needed(np.ones(5)) == 6
+
+
 def test_tuning_takes_the_best_median_and_of_equals_the_earlier() -> None:
     contender = Contender(label="x", options=dict.fromkeys(("a", "b", "c"), pbt))
     values = [
@@ -146,10 +156,10 @@ def test_a_comparison_makes_tables_and_figures(tmp_path: Path) -> None:
     summary = json.loads((tmp_path / "digits.json").read_text())
     assert [row["label"] for row in summary["tables"][0]["rows"]] == [one.label for one in CONTENDERS]
     written = page(tmp_path)
-    assert written.count("| " + BASELINE + " |") == 2
-    figures = draw(tmp_path)
-    assert {"digits.svg", "baselines-digits.svg", "initiator-digits.svg"} <= set(figures)
-    for figure in figures.values():
+    assert written.count("| " + BASELINE + " |") == 1
+    found = figures(tmp_path)
+    assert {"digits.svg", "baselines-digits.svg", "initiator-digits.svg", "quorum.svg"} <= set(found)
+    for figure in found.values():
         assert ET.fromstring(figure).tag.endswith("svg")
         assert "nan" not in figure
 
@@ -190,4 +200,4 @@ def test_a_summary_is_read_back(tmp_path: Path) -> None:
     text = page(tmp_path)
     assert "## Title" in text
     assert "No row can be told apart from base" in text
-    assert "| other | 1.7500 | 1.6250 - 1.8750 | 1.7500 | 2 | 1 : 1 | 1.00 | 5 |" in text
+    assert "| other | 1.7500 | 1.6250 - 1.8750 | 1 : 1 | 1.00 | 148 | 5 | 9 |" in text
