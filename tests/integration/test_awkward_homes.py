@@ -39,7 +39,7 @@ def output(words: str | list[bytes], cwd: Path) -> bytes:
 
 @pytest.mark.parametrize(
     "name",
-    [b"run?1", b"exp%20A#b", b"""-it's=$HOME "x";&\\y`\nz""", "ü 模型".encode()],
+    [b"run?1", b"exp%20A#b", b"""-it's=$HOME "x";&\\y`\nz""", "ü 模型".encode(), b"5% \xff\xfe'\\"],
     ids=repr,
 )
 def test_a_printed_command_finds_the_study(name: bytes, tmp_path: Path) -> None:

@@ -80,6 +80,8 @@ def test_an_edited_train_on_a_complete_study_is_told_that_it_sees_the_stored_res
     assert said.startswith("warning: train() was edited since study 'cell' was trained. The study is complete, so")
     assert "this is the stored result of the earlier train()" in said
     assert "study.run(overwrite=True)" in said
+    findings = phyla.load_study("cell", home=tmp_path).findings()
+    assert "code" not in {one.kind for one in findings}, "nothing was trained by the edited function"
 
 
 def test_an_edited_train_on_a_study_that_goes_on_is_told_what_is_kept(

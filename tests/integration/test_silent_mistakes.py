@@ -240,8 +240,8 @@ def test_a_helper_of_training_is_training_code(tmp_path: Path) -> None:
     file.write_text(file.read_text().replace("\n\nstudy =", helper + "\n\nstudy ="))
     assert warnings_of(run(tmp_path, "run", file, "--workers", "0")[1]) == []
     file.write_text(file.read_text().replace("return steps", "return steps * 2"))
-    told = "\n".join(warnings_of(run(tmp_path, "run", file, "--workers", "0")[1]))
-    assert "changed since this study began" in told
+    (told,) = warnings_of(run(tmp_path, "run", file, "--workers", "0")[1])
+    assert "was edited since study" in told
 
 
 @pytest.mark.parametrize("python", [False, True])
@@ -253,8 +253,8 @@ def test_a_complete_study_says_that_there_is_nothing_to_do(tmp_path: Path, pytho
     assert status == 0
     assert re.search(
         r"nothing to do: study 'first' is complete: its 16 trials were completed on \d{4}-\d\d-\d\d \d\d:\d\d\. "
-        r"To train longer, raise total_steps, call study\.change\(\) .*phyla change FILE\.py\), and run it again; "
-        r"to start anew, give",
+        r"To train longer, raise total_steps, call study\.change\(\) .*phyla change FILE\.py\), and run it again\."
+        r" To start anew, .*--overwrite first\); to keep it, give the study another name",
         told,
     )
 

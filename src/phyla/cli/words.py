@@ -1,10 +1,11 @@
 """How numbers, times and hyperparameters are written for a person."""
 
 import math
+import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +157,23 @@ def command(name: str, study: str, places: Places) -> str:
         words += ["--storage", masked(places.storage)]
     if places.checkpoint_root != Places.of(places.home).checkpoint_root:
         words += ["--checkpoints", _relative(places.checkpoint_root)]
-    return shlex.join(words)
+    return pasted(words)
+
+
+def pasted(words: Iterable[str]) -> str:
+    """Return a command line that can be pasted into any shell, also with names that are not valid text."""
+    return " ".join(map(_quoted, words))
+
+
+def _quoted(word: str) -> str:
+    raw = os.fsencode(word)
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        # Terminals cannot show these bytes, so the shell has to make them.
+        written = "".join(chr(b) if (chr(b).isalnum() and b < 128) or b in b" /._-" else f"\\{b:03o}" for b in raw)
+        return f"\"$(printf '{written}')\"".replace("\\045", "%%")
+    return shlex.quote(word)
 
 
 def again() -> str:
@@ -169,7 +186,7 @@ def again() -> str:
         if word.startswith("--overwrite="):
             del words[at]
             break
-    return shlex.join(["phyla", *words])
+    return pasted(["phyla", *words])
 
 
 def _relative(path: Path) -> str:

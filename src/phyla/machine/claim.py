@@ -278,9 +278,6 @@ def _evaluate_again(view: View, rules: Rules, member: Member, decision: Measure)
 def _start_attempt(view: View, rules: Rules, worker: str, trial: TrialRecord) -> Step:
     check_transition(trial, TrialState.RUNNING)
     now = view.now()
-    if trial.progress_step is not None and trial.progress_step > trial.end_step:
-        # An earlier release stored progress beyond the end of a trial.
-        trial = replace(trial, progress=None, progress_step=None)
     running = replace(trial, state=TrialState.RUNNING, token=trial.token + 1, worker=worker, started_at=now)
     attempt = _attempt(running, worker, now, rules)
     member = replace(view.locked_member(trial.member), slot=slot_of(worker))

@@ -185,7 +185,9 @@ def say_nothing_to_do(reader: "Reader") -> None:
     since = f": its {completed} trials were completed on {date(ended)}" if completed else ""
     LOG.warning(
         "nothing to do: study %r is complete%s. To train longer, raise total_steps, call study.change() (on the "
-        "command line: phyla change FILE.py), and run it again; to start anew, give the study another name",
+        "command line: phyla change FILE.py), and run it again. To start anew, which deletes what is stored, run "
+        "it with overwrite=True (on the command line: --overwrite %s); to keep it, give the study another name",
         name,
         since,
+        name,
     )

@@ -8,7 +8,7 @@ from phyla import plugins
 from phyla.controller import Controller, check_extension, check_unchanged, differences, to_config
 from phyla.errors import NotImportable, StudyChanged
 from phyla.machine import SetConfig
-from phyla.records import JsonObject, StudyRecord
+from phyla.records import JsonObject, StudyRecord, StudyState
 from phyla.study.replicates import replicate_of
 from phyla.study.source_digest import code_digest, source_digest, source_file
 
@@ -74,12 +74,14 @@ def reconcile(
     known = replicate_of(record.config)
     if known is not None and "replicate" not in config:
         config = {**config, "replicate": known.to_json()}
+    kept: tuple[str, ...] = ()
     if study.train is None:
         # Ask/tell keeps the stored functions.
-        config = {
-            **config,
-            **{name: record.config.get(name) for name in ("train", "setup", "train_source", "code")},
-        }
+        kept = ("train", "setup", "train_source", "code")
+    elif record.state is StudyState.COMPLETED and not changed:
+        # An edited function trains nothing of a study that is complete.
+        kept = ("train_source", "code")
+    config = {**config, **{name: record.config.get(name) for name in kept}}
     began: Any = record.config.get("code")
     code: Any = config.get("code")
     if began and code:
