@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from phyla import machine
 from phyla.controller import Controller, to_config
 from phyla.errors import ConfigurationError, StoreBusy, StoreUnavailable
-from phyla.machine import Claimed, Completion, Failure, Rules
+from phyla.machine import Claimed, Completion, Failure, Outdated, Rules
 from phyla.records import CheckpointState, MemberState, StudyState, TrialState
 from phyla.space import Params
 from phyla.store import open_store
@@ -176,17 +176,21 @@ def test_a_change_of_settings_comes_after_the_decisions_that_are_being_taken(ser
     change.result(WAIT_S)
     assert isinstance(mine, Claimed)
     assert mine.trial.end_step == STEPS
-    assert controller.claim("b")[0][0].trial.end_step == 1
+    claimed, rest = controller.claim("b")
+    assert (claimed, type(rest)) == ([], Outdated), "nothing is decided by the old settings any more"
+    assert _changed_controller(server).claim("b")[0][0].trial.end_step == 1
 
 
-def test_who_decides_while_settings_change_waits_and_goes_by_the_new_ones(server: Server) -> None:
+def test_who_decides_while_settings_change_waits_and_decides_nothing_by_the_old_ones(server: Server) -> None:
     controller, _ = _changing(server)
     assert controller.claim("a")[0][0].trial.end_step == STEPS
     with server.store.transaction(1, exclusive=True, alone=True) as tx:
         tx.apply([machine.SetConfig(_config(1))])
         claim = server.start(lambda: controller.claim("b"))
         server.until_somebody_waits(claim)
-    assert claim.result(WAIT_S)[0][0].trial.end_step == 1
+    claimed, rest = claim.result(WAIT_S)
+    assert (claimed, type(rest)) == ([], Outdated)
+    assert _changed_controller(server).claim("b")[0][0].trial.end_step == 1
 
 
 def test_what_is_handed_in_by_old_settings_is_counted_by_who_goes_by_the_new_ones(server: Server) -> None:
@@ -252,10 +256,15 @@ def _config(steps: int) -> Any:
 def _changing(server: Server) -> tuple[Controller, Callable[[], object]]:
     """Return a controller of a study, and what gives this study trials of one step."""
     study = server.store.create_study("s", _config(STEPS), 1, 3)
-    new = Controller(server.store, study.id, rules(replace(pbt(3), steps_per_trial=1)), _config(1))
+    new = _changed_controller(server)
     changes = {"strategy.steps_per_trial": (STEPS, 1)}
     controller = Controller(server.store, study.id, rules(pbt(3)), study.config)
     return controller, lambda: new.change(_config(1), changes, before=study.config)
+
+
+def _changed_controller(server: Server) -> Controller:
+    """Return a controller of that study that knows the new settings."""
+    return Controller(server.store, 1, rules(replace(pbt(3), steps_per_trial=1)), _config(1))
 
 
 def test_a_completion_and_the_end_of_its_lease_do_not_both_count(server: Server) -> None:

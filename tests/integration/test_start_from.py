@@ -200,7 +200,10 @@ def test_more_entries_than_members_leave_no_study(tmp_path: Path) -> None:
 @pytest.mark.parametrize("way", ["resize", "change"])
 def test_a_study_that_shrinks_keeps_its_list(tmp_path: Path, way: str) -> None:
     entries = [given(tmp_path, name, 1.0) for name in "abc"]
-    assert study(tmp_path, start_from=entries).ask() is not None
+    asked = study(tmp_path, start_from=entries)
+    trial = asked.ask()
+    assert trial is not None
+    asked.tell(trial, error="given up")
     smaller = study(
         tmp_path,
         start_from=entries,

@@ -317,7 +317,6 @@ def test_what_a_worker_process_imports_comes_from_its_supervisor(folder: Path) -
             signal.signal(number, handler)
     assert outdated is not None
     assert "strategy.explore.function" in outdated
-    assert "the database names 'canary:called'" in outdated
 
 
 def test_collecting_and_resizing_need_no_function(folder: Path) -> None:
