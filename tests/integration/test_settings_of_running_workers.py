@@ -100,7 +100,10 @@ def running(file: Path, workers: int = 2, hosts: int = 1) -> Iterator[list["subp
                 subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=child_environment({}))
             )
     try:
-        wait_for(lambda: held(file) == max(1, workers) * hosts)
+        try:
+            wait_for(lambda: held(file) == max(1, workers) * hosts)
+        except AssertionError as error:
+            raise AssertionError("\n".join(log_of(file, host).read_text() for host in range(hosts))) from error
         yield started
     finally:
         for process in started:
