@@ -122,8 +122,8 @@ def reading(found: Sequence[Row], baseline: str) -> str:
         if labels
     ]
     if not said:
-        return f"No row can be told apart from {baseline} with so few seeds (p < 0.05)."
-    return " ".join([*said, "The others cannot be told apart from it with so few seeds (p < 0.05)."])
+        return f"No row can be told apart from {baseline} (p < 0.05)."
+    return " ".join([*said, "The others cannot be told apart from it (p < 0.05)."])
 
 
 def _number(value: float) -> str:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 LITTLE_DISK_BYTES = 1 << 30
 FSYNC_ROUNDS = 5
 SLOW_FSYNC_S = 0.05
-REQUIRED = ("numpy", "scipy", "sqlalchemy", "blake3", "plotly", "rich", "typer")
+REQUIRED = ("numpy", "scipy", "sqlalchemy", "blake3", "jinja2", "plotly", "rich", "typer")
 EXTRAS = (
     ("pandas", "pandas"),
     ("psycopg", "postgres"),
