@@ -85,7 +85,11 @@ def _lose_checkpoint(case: Case) -> None:
     if case.rng.random() < 0.25:
         staged = [path for path in (case.root / ".staging").glob("*") if path.name[0].isdecimal()]
         victim = case.pick([*staged, case.root / ".staging"])
-        shutil.rmtree(victim, ignore_errors=True)
+        # At once: of files that are deleted one by one while training writes more, the rest could be committed.
+        gone = case.away / f"staged-{len(case.outcome.faults)}"
+        with contextlib.suppress(FileNotFoundError):
+            victim.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
         case.note(f"removed {victim.relative_to(case.root)}")
         return
     deadline = time.monotonic() + 2
