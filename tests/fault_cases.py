@@ -251,7 +251,7 @@ class Case:
         return False
 
     def run(self, faults: int) -> Outcome:
-        """Inject about so many faults, and run the study to its end."""
+        """Inject about this many faults, and run the study to its end."""
         began = time.monotonic()
         try:
             self.kind.prepare(self)

@@ -163,7 +163,7 @@ def replicates_needed(
 
 
 def smallest_p(first: int, second: int, *, paired: bool) -> float:
-    """Return the smallest two-sided p that a rank test of so many replicates can give."""
+    """Return the smallest two-sided p that a rank test of this many replicates can give."""
     return min(1.0, 2 / (2**first if paired else math.comb(first + second, first)))
 
 

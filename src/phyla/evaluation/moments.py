@@ -169,7 +169,7 @@ class PerSeed:
         return reduce(Moments.merge, means, Moments()).summary()
 
     def to_json(self) -> JsonObject:
-        """Return its state as strict JSON: one list per field; those that are all the same are left out."""
+        """Return its state as strict JSON: one list per field, without fields that have one value throughout."""
         each = list(self.seeds.values())
         columns: dict[str, Json] = {
             "seed": list(self.seeds),

@@ -102,7 +102,7 @@ class Changes(Protocol):
     """Tells when something was committed, so that a worker without work need not ask again and again."""
 
     def wait(self, seconds: float) -> None:
-        """Return once something was committed since the last call, or after so many seconds at the latest.
+        """Return once something was committed since the last call, or after `seconds` at the latest.
 
         The first call returns at once: what was committed before it is not known.
 

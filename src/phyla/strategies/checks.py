@@ -95,7 +95,7 @@ def check_rules(
         if not callable(getattr(rule, method, None)) and not (optional and rule is None):
             example = "Truncation()" if method == "choose" else "Perturb() or ExploreWith(function)"
             raise ConfigurationError(
-                f"{type(plugin).__name__}({name}={rule!r}): this is no rule, it has no {method}; give one, "
+                f"{type(plugin).__name__}({name}={rule!r}): not a rule, it has no {method}; give one, "
                 f"such as {example}"
             )
 

@@ -300,7 +300,7 @@ def check_strategy(strategy: Any) -> None:
             )
     if not callable(strategy.fitness) and not isinstance(strategy.fitness, FromSuite):
         raise ConfigurationError(
-            f"{type(strategy).__name__}(fitness={strategy.fitness!r}): this is no rule; give one, such as Last(), "
+            f"{type(strategy).__name__}(fitness={strategy.fitness!r}): not a rule; give one, such as Last(), "
             "or a function of (values, objective)"
         )
 

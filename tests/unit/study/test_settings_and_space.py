@@ -245,11 +245,11 @@ def test_what_is_no_strategy_and_classes_in_place_of_objects(strategy: Any, matc
 @pytest.mark.parametrize(
     ("make", "match"),
     [
-        (lambda: pbt(exploit="t-test"), r"PBT\(exploit='t-test'\): this is no rule, it has no choose; give one"),
+        (lambda: pbt(exploit="t-test"), r"PBT\(exploit='t-test'\): not a rule, it has no choose; give one"),
         (lambda: pbt(exploit=phyla.Perturb()), r"PBT\(exploit=Perturb\(.*it has no choose"),
         (lambda: pbt(explore="perturb"), r"PBT\(explore='perturb'\): .*Perturb\(\) or ExploreWith\(function\)"),
         (lambda: pbt(explore=lambda params, rng: params), "it has no propose"),
-        (lambda: pbt(fitness=TEXT), r"PBT\(fitness='perturb'\): this is no rule; give one, such as Last\(\)"),
+        (lambda: pbt(fitness=TEXT), r"PBT\(fitness='perturb'\): not a rule; give one, such as Last\(\)"),
         (lambda: phyla.RandomSearch(1, 1, fitness=TEXT), r"RandomSearch\(fitness='perturb'\)"),
         (lambda: phyla.strategies.ExploitPipeline([TEXT]), r"ExploitPipeline\(rules='perturb'\)"),
         (lambda: phyla.strategies.ExplorePipeline([TEXT]), r"ExplorePipeline\(rules='perturb'\)"),

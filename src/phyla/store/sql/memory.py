@@ -51,7 +51,7 @@ class MemoryWatch:
         self._seen: int | None = None
 
     def wait(self, seconds: float) -> None:
-        """Return once something was committed since the last call, or after so many seconds at the latest."""
+        """Return once something was committed since the last call, or after `seconds` at the latest."""
         self._seen = self._backend.wait(self._seen, seconds)
 
     def close(self) -> None:

@@ -99,7 +99,7 @@ class PostgresWatch:
         self._listens = False
 
     def wait(self, seconds: float) -> None:
-        """Return once something was committed since the last call, or after so many seconds at the latest."""
+        """Return once something was committed since the last call, or after `seconds` at the latest."""
         if not self._listens:
             self._connection.execute(f"LISTEN {CHANNEL}")
             self._listens = True

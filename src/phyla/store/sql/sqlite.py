@@ -116,7 +116,7 @@ class SqliteWatch:
         self._seen: int | None = None
 
     def wait(self, seconds: float) -> None:
-        """Return once something was committed since the last call, or after so many seconds at the latest."""
+        """Return once something was committed since the last call, or after `seconds` at the latest."""
         until = time.monotonic() + seconds
         while (now := self._commits()) == self._seen and (left := until - time.monotonic()) > 0:
             time.sleep(min(LOOK_S, left))
