@@ -4,8 +4,10 @@ import errno
 import os
 import sqlite3
 import time
+import weakref
 from collections import deque
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -28,6 +30,8 @@ except ImportError:  # Windows: writers then take turns by SQLite's own waiting,
 BUSY_TIMEOUT_S = 30.0
 LOOK_S = 0.004
 """How often a worker that waits looks whether something was committed."""
+_OF_PARENTS: list[object] = []
+"""Connections of a parent process: a child made by fork must not even close them."""
 CACHE_KIB = 16 * 1024
 PAGES_BETWEEN_CHECKPOINTS = 4000
 """A checkpoint of the write-ahead log costs some milliseconds; SQLite's default of 1000 pages makes it so
@@ -232,7 +236,6 @@ class SqliteBackend(AnySqlite):
         # Connections between two transactions. To give them back to the engine's pool and take them out again
         # would cost as much as several statements, for resets that are not needed here.
         self._idle: deque[Any] = deque()
-        self._parents: list[deque[Any]] = []
         self._busy_timeout_s = busy_timeout_s
         network = network_file_system(self._path)
         if network is not None:
@@ -259,23 +262,17 @@ class SqliteBackend(AnySqlite):
             paramstyle="named",
             max_overflow=-1,
         )
-        sa.event.listen(engine, "connect", self._on_connect)
+        # No listener may refer to this object: SQLAlchemy keeps what is in use for ever, listeners included.
+        sa.event.listen(engine, "connect", partial(_on_connect, self._path, self._synchronous))
         sa.event.listen(engine, "close", _on_close)
         super().__init__(engine, clock)
         self.url, self.shown = sqlite_url(self._path, self._synchronous), str(self._path)
+        self._at_end()
 
-    def _on_connect(self, connection: Any, record: Any) -> None:
-        for pragma in (
-            "journal_mode=WAL",
-            f"synchronous={self._synchronous}",
-            "foreign_keys=ON",
-            f"cache_size=-{CACHE_KIB}",
-            f"wal_autocheckpoint={PAGES_BETWEEN_CHECKPOINTS}",
-            "journal_size_limit=67108864",
-        ):
-            connection.execute(f"PRAGMA {pragma}")
-        if fcntl is not None:
-            record.info["turn"] = _Turn(self._path)
+    def _at_end(self) -> None:
+        """Have the connections closed when nothing refers to this object any more."""
+        self._closing = weakref.finalize(self, _close_own, os.getpid(), self._idle, self.engine)
+        self._closing.atexit = False
 
     def begin(self, *, write: bool) -> SqliteSession:
         """Open a transaction; one that writes first waits for its turn."""
@@ -298,9 +295,11 @@ class SqliteBackend(AnySqlite):
 
     def forget_connections(self) -> None:
         """Leave the connections to the parent; they must not even be closed here."""
-        self._parents.append(self._idle)
+        self._closing.detach()
+        _OF_PARENTS.append((self._idle, self.engine))
         self._idle = deque()
         self.engine.dispose(close=False)
+        self._at_end()
 
     def watch(self) -> "SqliteWatch":
         """Open a connection that learns of commits."""
@@ -312,9 +311,7 @@ class SqliteBackend(AnySqlite):
 
     def close(self) -> None:
         """Close every connection."""
-        while self._idle:
-            self._idle.pop().close()
-        self.engine.dispose()
+        _close(self._idle, self.engine)
 
     def translated(self, error: Exception) -> StoreError:
         """Return what an error means and what to do."""
@@ -379,6 +376,33 @@ def _make_folder(path: Path) -> None:
         # Some systems cannot flush a folder, or not one that we may write to but not read, and say so.
         if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EACCES):
             raise
+
+
+def _on_connect(path: Path, synchronous: str, connection: Any, record: Any) -> None:
+    for pragma in (
+        "journal_mode=WAL",
+        f"synchronous={synchronous}",
+        "foreign_keys=ON",
+        f"cache_size=-{CACHE_KIB}",
+        f"wal_autocheckpoint={PAGES_BETWEEN_CHECKPOINTS}",
+        "journal_size_limit=67108864",
+    ):
+        connection.execute(f"PRAGMA {pragma}")
+    if fcntl is not None:
+        record.info["turn"] = _Turn(path)
+
+
+def _close_own(process: int, idle: deque[Any], engine: sa.Engine) -> None:
+    if os.getpid() == process:
+        _close(idle, engine)
+    else:
+        _OF_PARENTS.append((idle, engine))
+
+
+def _close(idle: deque[Any], engine: sa.Engine) -> None:
+    while idle:
+        idle.pop().close()
+    engine.dispose()
 
 
 def _on_close(connection: Any, record: Any) -> None:
