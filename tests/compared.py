@@ -4,15 +4,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from phyla.records import (
+    Aim,
     Attempt,
     AttemptState,
+    JobState,
     Json,
+    Maximize,
     Member,
     MemberState,
+    Minimize,
     StudyRecord,
     StudyState,
     TrialRecord,
-    TrialState,
 )
 from phyla.report import ComparedStudy, StudyData
 
@@ -44,7 +47,7 @@ def study_of(
             study=1,
             member=member,
             generation=0 if before is None else before.generation + 1,
-            state=TrialState.COMPLETED,
+            state=JobState.COMPLETED,
             parent=None if before is None else before.id,
             params=params[index] if params else {},
             start_step=start,
@@ -63,7 +66,7 @@ def study_of(
         last[member] = trial
         attempts.append(
             Attempt(
-                trial=trial.id,
+                job=trial.id,
                 token=1,
                 study=1,
                 worker="host:0:1:1",
@@ -88,8 +91,7 @@ def study_of(
         members=[Member(study=1, index=index, state=MemberState.DONE) for index in range(size)],
         trials=trials,
         attempts=attempts,
-        maximize=maximize,
-        metric=metric,
+        aim=Aim.of(Maximize(metric) if maximize else Minimize(metric)),
     )
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -17,33 +17,40 @@ from phyla.evaluation import EvalTask, Policy, Suite
 from phyla.machine import (
     Claimed,
     ClaimedEvaluation,
+    Command,
     Completion,
     Evaluated,
-    EvaluationFailed,
+    Failure,
     Observed,
     ParentGone,
     Rules,
+    TrainRules,
+    WatchRules,
 )
 from phyla.records import (
+    Attempt,
     CheckpointState,
     EvalEvent,
+    EvalJob,
     EvalResult,
-    EvalTaskKind,
+    Group,
     GroupState,
+    JobKind,
+    JobState,
     JsonObject,
     Maximize,
-    RunKind,
-    RunRecord,
+    Seen,
     SeenState,
+    StudyKind,
+    StudyRecord,
     StudyState,
-    TrialState,
+    TrialRecord,
 )
 from phyla.space import Float, Space
-from phyla.store import EvalReader, EvalTransaction, Store
+from phyla.store import Reader, Store, Transaction
 from phyla.strategies import PBT, FromSuite, Perturb, Truncation
-from storing import LEASE_S, STEPS, VirtualClock, completion, everything, plain
+from storing import LEASE_S, STEPS, WORKERS, VirtualClock, completion, everything_of, pbt, plain, rules
 
-WORKERS = ("host:1:1", "host:2:1")
 _T = TypeVar("_T")
 
 
@@ -62,6 +69,11 @@ def suites(policy: Policy | None = None, *, grown: bool = False) -> tuple[Suite,
     return Suite("s", tasks + more), small, Suite("u", more)
 
 
+def watching(of: Sequence[Suite]) -> WatchRules:
+    """Return rules of a study without a population."""
+    return WatchRules(suites=tuple(of), lease_s=LEASE_S, max_claims=5)
+
+
 def found(name: str, step: int = 0, **more: Any) -> Observed:
     """Return a checkpoint that somebody found."""
     return Observed(**{"name": name, "step": step, "identity": f"id of {name}", "written_at": 0.0, **more})
@@ -69,14 +81,14 @@ def found(name: str, step: int = 0, **more: Any) -> Observed:
 
 def result(work: ClaimedEvaluation, *, duration_s: float = 1.0, score: float = 0.5) -> EvalResult:
     """Return what a worker found."""
-    task = work.task
+    task = work.job
     return EvalResult(
         identity=work.seen.identity,
         task_identity=task.identity,
         replicate=task.replicate,
         shard=task.shard,
         shards=task.shards,
-        run=task.run,
+        study=task.study,
         statistics={"score": {"sum": score, "$float": math.nan}},
         files={"histogram": f"{task.id}.npy"},
         source="digest",
@@ -88,19 +100,24 @@ def result(work: ClaimedEvaluation, *, duration_s: float = 1.0, score: float = 0
 
 
 def evaluated(
-    work: ClaimedEvaluation, score: float = 0.5, *, best: bool = False, event: bool = False
+    work: ClaimedEvaluation,
+    score: float = 0.5,
+    *,
+    best: bool = False,
+    former: int | None = None,
+    event: bool = False,
 ) -> Evaluated:
     """Return what a worker says once it is done."""
-    task = work.task
+    task = work.job
     values: JsonObject | None = None
     events: Sequence[EvalEvent] = ()
     entry = None
-    if task.kind is EvalTaskKind.AGGREGATE:
+    if task.kind is JobKind.AGGREGATE:
         number = score if math.isfinite(score) else str(score)
         values = {"score": {"value": number, "stderr": 0.25}, "other": {"value": 1.0, "stderr": None}}
         if event:
             found_out = EvalEvent(
-                run=task.run,
+                study=task.study,
                 kind="regression",
                 seen=task.seen,
                 suite=work.group.suite,
@@ -112,28 +129,46 @@ def evaluated(
     else:
         entry = result(work, score=score, duration_s=0.5 + task.id % 3)
     return Evaluated(
-        task=task.id, group=task.group, token=task.token, result=entry, values=values, best=best, events=events
+        job=task.id,
+        group=task.group,
+        token=task.token,
+        result=entry,
+        values=values,
+        best=best,
+        former=former,
+        events=events,
     )
 
 
 @dataclass
 class Evaluator:
-    """Orders what the machine says into transactions on one run, as a controller does."""
+    """Orders what the machine says into transactions on one study, as a controller does."""
 
     store: Store
-    run: RunRecord
-    suites: tuple[Suite, ...]
-    rules: Rules | None = None
+    study: StudyRecord
+    rules: Rules
     exclusive: bool = True
 
-    def _do(self, act: Callable[[EvalTransaction], _T]) -> _T:
-        with self.store.evaluating(self.run, exclusive=self.exclusive) as tx:
+    def transaction(self) -> AbstractContextManager[Transaction]:
+        return self.store.transaction(self.study.id, exclusive=self.exclusive, source=self.study.source)
+
+    def look(self) -> AbstractContextManager[Reader]:
+        return self.store.reader(self.study.id)
+
+    def _do(self, act: Callable[[Transaction], _T]) -> _T:
+        with self.transaction() as tx:
             return act(tx)
 
+    def apply(self, tx: Transaction, commands: Sequence[Command]) -> None:
+        """Apply commands, then aggregate or end the groups of which they ended a job."""
+        tx.apply(commands)
+        for group in machine.ended_groups(commands):
+            tx.apply(machine.settle_group(tx, self.rules, group))
+
     def observe(self, *checkpoints: Observed) -> None:
-        def act(tx: EvalTransaction) -> None:
+        def act(tx: Transaction) -> None:
             for checkpoint in checkpoints:
-                tx.apply(machine.observe(tx, self.suites, checkpoint))
+                tx.apply(machine.observe(tx, self.rules.suites, checkpoint))
 
         self._do(act)
 
@@ -147,7 +182,7 @@ class Evaluator:
 
     def claim_in(
         self,
-        tx: EvalTransaction,
+        tx: Transaction,
         worker: str = WORKERS[0],
         holding: int | None = None,
         lost: frozenset[str] = frozenset(),
@@ -158,73 +193,57 @@ class Evaluator:
             if work is not None or not commands:
                 return work
 
-    def settle(self, tx: EvalTransaction, groups: Sequence[int]) -> None:
-        for group in groups:
-            tx.apply(machine.settle_group(tx, self.rules, group))
-
     def complete(self, done: Evaluated) -> bool:
-        def act(tx: EvalTransaction) -> bool:
-            repeated, commands = machine.complete_evaluation(tx, self.rules, done)
-            tx.apply(commands)
-            self.settle(tx, [done.group])
-            return repeated
+        def act(tx: Transaction) -> bool:
+            answer, commands = machine.complete_evaluation(tx, self.rules, done)
+            self.apply(tx, commands)
+            return answer.repeated
 
         return self._do(act)
 
-    def fail(self, failure: EvaluationFailed) -> None:
-        def act(tx: EvalTransaction) -> None:
-            tx.apply(machine.fail_evaluation(tx, failure))
-            self.settle(tx, [failure.group])
-
-        self._do(act)
+    def fail(self, failure: Failure) -> None:
+        self._do(lambda tx: self.apply(tx, machine.fail(tx, self.rules, failure)))
 
     def release(self, work: ClaimedEvaluation) -> None:
-        self._do(lambda tx: tx.apply(machine.release_evaluation(tx, work.task.id, work.task.token)))
+        self._do(lambda tx: self.apply(tx, machine.release(tx, work.job.id, work.job.token)))
 
     def lose(self, worker: str, *, counts: bool) -> int:
-        return self._do(lambda tx: self._lose(tx, tx.running_evaluations(worker), counts=counts))
+        return self._do(lambda tx: self._lose(tx, tx.running(worker), counts=counts))
 
     def expire(self) -> int:
-        return self._do(lambda tx: self._lose(tx, tx.expired_evaluations(3), counts=False))
+        return self._do(lambda tx: self._lose(tx, tx.expired(3), counts=False))
 
-    def _lose(self, tx: EvalTransaction, attempts: Sequence[Any], *, counts: bool) -> int:
-        groups = machine.groups_of_attempts(tx, attempts)
-        for attempt in attempts:
-            tx.apply(machine.lose_evaluation(tx, attempt.task, attempt.token, "gone \u2603", counts=counts))
-        self.settle(tx, groups)
+    def _lose(self, tx: Transaction, attempts: Sequence[Attempt], *, counts: bool) -> int:
+        for one in attempts:
+            self.apply(tx, machine.lose(tx, self.rules, one.job, one.token, "gone \u2603", counts=counts))
         return len(attempts)
 
     def renew(self, worker: str) -> None:
-        self._do(lambda tx: tx.apply([machine.RenewEvalAttempts(worker, tx.now() + LEASE_S)]))
+        self._do(lambda tx: tx.apply([machine.RenewAttempts(worker, tx.now() + LEASE_S)]))
 
     def backfill(self) -> None:
-        def act(tx: EvalTransaction) -> None:
+        def act(tx: Transaction) -> None:
             for seen in tx.all_seen():
-                tx.apply(machine.backfill(tx, self.suites, seen))
+                tx.apply(machine.backfill(tx, self.rules.suites, seen))
 
         self._do(act)
 
     def gone(self, seen: int) -> None:
-        def act(tx: EvalTransaction) -> None:
+        def act(tx: Transaction) -> None:
             row = tx.seen(seen)
             if row.state is SeenState.READY:
                 tx.apply(machine.gone(tx, row, "it vanished"))
-                self.settle(tx, [])
 
         self._do(act)
 
     def cancel(self, group: int) -> None:
-        def act(tx: EvalTransaction) -> None:
-            tx.apply(machine.cancel_group(tx, group, "a person said so"))
-            self.settle(tx, [])
-
-        self._do(act)
+        self._do(lambda tx: tx.apply(machine.cancel_group(tx, group, "a person said so")))
 
     def drain(self) -> None:
-        self._do(lambda tx: tx.apply(machine.drain(tx, self.suites, "no more come")))
+        self._do(lambda tx: tx.apply(machine.drain(tx, self.rules.suites, "no more come")))
 
     def finish(self) -> None:
-        self._do(lambda tx: tx.apply(machine.finish_run(tx)))
+        self._do(lambda tx: tx.apply(machine.finish_watching(tx)))
 
     def work(self, worker: str = WORKERS[0]) -> list[ClaimedEvaluation]:
         """Do everything that is to be done now."""
@@ -243,35 +262,33 @@ def trained(claimed: Claimed) -> Completion:
     return replace(done, checkpoint=replace(done.checkpoint, digest=digest))
 
 
-def ledger(store: Store, run: RunRecord, of: Sequence[Suite]) -> Any:
-    """Return everything that can be read about a run."""
-    with store.evaluations(run) as view:
-        return plain(_ledger(view, of))
+def ledger(evaluator: Evaluator) -> Any:
+    """Return everything that can be read about a study whose checkpoints are evaluated."""
+    with evaluator.look() as view:
+        return [*everything_of(view), *plain(_ledger(view, suites(grown=True)))]
 
 
-def _ledger(view: EvalReader, of: Sequence[Suite]) -> dict[str, Any]:
-    seen, groups, tasks = view.all_seen(), view.groups(), view.eval_tasks()
+def _ledger(view: Reader, of: Sequence[Suite]) -> dict[str, Any]:
+    seen, groups, tasks = view.all_seen(), view.groups(), view.eval_jobs()
     keys = sorted(
         {(row.identity, task.identity, task.replicate, task.shards) for row in seen for task in tasks if task.task}
     )
     names = [suite.name for suite in of]
     hows = sorted({task.identity for task in tasks})
     return {
-        "run": view.run(),
-        "now": view.now(),
         "seen": seen,
         "groups": groups,
         "tasks": tasks,
         "events": [view.events(), view.events(after=2)],
-        "attempts": [view.eval_attempts(task.id) for task in tasks],
-        "newest attempts": [view.eval_attempt(task.id, task.token) for task in tasks],
-        "results": [view.results(*key) for key in keys],
+        "attempts": [view.attempts(task.id) for task in tasks],
+        "newest attempts": [view.attempt(task.id, task.token) for task in tasks],
+        "results": [view.ledger(*key) for key in keys],
         "shards": [view.shards_done(*key) for key in keys],
         "durations": [view.mean_duration_s(how) for how in hows],
         "pages": [
             view.all_seen(after=1, limit=2),
             view.groups(after=1, limit=2),
-            view.eval_tasks(after=1, limit=2),
+            view.eval_jobs(after=1, limit=2),
             [view.groups(suite=name) for name in names],
             [view.groups(suite=name, after=1, limit=1) for name in names],
         ],
@@ -279,15 +296,18 @@ def _ledger(view: EvalReader, of: Sequence[Suite]) -> dict[str, Any]:
             [view.seen(row.id) for row in seen],
             [view.group(group.id) for group in groups],
             [view.locked_group(group.id) for group in groups],
-            [view.locked_eval_task(task.id) for task in tasks],
-            [view.locked_group(10_000), view.locked_eval_task(10_000), view.eval_attempt(10_000, 1)],
+            [view.locked_eval_job(task.id) for task in tasks],
+            [view.job(task.id) for task in tasks],
+            [view.locked_trial(task.id) for task in tasks],
+            [view.locked_eval_job(trial.id) for trial in view.trials()],
+            [view.locked_group(10_000), view.locked_eval_job(10_000), view.attempt(10_000, 1)],
         ],
         "newest": [view.newest_seen(), view.newest_ready()],
         "named": [view.find_seen(row.name, row.index) for row in seen] + [view.find_seen("nothing")],
         "of seen": [
             [view.groups_of(row.id), view.find_group(row.id, "s"), view.find_group(row.id, "s", 1)] for row in seen
         ],
-        "of groups": [[view.group_tasks(group.id), view.unfinished_tasks(group.id)] for group in groups],
+        "of groups": [[view.group_jobs(group.id), view.unfinished_jobs(group.id)] for group in groups],
         "of suites": [
             [
                 view.fresh_groups(name),
@@ -299,80 +319,67 @@ def _ledger(view: EvalReader, of: Sequence[Suite]) -> dict[str, Any]:
             for name in names
         ],
         "open": view.open_groups(),
-        "next": [view.next_eval_task(None), *(view.next_eval_task(row.id) for row in seen)],
+        "next": [view.next_eval_job(None), *(view.next_eval_job(row.id) for row in seen)],
         "not before": view.next_not_before(),
-        "running": [view.running_evaluations(), *(view.running_evaluations(worker) for worker in WORKERS)],
-        "expired": view.expired_evaluations(2),
-        "claimed ahead": view.claimed_ahead(view.now()),
-        "held": view.held_paths(),
+        "held paths": view.held_paths(),
     }
 
 
-def of_study(store: Store, study: int) -> list[Any]:
-    """Return what a study can be asked about the evaluation of its checkpoints, and everything else."""
-    with store.reader(study) as view:
-        own = view.evaluation()
-        asked = {
-            "own": None if own is None else own.run(),
-            "awaited": view.awaited_groups(),
-        }
-    return [everything(store, study), plain(asked)]
-
-
-def check(store: Store, run: RunRecord, reopened: frozenset[int]) -> None:
-    """Assert what must hold of every run at any time."""
-    with store.evaluations(run) as view:
+def check(evaluator: Evaluator, reopened: frozenset[int]) -> None:
+    """Assert what must hold of every study at any time."""
+    with evaluator.look() as view:
         groups = view.groups()
-        by_group: dict[int, list[Any]] = {}
-        for task in view.eval_tasks():
-            by_group.setdefault(task.group, []).append(task)
+        by_group: dict[int, list[EvalJob]] = {}
+        for job in view.eval_jobs():
+            by_group.setdefault(job.group, []).append(job)
         seen = {row.id: row for row in view.all_seen()}
         for group in groups:
-            tasks = by_group.get(group.id, [])
-            _check_group(view, group, tasks, seen, reopened)
-        running = [attempt.task for attempt in view.running_evaluations()]
+            _check_group(view, group, by_group.get(group.id, []), seen, reopened)
+        jobs: list[TrialRecord | EvalJob] = [*view.trials(), *view.eval_jobs()]
+        states = {job.id: (job.state, job.token) for job in jobs}
+        assert len(states) == len(jobs), "ids are shared by all kinds"
+        running = [attempt.job for attempt in view.running()]
         assert len(running) == len(set(running))
-        states = {task.id: (task.state, task.token) for tasks in by_group.values() for task in tasks}
-        for attempt in view.running_evaluations():
-            assert states[attempt.task] == (TrialState.RUNNING, attempt.token)
-        assert sum(state is TrialState.RUNNING for state, _ in states.values()) == len(running)
+        for attempt in view.running():
+            assert states[attempt.job] == (JobState.RUNNING, attempt.token)
+        assert sum(state is JobState.RUNNING for state, _ in states.values()) == len(running)
         assert sorted(row.number for row in seen.values()) == list(range(len(seen)))
 
 
 def _check_group(
-    view: EvalReader, group: Any, tasks: list[Any], seen: dict[int, Any], reopened: frozenset[int]
+    view: Reader, group: Group, jobs: Sequence[EvalJob], seen: dict[int, Seen], reopened: frozenset[int]
 ) -> None:
-    unfinished = sum(task.state in (TrialState.PENDING, TrialState.RUNNING) for task in tasks)
-    assert unfinished == view.unfinished_tasks(group.id)
-    aggregations = [task for task in tasks if task.kind is EvalTaskKind.AGGREGATE]
-    assert sum(task.ended_at is None for task in aggregations) <= 1
+    unfinished = sum(job.state in (JobState.PENDING, JobState.RUNNING) for job in jobs)
+    assert unfinished == view.unfinished_jobs(group.id)
+    aggregations = [job for job in jobs if job.kind is JobKind.AGGREGATE]
+    assert sum(job.ended_at is None for job in aggregations) <= 1
     if group.state is GroupState.QUEUED:
         # Something of it will still happen, so it ends.
         assert unfinished, group
         assert seen[group.seen].state is SeenState.READY
         return
-    assert not any(task.state is TrialState.PENDING for task in tasks), group
+    assert not any(job.state is JobState.PENDING for job in jobs), group
     assert group.best <= (group.state is GroupState.COMPLETE)
     if group.state is GroupState.COMPLETE:
-        completed = sum(task.state is TrialState.COMPLETED for task in aggregations)
+        completed = sum(job.state is JobState.COMPLETED for job in aggregations)
         assert completed == 1 or (group.id in reopened and completed > 1)
-        for task in tasks:
-            assert task.state is TrialState.COMPLETED
-            if task.kind is EvalTaskKind.EVALUATE:
+        # What was cancelled and is wanted again is another job.
+        again = {(job.kind, job.identity, job.shard): job.id for job in jobs if job.state is JobState.COMPLETED}
+        for job in jobs:
+            if job.state is JobState.CANCELLED:
+                assert again[job.kind, job.identity, job.shard] > job.id
+                continue
+            assert job.state is JobState.COMPLETED
+            if job.kind is JobKind.EVALUATE:
                 identity = seen[group.seen].identity
-                done = view.shards_done(identity, task.identity, task.replicate, task.shards)
-                assert task.shard in done
+                assert job.shard in view.shards_done(identity, job.identity, job.replicate, job.shards)
 
 
-def check_fitness(store: Store, study: int) -> None:
+def check_fitness(evaluator: Evaluator) -> None:
     """Assert that only complete groups gave trials their fitness, and so whatever members show."""
-    with store.reader(study) as view:
-        own = view.evaluation()
-        assert own is not None
-        run = own.run()
+    with evaluator.look() as view:
         fitness = {trial.id: trial.fitness for trial in view.trials()}
         shown = [scored for member in view.members() for scored in (member.head, member.published) if scored]
-    with store.evaluations(run) as view:
         complete = {group.trial for group in view.groups() if group.state is GroupState.COMPLETE}
     for trial, value in fitness.items():
         assert value is None or trial in complete
@@ -380,7 +387,7 @@ def check_fitness(store: Store, study: int) -> None:
         assert scored.fitness is None or scored.trial in complete
 
 
-def population_rules(size: int, *, quorum: float = 0.0, remeasure: int = 0) -> Rules:
+def population_rules(size: int, *, quorum: float = 0.0, remeasure: int = 0) -> TrainRules:
     """Return rules by which the suite `s` gives fitness."""
     strategy = PBT(
         population_size=size,
@@ -391,7 +398,7 @@ def population_rules(size: int, *, quorum: float = 0.0, remeasure: int = 0) -> R
         quorum=quorum,
         fitness=FromSuite("s", "score", max_lag=1, remeasure=remeasure, max_partial=4),
     )
-    return Rules(
+    return TrainRules(
         space=Space(rate=Float(0.0, 1.0)),
         objective=Maximize("score"),
         strategy=strategy,
@@ -414,7 +421,9 @@ SCORES = (0.0, 0.25, 1.0, math.nan, -math.inf)
 
 
 class EvaluatesAlike(RuleBasedStateMachine):
-    """Drives the evaluation of a run on a store and on its oracle; answers and records must stay the same.
+    """Drives the evaluation of a study on a store and on its oracle; answers and records must stay the same.
+
+    Its checkpoints come from a directory, from its own population, or from that of another study.
 
     Args:
         store: the one under test.
@@ -432,32 +441,41 @@ class EvaluatesAlike(RuleBasedStateMachine):
         self.claims: list[ClaimedEvaluation] = []
         self.trials: list[Claimed] = []
         self.reopened: frozenset[int] = frozenset()
-        self.study: int | None = None
+        self.population: StudyRecord | None = None
 
     @initialize(
-        kind=st.sampled_from(("directory", "directory", "async", "sync", "measuring")),
+        kind=st.sampled_from(("directory", "directory", "watching", "async", "sync", "measuring")),
         policy=st.sampled_from(POLICIES),
         size=st.integers(1, 3),
     )
     def create(self, kind: str, policy: Policy, size: int) -> None:
         # What went before must not show in what is drawn.
         self.clock.now = 1_000_000.0
-        name = f"run {len(self.oracle.runs())}"
-        agreed, offered = None, suites(policy)
+        name = f"study {len(self.oracle.studies())}"
+        agreed: Rules = watching(suites(policy))
         if kind != "directory":
-            agreed = population_rules(
-                size, quorum=1.0 if kind == "sync" else 0.0, remeasure=1 if kind == "measuring" else 0
+            measures, quorum = int(kind == "measuring"), float(kind == "sync")
+            own = population_rules(size, quorum=quorum, remeasure=measures)
+            if kind == "watching":
+                # It has fitness without its evaluations, which nobody makes.
+                own = replace(rules(pbt(size)), suites=suites(policy)[1:])
+            else:
+                agreed = own
+            population: StudyRecord = self.both(lambda store: store.create_study(name, {}, 7, size))
+            self.population = self.study = population
+            self.controllers = [Controller(store, population.id, own) for store in (self.store, self.oracle)]
+        if kind == "watching":
+            self.study = self.both(
+                lambda store: store.create_study(
+                    f"{name}, watched", {"nan": math.nan}, kind=StudyKind.STUDY, source=population.id
+                )
             )
-            offered = agreed.suites
-            self.both(lambda store: store.create_study(name, {}, 7, size))
-            study = self.oracle.find_study(name)
-            assert study is not None
-            self.study = study.id
-            self.controllers = [Controller(store, study.id, agreed) for store in (self.store, self.oracle)]
-        of = RunKind.DIRECTORY if agreed is None else RunKind.STUDY
-        self.run = self.both(lambda store: store.create_run(name, of, {"nan": math.nan}, study=self.study))
-        self.here = Evaluator(self.store, self.run, offered, agreed)
-        self.there = Evaluator(self.oracle, self.run, offered, agreed)
+        if kind == "directory":
+            self.study = self.both(
+                lambda store: store.create_study(name, {"nan": math.nan}, kind=StudyKind.DIRECTORY, location="/c")
+            )
+        self.here = Evaluator(self.store, self.study, agreed)
+        self.there = Evaluator(self.oracle, self.study, agreed)
 
     def both(self, act: Callable[[Store], Any]) -> Any:
         return self._same(lambda: act(self.store), lambda: act(self.oracle))
@@ -475,7 +493,7 @@ class EvaluatesAlike(RuleBasedStateMachine):
 
     # Where checkpoints come from
 
-    @precondition(lambda self: self.study is None)
+    @precondition(lambda self: self.population is None)
     @rule(
         number=st.integers(0, 4),
         step=st.integers(-1, 9),
@@ -492,7 +510,7 @@ class EvaluatesAlike(RuleBasedStateMachine):
             f"c{number}",
             step,
             index=number % 2,
-            identity=f"{self.run.name}: {identity}",
+            identity=f"{self.study.name}: {identity}",
             fingerprint=f"f{version}",
             path=f"/c{number}",
             snapshot=snapshot,
@@ -502,7 +520,21 @@ class EvaluatesAlike(RuleBasedStateMachine):
         )
         self.asked(lambda evaluator: evaluator.observe(checkpoint))
 
-    @precondition(lambda self: self.study is not None)
+    @precondition(lambda self: self.study.kind is StudyKind.STUDY)
+    @rule(data=st.data(), existed=st.booleans())
+    def observe_source(self, data: st.DataObject, existed: bool) -> None:
+        with self._source(self.oracle) as view:
+            rows = view.checkpoints()
+        if rows:
+            row = data.draw(st.sampled_from(rows))
+            seen = found(row.name, row.step, identity=row.digest, trial=row.trial, existed=existed)
+            self.asked(lambda evaluator: evaluator.observe(seen))
+
+    def _source(self, store: Store) -> AbstractContextManager[Reader]:
+        assert self.population is not None
+        return store.reader(self.population.id)
+
+    @precondition(lambda self: self.population is not None)
     @rule(worker=st.sampled_from(WORKERS))
     def train(self, worker: str) -> None:
         self.trials += self.trained(lambda controller: controller.claim(worker))[0]
@@ -513,7 +545,7 @@ class EvaluatesAlike(RuleBasedStateMachine):
         trial = self.trials.pop(data.draw(st.integers(0, len(self.trials) - 1)))
         self.trained(lambda controller: controller.complete([trained(trial)]))
 
-    @precondition(lambda self: self.study is not None)
+    @precondition(lambda self: self.population is not None)
     @rule(worker=st.sampled_from(WORKERS), count=st.integers(1, 6), score=st.sampled_from(SCORES))
     def generation(self, worker: str, count: int, score: float) -> None:
         for _ in range(count):
@@ -524,7 +556,7 @@ class EvaluatesAlike(RuleBasedStateMachine):
             else:
                 self.work(worker, 6, score)
 
-    @precondition(lambda self: self.study is not None)
+    @precondition(lambda self: self.population is not None)
     @rule(delete=st.booleans())
     def collect(self, delete: bool) -> None:
         kept = self.trained(lambda controller: controller.retention())
@@ -532,11 +564,11 @@ class EvaluatesAlike(RuleBasedStateMachine):
         if delete:
             self.trained(lambda controller: controller.set_checkpoints(marked, CheckpointState.DELETED))
 
-    @precondition(lambda self: self.study is not None)
+    @precondition(lambda self: self.population is not None)
     @rule()
     def resume(self) -> None:
-        study = self.study
-        assert study is not None
+        assert self.population is not None
+        study = self.population.id
         self.both(lambda store: store.set_state(study, StudyState.RUNNING))
 
     # Workers
@@ -548,11 +580,23 @@ class EvaluatesAlike(RuleBasedStateMachine):
             self.claims.append(work)
 
     @precondition(lambda self: self.claims)
-    @rule(data=st.data(), score=st.sampled_from(SCORES), best=st.booleans(), event=st.booleans())
-    def complete(self, data: st.DataObject, score: float, best: bool, event: bool) -> None:
+    @rule(
+        data=st.data(),
+        score=st.sampled_from(SCORES),
+        best=st.booleans(),
+        late=st.booleans(),
+        event=st.booleans(),
+    )
+    def complete(self, data: st.DataObject, score: float, best: bool, late: bool, event: bool) -> None:
         work = data.draw(st.sampled_from(self.claims[-6:]))
-        done = evaluated(work, score, best=best, event=event)
+        former = None if late else self._best(work)
+        done = evaluated(work, score, best=best, former=former, event=event)
         self.asked(lambda evaluator: evaluator.complete(done))
+
+    def _best(self, work: ClaimedEvaluation) -> int | None:
+        with self.there.look() as view:
+            best = view.best_group(work.group.suite)
+        return None if best is None else best.id
 
     @rule(worker=st.sampled_from(WORKERS), count=st.integers(1, 8), score=st.sampled_from(SCORES))
     def evaluate(self, worker: str, count: int, score: float) -> None:
@@ -565,19 +609,25 @@ class EvaluatesAlike(RuleBasedStateMachine):
             if work is None:
                 return
             holding = work.seen.id
-            self.asked(partial(Evaluator.complete, done=evaluated(work, score, best=score == 1.0)))
+            done = evaluated(work, score, best=score == 1.0, former=self._best(work))
+            self.asked(partial(Evaluator.complete, done=done))
 
     @precondition(lambda self: self.claims)
-    @rule(data=st.data(), retryable=st.booleans(), gone=st.sampled_from((False, False, True)))
-    def fail(self, data: st.DataObject, retryable: bool, gone: bool) -> None:
-        task = data.draw(st.sampled_from(self.claims[-6:])).task
-        failure = EvaluationFailed(
-            task=task.id,
-            group=task.group,
-            token=task.token,
+    @rule(
+        data=st.data(),
+        retryable=st.booleans(),
+        gone=st.sampled_from((False, False, True)),
+        damage=st.sampled_from((None, "a byte differs")),
+    )
+    def fail(self, data: st.DataObject, retryable: bool, gone: bool, damage: str | None) -> None:
+        work = data.draw(st.sampled_from(self.claims[-6:]))
+        failure = Failure(
+            job=work.job.id,
+            token=work.job.token,
             error="it broke \u2603",
             retryable=retryable,
-            gone=gone,
+            gone=work.seen.name if gone else None,
+            damage=damage if gone else None,
         )
         self.asked(lambda evaluator: evaluator.fail(failure))
 
@@ -593,10 +643,7 @@ class EvaluatesAlike(RuleBasedStateMachine):
         for _ in range(count):
             work = self.asked(partial(Evaluator.claim, worker=worker))
             if work is not None:
-                task = work.task
-                failure = EvaluationFailed(
-                    task=task.id, group=task.group, token=task.token, error="no \u2603", retryable=False
-                )
+                failure = Failure(job=work.job.id, token=work.job.token, error="no \u2603", retryable=False)
                 self.asked(partial(Evaluator.fail, failure=failure))
 
     @rule(worker=st.sampled_from(WORKERS), counts=st.booleans())
@@ -611,7 +658,7 @@ class EvaluatesAlike(RuleBasedStateMachine):
     def renew(self, worker: str) -> None:
         self.asked(lambda evaluator: evaluator.renew(worker))
 
-    @rule(seconds=st.sampled_from((0.25, 2.5, LEASE_S, 2 * LEASE_S)))
+    @rule(seconds=st.sampled_from((0.25, 2.5, LEASE_S, 2 * LEASE_S, -3 * LEASE_S)))
     def wait(self, seconds: float) -> None:
         self.clock.now += seconds
 
@@ -619,21 +666,23 @@ class EvaluatesAlike(RuleBasedStateMachine):
 
     @rule(grow=st.booleans())
     def backfill(self, grow: bool) -> None:
-        if grow and self.study is None:
-            self.here.suites = self.there.suites = suites(grown=True)
-        with self.oracle.evaluations(self.run) as view:
-            ended = {group.id for group in view.groups() if group.state is not GroupState.QUEUED}
+        if grow and self.study.watched:
+            self.here.rules = self.there.rules = watching(suites(grown=True))
+        ended = self._ended()
         self.asked(lambda evaluator: evaluator.backfill())
         self._reopened(ended)
 
+    def _ended(self) -> set[int]:
+        with self.there.look() as view:
+            return {group.id for group in view.groups() if group.state is not GroupState.QUEUED}
+
     def _reopened(self, ended: set[int]) -> None:
-        with self.oracle.evaluations(self.run) as view:
-            self.reopened |= {group.id for group in view.groups() if group.id in ended and group.ended_at is None}
+        self.reopened |= ended - self._ended()
 
     @precondition(lambda self: self.clock() % 1 < 0.5)
     @rule(data=st.data())
     def vanish(self, data: st.DataObject) -> None:
-        with self.oracle.evaluations(self.run) as view:
+        with self.there.look() as view:
             seen = [row.id for row in view.all_seen()]
         if seen:
             chosen = data.draw(st.sampled_from(seen))
@@ -642,17 +691,16 @@ class EvaluatesAlike(RuleBasedStateMachine):
     @precondition(lambda self: self.clock() % 1 >= 0.5)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
-        with self.oracle.evaluations(self.run) as view:
+        with self.there.look() as view:
             groups = [group.id for group in view.groups()]
         if groups:
             chosen = data.draw(st.sampled_from(groups))
             self.asked(lambda evaluator: evaluator.cancel(chosen))
 
-    @precondition(lambda self: self.clock() % 2 < 0.5)
+    @precondition(lambda self: self.study.watched and self.clock() % 2 < 0.5)
     @rule()
     def drain(self) -> None:
-        with self.oracle.evaluations(self.run) as view:
-            ended = {group.id for group in view.groups() if group.state is not GroupState.QUEUED}
+        ended = self._ended()
         self.asked(lambda evaluator: evaluator.drain())
         self._reopened(ended)
 
@@ -660,9 +708,10 @@ class EvaluatesAlike(RuleBasedStateMachine):
     def finish(self) -> None:
         self.asked(lambda evaluator: evaluator.finish())
 
+    @precondition(lambda self: self.study.watched)
     @rule(number=st.integers(0, 3))
     def set_config(self, number: int) -> None:
-        self.both(lambda store: store.set_run_config(self.run.id, {"number": number}))
+        self.both(lambda store: store.set_config(self.study.id, {"number": number}))
 
     @precondition(lambda self: self.interrupts)
     @rule(worker=st.sampled_from(WORKERS))
@@ -673,18 +722,19 @@ class EvaluatesAlike(RuleBasedStateMachine):
     @invariant()
     def same(self) -> None:
         if hasattr(self, "here"):
-            offered = suites(grown=True)
-            assert ledger(self.store, self.run, offered) == ledger(self.oracle, self.run, offered)
-            assert self.both(lambda store: store.find_run(self.run.name)) is not None
-            if self.study is not None:
-                assert of_study(self.store, self.study) == of_study(self.oracle, self.study)
+            assert ledger(self.here) == ledger(self.there)
+            self.both(lambda store: store.studies())
+            if self.population is not None and self.study is not self.population:
+                of = self.population
+                mine, right = (Evaluator(store, of, self.here.rules) for store in (self.store, self.oracle))
+                assert ledger(mine) == ledger(right)
 
     @invariant()
     def sound(self) -> None:
         if hasattr(self, "here"):
-            check(self.oracle, self.run, self.reopened)
-            if self.study is not None:
-                check_fitness(self.oracle, self.study)
+            check(self.there, self.reopened)
+            if self.study is self.population:
+                check_fitness(self.there)
 
 
 class _Interruption(Exception):
@@ -692,19 +742,18 @@ class _Interruption(Exception):
 
 
 def _interrupted(evaluator: Evaluator, worker: str) -> None:
-    with suppress(_Interruption), evaluator.store.evaluating(evaluator.run) as tx:
+    with suppress(_Interruption), evaluator.transaction() as tx:
         for number in range(2):
-            tx.apply(machine.observe(tx, evaluator.suites, found(f"interrupted {number}")))
+            tx.apply(machine.observe(tx, evaluator.rules.suites, found(f"interrupted {number}")))
         try:
             work = evaluator.claim_in(tx, worker)
         except ParentGone:
             work = None
         if work is not None:
             _, commands = machine.complete_evaluation(tx, evaluator.rules, evaluated(work, event=True))
-            tx.apply(commands)
-            tx.apply(machine.settle_group(tx, evaluator.rules, work.group.id))
-        tx.apply(machine.drain(tx, evaluator.suites, "x"))
-        tx.apply(machine.finish_run(tx))
+            evaluator.apply(tx, commands)
+        tx.apply(machine.drain(tx, evaluator.rules.suites, "x"))
+        tx.apply(machine.finish_watching(tx))
         raise _Interruption
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from phyla.controller import Controller, RunController
+from phyla.controller import EVALUATE_ONLY, Controller, Sightings
 from phyla.evaluation import EvalTask, Moments, Suite, encode
 from phyla.machine import (
     Claimed,
@@ -13,24 +13,25 @@ from phyla.machine import (
     Completion,
     Ended,
     Evaluated,
-    EvaluationFailed,
+    Failure,
     Observed,
-    Rules,
+    TrainRules,
+    WatchRules,
 )
 from phyla.records import (
     Checkpoint,
     EvalResult,
-    EvalTaskKind,
     Group,
     GroupState,
+    JobKind,
+    JobState,
     JsonObject,
-    RunKind,
-    RunRecord,
+    StudyKind,
+    StudyRecord,
     TrialRecord,
-    TrialState,
     WorkKind,
 )
-from phyla.store import EvalReader, Store, open_store
+from phyla.store import Reader, Store, open_store
 from simulation import VirtualClock
 
 Values = Callable[[ClaimedEvaluation], float]
@@ -54,26 +55,28 @@ def evaluated(
     worker: str = "w",
 ) -> Evaluated:
     """Return what a worker hands in for its work."""
-    if work.task.kind is EvalTaskKind.AGGREGATE:
+    if work.job.kind is JobKind.AGGREGATE:
         named: JsonObject = {name: {"value": number, "stderr": 0.1} for name, number in (values or {}).items()}
-        return Evaluated(task=work.task.id, group=work.task.group, token=work.task.token, values=named, best=best)
+        return Evaluated(job=work.job.id, group=work.job.group, token=work.job.token, values=named, best=best)
     result = EvalResult(
         identity=work.seen.identity,
-        task_identity=work.task.identity,
-        replicate=work.task.replicate,
-        shard=work.task.shard,
-        shards=work.task.shards,
-        run=work.task.run,
+        task_identity=work.job.identity,
+        replicate=work.job.replicate,
+        shard=work.job.shard,
+        shards=work.job.shards,
+        study=work.job.study,
         statistics={"x": encode(Moments.of([value]), lambda kind: kind.__name__)},
         worker=worker,
         created_at=0.0,
     )
-    return Evaluated(task=work.task.id, group=work.task.group, token=work.task.token, result=result)
+    return Evaluated(job=work.job.id, group=work.job.group, token=work.job.token, result=result)
 
 
-def failed(work: ClaimedEvaluation, error: str = "boom", **how: bool) -> EvaluationFailed:
+def failed(
+    work: ClaimedEvaluation, error: str = "boom", *, gone: str | None = None, retryable: bool = True
+) -> Failure:
     """Return the report of a failed attempt."""
-    return EvaluationFailed(task=work.task.id, group=work.task.group, token=work.task.token, error=error, **how)
+    return Failure(job=work.job.id, token=work.job.token, error=error, retryable=retryable, gone=gone)
 
 
 @dataclass
@@ -84,16 +87,19 @@ class WatchedRun:
     clock: VirtualClock = field(default_factory=VirtualClock)
     lease_s: float = 60.0
     store: Store = field(init=False)
-    run: RunRecord = field(init=False)
-    controller: RunController = field(init=False)
+    run: StudyRecord = field(init=False)
+    controller: Controller = field(init=False)
+    sightings: Sightings = field(init=False)
 
     def __post_init__(self) -> None:
         self.store = open_store("memory://", clock=self.clock)
-        self.run = self.store.create_run("run", RunKind.DIRECTORY, {}, location="/data")
+        self.run = self.store.create_study("run", {}, kind=StudyKind.DIRECTORY, location="/data")
         self.restart()
 
     def restart(self) -> None:
-        self.controller = RunController(self.store, self.run, self.suites, lease_s=self.lease_s)
+        rules = WatchRules(suites=tuple(self.suites), lease_s=self.lease_s)
+        self.controller = Controller(self.store, self.run.id, rules)
+        self.sightings = Sightings(self.store, self.run, self.suites)
 
     def observe(self, *steps: int, existed: bool = False, **changes: object) -> None:
         found = [
@@ -108,14 +114,20 @@ class WatchedRun:
             )
             for step in steps
         ]
-        self.controller.observe([replace(each, **changes) for each in found])  # type: ignore[arg-type]
+        self.sightings.observe([replace(each, **changes) for each in found])  # type: ignore[arg-type]
 
     def claim(self, worker: str = "w", holding: int | None = None) -> ClaimedEvaluation | None:
-        _, claimed, _ = self.controller.exchange((), worker, 1, holding)
-        return claimed[0] if claimed else None
+        _, claimed, _ = self.controller.complete((), worker, 1, kinds=EVALUATE_ONLY, holding=holding)
+        found = claimed[0] if claimed else None
+        assert not isinstance(found, Claimed)
+        return found
 
     def hand_in(self, *done: Evaluated) -> list[object]:
-        answers, _, _ = self.controller.exchange(done, "w", 0)
+        with self.store.reader(self.run.id) as reader:
+            former = {suite.name: reader.best_group(suite.name) for suite in self.suites}
+            suites = {one.group: reader.group(one.group).suite for one in done}
+        best = {name: None if group is None else group.id for name, group in former.items()}
+        answers, _, _ = self.controller.complete([replace(one, former=best[suites[one.group]]) for one in done])
         return list(answers)
 
     def work(self, count: int | None = None) -> list[str]:
@@ -125,12 +137,12 @@ class WatchedRun:
             work = self.claim()
             if work is None:
                 break
-            order.append(f"{work.seen.step}/{work.task.task or 'aggregate'}")
+            order.append(f"{work.seen.step}/{work.job.task or 'aggregate'}")
             self.hand_in(evaluated(work, 1.0))
         return order
 
-    def reader(self) -> EvalReader:
-        with self.store.evaluations(self.run) as reader:
+    def reader(self) -> Reader:
+        with self.store.reader(self.run.id) as reader:
             return reader
 
     def groups(self, step: int | None = None) -> list[Group]:
@@ -146,7 +158,7 @@ class WatchedRun:
 class EvaluatedStudy:
     """A study in memory whose fitness comes from a suite; weights are numbers, kept by checkpoint name."""
 
-    rules: Rules
+    rules: TrainRules
     train: Callable[[float, TrialRecord], float]
     measure: Callable[[float, ClaimedEvaluation], float]
     seed: int = 0
@@ -159,7 +171,6 @@ class EvaluatedStudy:
         self.store = open_store("memory://", clock=self.clock)
         size = self.rules.strategy.population_size
         self.study = self.store.create_study("simulated", {}, self.seed, size)
-        self.run = self.store.create_run("simulated", RunKind.STUDY, {}, study=self.study.id)
         self.controller = Controller(self.store, self.study.id, self.rules)
         self.measured: dict[int, float] = {}
 
@@ -174,7 +185,7 @@ class EvaluatedStudy:
         if isinstance(work, Claimed):
             self.controller.complete([self.trained(work.trial)])
         elif self.fails(work):
-            self.controller.fail_evaluation(failed(work))
+            self.controller.fail(failed(work))
         else:
             self.controller.complete([self.scored(work)])
 
@@ -201,7 +212,7 @@ class EvaluatedStudy:
         )
 
     def scored(self, work: ClaimedEvaluation) -> Evaluated:
-        if work.task.kind is EvalTaskKind.AGGREGATE:
+        if work.job.kind is JobKind.AGGREGATE:
             value = self.measured[work.group.id]
             return evaluated(work, values={"x_mean": value, **self.also(value)})
         self.measured[work.group.id] = self.measure(self.weights[work.seen.name], work)
@@ -233,8 +244,8 @@ class EvaluatedStudy:
 
     def trials(self) -> list[TrialRecord]:
         with self.store.reader(self.study.id) as reader:
-            return [trial for trial in reader.trials() if trial.state is TrialState.COMPLETED]
+            return [trial for trial in reader.trials() if trial.state is JobState.COMPLETED]
 
     def groups(self) -> list[Group]:
-        with self.store.evaluations(self.run) as reader:
+        with self.store.reader(self.study.id) as reader:
             return list(reader.groups())

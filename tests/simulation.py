@@ -7,7 +7,7 @@ import numpy as np
 
 from phyla.controller import Controller
 from phyla.errors import LeaseLost
-from phyla.machine import Claimed, Completion, Ended, Failure, Idle, Rules
+from phyla.machine import Claimed, Completion, Ended, Failure, Idle, TrainRules
 from phyla.records import Checkpoint, StudyRecord, TrialRecord
 from phyla.store import Store, open_store
 
@@ -29,7 +29,7 @@ class VirtualClock:
 class Simulation:
     """A study in memory, with weights kept by checkpoint name."""
 
-    rules: Rules
+    rules: TrainRules
     train: Train
     seed: int = 0
     clock: VirtualClock = field(default_factory=VirtualClock)
@@ -89,7 +89,7 @@ class Simulation:
             work = busy.pop(name, None)
             if work is not None:
                 if rng.random() < failure_rate:
-                    failure = Failure(trial=work.trial.id, token=work.trial.token, error="simulated")
+                    failure = Failure(job=work.trial.id, token=work.trial.token, error="simulated")
                     self.controller.fail(failure)
                 else:
                     answers, _, _ = self.controller.complete([self.completion(work.trial)])

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from phyla.controller import Controller
 from phyla.errors import PhylaError
-from phyla.machine import Claimed, Completion, Failure, Imported, Rules, SetConfig
+from phyla.machine import Claimed, Completion, Failure, Imported, SetConfig, TrainRules
 from phyla.records import (
     Checkpoint,
     CheckpointState,
@@ -136,8 +136,8 @@ def rules(
     max_broken: int = 4,
     stopping: Sequence[StoppingRule] = (),
     objective: Objective | None = None,
-) -> Rules:
-    return Rules(
+) -> TrainRules:
+    return TrainRules(
         space=Space(rate=Float(0.0, 1.0)),
         objective=objective or (Minimize("loss") if minimize else Maximize("score")),
         strategy=strategy,
@@ -197,24 +197,30 @@ def plain(value: Any) -> Any:
 def everything(store: Store, study: int) -> Any:
     """Return all records of a study and every answer a view can give about it."""
     with store.reader(study) as view:
-        trials = list(pages(view, 3))
-        members = view.members()
-        return plain(
-            {
-                "study": view.study(),
-                "members": members,
-                "trials": trials,
-                "attempts": view.all_attempts(),
-                "checkpoints": view.checkpoints(),
-                "reports": [view.reports(trial.id) for trial in trials],
-                "reports of first attempts": [view.reports(trial.id, 1) for trial in trials],
-                "last reports": [view.last_reports(trial.id, trial.token, 2) for trial in trials],
-                "counts": sorted(view.counts().items()),
-                **_answers(view),
-                "attempts of trials": [view.attempts(trial.id) for trial in trials],
-                "trials of member 0": view.trials(member=0, after=1, limit=2),
-            }
-        )
+        return everything_of(view)
+
+
+def everything_of(view: Reader) -> Any:
+    """Return all records of a study and every answer that is not about evaluation."""
+    trials = list(pages(view, 3))
+    source = view.source()
+    return plain(
+        {
+            "study": view.study(),
+            "source": None if source is None else [source.study(), source.checkpoint("1.1")],
+            "trials": trials,
+            "attempts": view.trial_attempts(),
+            "checkpoints": view.checkpoints(),
+            "reports": [view.reports(trial.id) for trial in trials],
+            "reports of first attempts": [view.reports(trial.id, 1) for trial in trials],
+            "last reports": [view.last_reports(trial.id, trial.token, 2) for trial in trials],
+            "counts": sorted(view.counts().items()),
+            **_answers(view),
+            "attempts of trials": [view.attempts(trial.id) for trial in trials],
+            "trials of member 0": view.trials(member=0, after=1, limit=2),
+            "jobs": [view.job(trial.id) for trial in trials],
+        }
+    )
 
 
 def _answers(view: Reader) -> dict[str, Any]:
@@ -230,8 +236,10 @@ def _answers(view: Reader) -> dict[str, Any]:
         "running": [view.running(), *(view.running(worker) for worker in WORKERS)],
         "expired": view.expired(2),
         "claimed ahead": view.claimed_ahead(view.now()),
+        "next pending": view.next_pending(),
         "members": view.members(),
         "last completed": [view.last_completed(count) for count in (0, 2, 99)],
+        "newest": view.newest_trials(3),
         "ended": [view.ended(step) for step in (None, 0, STEPS, 2 * STEPS, 99 * STEPS)],
         "unfinished trials": view.unfinished(),
         "averages": [
@@ -324,11 +332,11 @@ class Alike(RuleBasedStateMachine):
     def fail(self, data: st.DataObject, retryable: bool, gone: bool, damage: str | None) -> None:
         trial = data.draw(st.sampled_from(self.claims[-8:])).trial
         failure = Failure(
-            trial=trial.id,
+            job=trial.id,
             token=trial.token,
             error="it broke\nValueError: \u2603",
             retryable=retryable,
-            parent_gone=trial.parent_checkpoint if gone else None,
+            gone=trial.parent_checkpoint if gone else None,
             damage=damage,
         )
         self.asked(lambda controller: controller.fail(failure))
@@ -376,8 +384,8 @@ class Alike(RuleBasedStateMachine):
 
     @rule(size=st.integers(1, 5), fresh=st.booleans())
     def resize(self, size: int, fresh: bool) -> None:
-        strategy: Any = self.here.rules.strategy
-        agreed = replace(self.here.rules, strategy=replace(strategy, population_size=size))
+        strategy: Any = self.here.population.strategy
+        agreed = replace(self.here.population, strategy=replace(strategy, population_size=size))
         here, there = (Controller(store, self.study, agreed) for store in (self.store, self.oracle))
         changes = {"strategy.population_size": (strategy.population_size, size)}
         answer = self._same(
@@ -460,8 +468,8 @@ class _Interrupting:
         self._store = store
 
     @contextmanager
-    def transaction(self, study: int, *, exclusive: bool, alone: bool = False) -> Any:
-        with self._store.transaction(study, exclusive=exclusive, alone=alone) as tx:
+    def transaction(self, study: int, **how: Any) -> Any:
+        with self._store.transaction(study, **how) as tx:
             yield tx
             raise _Interruption
 

@@ -1,8 +1,7 @@
 """What every store must do about evaluation. One suite for memory, SQLite and PostgreSQL."""
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,31 +21,38 @@ from evaluating import (
     result,
     suites,
     trained,
+    watching,
 )
 from naive_store import NaiveStore
 from phyla import machine
-from phyla.controller import Controller, RunController
-from phyla.errors import LeaseLost, StateError, StoreError
+from phyla.controller import EVALUATE_ONLY, Controller, Sightings
+from phyla.errors import IllegalTransition, LeaseLost, StateError, StudyNotFound
 from phyla.evaluation import Policy
-from phyla.machine import Claimed, ClaimedEvaluation, EvaluationFailed
+from phyla.leases import TRANSITIONS
+from phyla.machine import ClaimedEvaluation, Failure, ParentGone
+from phyla.machine.jobs import moved
 from phyla.records import (
+    Attempt,
     AttemptState,
+    Checkpoint,
     CheckpointState,
     EvalEvent,
+    EvalJob,
     EvalResult,
     GroupState,
-    RunKind,
-    RunState,
+    JobKind,
+    JobState,
     SeenState,
-    StudyRecord,
-    TrialState,
+    StudyKind,
+    StudyState,
+    TrialRecord,
 )
-from phyla.store import EvalReader, Store, open_store
-from phyla.store.evaluation import NEWEST_DURATIONS
+from phyla.store import Reader, Store, open_store
+from phyla.store.contract import NEWEST_DURATIONS
 from phyla.store.sql import SqlStore
 from phyla.store.sql.postgres import PostgresBackend
 from phyla.store.sql.sqlite import SqliteBackend
-from storing import LEASE_S, VirtualClock, plain
+from storing import LEASE_S, WORKERS, VirtualClock, everything, pbt, plain, rules
 
 KINDS = ("memory", "sqlite", "postgres")
 
@@ -104,176 +110,385 @@ def test_it_answers_as_the_naive_store_does(subject: Subject, kind: str) -> None
     )
 
 
-def _run(subject: Subject, name: str = "r") -> Evaluator:
-    run = subject.store.create_run(name, RunKind.DIRECTORY, {}, location="/checkpoints")
-    return Evaluator(subject.store, run, suites())
+def _watched(subject: Subject, name: str = "r") -> Evaluator:
+    study = subject.store.create_study(name, {}, kind=StudyKind.DIRECTORY, location="/checkpoints")
+    return Evaluator(subject.store, study, watching(suites()))
 
 
-def _look(evaluator: Evaluator) -> AbstractContextManager[EvalReader]:
-    return evaluator.store.evaluations(evaluator.run)
+def _population(subject: Subject, size: int = 1) -> tuple[Controller, Evaluator]:
+    """Return a study that evaluates the checkpoints of its own population, and one checkpoint of each member."""
+    study = subject.store.create_study("s", {}, 1, size)
+    of = population_rules(size)
+    controller = Controller(subject.store, study.id, of)
+    controller.complete([trained(claimed) for claimed in controller.claim("w", size)[0]])
+    return controller, Evaluator(subject.store, study, of)
+
+
+def _watching(subject: Subject, *, size: int = 1) -> tuple[Controller, Evaluator]:
+    """Return a study, and another one that evaluates its checkpoints and has seen one of each member."""
+    source = subject.store.create_study("source", {}, 1, size)
+    study = subject.store.create_study("watching", {}, kind=StudyKind.STUDY, source=source.id)
+    controller = Controller(subject.store, source.id, rules(pbt(size)))
+    evaluator = Evaluator(subject.store, study, watching(suites()))
+    done = [trained(claimed) for claimed in controller.claim("w", size)[0]]
+    controller.complete(done)
+    rows = [one.checkpoint for one in done if one.checkpoint]
+    evaluator.observe(*(found(row.name, row.step, identity=row.digest, trial=row.trial) for row in rows))
+    return controller, evaluator
 
 
 def _own(evaluator: Evaluator) -> dict[str, object]:
-    own = dict(ledger(evaluator.store, evaluator.run, evaluator.suites))
-    # How long an eval task takes is learned from every run.
+    own = dict(ledger(evaluator))
+    # How long an eval task takes is learned from every study.
     del own["durations"]
     return own
 
 
-def test_a_run_is_created_once(subject: Subject) -> None:
+def test_a_watched_study_is_created_once(subject: Subject) -> None:
     store = subject.store
-    first = store.create_run("a", RunKind.DIRECTORY, {"b": math.inf, "a": [1]}, location="/x \u2603")
-    assert store.create_run("a", RunKind.DIRECTORY, {"other": 1}) == first
-    assert (first.state, first.location, first.created_at) == (RunState.FOLLOWING, "/x \u2603", subject.clock.now)
+    first = store.create_study("a", {"b": math.inf, "a": [1]}, kind=StudyKind.DIRECTORY, location="/x \u2603")
+    assert store.create_study("a", {"other": 1}, 1, 1) == first
+    assert (first.kind, first.location, first.source) == (StudyKind.DIRECTORY, "/x \u2603", None)
+    assert (first.state, first.watched, first.created_at) == (StudyState.RUNNING, True, subject.clock.now)
     assert list(first.config) == ["b", "a"]
-    study = store.create_study("b", {}, 0, 1)
-    second = store.create_run("b", RunKind.STUDY, {}, study=study.id)
-    assert second.study == study.id
-    assert subject.again().runs() == [first, second]
-    assert (store.find_run("b"), store.find_run("c")) == (second, None)
+    source = store.create_study("b", {}, 0, 1)
+    assert (source.kind, source.location, source.watched) == (StudyKind.POPULATION, "", False)
+    second = store.create_study("c", {}, kind=StudyKind.STUDY, source=source.id)
+    assert (second.kind, second.source, second.watched) == (StudyKind.STUDY, source.id, True)
+    assert subject.again().studies() == [first, source, second]
+    assert (store.find_study("c"), store.find_study("d")) == (second, None)
 
 
 def test_a_deleted_study_takes_its_evaluation_along_and_leaves_what_others_use(subject: Subject) -> None:
-    store, of = subject.store, population_rules(2)
+    store = subject.store
 
-    def trained_study() -> tuple[StudyRecord, Evaluator, list[str]]:
-        study = store.create_study("s", {}, 1, 2)
-        run = store.create_run("s", RunKind.STUDY, {}, study=study.id)
-        controller = Controller(store, study.id, of)
-        done = [trained(work) for work in controller.claim("w", 2)[0] if isinstance(work, Claimed)]
-        controller.complete(done)
-        return (
-            study,
-            Evaluator(store, run, of.suites, of),
-            [one.checkpoint.digest for one in done if one.checkpoint],
-        )
+    def identities(evaluator: Evaluator) -> list[str]:
+        with evaluator.look() as look:
+            return [row.identity for row in look.all_seen()]
 
-    study, own, (shared, alone) = trained_study()
+    _, own = _population(subject, 2)
+    shared, alone = identities(own)
     held = own.claim()
     assert held is not None
     with pytest.raises(StateError, match="training or evaluating"):
-        store.delete_study(study.id)
+        store.delete_study(own.study.id)
     own.complete(evaluated(held))
     own.work()
-    run = store.create_run("r", RunKind.DIRECTORY, {}, location="/checkpoints")
-    directory = Evaluator(store, run, of.suites)
+    directory = _watched(subject)
     directory.observe(found("same bytes", identity=shared), found("other"))
     directory.work()
-    with _look(directory) as look:
-        tasks = {task.identity for task in look.eval_tasks() if task.task}
+    with directory.look() as look:
+        tasks = {job.identity for job in look.eval_jobs() if job.task}
     before = _own(directory)
 
     def known(identity: str) -> bool:
-        with _look(directory) as look:
-            return any(look.results(identity, task, 0, shards) for task in tasks for shards in (1, 2))
+        with directory.look() as look:
+            return any(look.ledger(identity, task, 0, shards) for task in tasks for shards in (1, 2))
 
     assert known(shared)
     assert known(alone)
-    store.delete_study(study.id)
-    assert subject.again().runs() == [run]
+    store.delete_study(own.study.id)
+    assert subject.again().studies() == [directory.study]
     assert _own(directory) == before
     assert known(shared)
     assert not known(alone)
-    with pytest.raises(StoreError):
+    with pytest.raises(StudyNotFound):
         own.claim()
-    new, renewed, _ = trained_study()
-    assert new.id != study.id
-    assert renewed.run.id not in (own.run.id, run.id)
+    _, renewed = _population(subject, 2)
+    assert renewed.study.id not in (own.study.id, directory.study.id)
     assert renewed.work()
     assert _own(directory) == before
 
 
-def test_a_run_that_ended_is_followed_again_with_another_configuration(subject: Subject) -> None:
-    evaluator = _run(subject)
-    with subject.store.evaluating(evaluator.run) as tx:
-        tx.apply([machine.SetRunState(RunState.ENDED, "enough \u2603")])
-        assert (tx.run().state, tx.run().message) == (RunState.ENDED, "enough \u2603")
-    subject.store.set_run_config(evaluator.run.id, {"new": 1})
-    changed = subject.store.find_run("r")
+def test_a_deleted_study_takes_those_that_watch_it_along(subject: Subject) -> None:
+    controller, evaluator = _watching(subject)
+    other = _watched(subject)
+    other.observe(found("c0"))
+    before = _own(other)
+    source, watcher = subject.store.studies()[:2]
+    held = evaluator.claim("host:1:1")
+    assert held is not None
+    with pytest.raises(
+        StateError, match=r"'source' was not deleted: a worker is training or evaluating it .*host:1:1"
+    ):
+        subject.store.delete_study(source.id)
+    with evaluator.look() as look:
+        jobs = {job.id for job in look.eval_jobs()}
+    subject.store.delete_study(source.id, worker="host:1:1")
+    assert subject.again().studies() == [other.study]
+    assert _own(other) == before
+    for study in (source, watcher):
+        with pytest.raises(StudyNotFound), subject.store.reader(study.id):
+            pass
+    with pytest.raises(StudyNotFound):
+        evaluator.complete(evaluated(held))
+    with pytest.raises(StudyNotFound):
+        controller.claim("w")
+    _, again = _watching(subject)
+    with again.look() as look:
+        assert min(job.id for job in look.eval_jobs()) > max(jobs)
+        assert look.events() == []
+
+
+def test_a_deleted_study_leaves_the_one_that_it_watched(subject: Subject) -> None:
+    controller, evaluator = _watching(subject)
+    source, watcher = subject.store.studies()
+    evaluator.work()
+    with subject.store.reader(source.id) as reader:
+        rows = reader.checkpoints()
+    subject.store.delete_study(watcher.id)
+    assert subject.again().studies() == [source]
+    with subject.store.reader(source.id) as reader:
+        assert reader.checkpoints() == rows
+    assert len(controller.claim("w")[0]) == 1
+
+
+def test_a_watched_study_that_ended_runs_again_with_another_configuration(subject: Subject) -> None:
+    evaluator = _watched(subject)
+    with evaluator.transaction() as tx:
+        tx.apply([machine.SetStudyState(StudyState.COMPLETED, "enough \u2603")])
+        assert (tx.study().state, tx.study().message) == (StudyState.COMPLETED, "enough \u2603")
+    subject.store.set_config(evaluator.study.id, {"new": 1})
+    changed = subject.store.find_study("r")
     assert changed is not None
-    assert (changed.state, changed.message, changed.config) == (RunState.FOLLOWING, None, {"new": 1})
+    assert (changed.state, changed.message, changed.config) == (StudyState.RUNNING, None, {"new": 1})
 
 
 def test_a_transaction_that_raises_leaves_nothing(subject: Subject) -> None:
-    evaluator = _run(subject)
+    evaluator = _watched(subject)
     evaluator.observe(found("c0"))
-    before = ledger(subject.store, evaluator.run, evaluator.suites)
+    before = ledger(evaluator)
 
     def work() -> None:
-        with subject.store.evaluating(evaluator.run) as tx:
-            tx.apply(machine.observe(tx, evaluator.suites, found("c1")))
+        with evaluator.transaction() as tx:
+            tx.apply(machine.observe(tx, evaluator.rules.suites, found("c1")))
             claimed = evaluator.claim_in(tx)
             assert claimed is not None
-            _, commands = machine.complete_evaluation(tx, None, evaluated(claimed))
+            _, commands = machine.complete_evaluation(tx, evaluator.rules, evaluated(claimed))
             tx.apply(commands)
-            tx.apply(machine.drain(tx, evaluator.suites, "x"))
-            assert tx.run().state is RunState.DRAINING
-            assert tx.locked_eval_task(claimed.task.id) is not None
+            tx.apply(machine.drain(tx, evaluator.rules.suites, "x"))
+            assert tx.study().state is StudyState.DRAINING
+            assert tx.locked_eval_job(claimed.job.id) is not None
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         work()
-    assert ledger(subject.store, evaluator.run, evaluator.suites) == before
+    assert ledger(evaluator) == before
 
 
 def test_a_claim_changes_what_the_same_transaction_sees(subject: Subject) -> None:
-    evaluator = _run(subject)
+    evaluator = _watched(subject)
     evaluator.observe(found("c0"))
-    with subject.store.evaluating(evaluator.run) as tx:
+    with evaluator.transaction() as tx:
         first, second = evaluator.claim_in(tx), evaluator.claim_in(tx)
         assert first is not None
         assert second is not None
-        assert first.task.id != second.task.id
+        assert first.job.id != second.job.id
         assert tx.group(first.group.id).started
-        assert [attempt.task for attempt in tx.running_evaluations("host:1:1")] == [first.task.id, second.task.id]
+        assert [attempt.job for attempt in tx.running("host:1:1")] == [first.job.id, second.job.id]
         assert tx.busy(first.group.suite)
 
 
-def test_every_command_about_a_study_can_go_either_way(subject: Subject) -> None:
-    study = subject.store.create_study("s", {}, 0, 1)
-    run = subject.store.create_run("s", RunKind.STUDY, {}, study=study.id)
-    with subject.store.transaction(study.id, exclusive=True) as tx:
-        tx.apply([machine.SetRunState(RunState.DRAINING, "a"), machine.SetStrategyState({"n": 1})])
-        own = tx.evaluation()
-        assert own is not None
-        assert own.run().state is RunState.DRAINING
-        assert own.population() is tx
-    with subject.store.evaluating(run) as both:
-        both.apply([machine.SetStrategyState({"n": 2}), machine.SetRunState(RunState.ENDED, "b")])
-        population = both.population()
-        assert population is not None
-        assert population.study().strategy_state == {"n": 2}
-        within = population.evaluation()
-        assert within is not None
-        assert within.run() == both.run()
-    found_run = subject.store.find_run("s")
-    assert found_run is not None
-    assert (found_run.state, found_run.message) == (RunState.ENDED, "b")
+def test_a_study_that_watches_another_takes_its_checkpoints(subject: Subject) -> None:
+    _, evaluator = _watching(subject)
+    source = subject.store.studies()[0]
+
+    def row() -> Checkpoint:
+        with subject.again().reader(source.id) as reader:
+            found = reader.checkpoint("1.1")
+        assert found is not None
+        return found
+
+    assert row().taken == 0
+    work = evaluator.claim()
+    assert work is not None
+    assert row().taken == 1
+    with evaluator.look() as look:
+        assert look.checkpoint("1.1") is None, "it has none of its own"
+        of = look.source()
+        assert of is not None
+        assert (of.study(), of.checkpoint("1.1")) == (source, row())
+        again = of.source()
+        assert again is not None
+        assert again.study() == source
+    failure = Failure(job=work.job.id, token=1, error="torn", gone="1.1", damage="a byte differs \u2603")
+    evaluator.fail(failure)
+    assert (row().state, row().damage) == (CheckpointState.DAMAGED, "a byte differs \u2603")
+    with pytest.raises(ParentGone), evaluator.transaction() as tx:
+        tx.apply([machine.TakeCheckpoint("1.1")])
+    with subject.store.reader(source.id) as reader:
+        assert reader.member(0).states == (), "nobody takes it over"
+        assert reader.study() == source
 
 
-def test_a_command_that_has_nowhere_to_go_is_an_error(subject: Subject) -> None:
-    evaluator = _run(subject)
-    with pytest.raises(TypeError, match="needs a study"), subject.store.evaluating(evaluator.run) as tx:
-        tx.apply([machine.SetStrategyState(None)])
-    study = subject.store.create_study("s", {}, 0, 1)
-    subject.store.create_run("s watched by others", RunKind.STUDY, {}, study=study.id)
-    with subject.store.transaction(study.id, exclusive=True) as other:
-        assert other.evaluation() is None
-        with pytest.raises(TypeError, match="needs a run"):
-            other.apply([machine.SetRunState(RunState.ENDED)])
+def test_a_directory_has_no_study_whose_checkpoints_it_evaluates(subject: Subject) -> None:
+    with _watched(subject).look() as look:
+        assert look.source() is None
+    _, evaluator = _population(subject)
+    with evaluator.transaction() as tx:
+        assert tx.source() is tx
 
 
-def test_runs_do_not_see_each_other(subject: Subject) -> None:
-    mine, theirs = _run(subject, "a"), _run(subject, "b")
+def test_questions_about_the_queue_are_about_jobs_of_all_kinds(subject: Subject) -> None:
+    controller, evaluator = _population(subject, 2)
+    (trial,) = controller.claim(WORKERS[0])[0]
+    subject.clock.now += 1.0
+    first, second = evaluator.claim(WORKERS[0]), evaluator.claim(WORKERS[1])
+    subject.clock.now += 1.0
+    (later,) = controller.claim(WORKERS[1])[0]
+    assert first is not None
+    assert second is not None
+    ids = [trial.trial.id, first.job.id, second.job.id, later.trial.id]
+
+    def asked(question: Callable[[Reader], Sequence[Attempt]]) -> list[int]:
+        with subject.again().reader(evaluator.study.id) as view:
+            return [attempt.job for attempt in question(view)]
+
+    assert asked(lambda view: view.running()) == sorted(ids)
+    assert asked(lambda view: view.running(WORKERS[0])) == sorted(ids[:2])
+    assert asked(lambda view: view.running(WORKERS[1])) == sorted(ids[2:])
+    assert asked(lambda view: view.expired(9)) == []
+    subject.clock.now -= 2 * LEASE_S
+    assert asked(lambda view: view.claimed_ahead(view.now())) == [ids[0], *sorted(ids[1:3]), ids[3]]
+    assert asked(lambda view: view.claimed_ahead(view.now() + 3 * LEASE_S - 0.5)) == [ids[3]]
+    subject.clock.now += 2 * LEASE_S
+    evaluator.renew(WORKERS[0])
+    subject.clock.now += LEASE_S - 0.5
+    assert asked(lambda view: view.expired(9)) == [second.job.id]
+    subject.clock.now += LEASE_S
+    oldest_first = [second.job.id, *sorted([ids[0], ids[1], ids[3]])]
+    assert asked(lambda view: view.expired(9)) == oldest_first
+    for limit in range(4):
+        assert asked(partial(_expired, limit=limit)) == oldest_first[:limit]
+    with subject.again().reader(evaluator.study.id) as view:
+        jobs = [view.job(job) for job in ids]
+        assert [type(job) for job in jobs] == [TrialRecord, EvalJob, EvalJob, TrialRecord]
+        assert [job.state for job in jobs if job is not None] == [JobState.RUNNING] * 4
+        assert [view.locked_trial(job) is None for job in ids] == [False, True, True, False]
+        assert [view.locked_eval_job(job) is None for job in ids] == [True, False, False, True]
+        for job in ids[1:3]:
+            with pytest.raises(KeyError):
+                view.trial(job)
+        assert view.trial_attempts() == [
+            one for job in (1, 2, *ids) for one in view.attempts(job) if one.job not in ids[1:3]
+        ]
+        assert [view.attempt(job, 1) for job in ids] == [view.attempts(job)[0] for job in ids]
+        assert [view.attempt(job, 2) for job in ids] == [None] * 4
+    assert controller.lose_worker(WORKERS[0], "gone", counts=False) == 2
+    assert evaluator.lose(WORKERS[1], counts=False) == 2
+    assert asked(lambda view: view.running()) == []
+    with evaluator.look() as view:
+        assert {job.state for job in map(view.job, ids) if job is not None} == {JobState.PENDING}
+
+
+def _expired(view: Reader, limit: int) -> Sequence[Attempt]:
+    return view.expired(limit)
+
+
+def test_trials_and_eval_jobs_never_share_an_id(subject: Subject) -> None:
+    _, evaluator = _population(subject)
+    other = _watched(subject)
+    with other.transaction() as tx:
+        before = tx.new_job_id()
+        tx.apply(machine.observe(tx, suites(), found("c0")))
+        after = tx.new_job_id()
+        ids = [before, *(job.id for job in tx.eval_jobs()), after]
+    evaluator.work()
+    with evaluator.look() as view:
+        ids += [trial.id for trial in view.trials()] + [job.id for job in view.eval_jobs()]
+    assert len(set(ids)) == len(ids)
+
+
+def test_what_was_rolled_back_does_not_give_its_ids_to_others(subject: Subject) -> None:
+    evaluator = _watched(subject)
+    given: list[int] = []
+
+    def rolled_back() -> None:
+        with evaluator.transaction() as tx:
+            given.append(tx.new_job_id())
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        rolled_back()
+    evaluator.observe(found("c0"))
+    with evaluator.look() as view:
+        assert min(job.id for job in view.eval_jobs()) > given[0]
+
+
+@pytest.mark.parametrize("state", JobState)
+def test_forbidden_moves_of_eval_jobs_are_refused(subject: Subject, state: JobState) -> None:
+    evaluator = _watched(subject)
+    evaluator.observe(found("c0"))
+    work = evaluator.claim()
+    assert work is not None
+    with evaluator.transaction() as tx:
+        job = replace(work.job, state=state)
+        for to in set(JobState) - TRANSITIONS[state]:
+            with pytest.raises(IllegalTransition, match=f"eval job {job.id} is {state} and cannot become {to} "):
+                moved(job, to, tx.attempts(job.id))
+        for to in TRANSITIONS[state]:
+            assert moved(job, to).state is to
+
+
+def test_what_ended_stays_as_it_ended(subject: Subject) -> None:
+    evaluator = _watched(subject)
+    evaluator.observe(found("c0"))
+    done, broken = evaluator.claim(), evaluator.claim()
+    assert done is not None
+    assert broken is not None
+    evaluator.complete(evaluated(done))
+    evaluator.fail(Failure(job=broken.job.id, token=1, error="no", retryable=False))
+    evaluator.cancel(1)
+    before = ledger(evaluator)
+    with evaluator.look() as view:
+        states = {job.id: job.state for job in view.group_jobs(1)}
+    assert [*states.values()] == [JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED]
+    assert [*states] == [done.job.id, broken.job.id, *[job for job in states if states[job] is JobState.CANCELLED]]
+    evaluator.fail(Failure(job=done.job.id, token=1, error="late"))
+    evaluator.release(done)
+    assert evaluator.complete(evaluated(done)) is True
+    too_late: list[Callable[[], object]] = [
+        lambda: evaluator.complete(evaluated(broken)),
+        lambda: evaluator.release(broken),
+        lambda: evaluator.fail(Failure(job=broken.job.id, token=1, error="late")),
+    ]
+    for late in too_late:
+        with pytest.raises(LeaseLost, match=f"eval job {broken.job.id} is failed"):
+            late()
+    assert ledger(evaluator) == before
+
+
+def test_a_cancelled_shard_that_is_wanted_again_is_a_new_job(subject: Subject) -> None:
+    evaluator = _watched(subject)
+    evaluator.observe(found("c0"))
+    for group in (1, 2):
+        evaluator.cancel(group)
+    with evaluator.look() as view:
+        old = view.eval_jobs()
+    assert {job.state for job in old} == {JobState.CANCELLED}
+    evaluator.drain()
+    assert len(evaluator.work()) == 4 + 2
+    with evaluator.look() as view:
+        assert view.eval_jobs(limit=len(old)) == old, "they stay as they were"
+        new = [job for job in view.eval_jobs(after=old[-1].id) if job.kind is JobKind.EVALUATE]
+        assert [(job.group, job.identity, job.shard) for job in new] == [
+            (job.group, job.identity, job.shard) for job in old
+        ]
+        assert {job.state for job in new} == {JobState.COMPLETED}
+        assert [group.state for group in view.groups()] == [GroupState.COMPLETE] * 2
+
+
+def test_studies_do_not_see_each_others_evaluations(subject: Subject) -> None:
+    mine, theirs = _watched(subject, "a"), _watched(subject, "b")
     mine.observe(found("c0"))
     theirs.observe(found("c0", identity="other"), found("c1", identity="another"))
     claimed = theirs.claim()
     assert claimed is not None
     before = _own(mine)
-    with _look(mine) as view:
+    with mine.look() as view:
         assert view.locked_group(claimed.group.id) is None
-        assert view.locked_eval_task(claimed.task.id) is None
-        assert (view.running_evaluations(), view.open_groups()) == ([], 2)
+        assert view.locked_eval_job(claimed.job.id) is None
+        assert (view.running(), view.open_groups()) == ([], 2)
         with pytest.raises(KeyError):
             view.seen(claimed.seen.id)
         with pytest.raises(KeyError):
@@ -286,39 +501,39 @@ def test_runs_do_not_see_each_other(subject: Subject) -> None:
     assert _own(mine) == before
 
 
-def test_runs_share_the_ledger(subject: Subject) -> None:
-    first, second = _run(subject, "a"), _run(subject, "b")
+def test_studies_share_the_ledger(subject: Subject) -> None:
+    first, second = _watched(subject, "a"), _watched(subject, "b")
     first.observe(found("c0", identity="same"))
     assert len(first.work()) == 4 + 2
     second.observe(found("elsewhere", identity="same"))
     # Everything is known already: only what aggregates it has to be run.
-    assert [work.task.kind for work in second.work()] == ["aggregate", "aggregate"]
-    with _look(second) as view:
+    assert [work.job.kind for work in second.work()] == ["aggregate", "aggregate"]
+    with second.look() as view:
         assert [group.state for group in view.groups()] == [GroupState.COMPLETE] * 2
-        assert all(task.reused for task in view.eval_tasks() if task.task)
+        assert all(task.reused for task in view.eval_jobs() if task.task)
 
 
 def test_a_result_under_the_same_key_stays_as_it_is(subject: Subject) -> None:
-    evaluator = _run(subject)
+    evaluator = _watched(subject)
     evaluator.observe(found("c0"))
     work = evaluator.claim()
     assert work is not None
     first, later = result(work, score=0.5), result(work, score=0.9)
-    with subject.store.evaluating(evaluator.run) as tx:
+    with evaluator.transaction() as tx:
         tx.apply([machine.InsertResult(first), machine.InsertResult(later)])
-    with _look(evaluator) as view:
-        kept = view.results(first.identity, first.task_identity, 0, first.shards)
+    with evaluator.look() as view:
+        kept = view.ledger(first.identity, first.task_identity, 0, first.shards)
     assert plain(kept) == plain([first])
 
 
 def test_the_newest_results_say_how_long_an_eval_task_takes(subject: Subject) -> None:
-    evaluator = _run(subject)
-    with subject.store.evaluating(evaluator.run) as tx:
+    evaluator = _watched(subject)
+    with evaluator.transaction() as tx:
         for number in range(NEWEST_DURATIONS + 50):
             entry = EvalResult(
                 identity=f"c{number}",
                 task_identity="how",
-                run=evaluator.run.id,
+                study=evaluator.study.id,
                 statistics={},
                 duration_s=1000.0 if number < 50 else float(number % 2),
                 created_at=float(number),
@@ -329,24 +544,26 @@ def test_the_newest_results_say_how_long_an_eval_task_takes(subject: Subject) ->
 
 
 def test_text_that_databases_do_not_like_can_be_stored(subject: Subject) -> None:
-    evaluator = _run(subject)
+    evaluator = _watched(subject)
     evaluator.observe(found("c0"))
     work = evaluator.claim()
     assert work is not None
     error = "nul \0 inside \udcff"
-    evaluator.fail(EvaluationFailed(task=work.task.id, group=work.group.id, token=1, error=error))
-    event = EvalEvent(run=evaluator.run.id, kind="regression", message=error, data={"x": math.nan}, created_at=1.0)
-    with subject.store.evaluating(evaluator.run) as tx:
+    evaluator.fail(Failure(job=work.job.id, token=1, error=error))
+    event = EvalEvent(
+        study=evaluator.study.id, kind="regression", message=error, data={"x": math.nan}, created_at=1.0
+    )
+    with evaluator.transaction() as tx:
         tx.apply([machine.InsertEvent(event)])
         row = tx.seen(work.seen.id)
         tx.apply([machine.UpdateSeen(replace(row, state=SeenState.GONE, error=error))])
-    with subject.again().evaluations(evaluator.run) as view:
-        texts = [view.events()[0].message, view.seen(1).error, view.eval_attempts(work.task.id)[0].error]
+    with subject.again().reader(evaluator.study.id) as view:
+        texts = [view.events()[0].message, view.seen(1).error, view.attempts(work.job.id)[0].error]
     assert all(text is not None and text.startswith("nul ") for text in texts)
 
 
 def test_leases_end_and_are_renewed(subject: Subject) -> None:
-    evaluator = _run(subject)
+    evaluator = _watched(subject)
     evaluator.observe(found("c0"))
     kept, late = evaluator.claim("host:1:1"), evaluator.claim("host:2:1")
     assert kept is not None
@@ -355,12 +572,12 @@ def test_leases_end_and_are_renewed(subject: Subject) -> None:
     evaluator.renew("host:1:1")
     subject.clock.now += 2
     assert evaluator.expire() == 1
-    with _look(evaluator) as view:
-        assert [attempt.task for attempt in view.running_evaluations()] == [kept.task.id]
-        assert [attempt.state for attempt in view.eval_attempts(late.task.id)] == [AttemptState.LOST]
+    with evaluator.look() as view:
+        assert [attempt.job for attempt in view.running()] == [kept.job.id]
+        assert [attempt.state for attempt in view.attempts(late.job.id)] == [AttemptState.LOST]
     again = evaluator.claim("host:1:1")
     assert again is not None
-    assert (again.task.id, again.task.token) == (late.task.id, 2)
+    assert (again.job.id, again.job.token) == (late.job.id, 2)
     with pytest.raises(LeaseLost, match="superseded by attempt 2"):
         evaluator.complete(evaluated(late))
     assert evaluator.complete(evaluated(again)) is False
@@ -368,23 +585,23 @@ def test_leases_end_and_are_renewed(subject: Subject) -> None:
 
 
 def test_what_nobody_waits_for_any_more_is_not_queued_again(subject: Subject) -> None:
-    evaluator = _run(subject)
+    evaluator = _watched(subject)
     evaluator.observe(found("c0"))
     works = [evaluator.claim() for _ in range(3)]
     assert None not in works
     released, failed, lost = (cast("ClaimedEvaluation", work) for work in works)
     evaluator.gone(1)
     evaluator.release(released)
-    evaluator.fail(EvaluationFailed(task=failed.task.id, group=failed.group.id, token=1, error="no such file"))
+    evaluator.fail(Failure(job=failed.job.id, token=1, error="no such file"))
     evaluator.lose("host:1:1", counts=False)
-    with _look(evaluator) as view:
-        assert {task.state for task in view.eval_tasks()} == {TrialState.CANCELLED}
-        assert view.eval_attempts(lost.task.id)[0].state is AttemptState.LOST
+    with evaluator.look() as view:
+        assert {task.state for task in view.eval_jobs()} == {JobState.CANCELLED}
+        assert view.attempts(lost.job.id)[0].state is AttemptState.LOST
     assert evaluator.claim() is None
 
 
 def test_a_worker_goes_on_with_the_checkpoint_it_has_loaded(subject: Subject) -> None:
-    evaluator = _run(subject)
+    evaluator = _watched(subject)
     evaluator.observe(found("c0", existed=True), found("c1", existed=True))
     first = evaluator.claim()
     assert first is not None
@@ -399,116 +616,136 @@ def test_a_worker_goes_on_with_the_checkpoint_it_has_loaded(subject: Subject) ->
 
 
 def test_nothing_is_claimed_before_its_time(subject: Subject) -> None:
-    evaluator = _run(subject)
-    evaluator.suites = suites(Policy(start_delay_s=5.0))
+    evaluator = _watched(subject)
+    evaluator.rules = watching(suites(Policy(start_delay_s=5.0)))
     evaluator.observe(found("c0", written_at=subject.clock.now))
     assert evaluator.claim() is None
-    with _look(evaluator) as view:
+    with evaluator.look() as view:
         assert view.next_not_before() == subject.clock.now + 5.0
     subject.clock.now += 5.0
     assert evaluator.claim() is not None
-    with _look(evaluator) as view:
+    with evaluator.look() as view:
         assert view.next_not_before() is None
 
 
 def test_what_members_show_of_a_score_comes_back(subject: Subject) -> None:
-    rules = population_rules(1)
-    study = subject.store.create_study("s", {}, 1, 1)
-    run = subject.store.create_run("s", RunKind.STUDY, {}, study=study.id)
-    controller = Controller(subject.store, study.id, rules)
-    controller.complete([trained(controller.claim("w")[0][0])])
-    with subject.store.reader(study.id) as reader:
-        assert reader.awaited_groups() == 2
+    _, evaluator = _population(subject)
+    with evaluator.look() as reader:
+        assert reader.open_groups() == 2
         assert [state.judged for state in reader.member(0).states] == [False]
         assert reader.member(0).published is None
         assert reader.held_checkpoints() == {"1.1"}
-    Evaluator(subject.store, run, rules.suites, rules).work()
-    with subject.again().reader(study.id) as reader:
+    evaluator.work()
+    with subject.again().reader(evaluator.study.id) as reader:
         published = reader.member(0).published
         assert published is not None
         assert (published.fitness, published.stderr) == (0.5, 0.25)
-        assert reader.awaited_groups() == 0
+        assert reader.open_groups() == 0
 
 
 def test_evaluation_holds_checkpoints_of_its_study(subject: Subject) -> None:
-    rules = population_rules(1)
-    study = subject.store.create_study("s", {}, 1, 1)
-    run = subject.store.create_run("s", RunKind.STUDY, {}, study=study.id)
-    controller = Controller(subject.store, study.id, rules)
-    evaluator = Evaluator(subject.store, run, rules.suites, rules)
-    for _ in range(6):
-        controller.complete([trained(controller.claim("w")[0][0])])
-        claimed = evaluator.claim()
-        while claimed is not None:
-            evaluator.complete(evaluated(claimed, best=claimed.seen.id == 1))
-            claimed = evaluator.claim()
-    with subject.store.reader(study.id) as reader:
+    controller, evaluator = _population(subject)
+    names = ["1.1"]
+    for number in range(6):
+        if number:
+            (claimed,) = controller.claim("w")[0]
+            names.append(f"{claimed.trial.id}.1")
+            controller.complete([trained(claimed)])
+        work = evaluator.claim()
+        while work is not None:
+            evaluator.complete(evaluated(work, best=work.seen.id == 1))
+            work = evaluator.claim()
+    with evaluator.look() as reader:
         # The first one is the best of both suites, the others are the states that the member publishes.
-        assert reader.held_checkpoints() == {"1.1", "3.1", "4.1", "5.1", "6.1"}
-    with subject.store.evaluations(run) as view:
-        assert view.held_paths() == {1}
+        assert reader.held_checkpoints() == {names[0], *names[2:]}
+        assert reader.held_paths() == {1}
 
 
-def test_a_checkpoint_that_was_collected_is_not_evaluated(subject: Subject) -> None:
-    study = subject.store.create_study("s", {}, 1, 1)
-    run = subject.store.create_run("s", RunKind.STUDY, {}, study=study.id)
-    rules = population_rules(1)
-    controller = Controller(subject.store, study.id, rules)
-    controller.complete([trained(controller.claim("w")[0][0])])
+def test_evaluation_holds_checkpoints_of_the_study_that_it_watches(subject: Subject) -> None:
+    controller, evaluator = _watching(subject)
+    before = dict(everything(subject.store, evaluator.study.id))
+    source = subject.store.studies()[0]
+
+    def held() -> frozenset[str]:
+        with subject.again().reader(source.id) as reader:
+            return reader.held_checkpoints()
+
+    names = ["1.1"]
+    for _ in range(5):
+        (claimed,) = controller.claim("w")[0]
+        names.append(f"{claimed.trial.id}.1")
+        controller.complete([trained(claimed)])
+    after = dict(everything(subject.store, evaluator.study.id))
+    # Of what it watches, one checkpoint was taken.
+    assert {**after, "source": None} == {**before, "source": None}
+    with subject.store.reader(source.id) as reader:
+        published = {state.checkpoint for state in reader.member(0).states}
+    assert names[0] not in held() | published, "a queued group that has not begun holds nothing"
+    work = evaluator.claim()
+    while work is not None:
+        assert names[0] in held()
+        evaluator.complete(evaluated(work, best=True))
+        work = evaluator.claim()
+    assert names[0] in held(), "it is the best"
+    with evaluator.look() as view:
+        assert view.held_checkpoints() == {names[0]}
+
+
+@pytest.mark.parametrize("made", [_population, _watching])
+def test_a_checkpoint_that_was_collected_is_not_evaluated(
+    subject: Subject, made: Callable[[Subject], tuple[Controller, Evaluator]]
+) -> None:
+    controller, evaluator = made(subject)
     controller.set_checkpoints(["1.1"], CheckpointState.DELETED)
-    evaluator = Evaluator(subject.store, run, rules.suites, rules)
     assert evaluator.claim() is None
-    with subject.store.evaluations(run) as view:
+    with evaluator.look() as view:
         assert [group.state for group in view.groups()] == [GroupState.GONE] * 2
         assert view.seen(1).state is SeenState.GONE
-
-
-def test_a_run_that_is_not_there_is_an_error(subject: Subject) -> None:
-    evaluator = _run(subject)
-    stranger = replace(evaluator.run, id=17)
-    with pytest.raises(StoreError, match="no run with id 17"), subject.store.evaluating(stranger):
-        pass
-    with pytest.raises(StoreError, match="no run with id 17"), subject.store.evaluations(stranger):
-        pass
 
 
 DAY_S = 86400.0
 
 
-def _controller(store: Store, evaluator: Evaluator, policy: Policy | None = None) -> RunController:
-    return RunController(store, evaluator.run, suites(policy), lease_s=LEASE_S)
+def _controller(store: Store, evaluator: Evaluator) -> Callable[[str], list[int]]:
+    """Return what claims eval jobs for a worker as a process does that has just started."""
+    controller = Controller(store, evaluator.study.id, evaluator.rules)
+
+    def claim(worker: str) -> list[int]:
+        _, given, _ = controller.complete((), worker, 9, kinds=EVALUATE_ONLY)
+        return [work.job.id for work in given if isinstance(work, ClaimedEvaluation)]
+
+    return claim
 
 
 def test_a_lease_given_while_the_clock_was_ahead_ends_when_one_given_now_would(subject: Subject) -> None:
-    evaluator = _run(subject)
-    controller = _controller(subject.store, evaluator)
+    evaluator = _watched(subject)
     subject.clock.now += DAY_S
-    controller.observe([found("c0")])
-    _, held, _ = controller.exchange((), "host:0:1:1", 9)
+    Sightings(subject.store, evaluator.study, suites()).observe([found("c0")])
+    held = _controller(subject.store, evaluator)("host:0:1:1")
     assert len(held) == 4
     subject.clock.now -= DAY_S
     later = _controller(subject.again(), evaluator)
-    assert later.exchange((), "host:0:2:1", 9)[1] == []
+    assert later("host:0:2:1") == []
     subject.clock.now += LEASE_S + 1
-    _, again, _ = later.exchange((), "host:0:2:1", 9)
-    assert [work.task.id for work in again] == [work.task.id for work in held]
+    assert later("host:0:2:1") == held
 
 
 def test_what_was_seen_while_the_clock_was_ahead_waits_no_longer_than_its_delay(subject: Subject) -> None:
-    evaluator = _run(subject)
-    policy = Policy(start_delay_s=5.0)
+    evaluator = _watched(subject)
+    evaluator.rules = watching(suites(Policy(start_delay_s=5.0)))
     subject.clock.now += DAY_S
-    _controller(subject.store, evaluator, policy).observe([found("c0", written_at=subject.clock.now)])
+    seen = found("c0", written_at=subject.clock.now)
+    Sightings(subject.store, evaluator.study, evaluator.rules.suites).observe([seen])
     subject.clock.now -= DAY_S
-    later = _controller(subject.again(), evaluator, policy)
-    assert later.exchange((), "host:0:1:1", 9)[1] == []
+    later = _controller(subject.again(), evaluator)
+    assert later("host:0:1:1") == []
     subject.clock.now += 5.0
-    assert len(later.exchange((), "host:0:1:1", 9)[1]) == 4
+    assert len(later("host:0:1:1")) == 4
 
 
 def test_a_file_of_the_future_waits_no_longer_than_its_delay(subject: Subject) -> None:
-    evaluator = _run(subject)
-    evaluator.suites = suites(Policy(start_delay_s=5.0))
+    evaluator = _watched(subject)
+    evaluator.rules = watching(suites(Policy(start_delay_s=5.0)))
     evaluator.observe(found("c0", written_at=subject.clock.now + DAY_S))
     subject.clock.now += 5.0
     assert evaluator.claim() is not None
@@ -534,8 +771,8 @@ ODD_NAMES = (
 
 def test_any_name_of_a_file_comes_back_as_it_was(subject: Subject) -> None:
     location = "/data\udcff/\\x"
-    run = subject.store.create_run("r", RunKind.DIRECTORY, {"gin": location}, location=location)
-    evaluator = Evaluator(subject.store, run, suites())
+    study = subject.store.create_study("r", {"gin": location}, kind=StudyKind.DIRECTORY, location=location)
+    evaluator = Evaluator(subject.store, study, watching(suites()))
     evaluator.observe(
         *(
             found(name, identity=f"id {number}", path=f"{location}/{name}", paths=(name,))
@@ -543,10 +780,10 @@ def test_any_name_of_a_file_comes_back_as_it_was(subject: Subject) -> None:
         )
     )
     again = subject.again()
-    stored = again.find_run("r")
+    stored = again.find_study("r")
     assert stored is not None
     assert (stored.location, stored.config) == (location, {"gin": location})
-    with again.evaluations(stored) as reader:
+    with again.reader(stored.id) as reader:
         rows = reader.all_seen()
         assert [(row.name, row.path, row.paths) for row in rows] == [
             (name, f"{location}/{name}", (name,)) for name in ODD_NAMES
@@ -556,7 +793,7 @@ def test_any_name_of_a_file_comes_back_as_it_was(subject: Subject) -> None:
             assert newest is not None
             assert newest.id == row.id
     evaluator.observe(found(ODD_NAMES[0], identity="another", error="torn \udcff"))
-    with again.evaluations(stored) as reader:
+    with again.reader(stored.id) as reader:
         newest = reader.find_seen(ODD_NAMES[0])
     assert newest is not None
     assert newest.state is SeenState.QUARANTINED

@@ -16,8 +16,8 @@ import sqlalchemy as sa
 from phyla import machine
 from phyla.controller import Controller, to_config
 from phyla.errors import ConfigurationError, StoreBusy, StoreUnavailable
-from phyla.machine import Claimed, Completion, Failure, Outdated, Rules
-from phyla.records import CheckpointState, MemberState, StudyState, TrialState
+from phyla.machine import Claimed, Completion, Failure, Outdated, TrainRules
+from phyla.records import CheckpointState, JobState, MemberState, StudyState
 from phyla.space import Params
 from phyla.store import open_store
 from phyla.store.sql import SqlStore, postgres
@@ -76,7 +76,7 @@ def test_a_decision_does_not_wait_for_a_completion_that_is_not_committed(server:
     first, second = controller.claim("a", 2)[0]
     controller.complete([completion(first, 0.1)])
     with server.store.transaction(1, exclusive=False) as tx:
-        _, commands = machine.complete(tx, controller.rules, completion(second, 0.9))
+        _, commands = machine.complete(tx, controller.population, completion(second, 0.9))
         tx.apply(commands)
         # Nobody else sees it yet: the quorum is missing, and that is no defect of the strategy.
         claimed, rest = server.start(lambda: controller.claim("b")).result(WAIT_S)
@@ -122,7 +122,7 @@ def test_a_claim_does_not_start_from_a_checkpoint_that_is_being_collected(server
 def test_claimers_at_the_same_time_get_different_members(server: Server) -> None:
     controller = server.controller(3)
     with server.store.transaction(1, exclusive=False) as tx:
-        mine, commands = machine.claim(tx, controller.rules, "a")
+        mine, commands = machine.claim(tx, controller.population, "a")
         tx.apply(commands)
         theirs = server.start(lambda: controller.claim("b", 3)).result(WAIT_S)
     assert isinstance(mine, Claimed)
@@ -135,9 +135,9 @@ def test_claimers_at_the_same_time_get_different_members(server: Server) -> None
 def test_claimers_at_the_same_time_get_different_retries(server: Server) -> None:
     controller = server.controller(2)
     for claimed in controller.claim("a", 2)[0]:
-        controller.fail(Failure(trial=claimed.trial.id, token=1, error="again"))
+        controller.fail(Failure(job=claimed.trial.id, token=1, error="again"))
     with server.store.transaction(1, exclusive=False) as tx:
-        mine, commands = machine.claim(tx, controller.rules, "a")
+        mine, commands = machine.claim(tx, controller.population, "a")
         tx.apply(commands)
         theirs = server.start(lambda: controller.claim("b")).result(WAIT_S)[0][0]
     assert isinstance(mine, Claimed)
@@ -150,9 +150,9 @@ def test_who_moves_on_while_being_retired_leaves_nothing_running(server: Server)
     controller.complete([completion(first, 0.9)], "a", 1)
     smaller = Controller(server.store, 1, rules(pbt(1)))
     with server.store.transaction(1, exclusive=False) as tx:
-        _, commands = machine.complete(tx, controller.rules, completion(second, 0.1))
+        _, commands = machine.complete(tx, controller.population, completion(second, 0.1))
         tx.apply(commands)
-        following, commands = machine.claim(tx, controller.rules, "b")
+        following, commands = machine.claim(tx, controller.population, "b")
         tx.apply(commands)
         resized = server.start(lambda: smaller.change({"schema": 1}, {}))
         server.until_somebody_waits(resized)
@@ -162,14 +162,14 @@ def test_who_moves_on_while_being_retired_leaves_nothing_running(server: Server)
         member = reader.member(1)
         assert following.trial.member == 1
         assert (member.state, member.retired, member.current_trial) == (MemberState.DONE, True, None)
-        assert reader.trial(following.trial.id).state is TrialState.CANCELLED
-        assert [attempt.trial for attempt in reader.running()] == [3]
+        assert reader.trial(following.trial.id).state is JobState.CANCELLED
+        assert [attempt.job for attempt in reader.running()] == [3]
 
 
 def test_a_change_of_settings_comes_after_the_decisions_that_are_being_taken(server: Server) -> None:
     controller, changed = _changing(server)
     with server.store.transaction(1, exclusive=False) as tx:
-        mine, commands = machine.claim(tx, controller.rules, "a")
+        mine, commands = machine.claim(tx, controller.population, "a")
         tx.apply(commands)
         change = server.start(changed)
         server.until_somebody_waits(change)
@@ -218,7 +218,7 @@ def test_claims_and_collections_do_not_wait_for_each_other_because_of_changes(se
 
 
 def test_among_many_that_decide_without_a_pause_each_change_has_its_turn(server: Server) -> None:
-    def made(steps: int) -> Rules:
+    def made(steps: int) -> TrainRules:
         return rules(replace(pbt(12), total_steps=10**9, steps_per_trial=steps))
 
     def work(name: str) -> None:
@@ -272,7 +272,7 @@ def test_a_completion_and_the_end_of_its_lease_do_not_both_count(server: Server)
     claimed = controller.claim("a")[0][0]
     server.clock.now += 1000
     with server.store.transaction(1, exclusive=False) as tx:
-        _, commands = machine.complete(tx, controller.rules, completion(claimed))
+        _, commands = machine.complete(tx, controller.population, completion(claimed))
         tx.apply(commands)
         # The lease ran out, but its trial is locked: whoever locked it is ending it.
         claims, _ = server.start(lambda: Controller(server.store, 1, controller.rules).claim("b")).result(WAIT_S)
@@ -289,7 +289,7 @@ def test_two_late_completers_that_also_claim_do_not_wait_for_each_other(server: 
 
     def complete(controller: Controller, claimed: Claimed) -> int:
         with server.store.transaction(1, exclusive=False) as tx:
-            _, commands = machine.complete(tx, controller.rules, completion(claimed))
+            _, commands = machine.complete(tx, controller.population, completion(claimed))
             tx.apply(commands)
             both.wait(WAIT_S)
             # Each holds its own trial now and looks at the other's, whose lease ran out as well.
@@ -305,7 +305,7 @@ def test_ending_the_study_does_not_wait_for_those_who_work(server: Server) -> No
     controller = server.controller(2)
     claimed = controller.claim("a")[0][0]
     with server.store.transaction(1, exclusive=False) as tx:
-        _, commands = machine.complete(tx, controller.rules, completion(claimed))
+        _, commands = machine.complete(tx, controller.population, completion(claimed))
         tx.apply(commands)
         server.start(lambda: server.store.set_state(1, StudyState.STOPPED, "enough")).result(WAIT_S)
     with server.store.reader(1) as reader:

@@ -10,23 +10,24 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from evaluating import found, suites
 from phyla.errors import SchemaMismatch, StoreError
-from phyla.machine import UpdateMember
-from phyla.records import MemberState
+from phyla.machine import InsertJobs, UpdateJob, UpdateMember, observe
+from phyla.records import JobState, MemberState, StudyKind
 from phyla.store import open_store
-from phyla.store.sql import applying, deleting, evaluation, sqlite, store, tables, transaction
+from phyla.store.sql import applying, deleting, groups, population, queue, sqlite, store, tables
 from phyla.store.sql.backend import Backend
 from phyla.store.sql.postgres import PostgresBackend
 from phyla.store.sql.schema import HEAD, REVISION_TABLE, ensure_schema
 from phyla.store.sql.sqlite import SqliteBackend
 from storing import VirtualClock
 
-MAY_SCAN = {"store.ALL_STUDIES", "store.ALL_RUNS"}
+MAY_SCAN = {"store.ALL_STUDIES"}
 MAY_SORT = {
-    "transaction.COUNT_UNFINISHED",
-    "transaction.CHECKPOINTS",
-    "evaluation.RUNNING",
-    "evaluation.GROUPS_OF",
+    "population.COUNT_UNFINISHED",
+    "population.CHECKPOINTS",
+    "population.RESULTS",
+    "groups.GROUPS_OF",
 }
 
 
@@ -74,11 +75,11 @@ def test_tables_of_somebody_else_are_left_alone(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/theirs.db"
     backend = _backend(url)
     with backend.engine.begin() as connection:
-        connection.exec_driver_sql("CREATE TABLE trials (theirs)")
-    with pytest.raises(StoreError, match="table trials already exists"):
+        connection.exec_driver_sql("CREATE TABLE jobs (theirs)")
+    with pytest.raises(StoreError, match="table jobs already exists"):
         open_store(url)
     with backend.engine.connect() as connection:
-        assert sa.inspect(connection).get_table_names() == ["trials"]
+        assert sa.inspect(connection).get_table_names() == ["jobs"]
     backend.engine.dispose()
 
 
@@ -96,9 +97,9 @@ def test_a_member_has_one_unfinished_trial(url: str) -> None:
     store = open_store(url)
     store.create_study("s", {}, 1, 1)
     insert = (
-        "INSERT INTO trials (id, study, member, generation, kind, state, parent_index, params, start_step, "
-        "end_step, seed, token, failures, exploited, metrics, checkpoint_index, reason, created_at) VALUES "
-        "(:id, 1, 0, 0, 'train', :state, 0, '{}', 0, 1, 0, 1, 0, false, '{}', 0, '{}', 0)"
+        "INSERT INTO jobs (id, study, member, generation, kind, state, params, start_step, end_step, age, seed, "
+        "reason, token, failures, created_at) "
+        "VALUES (:id, 1, 0, 0, 'train', :state, '{}', 0, 1, 0, 1, '{}', 1, 0, 0)"
     )
     backend = _made(url)
     with backend.engine.begin() as connection:
@@ -106,6 +107,27 @@ def test_a_member_has_one_unfinished_trial(url: str) -> None:
     with pytest.raises(sa.exc.IntegrityError), backend.engine.begin() as connection:
         connection.execute(sa.text(insert), {"id": 2, "state": "running"})
     backend.engine.dispose()
+    store.close()
+
+
+def test_a_group_has_a_shard_once_unless_it_was_cancelled(url: str) -> None:
+    store = open_store(url)
+    study = store.create_study("s", {}, kind=StudyKind.DIRECTORY, location="/c")
+    with store.transaction(study.id, exclusive=True) as tx:
+        tx.apply(observe(tx, suites(), found("c0")))
+        shard = tx.eval_jobs()[0]
+
+    def insert() -> None:
+        with store.transaction(study.id, exclusive=True) as tx:
+            tx.apply([InsertJobs([shard])])
+
+    with pytest.raises(StoreError, match=r"eval_jobs_key|UNIQUE.*jobs\.shard"):
+        insert()
+    with store.transaction(study.id, exclusive=True) as tx:
+        tx.apply([UpdateJob(replace(shard, state=JobState.CANCELLED, ended_at=tx.now()))])
+    insert()
+    with pytest.raises(StoreError, match=r"eval_jobs_key|UNIQUE.*jobs\.shard"):
+        insert()
     store.close()
 
 
@@ -122,7 +144,7 @@ def test_an_invariant_that_is_violated_is_explained(url: str) -> None:
     store.close()
 
 
-STATEMENTS = (applying, deleting, evaluation, sqlite, store, transaction)
+STATEMENTS = (applying, deleting, groups, population, queue, sqlite, store)
 """Modules that have statements."""
 
 
@@ -139,12 +161,10 @@ def _statements(backend: Backend) -> Iterator[tuple[str, str]]:
                     )
     for table, columns in (
         (tables.members, ("state", "head")),
-        (tables.trials, ("state", "order")),
+        (tables.jobs, ("state", "order")),
         (tables.attempts, ("state",)),
         (tables.checkpoints, ("state",)),
         (tables.eval_groups, ("state", "values")),
-        (tables.eval_tasks, ("state", "token")),
-        (tables.eval_attempts, ("state",)),
     ):
         is_row = [column == sa.bindparam(f"key_{column.key}") for column in table.primary_key]
         yield f"update {table.name}", backend.compiled(table.update().where(*is_row), columns, locks=True)
@@ -166,6 +186,30 @@ def test_no_statement_scans_a_table(tmp_path: Path) -> None:
     backend.engine.dispose()
     assert scanning == MAY_SCAN
     assert sorting == MAY_SORT
+
+
+def test_questions_about_trials_do_not_look_at_all_jobs_of_a_study(tmp_path: Path) -> None:
+    backend = _made(f"sqlite:///{tmp_path}/store.db")
+    statements = dict(_statements(backend))
+    indexes = {
+        "TRIALS": "trials_by_study",
+        "UNFINISHED": "trials_one_unfinished",
+        "CHECKPOINTS_IN_USE": "trials_one_unfinished",
+        "ABANDONED": "trials_ended_at",
+        "ENDED": "trials_ended_at",
+        "LAST_COMPLETED": "trials_ended_at",
+        "BROKEN_IN_A_ROW": "trials_ended_at",
+        "RESULTS": "trials_generation",
+        "BEST": "trials_best",
+    }
+    with backend.engine.connect() as connection:
+        for name, index in indexes.items():
+            statement = statements[f"population.{name}"]
+            nothing = dict.fromkeys(re.findall(r":(\w+)", statement))
+            plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", nothing).first()
+            assert plan is not None
+            assert f"SEARCH jobs USING INDEX {index} " in plan[3], name
+    backend.engine.dispose()
 
 
 def test_deleting_a_study_looks_up_what_refers_to_its_trials(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ from phyla.machine import Accepted, Claimed, Failure, Stopped
 from phyla.records import (
     Cause,
     CheckpointState,
+    JobKind,
+    JobState,
     JsonObject,
     Mark,
     MemberState,
@@ -28,9 +30,7 @@ from phyla.records import (
     Scored,
     StudyState,
     Tally,
-    TrialKind,
     TrialRecord,
-    TrialState,
 )
 from phyla.store import Store, open_store, pages
 from phyla.store.sql import SqlStore
@@ -269,7 +269,7 @@ def test_a_transaction_that_raises_leaves_nothing(subject: Subject) -> None:
 
     def work() -> None:
         with subject.store.transaction(1, exclusive=True) as tx:
-            _, commands = machine.claim(tx, controller.rules, "w")
+            _, commands = machine.claim(tx, controller.population, "w")
             tx.apply(commands)
             tx.apply([machine.SetStudyState(StudyState.FAILED, "x"), machine.SetStrategyState({"n": 1})])
             assert tx.study().state is StudyState.FAILED
@@ -284,11 +284,11 @@ def test_a_transaction_that_raises_leaves_nothing(subject: Subject) -> None:
 def test_a_transaction_sees_its_own_writes(subject: Subject) -> None:
     controller = subject.controller()
     with subject.store.transaction(1, exclusive=True) as tx:
-        answer, commands = machine.claim(tx, controller.rules, "w")
+        answer, commands = machine.claim(tx, controller.population, "w")
         tx.apply(commands)
         assert isinstance(answer, machine.Claimed)
         assert tx.trial(answer.trial.id) == answer.trial
-        assert [attempt.trial for attempt in tx.running("w")] == [answer.trial.id]
+        assert [attempt.job for attempt in tx.running("w")] == [answer.trial.id]
         tx.apply([machine.SetStrategyState({"n": 1}), machine.SetStrategyState({"n": 2})])
         assert (tx.study().strategy_state, tx.study().state_version) == ({"n": 2}, 2)
     with subject.store.reader(1) as reader:
@@ -309,7 +309,7 @@ def test_ids_are_never_given_twice(subject: Subject) -> None:
     given = []
     for study in (1, 2, 1):
         with subject.store.transaction(study, exclusive=True) as tx:
-            given.append(tx.new_trial_id())
+            given.append(tx.new_job_id())
     assert len(set(given)) == len(given)
     assert min(given) == 1
 
@@ -337,11 +337,11 @@ def test_the_time_of_an_attempt_comes_back(subject: Subject) -> None:
     first, second = controller.claim("w", 2)[0]
     timings = {"loading": 0.25, "training": 3.0}
     controller.complete([replace(completion(first), timings=timings)])
-    failure = Failure(trial=second.trial.id, token=1, error="e", timings={"loading": 0.5})
+    failure = Failure(job=second.trial.id, token=1, error="e", timings={"loading": 0.5})
     controller.fail(failure)
     controller.complete([replace(completion(controller.claim("w")[0][0]), timings=None)])
     with subject.again().reader(1) as reader:
-        known = [attempt.timings for attempt in reader.all_attempts()]
+        known = [attempt.timings for attempt in reader.trial_attempts()]
         assert reader.attempts(first.trial.id)[0].timings == timings
     assert known == [timings, {"loading": 0.5}, None]
 
@@ -350,7 +350,7 @@ def test_the_time_of_an_attempt_comes_back(subject: Subject) -> None:
 def test_any_error_text_can_be_stored(subject: Subject, error: str) -> None:
     controller = subject.controller()
     trial = controller.claim("w")[0][0].trial
-    controller.fail(Failure(trial=trial.id, token=1, error=error))
+    controller.fail(Failure(job=trial.id, token=1, error=error))
     with subject.again().reader(1) as reader:
         stored = reader.trial(trial.id).error
     assert stored is not None
@@ -366,7 +366,7 @@ def test_the_same_error_twice_stops_a_study_in_which_nothing_ever_completed(subj
         subject.clock.now += 1
         claims.extend(controller.claim("w", 3)[0])
         trial = claims.pop(0).trial
-        failure = Failure(trial=trial.id, token=trial.token, error="e", cause=cause)
+        failure = Failure(job=trial.id, token=trial.token, error="e", cause=cause)
         Controller(subject.again(), 1, controller.rules).fail(failure)
         with subject.again().reader(1) as reader:
             assert reader.attempts(trial.id)[-1].cause == cause
@@ -403,7 +403,7 @@ def test_broken_trials_are_counted_afresh_once_a_study_is_resumed(subject: Subje
 
     def break_one(claimed: Claimed) -> StudyState:
         subject.clock.now += 1
-        controller.fail(Failure(trial=claimed.trial.id, token=1, error="e", retryable=False))
+        controller.fail(Failure(job=claimed.trial.id, token=1, error="e", retryable=False))
         with subject.again().reader(1) as reader:
             return reader.study().state
 
@@ -450,7 +450,7 @@ def test_an_answer_is_repeated_and_superseded_work_refused(subject: Subject) -> 
     assert isinstance(late, LeaseLost)
     for _ in range(2):
         (answer,), _, _ = controller.complete([completion(again, 0.75)])
-        assert answer == Accepted(trial=again.trial.id, fitness=0.75)
+        assert answer == Accepted(job=again.trial.id, fitness=0.75)
     with subject.store.reader(1) as reader:
         assert [attempt.state for attempt in reader.attempts(again.trial.id)] == ["lost", "completed"]
         assert reader.counts() == {"completed": 1}
@@ -575,7 +575,7 @@ def test_every_kind_of_decision_survives_a_restart(subject: Subject) -> None:
             break
         subject.clock.now += 1.0
     with subject.store.reader(study.id) as reader:
-        kinds = {trial.kind for trial in reader.trials() if trial.state is TrialState.COMPLETED}
+        kinds = {trial.kind for trial in reader.trials() if trial.state is JobState.COMPLETED}
         assert kinds == {"train", "measure"}
         assert reader.study().state_version > size
 
@@ -631,7 +631,7 @@ def test_why_a_trial_was_stopped_is_remembered(subject: Subject) -> None:
     with subject.again().reader(study.id) as reader:
         stored = reader.trial(trial.id)
         assert plain(stored.stop_reason) == plain(standing.stop_reason)
-        assert (stored.state, reader.counts()) == (TrialState.CANCELLED, {"cancelled": 1})
+        assert (stored.state, reader.counts()) == (JobState.CANCELLED, {"cancelled": 1})
         member = reader.member(trial.member)
         assert (member.state, member.stops, member.broken_trial) == (MemberState.READY, 1, trial.id)
         assert reader.broken_in_a_row() == 0
@@ -663,7 +663,7 @@ def test_what_is_imported_and_who_joins_or_retires_is_remembered(subject: Subjec
         with store.reader(study.id) as reader:
             rows = reader.trials()
             assert [(row.kind, row.origin, row.params, row.seed, row.token) for row in rows] == [
-                (TrialKind.IMPORT, "/from/\u2603", {"rate": 0.5}, 0, 0)
+                (JobKind.IMPORT, "/from/\u2603", {"rate": 0.5}, 0, 0)
             ] * 2
             assert reader.counts() == {}, "an import is no training"
             assert reader.best_trials(3) == []

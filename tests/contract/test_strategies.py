@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from phyla.integrations.optuna_search import Optuna
-from phyla.machine import Rules
+from phyla.machine import TrainRules
 from phyla.records import Maximize, StudyState, TrialRecord
 from phyla.space import Float, Int, Space
 from phyla.store import open_store
@@ -46,7 +46,7 @@ def train(parent: object, trial: TrialRecord) -> tuple[object, float]:
 
 def on(url: str, strategy: Strategy, workers: int) -> list[tuple[object, ...]]:
     space = Space(lr=Float(0.1, 1.0, log=True), width=Int(1, 9))
-    rules = Rules(space=space, objective=Maximize("Q"), strategy=strategy, max_attempts=1, max_broken=100)
+    rules = TrainRules(space=space, objective=Maximize("Q"), strategy=strategy, max_attempts=1, max_broken=100)
     simulation = Simulation(rules, train)
     simulation.store = open_store(url, clock=simulation.clock)
     simulation.study = simulation.store.create_study("s", {}, 3, strategy.population_size)

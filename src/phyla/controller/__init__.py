@@ -12,13 +12,15 @@ from phyla.controller.configuration import (
     suites_from,
     to_config,
 )
-from phyla.controller.controller import TRAIN_ONLY, Controller, mark_deleting
-from phyla.controller.evaluations import RunController
+from phyla.controller.controller import EVALUATE_ONLY, TRAIN_ONLY, Controller
+from phyla.controller.sightings import Sightings
+from phyla.controller.upkeep import mark_deleting
 
 __all__ = [
+    "EVALUATE_ONLY",
     "TRAIN_ONLY",
     "Controller",
-    "RunController",
+    "Sightings",
     "check_extension",
     "check_unchanged",
     "differences",

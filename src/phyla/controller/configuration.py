@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 from phyla import plugins
 from phyla.errors import ConfigurationError, SchemaMismatch, StudyChanged
 from phyla.evaluation import Suite
-from phyla.machine import Keeping, Rules
+from phyla.machine import Keeping, TrainRules
 from phyla.records import Aim, Json, JsonObject, StartFrom, StudyRecord, read_object
 from phyla.space import Parameter, Space
 from phyla.space import check_extension as check_space_extension
@@ -30,7 +30,7 @@ _FIXED_SETTINGS = " or ".join(", ".join(name.removeprefix("strategy.") for name 
 
 
 def to_config(
-    rules: Rules,
+    rules: TrainRules,
     seed: int,
     train: str | None = None,
     setup: str | None = None,
@@ -75,7 +75,7 @@ def to_config(
     }
 
 
-def _described(rules: Rules) -> JsonObject:
+def _described(rules: TrainRules) -> JsonObject:
     """Return what commands that only look, collect or count need, so that they make none of the rules."""
     strategy: Any = rules.strategy
     return {
@@ -103,7 +103,7 @@ def keeping_of(config: JsonObject) -> Keeping:
         ) from None
 
 
-def resized(config: JsonObject, population_size: int) -> tuple[JsonObject, Rules]:
+def resized(config: JsonObject, population_size: int) -> tuple[JsonObject, TrainRules]:
     """Return a configuration with another number of members, and its rules, whose functions cannot be called.
 
     Raises:
@@ -116,7 +116,7 @@ def resized(config: JsonObject, population_size: int) -> tuple[JsonObject, Rules
     return {**changed, **_described(rules)}, rules
 
 
-def from_config(config: JsonObject, find: Find = plugins.refuse) -> Rules:
+def from_config(config: JsonObject, find: Find = plugins.refuse) -> TrainRules:
     """Make a study's rules from its configuration.
 
     Args:
@@ -139,7 +139,7 @@ def from_config(config: JsonObject, find: Find = plugins.refuse) -> Rules:
     space: Any = config["space"]
     stopping: Any = config.get("stopping") or {"rules": []}
     stops = {"max_stops": stopping["max_stops"]} if "max_stops" in stopping else {}
-    return Rules(
+    return TrainRules(
         space=Space.from_config(space, find),
         objective=plugins.decode(config["objective"], find),
         strategy=plugins.decode(config["strategy"], find),
@@ -150,7 +150,7 @@ def from_config(config: JsonObject, find: Find = plugins.refuse) -> Rules:
     )
 
 
-def known_to(rules: Rules) -> Find:
+def known_to(rules: TrainRules) -> Find:
     """Return what finds the functions and classes that rules have, by their stored names, and no others."""
     known: dict[str, Callable[..., Any]] = {}
 

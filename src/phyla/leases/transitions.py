@@ -1,39 +1,41 @@
-"""The table of transitions that trials (and later eval tasks) obey."""
+"""The table of transitions that jobs obey."""
 
 from collections.abc import Iterable
 
 from phyla.errors import IllegalTransition
-from phyla.records import Attempt, TrialRecord, TrialState
+from phyla.records import Attempt, EvalJob, JobState, TrialRecord
 
-TRANSITIONS: dict[TrialState, frozenset[TrialState]] = {
-    TrialState.PENDING: frozenset(
+TRANSITIONS: dict[JobState, frozenset[JobState]] = {
+    JobState.PENDING: frozenset(
         # COMPLETED: a late completion whose token is still the newest counts.
-        {TrialState.RUNNING, TrialState.COMPLETED, TrialState.FAILED, TrialState.CANCELLED}
+        {JobState.RUNNING, JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED}
     ),
-    TrialState.RUNNING: frozenset(
-        {TrialState.PENDING, TrialState.COMPLETED, TrialState.FAILED, TrialState.CANCELLED}
-    ),
-    TrialState.COMPLETED: frozenset(),
-    TrialState.FAILED: frozenset(),
-    TrialState.CANCELLED: frozenset(),
+    JobState.RUNNING: frozenset({JobState.PENDING, JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED}),
+    JobState.COMPLETED: frozenset(),
+    # What failed is withdrawn when its suite has another version of it.
+    JobState.FAILED: frozenset({JobState.CANCELLED}),
+    JobState.CANCELLED: frozenset(),
 }
 
 
-def check_transition(trial: TrialRecord, to: TrialState, history: Iterable[Attempt] = ()) -> None:
+def check_transition(job: TrialRecord | EvalJob, to: JobState, history: Iterable[Attempt] = ()) -> None:
     """Refuse a move that the table forbids.
 
     Raises:
-        IllegalTransition: with the trial's state, the move, what would be allowed, and its attempts.
+        IllegalTransition: with the job's state, the move, what would be allowed, and its attempts.
     """
-    if to in TRANSITIONS[trial.state]:
+    if to in TRANSITIONS[job.state]:
         return
-    allowed = ", ".join(sorted(TRANSITIONS[trial.state])) or "nothing, it is final"
+    allowed = ", ".join(sorted(TRANSITIONS[job.state])) or "nothing, it is final"
     story = "; ".join(
         f"attempt {a.token} by {a.worker} {a.state}" + (f" ({a.error})" if a.error else "") for a in history
     )
+    what = f"eval job {job.id}"
+    if isinstance(job, TrialRecord):
+        what = f"trial {job.id} of member {job.member}"
     raise IllegalTransition(
-        f"trial {trial.id} of member {trial.member} is {trial.state} and cannot become {to} "
-        f"(allowed: {allowed}). History: {story or f'{trial.token} attempts'}."
+        f"{what} is {job.state} and cannot become {to} (allowed: {allowed}). "
+        f"History: {story or f'{job.token} attempts'}."
     )
 
 

@@ -5,45 +5,43 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from phyla.leases import check_transition
 from phyla.machine.commands import (
+    Command,
     InsertAttempt,
-    InsertTrial,
+    InsertJob,
     SetStrategyState,
     SetStudyState,
     TakeCheckpoint,
+    UpdateJob,
     UpdateMember,
-    UpdateTrial,
 )
 from phyla.machine.evaluate import replicate
-from phyla.machine.evaluation_commands import AnyCommand
 from phyla.machine.events import ClaimAnswer, Claimed, Ended, Idle
 from phyla.machine.imports import imported
+from phyla.machine.jobs import lease, started
 from phyla.machine.quorum import peers
 from phyla.machine.resize import explored, joining
-from phyla.machine.rules import Rules
+from phyla.machine.rules import TrainRules
 from phyla.machine.states import without_trial
 from phyla.machine.view import View
 from phyla.records import (
-    Attempt,
-    AttemptState,
+    JobKind,
+    JobState,
     JsonObject,
     Member,
     MemberState,
     Scored,
     SeenState,
     StudyState,
-    TrialKind,
     TrialRecord,
-    TrialState,
 )
 from phyla.strategies import Context, Decision, Measure, Start, Wait, decision_rng, ranked, trial_seed
 
-Step = tuple[ClaimAnswer | None, list[AnyCommand]]
+Step = tuple[ClaimAnswer | None, list[Command]]
 """An answer and commands; with no answer the caller applies the commands and asks again."""
 
 
-def claim(view: View, rules: Rules, worker: str, gone: frozenset[str] = frozenset()) -> Step:
+def claim(view: View, rules: TrainRules, worker: str, gone: frozenset[str] = frozenset()) -> Step:
     """Give a worker its next trial.
 
     Args:
@@ -81,10 +79,10 @@ def claim(view: View, rules: Rules, worker: str, gone: frozenset[str] = frozense
             beyond = _line(member, rules)
     if skipped:
         return Idle(seconds=None, why="other workers are deciding about the members that are ready"), []
-    return _nothing_ready(view, population)
+    return _nothing_ready(view, rules, population)
 
 
-def _line(member: Member, rules: Rules) -> float:
+def _line(member: Member, rules: TrainRules) -> float:
     """Return how far a member has come as others see it; who has published nothing never waits for a quorum."""
     own = member.published
     return -1.0 if own is None else rules.strategy.line(own.progress)
@@ -92,7 +90,7 @@ def _line(member: Member, rules: Rules) -> float:
 
 def _decide(
     view: View,
-    rules: Rules,
+    rules: TrainRules,
     worker: str,
     member: Member,
     compared: Sequence[Member] | None,
@@ -139,11 +137,17 @@ def slot_of(worker: str) -> str:
 
 
 def _apply(
-    view: View, rules: Rules, worker: str, member: Member, decision: Decision, seed: int, gone: frozenset[str]
+    view: View,
+    rules: TrainRules,
+    worker: str,
+    member: Member,
+    decision: Decision,
+    seed: int,
+    gone: frozenset[str],
 ) -> Step:
     if isinstance(decision, Wait):
         return None, []
-    state: list[AnyCommand] = [] if decision.state is None else [SetStrategyState(decision.state)]
+    state: list[Command] = [] if decision.state is None else [SetStrategyState(decision.state)]
     if isinstance(decision, Start):
         answer, commands = _start_trial(view, rules, worker, member, decision, seed, gone)
         return answer, state + commands
@@ -155,7 +159,7 @@ def _apply(
         again = replace(member, measures_left=max(1, decision.times))
         answer, commands = _measure(view, rules, worker, again, member.head, decision.reason)
         return answer, state + commands
-    stopped: list[AnyCommand] = [UpdateMember(replace(member, state=MemberState.DONE))]
+    stopped: list[Command] = [UpdateMember(replace(member, state=MemberState.DONE))]
     if decision.study:
         why = str(decision.reason.get("why", "the strategy ended the study"))
         stopped.append(SetStudyState(StudyState.COMPLETED, why))
@@ -163,7 +167,7 @@ def _apply(
 
 
 def _start_trial(
-    view: View, rules: Rules, worker: str, member: Member, start: Start, seed: int, gone: frozenset[str]
+    view: View, rules: TrainRules, worker: str, member: Member, start: Start, seed: int, gone: frozenset[str]
 ) -> Step:
     now = view.now()
     weights, reason = start.weights, start.reason
@@ -178,11 +182,11 @@ def _start_trial(
     start_step = weights.step if weights else 0
     head = member.head
     trial = TrialRecord(
-        id=view.new_trial_id(),
+        id=view.new_job_id(),
         study=member.study,
         member=member.index,
         generation=member.generation,
-        state=TrialState.RUNNING,
+        state=JobState.RUNNING,
         parent=weights.trial if weights else None,
         parent_checkpoint=weights.checkpoint if weights else None,
         parent_index=weights.index if weights else 0,
@@ -201,22 +205,22 @@ def _start_trial(
         created_at=now,
         started_at=now,
     )
-    return _running(rules, worker, member, trial, now)
+    return _running(rules, member, trial)
 
 
-def _completed(params: JsonObject, rules: Rules) -> JsonObject:
+def _completed(params: JsonObject, rules: TrainRules) -> JsonObject:
     """Add what the space has gained since these hyperparameters were chosen."""
     chosen: Any = params
     return rules.space.with_defaults(chosen)
 
 
-def _running(rules: Rules, worker: str, member: Member, trial: TrialRecord, now: float) -> Step:
-    attempt = _attempt(trial, worker, now, rules)
-    commands: list[AnyCommand] = []
+def _running(rules: TrainRules, member: Member, trial: TrialRecord) -> Step:
+    attempt = lease(trial, rules.lease_s)
+    commands: list[Command] = []
     if trial.parent_checkpoint is not None:
         commands.append(TakeCheckpoint(trial.parent_checkpoint))
     commands += [
-        InsertTrial(trial),
+        InsertJob(trial),
         InsertAttempt(attempt),
         UpdateMember(
             replace(
@@ -224,23 +228,23 @@ def _running(rules: Rules, worker: str, member: Member, trial: TrialRecord, now:
                 state=MemberState.RUNNING,
                 current_trial=trial.id,
                 broken_trial=None,
-                slot=slot_of(worker),
+                slot=slot_of(attempt.worker),
             )
         ),
     ]
     return Claimed(trial=trial, expires_at=attempt.expires_at), commands
 
 
-def _measure(view: View, rules: Rules, worker: str, member: Member, head: Scored, reason: JsonObject) -> Step:
+def _measure(view: View, rules: TrainRules, worker: str, member: Member, head: Scored, reason: JsonObject) -> Step:
     now = view.now()
     rng = decision_rng(view.study().seed, member.index, member.generation, 1000 + member.measures_left)
     trial = TrialRecord(
-        id=view.new_trial_id(),
+        id=view.new_job_id(),
         study=member.study,
         member=member.index,
         generation=member.generation,
-        kind=TrialKind.MEASURE,
-        state=TrialState.RUNNING,
+        kind=JobKind.MEASURE,
+        state=JobState.RUNNING,
         parent=head.trial,
         parent_checkpoint=head.checkpoint,
         parent_index=head.index,
@@ -256,51 +260,36 @@ def _measure(view: View, rules: Rules, worker: str, member: Member, head: Scored
         created_at=now,
         started_at=now,
     )
-    return _running(rules, worker, member, trial, now)
+    return _running(rules, member, trial)
 
 
-def _evaluate_again(view: View, rules: Rules, member: Member, decision: Measure) -> list[AnyCommand]:
+def _evaluate_again(view: View, rules: TrainRules, member: Member, decision: Measure) -> list[Command]:
     """Run the suite on a checkpoint again; the member waits for that."""
     subject = decision.subject or member.head
-    evaluation = view.evaluation()
     assert rules.suite_fitness is not None
-    if subject is None or evaluation is None:
+    if subject is None:
         raise ValueError(f"{rules.strategy!r} measures member {member.index}, which has no checkpoint yet")
-    seen = evaluation.find_seen(subject.checkpoint, subject.index)
+    seen = view.find_seen(subject.checkpoint, subject.index)
     if seen is None or seen.state is not SeenState.READY:
         # What cannot be confirmed is not taken over; the member is asked again, and sees that.
         owner = member if subject.member == member.index else view.locked_member(subject.member)
         left = without_trial(owner, subject.trial)
         return [] if left == owner else [UpdateMember(left)]
-    return replicate(evaluation, rules, subject, max(1, decision.times))
+    return replicate(view, rules, subject, max(1, decision.times))
 
 
-def _start_attempt(view: View, rules: Rules, worker: str, trial: TrialRecord) -> Step:
-    check_transition(trial, TrialState.RUNNING)
-    now = view.now()
-    running = replace(trial, state=TrialState.RUNNING, token=trial.token + 1, worker=worker, started_at=now)
-    attempt = _attempt(running, worker, now, rules)
+def _start_attempt(view: View, rules: TrainRules, worker: str, trial: TrialRecord) -> Step:
+    running = started(trial, worker, view.now())
+    attempt = lease(running, rules.lease_s)
     member = replace(view.locked_member(trial.member), slot=slot_of(worker))
     return Claimed(trial=running, expires_at=attempt.expires_at), [
-        UpdateTrial(running),
+        UpdateJob(running),
         InsertAttempt(attempt),
         UpdateMember(member),
     ]
 
 
-def _attempt(trial: TrialRecord, worker: str, now: float, rules: Rules) -> Attempt:
-    return Attempt(
-        trial=trial.id,
-        token=trial.token,
-        study=trial.study,
-        worker=worker,
-        state=AttemptState.RUNNING,
-        claimed_at=now,
-        expires_at=now + rules.lease_s,
-    )
-
-
-def _from_import(member: Member, rules: Rules, population: Sequence[Member], context: Context) -> Decision:
+def _from_import(member: Member, rules: TrainRules, population: Sequence[Member], context: Context) -> Decision:
     """Let a member start as the strategy starts fresh ones, but from what was imported for it."""
     head = member.head
     assert head is not None
@@ -319,7 +308,7 @@ def _recover(
     view: View,
     member: Member,
     head: Scored,
-    rules: Rules,
+    rules: TrainRules,
     population: Sequence[Member],
     context: Context,
     gone: frozenset[str],
@@ -365,10 +354,10 @@ def _ended(view: View) -> SetStudyState:
     return SetStudyState(StudyState.FAILED, message)
 
 
-def _nothing_ready(view: View, population: Sequence[Member]) -> Step:
+def _nothing_ready(view: View, rules: TrainRules, population: Sequence[Member]) -> Step:
     if any(member.state is MemberState.RUNNING for member in population):
         return Idle(seconds=None, why="every member is being trained, or waits for others"), []
-    if view.awaited_groups():
+    if rules.suites and view.open_groups():
         return Idle(seconds=None, why="training waits for evaluations"), []
     if [member for member in view.members() if not member.retired] != population:
         return Idle(seconds=None, why="other workers changed the population just now"), []

@@ -4,11 +4,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, final
 
+from phyla.machine.evaluation_commands import (
+    InsertEvent,
+    InsertGroup,
+    InsertResult,
+    InsertSeen,
+    LimitNotBefore,
+    Reprioritise,
+    StartGroup,
+    UpdateGroup,
+    UpdateSeen,
+)
 from phyla.records import (
     Attempt,
     AttemptState,
     Checkpoint,
     CheckpointState,
+    EvalJob,
     Json,
     JsonObject,
     Mark,
@@ -22,18 +34,26 @@ from phyla.records import (
 
 @final
 @dataclass(frozen=True, slots=True)
-class InsertTrial:
-    """Add a trial."""
+class InsertJob:
+    """Add a job whose id is known: a trial."""
 
-    trial: TrialRecord
+    job: TrialRecord
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class UpdateTrial:
-    """Replace a trial's row, found by id."""
+class InsertJobs:
+    """Add jobs of groups that exist; ids are given by the store."""
 
-    trial: TrialRecord
+    jobs: Sequence[EvalJob]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class UpdateJob:
+    """Replace a job's row, found by id."""
+
+    job: TrialRecord | EvalJob
 
 
 @final
@@ -49,7 +69,7 @@ class InsertAttempt:
 class EndAttempt:
     """Set how an attempt ended."""
 
-    trial: int
+    job: int
     token: int
     state: AttemptState
     ended_at: float
@@ -174,8 +194,9 @@ class SetStrategyState:
 
 
 Command: TypeAlias = (
-    InsertTrial
-    | UpdateTrial
+    InsertJob
+    | InsertJobs
+    | UpdateJob
     | InsertAttempt
     | EndAttempt
     | RenewAttempts
@@ -190,6 +211,15 @@ Command: TypeAlias = (
     | SetTally
     | SetStudyState
     | SetStrategyState
+    | InsertSeen
+    | UpdateSeen
+    | InsertGroup
+    | UpdateGroup
+    | StartGroup
+    | Reprioritise
+    | LimitNotBefore
+    | InsertResult
+    | InsertEvent
 )
 
 

@@ -1,20 +1,10 @@
-"""What the machine wants changed about the evaluation of a run."""
+"""What the machine wants changed about evaluation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, final
+from typing import final
 
-from phyla.machine.commands import Command
-from phyla.records import (
-    AttemptState,
-    EvalAttempt,
-    EvalEvent,
-    EvalResult,
-    EvalTaskRecord,
-    Group,
-    RunState,
-    Seen,
-)
+from phyla.records import EvalEvent, EvalJob, EvalResult, Group, Seen
 
 
 @final
@@ -23,7 +13,7 @@ class InsertSeen:
     """Add a checkpoint with its groups and their eval tasks; ids are given by the store, links filled in."""
 
     seen: Seen
-    groups: Sequence[tuple[Group, Sequence[EvalTaskRecord]]] = ()
+    groups: Sequence[tuple[Group, Sequence[EvalJob]]] = ()
 
 
 @final
@@ -40,7 +30,7 @@ class InsertGroup:
     """Add a group whose checkpoint is known, with its eval tasks."""
 
     group: Group
-    tasks: Sequence[EvalTaskRecord]
+    tasks: Sequence[EvalJob]
 
 
 @final
@@ -70,51 +60,6 @@ class Reprioritise:
 
 @final
 @dataclass(frozen=True, slots=True)
-class InsertEvalTasks:
-    """Add eval tasks to groups that exist."""
-
-    tasks: Sequence[EvalTaskRecord]
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class UpdateEvalTask:
-    """Replace the row of an eval task, found by id."""
-
-    task: EvalTaskRecord
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class InsertEvalAttempt:
-    """Add an attempt."""
-
-    attempt: EvalAttempt
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndEvalAttempt:
-    """Set how an attempt ended."""
-
-    task: int
-    token: int
-    state: AttemptState
-    ended_at: float
-    error: str | None = None
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class RenewEvalAttempts:
-    """Set the expiry of all running attempts of a worker."""
-
-    worker: str
-    expires_at: float
-
-
-@final
-@dataclass(frozen=True, slots=True)
 class LimitNotBefore:
     """Let pending eval tasks that could only start later start at this time."""
 
@@ -135,33 +80,3 @@ class InsertEvent:
     """Add an event."""
 
     event: EvalEvent
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class SetRunState:
-    """Set the state of the run."""
-
-    state: RunState
-    message: str | None = None
-
-
-EvalCommand: TypeAlias = (
-    InsertSeen
-    | UpdateSeen
-    | InsertGroup
-    | UpdateGroup
-    | StartGroup
-    | Reprioritise
-    | InsertEvalTasks
-    | UpdateEvalTask
-    | InsertEvalAttempt
-    | EndEvalAttempt
-    | RenewEvalAttempts
-    | LimitNotBefore
-    | InsertResult
-    | InsertEvent
-    | SetRunState
-)
-
-AnyCommand: TypeAlias = Command | EvalCommand

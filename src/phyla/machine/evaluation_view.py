@@ -1,31 +1,16 @@
-"""What the machine reads about the evaluation of a run."""
+"""What the machine reads about evaluation."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from phyla.records import EvalAttempt, EvalTaskRecord, Group, RunRecord, Seen
-
-if TYPE_CHECKING:
-    from phyla.machine.view import View
+from phyla.records import Group, Seen
 
 
-class EvalView(Protocol):
-    """One run as a transaction sees it, its own writes included; *locks* as in `View`.
+class EvaluationView(Protocol):
+    """The evaluation of one study's checkpoints as a transaction sees it; *locks* as in `View`.
 
-    A group is locked before its eval tasks, and those before anything of the study.
+    A group is locked before its jobs, and those before anything of the study.
     """
-
-    def now(self) -> float:
-        """Return the database's time, in seconds since the epoch; one value throughout the transaction."""
-        ...
-
-    def run(self) -> RunRecord:
-        """Return the run."""
-        ...
-
-    def population(self) -> "View | None":
-        """Return the study whose run this is, in the same transaction; None for a directory."""
-        ...
 
     def seen(self, seen_id: int) -> Seen:
         """Return a checkpoint that was seen."""
@@ -38,7 +23,7 @@ class EvalView(Protocol):
     def newest_seen(self) -> Seen | None:
         """Return the checkpoint with the highest number, in whatever state.
 
-        Locks the run, so that nobody else gives out the next number.
+        Waits until nobody else gives out numbers.
         """
         ...
 
@@ -63,7 +48,7 @@ class EvalView(Protocol):
         ...
 
     def locked_group(self, group_id: int) -> Group | None:
-        """Return a group of this run, or None; locks it."""
+        """Return a group of this study, or None; locks it."""
         ...
 
     def fresh_groups(self, suite: str) -> Sequence[Group]:
@@ -88,47 +73,4 @@ class EvalView(Protocol):
 
     def open_groups(self) -> int:
         """Return how many groups are queued."""
-        ...
-
-    def next_eval_task(self, holding: int | None) -> EvalTaskRecord | None:
-        """Return the pending eval task to run next; locks it and passes over locked ones.
-
-        Lowest (priority, rank, group, id) whose `not_before` has come. When the worker holds a checkpoint
-        (`holding`, a seen id) that has one of the same priority class, that one.
-        """
-        ...
-
-    def next_not_before(self) -> float | None:
-        """Return when the earliest pending eval task may start that may not start yet."""
-        ...
-
-    def locked_eval_task(self, task_id: int) -> EvalTaskRecord | None:
-        """Return an eval task of this run, or None; locks it."""
-        ...
-
-    def group_tasks(self, group: int) -> Sequence[EvalTaskRecord]:
-        """Return the eval tasks of a group, by id."""
-        ...
-
-    def unfinished_tasks(self, group: int) -> int:
-        """Return how many eval tasks of a group are pending or running."""
-        ...
-
-    def eval_attempt(self, task: int, token: int) -> EvalAttempt | None:
-        """Return one attempt."""
-        ...
-
-    def expired_evaluations(self, limit: int) -> Sequence[EvalAttempt]:
-        """Return running attempts whose lease ran out before `now()`, longest first."""
-        ...
-
-    def claimed_ahead(self, expires_after: float) -> Sequence[EvalAttempt]:
-        """Return running attempts claimed after `now()` whose lease lasts beyond a time; first to end first.
-
-        There are some after the clock was set back.
-        """
-        ...
-
-    def running_evaluations(self, worker: str | None = None) -> Sequence[EvalAttempt]:
-        """Return the running attempts of one worker, or all of them."""
         ...

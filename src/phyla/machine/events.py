@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, final
 
+from phyla.errors import LeaseLost
 from phyla.records import (
     Cause,
     Checkpoint,
     EvalEvent,
+    EvalJob,
     EvalResult,
-    EvalTaskRecord,
     Group,
     JsonObject,
     Report,
@@ -56,21 +57,21 @@ class Failure:
     """An attempt failed.
 
     Attributes:
-        trial: id of the trial.
+        job: id of the trial or eval job.
         token: the lease under which it failed.
         error: what happened, for a person.
         retryable: False for errors that another attempt cannot cure.
-        parent_gone: name of a checkpoint that the trial starts from and that cannot be used; no fault of training.
-        damage: what is wrong with the files of that checkpoint; None if they are gone.
+        gone: name of a checkpoint that the job needs and that cannot be used; not the fault of the user's code.
+        damage: what is wrong with the files of that checkpoint, if they are not what was committed; else None.
         timings: seconds of the attempt by `Phase`, if they are known.
         cause: what training raised, and where; None if something else went wrong.
     """
 
-    trial: int
+    job: int
     token: int
     error: str
     retryable: bool = True
-    parent_gone: str | None = None
+    gone: str | None = None
     damage: str | None = None
     timings: Mapping[str, float] | None = None
     cause: Cause | None = None
@@ -121,13 +122,13 @@ class Accepted:
     """A completion counts.
 
     Attributes:
-        trial: id of the trial.
-        fitness: its fitness.
+        job: id of the trial or eval job.
+        fitness: a trial's fitness, if it has one.
         repeated: True when this completion had been accepted before.
     """
 
-    trial: int
-    fitness: float | None
+    job: int
+    fitness: float | None = None
     repeated: bool = field(default=False, compare=False)
 
 
@@ -184,7 +185,7 @@ class Observed:
         trial: the trial that wrote it.
         member: that trial's member.
         written_at: time of its newest file, or of its commit.
-        existed: whether it was there before the run was followed.
+        existed: whether it was there before it was watched.
         error: what is wrong with it; None when it is ready.
     """
 
@@ -208,75 +209,42 @@ class Observed:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedEvaluation:
-    """Work: a running eval task under a new lease, and what it is about."""
+    """Work: a running eval job under a new lease, what it is about, and whether a population of ours wrote it."""
 
-    task: EvalTaskRecord
+    job: EvalJob
     group: Group
     seen: Seen
     expires_at: float
+    population: bool = False
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """An eval task was run to its end, or a group was aggregated.
+    """A shard of an eval task was run to its end, or a group was aggregated.
 
     Attributes:
-        task: id of the eval task.
+        job: id of the eval job.
         group: id of its group.
         token: the lease under which the work was done.
         result: for the ledger; None for an aggregation.
         values: the group's aggregates; None unless it is an aggregation.
-        best: whether they are the best of the suite so far.
+        best: whether they are better than those of the best group of the suite.
+        former: id of that best group when they were compared; None if there was none.
         events: what a person should know.
     """
 
-    task: int
+    job: int
     group: int
     token: int
     result: EvalResult | None = None
     values: JsonObject | None = None
     best: bool = False
+    former: int | None = None
     events: Sequence[EvalEvent] = ()
 
 
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationAccepted:
-    """A finished eval task counts.
-
-    Attributes:
-        task: its id.
-        repeated: True when it had been accepted before.
-    """
-
-    task: int
-    repeated: bool = field(default=False, compare=False)
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationFailed:
-    """An attempt at an eval task failed.
-
-    Attributes:
-        task: id of the eval task.
-        group: id of its group.
-        token: the lease under which it failed.
-        error: what happened, for a person.
-        retryable: False for errors that another attempt cannot cure.
-        gone: whether the checkpoint vanished or was changed, so that nothing of its groups can go on.
-        damaged: whether it is a study's own checkpoint whose files are not what was committed.
-    """
-
-    task: int
-    group: int
-    token: int
-    error: str
-    retryable: bool = True
-    gone: bool = False
-    damaged: bool = False
-
-
+Answer: TypeAlias = Accepted | Stopped | LeaseLost
+Work: TypeAlias = Claimed | ClaimedEvaluation
 ClaimAnswer: TypeAlias = Claimed | Idle | Ended
 NoWork: TypeAlias = Idle | Ended | Outdated

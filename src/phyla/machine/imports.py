@@ -4,17 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
-from phyla.machine.commands import Command, InsertCheckpoint, InsertTrial, UpdateMember
+from phyla.machine.commands import Command, InsertCheckpoint, InsertJob, UpdateMember
 from phyla.machine.view import View
 from phyla.records import (
     Checkpoint,
+    JobKind,
+    JobState,
     JsonObject,
     Member,
     MemberState,
     Scored,
-    TrialKind,
     TrialRecord,
-    TrialState,
 )
 
 
@@ -65,12 +65,12 @@ def import_start(view: View, index: int, imports: Sequence[Imported]) -> list[Co
     entry = imports[index % len(imports)]
     member = view.locked_member(index)
     trial = TrialRecord(
-        id=view.new_trial_id(),
+        id=view.new_job_id(),
         study=member.study,
         member=index,
         generation=0,
-        kind=TrialKind.IMPORT,
-        state=TrialState.COMPLETED,
+        kind=JobKind.IMPORT,
+        state=JobState.COMPLETED,
         params=entry.params,
         start_step=entry.step,
         end_step=entry.step,
@@ -105,4 +105,4 @@ def import_start(view: View, index: int, imports: Sequence[Imported]) -> list[Co
     )
     # Several members may start from one checkpoint; the first of them brings it.
     brought: list[Command] = [InsertCheckpoint(row)] if index < len(imports) else []
-    return [InsertTrial(trial), *brought, UpdateMember(replace(member, head=head))]
+    return [InsertJob(trial), *brought, UpdateMember(replace(member, head=head))]

@@ -3,35 +3,32 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from phyla.evaluation import EvalTask, Skip, Suite, decide
-from phyla.machine.commands import UpdateMember
+from phyla.evaluation import Skip, Suite, decide
+from phyla.machine.commands import Command, InsertJobs, SetStudyState, UpdateJob, UpdateMember
 from phyla.machine.evaluation_commands import (
-    AnyCommand,
-    InsertEvalTasks,
     InsertEvent,
     InsertGroup,
     InsertSeen,
     Reprioritise,
-    SetRunState,
-    UpdateEvalTask,
     UpdateGroup,
     UpdateSeen,
 )
-from phyla.machine.evaluation_view import EvalView
 from phyla.machine.events import Observed
+from phyla.machine.jobs import moved
 from phyla.machine.states import unscored
+from phyla.machine.view import View
 from phyla.records import (
     EvalEvent,
-    EvalTaskKind,
-    EvalTaskRecord,
+    EvalJob,
     Group,
     GroupState,
+    JobKind,
+    JobState,
     Priority,
-    RunState,
     Scored,
     Seen,
     SeenState,
-    TrialState,
+    StudyState,
     shown,
 )
 
@@ -39,13 +36,11 @@ AGGREGATE_PRIORITY = 0
 """Aggregations go before everything: their group is nearly done, and they are quick."""
 
 
-def observe(
-    view: EvalView, suites: Sequence[Suite], found: Observed, *, fitness: str | None = None
-) -> list[AnyCommand]:
+def observe(view: View, suites: Sequence[Suite], found: Observed, *, fitness: str | None = None) -> list[Command]:
     """Note a checkpoint and queue, or skip, each suite on it.
 
     Args:
-        view: the run, inside the transaction that will apply the commands.
+        view: the study, inside the transaction that will apply the commands.
         suites: what is run on its checkpoints.
         found: the checkpoint.
         fitness: name of the suite that a population waits for.
@@ -55,9 +50,9 @@ def observe(
         return []
     newest = view.newest_seen()
     now = view.now()
-    run = view.run()
+    study = view.study()
     seen = Seen(
-        run=run.id,
+        study=study.id,
         number=0 if newest is None else newest.number + 1,
         name=found.name,
         index=found.index,
@@ -76,7 +71,7 @@ def observe(
         seen_at=now,
         written_at=found.written_at,
     )
-    commands: list[AnyCommand] = []
+    commands: list[Command] = []
     if old is not None and old.state is SeenState.READY and not old.snapshot:
         commands += gone(view, old, f"{shown(found.name)} was overwritten")
     if found.error is not None:
@@ -87,7 +82,7 @@ def observe(
     if newest is not None and seen.branch > newest.branch:
         message = f"training was rewound from step {newest.step} to {seen.step}: branch {seen.branch} begins"
         commands.append(_event(view, "rewound", message))
-    groups: list[tuple[Group, Sequence[EvalTaskRecord]]] = []
+    groups: list[tuple[Group, Sequence[EvalJob]]] = []
     for suite in suites:
         group, tasks = _group(view, suite, seen, found, fitness=suite.name == fitness)
         groups.append((group, tasks))
@@ -113,8 +108,8 @@ def _branch(newest: Seen | None, found: Observed) -> int:
 
 
 def _group(
-    view: EvalView, suite: Suite, seen: Seen, found: Observed, *, fitness: bool
-) -> tuple[Group, Sequence[EvalTaskRecord]]:
+    view: View, suite: Suite, seen: Seen, found: Observed, *, fitness: bool
+) -> tuple[Group, Sequence[EvalJob]]:
     now = view.now()
     last = view.last_queued_at(suite.name) if suite.policy.throttle_s else None
     decided = decide(
@@ -126,11 +121,10 @@ def _group(
         since_last_s=None if last is None else now - last,
         fitness=fitness,
     )
-    run = view.run()
+    study = view.study()
     group = Group(
-        run=run.id,
+        study=study.id,
         suite=suite.name,
-        study=run.study if found.trial is not None and found.member is not None else None,
         trial=found.trial if fitness else None,
         member=found.member if fitness else None,
         created_at=now,
@@ -146,29 +140,36 @@ def _group(
         # A population is served in turn, so that nobody starves; everything else newest first.
         rank=float(seen.number if fitness else -seen.number),
     )
-    return group, tuple(_tasks(view, suite.tasks, seen, group))
+    return group, tuple(_jobs(view, suite, seen, group))
 
 
-def _tasks(
-    view: EvalView, tasks: Sequence[EvalTask], seen: Seen, group: Group, *, aggregate: bool = True
-) -> Iterator[EvalTaskRecord]:
+def _jobs(
+    view: View, suite: Suite, seen: Seen, group: Group, existing: Sequence[EvalJob] = ()
+) -> Iterator[EvalJob]:
+    """Yield the jobs that a group lacks: shards, and its aggregation if there is nothing left to evaluate."""
     now = view.now()
-    missing = False
-    for task in tasks:
-        done = view.shards_done(seen.identity, task.identity, group.replicate, task.shards)
-        for shard in range(task.shards):
+    shards = _shards(suite, existing)
+    there = {(job.identity, job.shard) for job in existing if job.state is not JobState.CANCELLED}
+    waits = any(job.state in (JobState.PENDING, JobState.RUNNING) for job in existing)
+    for task in suite.tasks:
+        count = shards[task.identity]
+        lacking = [shard for shard in range(count) if (task.identity, shard) not in there]
+        done: frozenset[int] = frozenset()
+        if lacking:
+            done = view.shards_done(seen.identity, task.identity, group.replicate, count)
+        for shard in lacking:
             reused = shard in done
-            missing = missing or not reused
-            yield EvalTaskRecord(
-                run=group.run,
+            waits = waits or not reused
+            yield EvalJob(
+                study=group.study,
                 group=group.id,
                 seen=seen.id,
                 task=task.name,
                 identity=task.identity,
                 replicate=group.replicate,
                 shard=shard,
-                shards=task.shards,
-                state=TrialState.COMPLETED if reused else TrialState.PENDING,
+                shards=count,
+                state=JobState.COMPLETED if reused else JobState.PENDING,
                 priority=group.priority,
                 rank=group.rank,
                 not_before=group.not_before,
@@ -178,18 +179,24 @@ def _tasks(
                 created_at=now,
                 ended_at=now if reused else None,
             )
-    if aggregate and not missing:
+    if not waits:
         yield aggregation(view, group, seen.id)
 
 
-def aggregation(view: EvalView, group: Group, seen: int) -> EvalTaskRecord:
-    """Return the task that aggregates a group."""
-    return EvalTaskRecord(
-        run=group.run,
+def _shards(suite: Suite, jobs: Sequence[EvalJob]) -> dict[str, int]:
+    """Return how many shards each eval task has: as many as when it was queued, whatever the suite says now."""
+    queued = {job.identity: job.shards for job in jobs if job.state is not JobState.CANCELLED}
+    return {task.identity: queued.get(task.identity, task.shards) for task in suite.tasks}
+
+
+def aggregation(view: View, group: Group, seen: int) -> EvalJob:
+    """Return the job that aggregates a group."""
+    return EvalJob(
+        study=group.study,
         group=group.id,
         seen=seen,
         task="",
-        kind=EvalTaskKind.AGGREGATE,
+        kind=JobKind.AGGREGATE,
         identity="",
         replicate=group.replicate,
         priority=AGGREGATE_PRIORITY,
@@ -198,9 +205,9 @@ def aggregation(view: EvalView, group: Group, seen: int) -> EvalTaskRecord:
     )
 
 
-def _superseded(view: EvalView, suite: Suite) -> list[AnyCommand]:
+def _superseded(view: View, suite: Suite) -> list[Command]:
     """Make room for a newer checkpoint: others of the suite that are still fresh wait behind, or are skipped."""
-    commands: list[AnyCommand] = []
+    commands: list[Command] = []
     for group in view.fresh_groups(suite.name):
         if group.guaranteed is not None:
             commands.append(Reprioritise(group.id, Priority.GUARANTEED))
@@ -214,29 +221,28 @@ def _superseded(view: EvalView, suite: Suite) -> list[AnyCommand]:
     return commands
 
 
-def end_group(view: EvalView, group: Group, state: GroupState, why: str) -> list[AnyCommand]:
+def end_group(view: View, group: Group, state: GroupState, why: str) -> list[Command]:
     """End a locked group and cancel what has not begun; what runs may finish for the ledger.
 
     A member that waits for its score waits no longer.
     """
     now = view.now()
-    commands: list[AnyCommand] = [
-        UpdateEvalTask(replace(task, state=TrialState.CANCELLED, error=why, ended_at=now))
-        for task in view.group_tasks(group.id)
-        if task.state is TrialState.PENDING
+    commands: list[Command] = [
+        UpdateJob(moved(task, JobState.CANCELLED, error=why, ended_at=now))
+        for task in view.group_jobs(group.id)
+        if task.state is JobState.PENDING
     ]
     commands.append(UpdateGroup(replace(group, state=state, why=why, ended_at=now)))
-    population = view.population()
-    if population is None or group.trial is None or group.member is None:
+    if group.trial is None or group.member is None:
         return commands
-    member = population.locked_member(group.member)
+    member = view.locked_member(group.member)
     changed = unscored(member, group.trial, group.replicate)
     return commands if changed == member else [*commands, UpdateMember(changed)]
 
 
-def gone(view: EvalView, seen: Seen, why: str) -> list[AnyCommand]:
+def gone(view: View, seen: Seen, why: str) -> list[Command]:
     """A checkpoint vanished, or was changed: nothing of its groups that has not ended can go on."""
-    commands: list[AnyCommand] = [UpdateSeen(replace(seen, state=SeenState.GONE, error=why))]
+    commands: list[Command] = [UpdateSeen(replace(seen, state=SeenState.GONE, error=why))]
     for group in view.groups_of(seen.id):
         locked = view.locked_group(group.id) if group.state is GroupState.QUEUED else None
         if locked is not None and locked.state is GroupState.QUEUED:
@@ -244,27 +250,26 @@ def gone(view: EvalView, seen: Seen, why: str) -> list[AnyCommand]:
     return [*commands, _event(view, "gone", why, seen.id)]
 
 
-def again(view: EvalView, suite: Suite, seen: Seen, subject: Scored, number: int) -> InsertGroup:
+def again(view: View, suite: Suite, seen: Seen, subject: Scored, number: int) -> InsertGroup:
     """Evaluate a donor's checkpoint again, with other seeds, before anything else: a member waits for it."""
-    run = view.run()
+    study = view.study()
     group = Group(
-        run=run.id,
+        study=study.id,
         suite=suite.name,
         seen=seen.id,
         replicate=number,
         guaranteed="fitness",
         rank=float(-number),
-        study=run.study,
         trial=subject.trial,
         member=subject.member,
         created_at=view.now(),
     )
-    return InsertGroup(group, tuple(_tasks(view, suite.tasks, seen, group)))
+    return InsertGroup(group, tuple(_jobs(view, suite, seen, group)))
 
 
-def backfill(view: EvalView, suites: Sequence[Suite], seen: Seen) -> list[AnyCommand]:
+def backfill(view: View, suites: Sequence[Suite], seen: Seen) -> list[Command]:
     """Queue what suites miss on a checkpoint that still exists: whole groups, or eval tasks that were added."""
-    commands: list[AnyCommand] = []
+    commands: list[Command] = []
     if seen.state is not SeenState.READY:
         return commands
     for suite in suites:
@@ -283,59 +288,55 @@ def backfill(view: EvalView, suites: Sequence[Suite], seen: Seen) -> list[AnyCom
     return commands
 
 
-def _added(view: EvalView, suite: Suite, seen: Seen, group: Group) -> list[AnyCommand]:
+def _added(view: View, suite: Suite, seen: Seen, group: Group) -> list[Command]:
     """Extend a group by eval tasks that its suite has gained since, or that changed their identity."""
-    rows = [row for row in view.group_tasks(group.id) if row.kind is EvalTaskKind.EVALUATE]
-    present = {row.identity for row in rows}
-    wanted = {task.identity for task in suite.tasks}
-    missing = [task for task in suite.tasks if task.identity not in present]
-    obsolete = [
-        row for row in rows if row.identity not in wanted and row.state in (TrialState.PENDING, TrialState.FAILED)
-    ]
-    # The suite may have other aggregates or another objective by now.
-    unaggregated = [
-        row
-        for row in view.group_tasks(group.id)
-        if row.kind is EvalTaskKind.AGGREGATE and row.state is TrialState.FAILED
-    ]
-    wanted_again = [row for row in rows if row.identity in wanted and row.state is TrialState.CANCELLED]
-    if not (missing or obsolete or wanted_again or unaggregated):
+    if not _differs(suite, view.group_jobs(group.id)):
         return []
     locked = view.locked_group(group.id)
     if locked is None:
         return []
+    # Some may have been claimed before the group was locked.
+    jobs = view.group_jobs(group.id)
+    withdrawn = _withdrawn(suite, jobs)
     now = view.now()
     why = "its suite has another version of it since, or none"
-    changed: list[AnyCommand] = [
-        UpdateEvalTask(replace(row, state=TrialState.CANCELLED, error=why, ended_at=now)) for row in obsolete
+    changed: list[Command] = [
+        UpdateJob(moved(job, JobState.CANCELLED, error=why, ended_at=now)) for job in withdrawn
     ]
-    changed += [
-        UpdateEvalTask(replace(row, state=TrialState.CANCELLED, error="aggregated again", ended_at=now))
-        for row in unaggregated
-    ]
-    changed += [
-        UpdateEvalTask(replace(row, state=TrialState.PENDING, error=None, ended_at=None)) for row in wanted_again
-    ]
-    ended = locked.state is not GroupState.QUEUED
-    opened = locked
-    if ended:
-        opened = replace(
+    if locked.state is not GroupState.QUEUED:
+        locked = replace(
             locked, state=GroupState.QUEUED, priority=Priority.BACKFILL, best=False, why=None, ended_at=None
         )
-    tasks = list(_tasks(view, missing, seen, opened, aggregate=False))
-    open_still = [
-        row
-        for row in view.group_tasks(group.id)
-        if row.state in (TrialState.PENDING, TrialState.RUNNING) and row not in obsolete
+        changed.append(UpdateGroup(locked))
+    left = [job for job in jobs if job not in withdrawn]
+    return [*changed, InsertJobs(tuple(_jobs(view, suite, seen, locked, left)))]
+
+
+def _differs(suite: Suite, jobs: Sequence[EvalJob]) -> bool:
+    """Return whether a group lacks jobs that its suite has, or has such that it does not have any more."""
+    wanted = {(identity, shard) for identity, count in _shards(suite, jobs).items() for shard in range(count)}
+    present = {(job.identity, job.shard) for job in jobs if job.state is not JobState.CANCELLED}
+    return bool(_withdrawn(suite, jobs)) or not wanted <= present
+
+
+def _withdrawn(suite: Suite, jobs: Sequence[EvalJob]) -> list[EvalJob]:
+    """Return the jobs that are not wanted any more: obsolete shards, and an aggregation that failed."""
+    identities = {task.identity for task in suite.tasks}
+    return [
+        job
+        for job in jobs
+        if (job.kind is JobKind.AGGREGATE and job.state is JobState.FAILED)
+        or (
+            job.kind is JobKind.EVALUATE
+            and job.identity not in identities
+            and job.state in (JobState.PENDING, JobState.FAILED)
+        )
     ]
-    if not open_still and not wanted_again and all(task.reused for task in tasks):
-        tasks.append(aggregation(view, opened, seen.id))
-    return [*changed, *([UpdateGroup(opened)] if ended else []), InsertEvalTasks(tasks)]
 
 
-def drain(view: EvalView, suites: Sequence[Suite], why: str) -> list[AnyCommand]:
+def drain(view: View, suites: Sequence[Suite], why: str) -> list[Command]:
     """No more checkpoints come: guarantee the final one, whatever a policy said of it."""
-    commands: list[AnyCommand] = []
+    commands: list[Command] = []
     final = view.newest_ready()
     if final is not None:
         for suite in suites:
@@ -353,25 +354,8 @@ def drain(view: EvalView, suites: Sequence[Suite], why: str) -> list[AnyCommand]
                         why=None,
                         ended_at=None,
                     )
-                    present = {task.identity for task in view.group_tasks(group.id)}
-                    revived = [
-                        UpdateEvalTask(
-                            replace(
-                                task,
-                                state=TrialState.PENDING,
-                                priority=queued.priority if task.task else AGGREGATE_PRIORITY,
-                                rank=queued.rank,
-                                not_before=0.0,
-                                error=None,
-                                ended_at=None,
-                            )
-                        )
-                        for task in view.group_tasks(group.id)
-                        if task.state is TrialState.CANCELLED
-                    ]
-                    missing = [task for task in suite.tasks if task.identity not in present]
-                    tasks = list(_tasks(view, missing, final, queued, aggregate=not revived))
-                    commands += [UpdateGroup(queued), *revived, InsertEvalTasks(tasks)]
+                    jobs = tuple(_jobs(view, suite, final, queued, view.group_jobs(group.id)))
+                    commands += [UpdateGroup(queued), InsertJobs(jobs)]
             elif group is not None and group.state is GroupState.QUEUED and group.guaranteed is None:
                 locked = view.locked_group(group.id)
                 if locked is not None and locked.state is GroupState.QUEUED:
@@ -379,10 +363,12 @@ def drain(view: EvalView, suites: Sequence[Suite], why: str) -> list[AnyCommand]
                         UpdateGroup(replace(locked, guaranteed="final")),
                         Reprioritise(group.id, min(group.priority, Priority.GUARANTEED)),
                     ]
-    if view.run().state is RunState.FOLLOWING:
-        commands.append(SetRunState(RunState.DRAINING, why))
+    if view.study().state is StudyState.RUNNING:
+        commands.append(SetStudyState(StudyState.DRAINING, why))
     return commands
 
 
-def _event(view: EvalView, kind: str, message: str, seen: int | None = None) -> InsertEvent:
-    return InsertEvent(EvalEvent(run=view.run().id, kind=kind, seen=seen, message=message, created_at=view.now()))
+def _event(view: View, kind: str, message: str, seen: int | None = None) -> InsertEvent:
+    return InsertEvent(
+        EvalEvent(study=view.study().id, kind=kind, seen=seen, message=message, created_at=view.now())
+    )

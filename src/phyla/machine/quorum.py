@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from phyla.machine.rules import Rules
+from phyla.machine.rules import TrainRules
 from phyla.machine.states import best_of
 from phyla.records import Member, MemberState
 from phyla.strategies import Strategy
@@ -24,7 +24,7 @@ def needed(quorum: float, members: int) -> int:
     return need if quorum >= 1 else min(need, max(2, members - 1))
 
 
-def peers(member: Member, population: Sequence[Member], rules: Rules) -> list[Member] | None:
+def peers(member: Member, population: Sequence[Member], rules: TrainRules) -> list[Member] | None:
     """Return the members that a member is compared with, itself included; None if too few have come as far.
 
     Each has one published state: its newest that is not a grid line ahead of the member, else the oldest that is
@@ -65,14 +65,15 @@ def as_of(member: Member, line: int | None, strategy: Strategy) -> Member:
 
 def _has_come(member: Member, line: int, strategy: Strategy) -> bool:
     """Return whether a member has published a state at a grid line, or has ended, so that it never will."""
-    if member.published is None:
+    newest = member.published
+    if newest is None:
         return False
-    early = [state for state in member.states if strategy.line(state.progress) <= line]
-    if early and not any(state.judged for state in early):
-        # Evaluations overtook each other: the state that it is compared by still waits for its score.
-        return False
-    ended = member.state is MemberState.DONE and all(state.judged for state in member.states)
-    return ended or strategy.line(member.published.progress) >= line
+    own = strategy.line(newest.progress)
+    if own > line:
+        # Evaluations may overtake each other: the state that it is compared by must not wait for its score.
+        early = [state for state in member.states if strategy.line(state.progress) <= line]
+        return not early or any(state.judged for state in early)
+    return own == line or (member.state is MemberState.DONE and all(state.judged for state in member.states))
 
 
 def _shows(member: Member, line: int, strategy: Strategy) -> bool:

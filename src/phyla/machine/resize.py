@@ -3,19 +3,19 @@
 from dataclasses import replace
 from typing import Any
 
-from phyla.leases import check_transition
 from phyla.machine.commands import (
     Command,
     EndAttempt,
     InsertMember,
     SetStudyState,
+    UpdateJob,
     UpdateMember,
-    UpdateTrial,
 )
+from phyla.machine.jobs import moved
 from phyla.machine.quorum import as_of
-from phyla.machine.rules import Rules
+from phyla.machine.rules import TrainRules
 from phyla.machine.view import View
-from phyla.records import AttemptState, JsonObject, Member, MemberState, StudyState, TrialState
+from phyla.records import AttemptState, JobState, JsonObject, Member, MemberState, StudyState
 from phyla.strategies import Context, Decision, Start, ranked
 
 
@@ -28,7 +28,7 @@ def youngest(view: View) -> Member:
     return min(_active(view), key=lambda m: (m.state is MemberState.DONE, m.progress, m.generation, m.index))
 
 
-def join(view: View, rules: Rules, beside: Member, number: int, *, fresh: bool) -> list[Command]:
+def join(view: View, rules: TrainRules, beside: Member, number: int, *, fresh: bool) -> list[Command]:
     """Add a member that stands, in steps and generations, where another one does.
 
     So barriers, burn-in and the end of the study stay common to all, and the new member trains what that one has
@@ -67,7 +67,7 @@ def joining(member: Member) -> bool:
     return head is not None and head.member != member.index and member.generation == member.joined_generation
 
 
-def explored(decision: Decision, member: Member, rules: Rules, context: Context) -> Decision:
+def explored(decision: Decision, member: Member, rules: TrainRules, context: Context) -> Decision:
     """Let a member that joined explore, where the strategy would train another's state on as it is."""
     head = member.head
     if not isinstance(decision, Start) or head is None:
@@ -88,7 +88,7 @@ def reopen(view: View, index: int) -> list[Command]:
     return [UpdateMember(replace(member, state=MemberState.READY))]
 
 
-def reopen_study(view: View, rules: Rules) -> list[Command]:
+def reopen_study(view: View, rules: TrainRules) -> list[Command]:
     """Let a completed study that was changed run on; or leave it complete where nobody has anything left to train.
 
     Args:
@@ -130,17 +130,14 @@ def retire(view: View, index: int) -> list[Command]:
     member = view.locked_member(index)
     if member.current_trial not in (None, current):
         trial = view.locked_trial(member.current_trial)
-    if trial is not None and trial.state in (TrialState.PENDING, TrialState.RUNNING):
-        check_transition(trial, TrialState.CANCELLED)
+    if trial is not None and trial.state in (JobState.PENDING, JobState.RUNNING):
         why, now = "its member was retired: the population shrank", view.now()
-        if trial.state is TrialState.RUNNING:
+        if trial.state is JobState.RUNNING:
             commands.append(
-                EndAttempt(
-                    trial=trial.id, token=trial.token, state=AttemptState.CANCELLED, ended_at=now, error=why
-                )
+                EndAttempt(job=trial.id, token=trial.token, state=AttemptState.CANCELLED, ended_at=now, error=why)
             )
-        cancelled = replace(trial, state=TrialState.CANCELLED, progress=None, error=why, ended_at=now)
-        commands.append(UpdateTrial(cancelled))
+        cancelled = moved(trial, JobState.CANCELLED, progress=None, error=why, ended_at=now)
+        commands.append(UpdateJob(cancelled))
     out = replace(
         member,
         state=MemberState.DONE,

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass
-from typing import final
+from typing import TypeAlias, final
 
 from phyla.errors import ConfigurationError
 from phyla.evaluation import Suite, suite_named
@@ -18,7 +18,23 @@ MOST = 2**31 - 1
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class WatchRules:
+    """What decisions about a study without a population go by.
+
+    Args:
+        suites: what is evaluated on every checkpoint.
+        lease_s: seconds a claim lasts unless renewed.
+        max_claims: claims of one job before it is given up.
+    """
+
+    suites: tuple[Suite, ...]
+    lease_s: float = 60.0
+    max_claims: int = 30
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainRules:
     """Everything about a study that is not a fact in its store.
 
     Args:
@@ -27,7 +43,7 @@ class Rules:
         strategy: decides what members do next.
         lease_s: seconds a claim lasts unless renewed.
         max_attempts: attempts of one trial that may fail before it is quarantined.
-        max_claims: claims of one trial, preempted ones included, before it is quarantined.
+        max_claims: claims of one trial or eval job, preempted ones included, before it is given up.
         max_broken: quarantined trials in a row that stop the study, with no completed one between; counted afresh
             once it is resumed.
         keep_best: best checkpoints that are kept besides those in use.
@@ -162,3 +178,6 @@ class Rules:
                 "strategy without evolution, or an objective that makes one number: WeightedSum, or Constrained "
                 "with limits on all metrics but one"
             )
+
+
+Rules: TypeAlias = TrainRules | WatchRules

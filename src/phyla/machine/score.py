@@ -6,29 +6,28 @@ from dataclasses import replace
 from typing import Any
 
 from phyla.arguments import suggestion
-from phyla.machine.commands import Command, SetStudyState, UpdateMember, UpdateTrial
-from phyla.machine.evaluation_view import EvalView
-from phyla.machine.judge import judged_values, mean_with, worth
-from phyla.machine.rules import Rules
+from phyla.machine.commands import Command, SetStudyState, UpdateJob, UpdateMember
+from phyla.machine.rules import Rules, TrainRules
 from phyla.machine.states import judged_again, unscored
+from phyla.machine.view import View
+from phyla.machine.worth import judged_values, mean_with, worth
 from phyla.records import Group, GroupState, Member, StudyState, TrialRecord, json_number
 
 
-def score(view: EvalView, rules: Rules | None, group: Group) -> list[Command]:
+def score(view: View, rules: Rules, group: Group) -> list[Command]:
     """Return what the end of a group changes in its study; nothing unless a population waits for it.
 
     A complete group gives the trial its fitness, and the member too while it still trains on that trial's
     weights. A partial one, or one whose checkpoint is gone, is never a fitness.
     """
-    population = view.population()
-    if population is None or rules is None or rules.suite_fitness is None or group.trial is None:
+    if not isinstance(rules, TrainRules) or rules.suite_fitness is None or group.trial is None:
         return []
     if group.suite != rules.suite_fitness.suite:
         return []
-    trial = population.locked_trial(group.trial)
+    trial = view.locked_trial(group.trial)
     if trial is None:
         return []
-    member = population.locked_member(trial.member)
+    member = view.locked_member(trial.member)
     names = rules.aggregates
     estimates: dict[str, Any] = {metric: group.values.get(name) for metric, name in names.items()}
     missing = [names[metric] for metric, estimate in estimates.items() if estimate is None]
@@ -53,7 +52,7 @@ def score(view: EvalView, rules: Rules | None, group: Group) -> list[Command]:
         if stderr is not None:
             metrics[f"{group.suite}/{name}/stderr"] = json_number(stderr)
     judged = replace(trial, fitness=found.fitness, order=found.order, criteria=found.criteria, metrics=metrics)
-    commands: list[Command] = [UpdateTrial(judged)]
+    commands: list[Command] = [UpdateJob(judged)]
     # Of a fitness made of several metrics the standard error is not known.
     stderr = next(iter(stderrs.values())) if found.criteria is None else None
     changed = _with_score(member, judged, stderr, count, rules)
@@ -82,7 +81,7 @@ def _stderr(trial: TrialRecord, name: str, estimate: Any, count: int) -> float |
     return now if count == 1 else _combined(facts.get(f"{name}/stderr"), now, count)
 
 
-def _with_score(member: Member, trial: TrialRecord, stderr: float | None, count: int, rules: Rules) -> Member:
+def _with_score(member: Member, trial: TrialRecord, stderr: float | None, count: int, rules: TrainRules) -> Member:
     """Return a member whose state of a trial has the score that the trial got."""
     state = next((one for one in (*member.states, member.head) if one and one.trial == trial.id), None)
     if state is None:
@@ -101,12 +100,10 @@ def _with_score(member: Member, trial: TrialRecord, stderr: float | None, count:
 
 
 def _unscored(
-    view: EvalView, rules: Rules, group: Group, trial: TrialRecord, member: Member, missing: Sequence[str]
+    view: View, rules: TrainRules, group: Group, trial: TrialRecord, member: Member, missing: Sequence[str]
 ) -> list[Command]:
     fitness = rules.suite_fitness
-    population = view.population()
     assert fitness is not None
-    assert population is not None
     commands: list[Command] = []
     changed = unscored(member, trial.id, group.replicate)
     if changed != member:
@@ -119,7 +116,7 @@ def _unscored(
         )
         return [*commands, SetStudyState(StudyState.FAILED, message)]
     in_a_row = view.partial_in_a_row(group.suite) + 1
-    if in_a_row >= fitness.max_partial and population.study().state is StudyState.RUNNING:
+    if in_a_row >= fitness.max_partial and view.study().state is StudyState.RUNNING:
         message = (
             f"{in_a_row} groups of suite {group.suite!r} in a row ended partial, the last on trial {trial.id}: "
             f"{group.why}. Without fitness the population cannot go on. Completed trials are kept, and "

@@ -3,21 +3,21 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from phyla.machine.rules import Rules
+from phyla.machine.rules import TrainRules
 from phyla.records import Member, Scored
 
 KEPT = 2
 """States with a score that are kept of each member."""
 
 
-def states_kept(rules: Rules) -> int:
+def states_kept(rules: TrainRules) -> int:
     """Return how many states are kept of each member."""
     fitness = rules.suite_fitness
     # Those that wait for their evaluation come on top; one more than may wait, while it is being trained on.
     return KEPT if fitness is None else KEPT + fitness.max_lag + 1
 
 
-def published(member: Member, state: Scored, rules: Rules) -> Member:
+def published(member: Member, state: Scored, rules: TrainRules) -> Member:
     """Return a member that publishes one more state; of those that it publishes no longer, the best is kept."""
     states = (state, *member.states)
     kept = states_kept(rules)
@@ -70,7 +70,7 @@ def unscored(member: Member, trial: int, replicate: int) -> Member:
     return replace(member, head=head, states=tuple(map(judged, member.states)))
 
 
-def without_checkpoint(member: Member, name: str) -> Member:
+def without_states_on(member: Member, name: str) -> Member:
     """Return a member that no longer publishes states on a checkpoint."""
     left = tuple(one for one in member.states if one.checkpoint != name)
     best = None if member.best is not None and member.best.checkpoint == name else member.best

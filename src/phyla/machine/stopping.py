@@ -6,21 +6,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import final
 
-from phyla.leases import check_transition
 from phyla.machine.commands import (
     AddReports,
     Command,
     EndAttempt,
     SetStudyState,
     SetTally,
+    UpdateJob,
     UpdateMember,
-    UpdateTrial,
 )
 from phyla.machine.events import Standing
-from phyla.machine.rules import Rules
+from phyla.machine.jobs import moved
+from phyla.machine.rules import TrainRules
 from phyla.machine.view import View
 from phyla.records import (
     AttemptState,
+    JobKind,
+    JobState,
     JsonObject,
     Mark,
     MemberState,
@@ -28,9 +30,7 @@ from phyla.records import (
     Report,
     StudyState,
     Tally,
-    TrialKind,
     TrialRecord,
-    TrialState,
     direction,
 )
 from phyla.strategies import Reported
@@ -42,14 +42,14 @@ OTHERS = 100
 
 
 def report(
-    view: View, rules: Rules, trial_id: int, token: int, reports: Sequence[Report]
+    view: View, rules: TrainRules, trial_id: int, token: int, reports: Sequence[Report]
 ) -> tuple[Standing, list[Command]]:
     """Take in what a running trial reported, and say how its attempt stands."""
     attempt = view.attempt(trial_id, token)
     trial = view.locked_trial(trial_id)
     if attempt is None or trial is None:
         return Standing(trial=trial_id, token=token, cancelled=True), []
-    running = attempt.state is AttemptState.RUNNING and trial.state is TrialState.RUNNING
+    running = attempt.state is AttemptState.RUNNING and trial.state is JobState.RUNNING
     if trial.token != token or not running:
         reason = trial.stop_reason if trial.token == token else None
         return Standing(trial=trial_id, token=token, cancelled=True, stop_reason=reason), []
@@ -61,7 +61,7 @@ def report(
 
 
 def judge(
-    view: View, rules: Rules, trial: TrialRecord, reports: Sequence[Report]
+    view: View, rules: TrainRules, trial: TrialRecord, reports: Sequence[Report]
 ) -> tuple[JsonObject | None, list[Command]]:
     """Show new reports of a trial to the stopping rules, one by one, so that batching them makes no difference.
 
@@ -74,7 +74,7 @@ def judge(
     Returns:
         Why the trial is stopped, or None; and what follows: what has to be remembered, and the stop.
     """
-    if not rules.stopping or not reports or trial.kind is not TrialKind.TRAIN:
+    if not rules.stopping or not reports or trial.kind is not JobKind.TRAIN:
         return None, []
     attempt = view.attempt(trial.id, trial.token)
     grids = {rule.marks_every for rule in rules.stopping} - {None}
@@ -202,12 +202,14 @@ class _Others:
 
 def _stop(view: View, trial: TrialRecord, reason: JsonObject) -> list[Command]:
     """End a trial for good; its member decides again from its true ancestor, with other random numbers."""
-    check_transition(trial, TrialState.CANCELLED, view.attempts(trial.id))
     member = view.locked_member(trial.member)
     now = view.now()
+    stopped = moved(
+        trial, JobState.CANCELLED, view.attempts(trial.id), stop_reason=reason, progress=None, ended_at=now
+    )
     return [
-        UpdateTrial(replace(trial, state=TrialState.CANCELLED, stop_reason=reason, progress=None, ended_at=now)),
-        EndAttempt(trial=trial.id, token=trial.token, state=AttemptState.CANCELLED, ended_at=now),
+        UpdateJob(stopped),
+        EndAttempt(job=trial.id, token=trial.token, state=AttemptState.CANCELLED, ended_at=now),
         UpdateMember(
             replace(
                 member,

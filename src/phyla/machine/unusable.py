@@ -1,7 +1,7 @@
 """Checkpoints that cannot be used any more: their bytes are gone, or are not what was committed."""
 
 from phyla.machine.commands import Command, SetCheckpointState, UpdateMember
-from phyla.machine.states import without_checkpoint
+from phyla.machine.states import without_states_on
 from phyla.machine.view import View
 from phyla.records import CheckpointState
 
@@ -23,7 +23,7 @@ def set_unusable(view: View, name: str, damage: str | None, *, taker: int | None
     owner = view.trial(row.trial).member
     if owner != taker:
         member = view.locked_member(owner)
-        changed = without_checkpoint(member, name)
+        changed = without_states_on(member, name)
         if changed != member:
             commands.append(UpdateMember(changed))
     return commands

@@ -11,21 +11,17 @@ from phyla.records.checkpoint import Checkpoint, CheckpointKind, CheckpointState
 from phyla.records.constrained import Constrained, Constraint
 from phyla.records.criteria import Criteria
 from phyla.records.evaluation import (
-    EvalAttempt,
     EvalEvent,
+    EvalJob,
     EvalResult,
-    EvalTaskKind,
-    EvalTaskRecord,
     Group,
     GroupState,
     Priority,
-    RunKind,
-    RunRecord,
-    RunState,
     Seen,
     SeenState,
     WorkKind,
 )
+from phyla.records.job import JobKind, JobState
 from phyla.records.json import Json, JsonObject, json_number, read_list, read_number, read_object, strict
 from phyla.records.member import Member, MemberState, Scored
 from phyla.records.names import restored, shown, storable
@@ -33,9 +29,9 @@ from phyla.records.objective import WORST, Aim, Goal, Judgement, Maximize, Minim
 from phyla.records.pareto import Pareto
 from phyla.records.report import Report
 from phyla.records.start import StartFrom
-from phyla.records.study import StudyRecord, StudyState
+from phyla.records.study import StudyKind, StudyRecord, StudyState
 from phyla.records.tally import Mark, Tally
-from phyla.records.trial import TrialKind, TrialRecord, TrialState
+from phyla.records.trial import TrialRecord
 from phyla.records.weighted_sum import WeightedSum
 
 __all__ = [
@@ -50,14 +46,14 @@ __all__ = [
     "Constrained",
     "Constraint",
     "Criteria",
-    "EvalAttempt",
     "EvalEvent",
+    "EvalJob",
     "EvalResult",
-    "EvalTaskKind",
-    "EvalTaskRecord",
     "Goal",
     "Group",
     "GroupState",
+    "JobKind",
+    "JobState",
     "Json",
     "JsonObject",
     "Judgement",
@@ -71,19 +67,15 @@ __all__ = [
     "Phase",
     "Priority",
     "Report",
-    "RunKind",
-    "RunRecord",
-    "RunState",
     "Scored",
     "Seen",
     "SeenState",
     "StartFrom",
+    "StudyKind",
     "StudyRecord",
     "StudyState",
     "Tally",
-    "TrialKind",
     "TrialRecord",
-    "TrialState",
     "WeightedSum",
     "WorkKind",
     "direction",

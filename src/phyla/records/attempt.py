@@ -1,4 +1,4 @@
-"""An attempt: one try at a trial, under one lease."""
+"""An attempt: one try at a job, under one lease."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -81,11 +81,11 @@ class Cause:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One try at a trial.
+    """One try at a job.
 
     Attributes:
-        trial: id of the trial.
-        token: fencing token; 1 for the trial's first attempt.
+        job: id of the trial or eval job.
+        token: fencing token; 1 for the job's first attempt.
         study: id of the study.
         worker: `host:slot:pid:launch` of the process that works on it.
         state: running, or how it ended.
@@ -99,7 +99,7 @@ class Attempt:
         timings: seconds by `Phase`, as the worker measured them; None where it could not tell, as after a crash.
     """
 
-    trial: int
+    job: int
     token: int
     study: int
     worker: str
@@ -122,7 +122,7 @@ class Attempt:
     def words(self) -> str:
         """How it ended on one line, with the cause, or with the line of its error that says what happened."""
         what = self.cause.words() if self.cause is not None else said_by(self.error)
-        return f"trial {self.trial}, attempt {self.token} {self.state}: {what}"
+        return f"trial {self.job}, attempt {self.token} {self.state}: {what}"
 
     @property
     def noticed(self) -> JsonObject:

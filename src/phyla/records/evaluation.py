@@ -1,12 +1,11 @@
-"""Continuous evaluation: runs, the checkpoints seen in them, evaluation groups, eval tasks, the ledger."""
+"""Continuous evaluation: checkpoints that were seen, evaluation groups, their jobs, the ledger."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import final
 
-from phyla.records.attempt import AttemptState
+from phyla.records.job import JobKind, JobState
 from phyla.records.json import JsonObject
-from phyla.records.trial import TrialState
 
 
 class WorkKind(StrEnum):
@@ -14,49 +13,6 @@ class WorkKind(StrEnum):
 
     TRAIN = "train"
     EVALUATE = "evaluate"
-
-
-class RunKind(StrEnum):
-    """Where the checkpoints of a run come from."""
-
-    STUDY = "study"
-    DIRECTORY = "directory"
-
-
-class RunState(StrEnum):
-    """Whether more checkpoints may come."""
-
-    FOLLOWING = "following"
-    DRAINING = "draining"
-    ENDED = "ended"
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRecord:
-    """A stream of checkpoints that is evaluated: a study's, or those in a directory.
-
-    Attributes:
-        id: key in its store.
-        name: unique in its store.
-        kind: where its checkpoints come from.
-        study: id of the study, when it is one.
-        location: the watched directory; empty for a study.
-        state: following, draining (no more checkpoints come), or ended (everything is accounted for).
-        config: the suites and how to follow, as JSON.
-        created_at: seconds since the epoch.
-        message: why it ended.
-    """
-
-    id: int
-    name: str
-    kind: RunKind
-    study: int | None = None
-    location: str = ""
-    state: RunState = RunState.FOLLOWING
-    config: JsonObject = field(default_factory=dict)
-    created_at: float
-    message: str | None = None
 
 
 class SeenState(StrEnum):
@@ -70,14 +26,14 @@ class SeenState(StrEnum):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """A checkpoint as evaluation sees it: one version of one name in one run.
+    """A checkpoint as evaluation sees it: one version of one name in one study.
 
     A checkpoint that is overwritten in place, or quarantined and then repaired, is seen again: a new row.
 
     Attributes:
         id: key in its store; 0 before it is inserted.
-        run: id of the run.
-        number: how many checkpoints of this run were seen before it.
+        study: id of the study.
+        number: how many checkpoints of this study were seen before it.
         name: a study's checkpoint name, or the path below the watched directory.
         index: place within the checkpoint, when it holds several models; else 0.
         step: age of the weights; -1 when it is not known.
@@ -97,7 +53,7 @@ class Seen:
     """
 
     id: int = 0
-    run: int
+    study: int
     number: int = 0
     name: str
     index: int = 0
@@ -142,7 +98,7 @@ class Group:
 
     Attributes:
         id: key in its store; 0 before it is inserted.
-        run: id of the run.
+        study: id of the study.
         suite: name of the suite.
         seen: id of the checkpoint.
         replicate: 0; above for repeated evaluations of the same checkpoint with other seeds.
@@ -153,7 +109,6 @@ class Group:
         guaranteed: why no policy may skip it: milestone, final, fitness, best; None when one may.
         started: whether any of its eval tasks was ever claimed.
         best: whether it is the best complete group of its suite so far.
-        study: id of the study that waits for it, or None.
         trial: the trial whose fitness it becomes, or None.
         member: that trial's member, or None.
         why: why it was skipped, is partial, or is gone.
@@ -164,7 +119,7 @@ class Group:
     """
 
     id: int = 0
-    run: int
+    study: int
     suite: str
     seen: int = 0
     replicate: int = 0
@@ -174,7 +129,6 @@ class Group:
     guaranteed: str | None = None
     started: bool = False
     best: bool = False
-    study: int | None = None
     trial: int | None = None
     member: int | None = None
     why: str | None = None
@@ -184,23 +138,14 @@ class Group:
     ended_at: float | None = None
 
 
-class EvalTaskKind(StrEnum):
-    """Evaluate one shard of one eval task, or aggregate a whole group."""
-
-    EVALUATE = "evaluate"
-    AGGREGATE = "aggregate"
-
-
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvalTaskRecord:
-    """One shard of one eval task on one checkpoint: what a worker claims.
-
-    It lives the life of a trial (`phyla.leases.TRANSITIONS`), with leases, attempts and fencing tokens.
+class EvalJob:
+    """One shard of one eval task on one checkpoint, or the aggregation of a whole group.
 
     Attributes:
         id: key in its store; 0 before it is inserted.
-        run: id of the run.
+        study: id of the study.
         group: id of its evaluation group.
         seen: id of the checkpoint.
         task: name of the eval task; empty for the aggregation of a group.
@@ -226,16 +171,16 @@ class EvalTaskRecord:
     """
 
     id: int = 0
-    run: int
+    study: int
     group: int = 0
     seen: int = 0
     task: str
-    kind: EvalTaskKind = EvalTaskKind.EVALUATE
+    kind: JobKind = JobKind.EVALUATE
     identity: str
     replicate: int = 0
     shard: int = 0
     shards: int = 1
-    state: TrialState = TrialState.PENDING
+    state: JobState = JobState.PENDING
     priority: int = Priority.FRESH
     rank: float = 0.0
     not_before: float = 0.0
@@ -253,22 +198,6 @@ class EvalTaskRecord:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvalAttempt:
-    """One try at an eval task, under one lease; fields as in `Attempt`."""
-
-    task: int
-    token: int
-    run: int
-    worker: str
-    state: AttemptState
-    claimed_at: float
-    expires_at: float
-    ended_at: float | None = None
-    error: str | None = None
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EvalResult:
     """One entry of the results ledger: what one shard of one eval task found on one checkpoint.
 
@@ -280,7 +209,7 @@ class EvalResult:
         replicate: as its group's.
         shard: index of the shard.
         shards: how many there are.
-        run: id of the run for which it was computed.
+        study: id of the study for which it was computed.
         statistics: mergeable metrics by name, as JSON.
         files: saved arrays and files: name to path below the directory of outputs.
         source: digest of the function's source, to warn when it changed and the version did not.
@@ -295,7 +224,7 @@ class EvalResult:
     replicate: int = 0
     shard: int = 0
     shards: int = 1
-    run: int
+    study: int
     statistics: JsonObject
     files: JsonObject = field(default_factory=dict)
     source: str = ""
@@ -308,11 +237,11 @@ class EvalResult:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalEvent:
-    """Something about a run that a person should know: a regression, a repaired or quarantined checkpoint.
+    """Something that a person should know: a regression, a repaired or quarantined checkpoint.
 
     Attributes:
         id: key in its store; 0 before it is inserted.
-        run: id of the run.
+        study: id of the study.
         kind: regression, quarantined, gone, rewound, changed-source.
         seen: id of the checkpoint, or None.
         suite: name of the suite, or None.
@@ -322,7 +251,7 @@ class EvalEvent:
     """
 
     id: int = 0
-    run: int
+    study: int
     kind: str
     seen: int | None = None
     suite: str | None = None

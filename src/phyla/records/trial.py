@@ -1,33 +1,12 @@
 """A trial: one short training session of one member."""
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import final
 
 from phyla.errors import UsageError
 from phyla.records.criteria import Criteria
+from phyla.records.job import JobKind, JobState
 from phyla.records.json import JsonObject
-
-
-class TrialState(StrEnum):
-    """Life of a trial; the allowed moves are in `phyla.leases.TRANSITIONS`."""
-
-    PENDING = "pending"
-    RUNNING = "running"
-    COMPLETED = "completed"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-
-class TrialKind(StrEnum):
-    """Train from `start_step` to `end_step`, measure the parent's checkpoint again, or take one in from elsewhere.
-
-    An import is born completed and trains no step: it counts neither in the budget nor as a generation.
-    """
-
-    TRAIN = "train"
-    MEASURE = "measure"
-    IMPORT = "import"
 
 
 @final
@@ -79,8 +58,8 @@ class TrialRecord:
     study: int
     member: int
     generation: int
-    kind: TrialKind = TrialKind.TRAIN
-    state: TrialState
+    kind: JobKind = JobKind.TRAIN
+    state: JobState
     parent: int | None = None
     parent_checkpoint: str | None = None
     parent_index: int = 0

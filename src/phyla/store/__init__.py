@@ -1,13 +1,10 @@
 """Where studies are remembered: one contract, on SQLite (in a file or in memory) and on PostgreSQL."""
 
 from phyla.store.contract import Changes, Reader, Store, StoreIdentity, Transaction, pages
-from phyla.store.evaluation import EvalReader, EvalTransaction
 from phyla.store.opening import open_store, schema_revisions
 
 __all__ = [
     "Changes",
-    "EvalReader",
-    "EvalTransaction",
     "Reader",
     "Store",
     "StoreIdentity",

@@ -5,20 +5,26 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, final
 
-from phyla.machine import AnyCommand, View
+from phyla.machine import Command, View
 from phyla.records import (
     Attempt,
     Checkpoint,
+    EvalEvent,
+    EvalJob,
+    EvalResult,
+    Group,
     JsonObject,
     Member,
     Report,
-    RunKind,
-    RunRecord,
+    Seen,
+    StudyKind,
     StudyRecord,
     StudyState,
     TrialRecord,
 )
-from phyla.store.evaluation import EvalReader, EvalTransaction
+
+NEWEST_DURATIONS = 100
+"""How many of an eval task's newest results its mean duration is taken from."""
 
 
 class Reader(View, Protocol):
@@ -34,8 +40,12 @@ class Reader(View, Protocol):
         """Return trials by id, from the first one whose id is above `after`."""
         ...
 
-    def all_attempts(self) -> Sequence[Attempt]:
-        """Return all attempts by (trial, token)."""
+    def newest_trials(self, count: int) -> Sequence[TrialRecord]:
+        """Return the trials with the highest ids, newest first."""
+        ...
+
+    def trial_attempts(self) -> Sequence[Attempt]:
+        """Return the attempts of all trials by (trial, token)."""
         ...
 
     def checkpoints(self) -> Sequence[Checkpoint]:
@@ -58,19 +68,42 @@ class Reader(View, Protocol):
         """Return how many trials of kind train are in each state; states without trials are left out."""
         ...
 
-    def evaluation(self) -> EvalReader | None:
-        """Return the evaluation of this study's checkpoints, as part of the same look; None without suites."""
+    def all_seen(self, *, after: int = 0, limit: int | None = None) -> Sequence[Seen]:
+        """Return the checkpoints seen, by id, from the first one whose id is above `after`."""
+        ...
+
+    def groups(self, *, suite: str | None = None, after: int = 0, limit: int | None = None) -> Sequence[Group]:
+        """Return groups by id, from the first one whose id is above `after`; of one suite, or all."""
+        ...
+
+    def eval_jobs(self, *, after: int = 0, limit: int | None = None) -> Sequence[EvalJob]:
+        """Return eval jobs by id, from the first one whose id is above `after`."""
+        ...
+
+    def ledger(self, identity: str, task_identity: str, replicate: int, shards: int) -> Sequence[EvalResult]:
+        """Return the ledger's entries of one eval task on one checkpoint, by shard."""
+        ...
+
+    def mean_duration_s(self, task_identity: str) -> float | None:
+        """Return how long a shard of an eval task took on average; None if it never ran.
+
+        The mean of its `NEWEST_DURATIONS` newest results; of those of one time, the slowest count as newest.
+        """
+        ...
+
+    def events(self, *, after: int = 0) -> Sequence[EvalEvent]:
+        """Return events by id, from the first one whose id is above `after`."""
+        ...
+
+    def held_paths(self) -> frozenset[int]:
+        """Return ids of the checkpoints seen that a queued or best group refers to."""
         ...
 
 
-class Transaction(View, Protocol):
+class Transaction(Reader, Protocol):
     """A view that can be written; everything is committed at the end, or nothing."""
 
-    def evaluation(self) -> EvalTransaction | None:
-        """Return the evaluation of this study's checkpoints, in the same transaction; None without suites."""
-        ...
-
-    def apply(self, commands: Sequence[AnyCommand]) -> list[str]:
+    def apply(self, commands: Sequence[Command]) -> list[str]:
         """Apply commands in order.
 
         Returns:
@@ -132,8 +165,32 @@ class Store(Protocol):
         """Give the store another id, because it was restored in place from a backup, and return it."""
         ...
 
-    def create_study(self, name: str, config: JsonObject, seed: int, population_size: int) -> StudyRecord:
-        """Create a study with all members ready, or return the one that exists under that name."""
+    def create_study(
+        self,
+        name: str,
+        config: JsonObject,
+        seed: int = 0,
+        population_size: int = 0,
+        *,
+        kind: StudyKind = StudyKind.POPULATION,
+        location: str = "",
+        source: int | None = None,
+    ) -> StudyRecord:
+        """Create a study with all members ready, or return the one that exists under that name.
+
+        Args:
+            name: unique in the store.
+            config: what it is made with.
+            seed: root of all randomness of a population.
+            population_size: number of members.
+            kind: where its checkpoints come from.
+            location: the directory that is watched.
+            source: id of the study that is watched.
+        """
+        ...
+
+    def set_config(self, study: int, config: JsonObject) -> None:
+        """Replace the configuration of a watched study, and let it run again if it had ended."""
         ...
 
     def find_study(self, name: str) -> StudyRecord | None:
@@ -141,14 +198,14 @@ class Store(Protocol):
         ...
 
     def studies(self) -> Sequence[StudyRecord]:
-        """Return all studies by id."""
+        """Return all studies by id, watched ones included."""
         ...
 
     def delete_study(self, study: int, *, worker: str | None = None) -> None:
-        """Delete a study, with its run and all that is known of both, in one transaction.
+        """Delete a study, with those that watch it and all that is known of them, in one transaction.
 
-        Its id, and those of its trials and its run, are never given again: whoever still works on it finds it
-        gone. Results of evaluations stay where another run has the same checkpoint.
+        Its id, and those of its jobs, are never given again: whoever still works on it finds it
+        gone. Results of evaluations stay where another study has the same checkpoint.
 
         Args:
             study: id of the study.
@@ -170,7 +227,7 @@ class Store(Protocol):
         ...
 
     def transaction(
-        self, study: int, *, exclusive: bool, alone: bool = False
+        self, study: int, *, exclusive: bool, alone: bool = False, source: int | None = None
     ) -> AbstractContextManager[Transaction]:
         """Open a writing transaction on one study.
 
@@ -181,6 +238,7 @@ class Store(Protocol):
             exclusive: no other exclusive transaction on this study runs at the same time.
             alone: no other transaction that `transaction` opens on this study runs at the same time: those that
                 began before have ended, and those that begin later see what this one wrote.
+            source: id of the study that this one watches; an exclusive transaction is that on both.
 
         Raises:
             StoreBusy: somebody else holds the store for too long.
@@ -190,37 +248,6 @@ class Store(Protocol):
 
     def reader(self, study: int) -> AbstractContextManager[Reader]:
         """Open a consistent look at one study."""
-        ...
-
-    def create_run(
-        self, name: str, kind: RunKind, config: JsonObject, *, study: int | None = None, location: str = ""
-    ) -> RunRecord:
-        """Create a run, or return the one that exists under that name."""
-        ...
-
-    def find_run(self, name: str) -> RunRecord | None:
-        """Return a run by name, or None."""
-        ...
-
-    def runs(self) -> Sequence[RunRecord]:
-        """Return all runs by id."""
-        ...
-
-    def set_run_config(self, run: int, config: JsonObject) -> None:
-        """Replace the configuration of a run, and follow it again if it had ended."""
-        ...
-
-    def evaluating(self, run: RunRecord, *, exclusive: bool = True) -> AbstractContextManager[EvalTransaction]:
-        """Open a writing transaction on one run, and on its study if it has one; see `transaction`.
-
-        Args:
-            run: the run.
-            exclusive: no other exclusive transaction on this run, or its study, runs at the same time.
-        """
-        ...
-
-    def evaluations(self, run: RunRecord) -> AbstractContextManager[EvalReader]:
-        """Open a consistent look at the evaluation of one run."""
         ...
 
     def changes(self) -> Changes:

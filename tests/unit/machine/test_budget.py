@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from phyla import plugins
 from phyla.integrations.optuna_search import Optuna
-from phyla.machine import Ended, Failure, Rules
-from phyla.records import Constrained, Maximize, Minimize, Pareto, StudyState, TrialRecord, TrialState
+from phyla.machine import Ended, Failure, TrainRules
+from phyla.records import Constrained, JobState, Maximize, Minimize, Pareto, StudyState, TrialRecord
 from phyla.space import Float, Int, Params, Space
 from phyla.strategies import (
     ASHA,
@@ -66,7 +66,7 @@ def test_the_budget(fitness: str, quorum: float, workers: int, failure_rate: flo
         quorum=quorum,
         copy=copy,  # type: ignore[arg-type]  # a literal, one of three
     )
-    rules = Rules(
+    rules = TrainRules(
         space=Space(lr=Float(0.1, 1.0)),
         objective=Maximize("Q"),
         strategy=strategy,
@@ -77,7 +77,7 @@ def test_the_budget(fitness: str, quorum: float, workers: int, failure_rate: flo
     ended = simulation.run(workers, np.random.default_rng(workers), failure_rate=failure_rate)
     assert ended.state is StudyState.COMPLETED
     with simulation.store.reader(simulation.study.id) as reader:
-        done = [trial for trial in reader.trials() if trial.state is TrialState.COMPLETED]
+        done = [trial for trial in reader.trials() if trial.state is JobState.COMPLETED]
         spent = [member.progress for member in reader.members()]
         assert not reader.unfinished()
     assert spent == [10 * trials] * members
@@ -113,20 +113,20 @@ def test_any_shape_of_study_ends(
     members: int, steps: int, total: int, workers: int, quorum: float, seed: int
 ) -> None:
     strategy = PBT(population_size=members, steps_per_trial=steps, total_steps=total, quorum=quorum)
-    rules = Rules(space=Space(lr=Float(0.1, 1.0)), objective=Minimize("Q"), strategy=strategy)
+    rules = TrainRules(space=Space(lr=Float(0.1, 1.0)), objective=Minimize("Q"), strategy=strategy)
     simulation = Simulation(rules, lambda parent, trial: (None, FITNESSES["noisy"](trial)), seed=seed)
     simulation.run(workers, np.random.default_rng(seed))
     with simulation.store.reader(simulation.study.id) as reader:
         assert [member.progress for member in reader.members()] == [total] * members
         done = list(reader.trials())
-    assert {trial.state for trial in done} == {TrialState.COMPLETED}
+    assert {trial.state for trial in done} == {JobState.COMPLETED}
     check_trials(strategy, done, -(-total // steps))
 
 
 def test_synchronous_studies_are_the_same_with_any_number_of_workers() -> None:
     def decisions(workers: int) -> list[tuple[object, ...]]:
         strategy = PBT(population_size=5, steps_per_trial=1, total_steps=8, quorum=1.0)
-        rules = Rules(space=Space(lr=Float(0.1, 1.0)), objective=Maximize("Q"), strategy=strategy)
+        rules = TrainRules(space=Space(lr=Float(0.1, 1.0)), objective=Maximize("Q"), strategy=strategy)
         simulation = Simulation(rules, lambda parent, trial: (None, FITNESSES["noisy"](trial)))
         simulation.run(workers, np.random.default_rng(workers))
         with simulation.store.reader(simulation.study.id) as reader:
@@ -230,7 +230,7 @@ def metrics(fitness: Callable[[TrialRecord], float], trial: TrialRecord) -> dict
 
 
 def made(name: str, fitness: str, seed: int = 0) -> Simulation:
-    rules = Rules(
+    rules = TrainRules(
         space=Space(lr=Float(0.1, 1.0), width=Int(1, 9)),
         objective=SEVERAL if name.startswith("pareto") else Maximize("Q"),
         strategy=STRATEGIES[name],
@@ -250,7 +250,7 @@ def test_every_strategy_spends_its_budget(name: str, fitness: str, workers: int,
     assert ended.state is StudyState.COMPLETED
     strategy = STRATEGIES[name]
     with simulation.store.reader(simulation.study.id) as reader:
-        done = [trial for trial in reader.trials() if trial.state is TrialState.COMPLETED]
+        done = [trial for trial in reader.trials() if trial.state is JobState.COMPLETED]
         spent = [member.progress for member in reader.members()]
         assert not reader.unfinished()
     assert all(simulation.rules.space.contains(trial.params) for trial in done)
@@ -331,7 +331,7 @@ def test_collection_never_takes_what_a_strategy_may_still_choose(name: str, work
             ended = ended or isinstance(rest, Ended)
         elif rng.random() < 0.1:
             trial = busy.pop(worker)
-            controller.fail(Failure(trial=trial.id, token=trial.token, error="simulated"))
+            controller.fail(Failure(job=trial.id, token=trial.token, error="simulated"))
         else:
             controller.complete([simulation.completion(busy.pop(worker))])
         look = controller.retention()

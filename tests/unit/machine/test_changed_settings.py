@@ -10,16 +10,16 @@ import pytest
 from phyla import plugins
 from phyla.controller import Controller, differences, to_config
 from phyla.errors import StudyChanged
-from phyla.machine import Claimed, Completion, Ended, Outdated, Rules, SetConfig
+from phyla.machine import Claimed, Completion, Ended, Outdated, SetConfig, TrainRules
 from phyla.plugins import reference_here
 from phyla.records import (
     Checkpoint,
+    JobState,
     JsonObject,
     Maximize,
     MemberState,
     Report,
     TrialRecord,
-    TrialState,
 )
 from phyla.space import Float, Params, Space
 from phyla.store import Store, open_store
@@ -47,8 +47,10 @@ def pbt(**given: Any) -> PBT:
     return PBT(**{**sizes, **given})
 
 
-def rules(strategy: Any = None, *, space: Space | None = None, stopping: Sequence[StoppingRule] = ()) -> Rules:
-    return Rules(
+def rules(
+    strategy: Any = None, *, space: Space | None = None, stopping: Sequence[StoppingRule] = ()
+) -> TrainRules:
+    return TrainRules(
         space=space or Space(lr=Float(0.1, 1.0)),
         objective=Maximize("Q"),
         strategy=strategy or pbt(),
@@ -56,7 +58,7 @@ def rules(strategy: Any = None, *, space: Space | None = None, stopping: Sequenc
     )
 
 
-def config_of(given: Rules) -> JsonObject:
+def config_of(given: TrainRules) -> JsonObject:
     return to_config(given, 0, name_of=reference_here)
 
 
@@ -67,10 +69,10 @@ class Work:
     store: Store
     study: int
 
-    def process(self, made: Rules) -> Controller:
+    def process(self, made: TrainRules) -> Controller:
         return Controller(self.store, self.study, made, config_of(made))
 
-    def change(self, new: Rules, config: JsonObject | None = None) -> None:
+    def change(self, new: TrainRules, config: JsonObject | None = None) -> None:
         with self.store.reader(self.study) as reader:
             before = reader.study().config
         config = config or config_of(new)
@@ -85,7 +87,7 @@ class Work:
             return [member.state for member in reader.members()]
 
 
-def work(given: Rules) -> Work:
+def work(given: TrainRules) -> Work:
     store = open_store("memory://", clock=VirtualClock())
     study = store.create_study("s", config_of(given), 0, given.strategy.population_size)
     return Work(store, study.id)
@@ -143,7 +145,7 @@ def test_a_process_with_the_old_settings_hands_in_its_work_and_decides_nothing()
     assert isinstance(rest, Outdated)
     assert "the settings of the study were changed (strategy.steps_per_trial)" in rest.why
     assert isinstance(second.claim("v")[1], Outdated)
-    assert at.trials()[0].state is TrialState.COMPLETED
+    assert at.trials()[0].state is JobState.COMPLETED
     following = claim(at.process(new)).trial
     assert following.end_step - following.start_step == 10
     assert at.trials()[0].end_step == STEPS, "what runs goes on as it was decided"
@@ -159,7 +161,7 @@ def test_a_process_with_the_old_settings_hands_in_its_work_and_decides_nothing()
     ],
     ids=["space", "stopping", "fitness", "size"],
 )
-def test_each_change_of_what_decides_is_noticed(new: Rules) -> None:
+def test_each_change_of_what_decides_is_noticed(new: TrainRules) -> None:
     old = rules()
     at = work(old)
     process = at.process(old)
@@ -202,7 +204,7 @@ def renamed(config: Any, old: str, new: str) -> Any:
     return config.replace(old, new) if isinstance(config, str) else config
 
 
-def unknown(strategy: PBT) -> tuple[Rules, JsonObject]:
+def unknown(strategy: PBT) -> tuple[TrainRules, JsonObject]:
     new = rules(replace(strategy, explore=ExploreWith(double)))
     return new, renamed(config_of(new), ":double", ":triple")
 
@@ -222,7 +224,7 @@ def test_what_cannot_be_found_here_ends_the_work_of_this_process_alone() -> None
     assert "strategy.explore.plugin, strategy.explore." in rest.why
     assert "start it again with the changed study file" in rest.why
     (row,) = at.trials()
-    assert (row.state, row.fitness) == (TrialState.COMPLETED, 11.0), answers
+    assert (row.state, row.fitness) == (JobState.COMPLETED, 11.0), answers
     assert isinstance(other.claim("v")[1], Outdated)
     # Another process, which has the function, goes on.
     assert train_all(Controller(at.store, at.study, new, config)).state == "completed"
@@ -244,7 +246,7 @@ def test_who_does_not_know_the_settings_does_not_say_that_a_member_is_done(quoru
     assert set(at.states()) == {MemberState.READY}
     assert train_all(Controller(at.store, at.study, new, config)).state == "completed"
     assert len(at.trials()) == 16
-    assert {row.state for row in at.trials()} == {TrialState.COMPLETED}
+    assert {row.state for row in at.trials()} == {JobState.COMPLETED}
 
 
 def test_settings_that_come_back_are_known_again() -> None:

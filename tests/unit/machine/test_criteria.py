@@ -9,17 +9,17 @@ import pytest
 
 from evaluation_simulation import EvaluatedStudy, nothing
 from phyla.evaluation import EvalTask, Suite
-from phyla.machine import Rules, UpdateMember
+from phyla.machine import TrainRules, UpdateMember
 from phyla.records import (
     Constrained,
+    JobKind,
+    JobState,
     Maximize,
     Minimize,
     Objective,
     Pareto,
     StudyState,
-    TrialKind,
     TrialRecord,
-    TrialState,
     WeightedSum,
 )
 from phyla.space import Float, Space
@@ -38,7 +38,7 @@ def noisy(parent: object, trial: TrialRecord) -> tuple[object, Mapping[str, floa
 
 def simulated(objective: Objective, exploit: Exploit, *, seed: int = 0, **options: int) -> Simulation:
     strategy = PBT(population_size=8, steps_per_trial=1, total_steps=12, exploit=exploit)
-    rules = Rules(space=Space(lr=Float(0.1, 1.0)), objective=objective, strategy=strategy, **options)  # type: ignore[arg-type]
+    rules = TrainRules(space=Space(lr=Float(0.1, 1.0)), objective=objective, strategy=strategy, **options)  # type: ignore[arg-type]
     return Simulation(rules, noisy, seed=seed)
 
 
@@ -113,7 +113,7 @@ def test_checkpoints_on_the_front_stay_up_to_the_limit(workers: int, keep_front:
         assert len(simulation.controller.mark_deleting(look.collectable)) == len(look.collectable)
         kept = {row.name: why for row, why in look.kept}
         with simulation.store.reader(simulation.study.id) as reader:
-            front = front_of([one for one in reader.trials() if one.state is TrialState.COMPLETED])
+            front = front_of([one for one in reader.trials() if one.state is JobState.COMPLETED])
         there = [one for one in front if one.checkpoint in kept]
         assert sum(why == "on the Pareto front" for why in kept.values()) <= keep_front
         assert len(there) >= min(len(front), keep_front)
@@ -133,7 +133,7 @@ def test_measuring_again_averages_every_metric() -> None:
         member = tx.member(trial.member)
         tx.apply([UpdateMember(replace(member, measures_left=1, progress=0))])
     again = controller.claim("w")[0][0].trial
-    assert again.kind is TrialKind.MEASURE
+    assert again.kind is JobKind.MEASURE
     done = replace(simulation.completion(again), values={"accuracy": [2.0], "latency_ms": [6.0]}, checkpoint=None)
     controller.complete([done])
     with store.reader(simulation.study.id) as reader:
@@ -157,7 +157,7 @@ def test_several_aggregates_of_a_suite_are_a_fitness(remeasure: int) -> None:
         fitness=FromSuite("s", remeasure=remeasure),
     )
     suite = Suite("s", (EvalTask("a", nothing),))
-    rules = Rules(space=Space(h=Float(0.1, 1.0)), objective=objective, strategy=strategy, suites=(suite,))
+    rules = TrainRules(space=Space(h=Float(0.1, 1.0)), objective=objective, strategy=strategy, suites=(suite,))
     one = EvaluatedStudy(
         rules,
         lambda weights, trial: weights + float(trial.params["h"]),  # type: ignore[arg-type]
@@ -166,7 +166,7 @@ def test_several_aggregates_of_a_suite_are_a_fitness(remeasure: int) -> None:
     )
     assert one.run_serially().state is StudyState.COMPLETED
     with one.store.reader(one.study.id) as reader:
-        done = [trial for trial in reader.trials() if trial.state is TrialState.COMPLETED]
+        done = [trial for trial in reader.trials() if trial.state is JobState.COMPLETED]
         best = reader.best_trials(1)[0]
     assert len(done) == 4 * 6
     for trial in done:
@@ -184,7 +184,7 @@ def test_an_aggregate_that_the_suite_does_not_give_stops_the_study_with_its_name
     objective = WeightedSum({"x_mean": 1.0, "speed": 2.0})
     strategy = PBT(population_size=2, steps_per_trial=1, total_steps=2, fitness=FromSuite("s"))
     suite = Suite("s", (EvalTask("a", nothing),))
-    rules = Rules(space=Space(h=Float(0.1, 1.0)), objective=objective, strategy=strategy, suites=(suite,))
+    rules = TrainRules(space=Space(h=Float(0.1, 1.0)), objective=objective, strategy=strategy, suites=(suite,))
     one = EvaluatedStudy(rules, lambda weights, trial: weights, lambda weights, work: weights)
     ended = one.run_serially()
     assert ended.state is StudyState.FAILED

@@ -9,16 +9,16 @@ import pytest
 
 from phyla.errors import LeaseLost, StoreBusy
 from phyla.integrations.optuna_search import Optuna
-from phyla.machine import Claimed, Completion, Ended, Failure, Rules
+from phyla.machine import Claimed, Completion, Ended, Failure, TrainRules
 from phyla.records import (
     CheckpointState,
+    JobKind,
+    JobState,
     Maximize,
     Member,
     MemberState,
     StudyState,
-    TrialKind,
     TrialRecord,
-    TrialState,
 )
 from phyla.space import Float, Space
 from phyla.strategies import (
@@ -47,7 +47,7 @@ def noisy(parent: Any, trial: TrialRecord) -> tuple[Any, float]:
 
 
 def make(strategy: Any, train: Any = noisy, **options: Any) -> Simulation:
-    rules = Rules(space=SPACE, objective=Maximize("Q"), strategy=strategy, **options)
+    rules = TrainRules(space=SPACE, objective=Maximize("Q"), strategy=strategy, **options)
     return Simulation(rules, train)
 
 
@@ -93,7 +93,7 @@ def test_a_member_whose_trials_break_again_does_not_keep_the_others(
             trial = claimed[0].trial
             breaks = not mended and trial.generation == before and (everybody or trial.member == bad)
             if breaks:
-                simulation.controller.fail(Failure(trial=trial.id, token=trial.token, error="out of memory"))
+                simulation.controller.fail(Failure(job=trial.id, token=trial.token, error="out of memory"))
             else:
                 done = simulation.completion(trial)
                 simulation.controller.complete([replace(done, values={"Q": [float(trial.member)]})])
@@ -101,7 +101,7 @@ def test_a_member_whose_trials_break_again_does_not_keep_the_others(
     # Of three only the best is promoted.
     bad = 2 if isinstance(strategy, ASHA) else 1
     ended = worked(False)
-    broken = [trial.member for trial in trials(simulation).values() if trial.state is TrialState.FAILED]
+    broken = [trial.member for trial in trials(simulation).values() if trial.state is JobState.FAILED]
     alone = isinstance(strategy, ASHA) or not everybody
     assert broken == ([bad] * 3 if alone else sorted([0, 1, 2] * 3))
     assert "with: out of memory" in (ended.message or "")
@@ -202,6 +202,15 @@ def test_who_is_always_worse_exploits_exactly_once_in_each_ready_interval(
     assert exploits == list(range(max(trials_between, burn_in // 10), 20, trials_between))
 
 
+def test_a_worker_trains_the_member_that_it_trained_before() -> None:
+    simulation = make(PBT(population_size=3, steps_per_trial=1, total_steps=3))
+    first = {worker: claim(simulation, f"host:{worker}:7:l").trial for worker in "abc"}
+    simulation.controller.complete([simulation.completion(trial) for trial in first.values()])
+    # The last part of the name changes when a worker is started again.
+    again = {worker: claim(simulation, f"host:{worker}:8:m").trial.member for worker in "cab"}
+    assert again == {worker: trial.member for worker, trial in first.items()}
+
+
 def test_leases_that_run_out_are_no_failures() -> None:
     simulation = make(PBT(population_size=1, steps_per_trial=1, total_steps=2), lease_s=10.0, max_attempts=1)
     first = claim(simulation, "w0").trial
@@ -210,7 +219,7 @@ def test_leases_that_run_out_are_no_failures() -> None:
         again = claim(simulation, f"w{attempt}").trial
         assert (again.id, again.token, again.failures) == (first.id, attempt, 0)
     simulation.controller.complete([simulation.completion(again)])
-    assert trials(simulation)[first.id].state is TrialState.COMPLETED
+    assert trials(simulation)[first.id].state is JobState.COMPLETED
 
 
 def test_a_repeated_completion_gets_the_first_answer_and_counts_once() -> None:
@@ -228,11 +237,11 @@ def test_a_late_completion_counts_until_somebody_else_claims() -> None:
     late = simulation.completion(claim(simulation).trial)
     simulation.clock.now += 100
     with simulation.store.transaction(simulation.study.id, exclusive=True) as tx:
-        simulation.controller._expire(tx, simulation.rules)
-    assert trials(simulation)[late.trial].state is TrialState.PENDING
+        simulation.controller._expire(tx)
+    assert trials(simulation)[late.trial].state is JobState.PENDING
     answer = simulation.controller.complete([late])[0][0]
     assert not isinstance(answer, LeaseLost)
-    assert trials(simulation)[late.trial].state is TrialState.COMPLETED
+    assert trials(simulation)[late.trial].state is JobState.COMPLETED
 
     second = simulation.completion(claim(simulation).trial)
     simulation.clock.now += 100
@@ -241,13 +250,13 @@ def test_a_late_completion_counts_until_somebody_else_claims() -> None:
     superseded = simulation.controller.complete([second])[0][0]
     assert isinstance(superseded, LeaseLost)
     assert "superseded by attempt 2" in str(superseded)
-    assert trials(simulation)[second.trial].state is TrialState.RUNNING
+    assert trials(simulation)[second.trial].state is JobState.RUNNING
 
 
 def test_a_retry_keeps_parent_hyperparameters_and_seed() -> None:
     simulation = make(PBT(population_size=2, steps_per_trial=1, total_steps=3), max_attempts=3)
     first = claim(simulation).trial
-    simulation.controller.fail(Failure(trial=first.id, token=1, error="boom"))
+    simulation.controller.fail(Failure(job=first.id, token=1, error="boom"))
     again = claim(simulation).trial
     assert (again.id, again.token, again.failures, again.error) == (first.id, 2, 1, "boom")
     assert (again.parent, again.params, again.seed) == (first.parent, first.params, first.seed)
@@ -256,12 +265,12 @@ def test_a_retry_keeps_parent_hyperparameters_and_seed() -> None:
 def test_a_broken_first_trial_is_replaced_by_a_fresh_sample_that_counts_in_its_place() -> None:
     simulation = make(PBT(population_size=1, steps_per_trial=1, total_steps=2), max_attempts=1)
     broken = claim(simulation).trial
-    simulation.controller.fail(Failure(trial=broken.id, token=1, error="boom"))
+    simulation.controller.fail(Failure(job=broken.id, token=1, error="boom"))
     fresh = claim(simulation).trial
     assert fresh.replaces == broken.id
     assert fresh.generation == 0
     assert fresh.params != broken.params
-    assert trials(simulation)[broken.id].state is TrialState.FAILED
+    assert trials(simulation)[broken.id].state is JobState.FAILED
 
 
 def test_a_broken_exploit_sends_the_member_back_to_its_true_ancestor() -> None:
@@ -276,7 +285,7 @@ def test_a_broken_exploit_sends_the_member_back_to_its_true_ancestor() -> None:
     head = members(simulation)[work.member].head
     assert head is not None
     assert head.trial == work.jump_from
-    simulation.controller.fail(Failure(trial=work.id, token=1, error="boom"))
+    simulation.controller.fail(Failure(job=work.id, token=1, error="boom"))
     again = claim(simulation).trial
     assert again.replaces == work.id
     assert again.member == work.member
@@ -288,7 +297,7 @@ def test_many_broken_trials_in_a_row_stop_the_study_with_the_error() -> None:
     simulation = make(PBT(population_size=2, steps_per_trial=1, total_steps=3), max_attempts=1, max_broken=4)
     for _ in range(4):
         work = claim(simulation).trial
-        simulation.controller.fail(Failure(trial=work.id, token=1, error="ImportError: no torch"))
+        simulation.controller.fail(Failure(job=work.id, token=1, error="ImportError: no torch"))
     claimed, rest = simulation.controller.claim("w")
     assert not claimed
     assert isinstance(rest, Ended)
@@ -303,7 +312,7 @@ def test_a_lost_checkpoint_is_no_donor_and_its_member_recovers_from_the_best() -
         simulation.controller.complete([simulation.completion(claim(simulation).trial)])
     work = claim(simulation).trial
     lost = work.parent_checkpoint or ""
-    simulation.controller.fail(Failure(trial=work.id, token=1, error="gone", parent_gone=lost))
+    simulation.controller.fail(Failure(job=work.id, token=1, error="gone", gone=lost))
     with simulation.store.reader(simulation.study.id) as reader:
         row = reader.checkpoint(lost)
         assert row is not None
@@ -322,7 +331,7 @@ def test_lost_progress_only_sends_the_retry_back_to_the_parent() -> None:
     simulation.controller.release(work.id, 1)
     again = claim(simulation).trial
     assert (again.progress, again.progress_step, again.failures) == (progress.name, 3, 0)
-    simulation.controller.fail(Failure(trial=work.id, token=2, error="gone", parent_gone=progress.name))
+    simulation.controller.fail(Failure(job=work.id, token=2, error="gone", gone=progress.name))
     assert claim(simulation).trial.progress is None
 
 
@@ -390,8 +399,8 @@ def test_a_strategy_may_wait_measure_stop_and_keep_state(workers: int) -> None:
     ended = simulation.run(workers, np.random.default_rng(3))
     assert ended.state is StudyState.COMPLETED
     rows = trials(simulation)
-    trained = [t for t in rows.values() if t.kind is TrialKind.TRAIN]
-    measured = [t for t in rows.values() if t.kind is TrialKind.MEASURE]
+    trained = [t for t in rows.values() if t.kind is JobKind.TRAIN]
+    measured = [t for t in rows.values() if t.kind is JobKind.MEASURE]
     assert [sum(t.member == m for t in trained) for m in range(3)] == [4, 4, 2]
     # The last trial of a finished member is not asked about again, so it is measured once only.
     assert [sum(t.member == m for t in measured) for m in range(3)] == [6, 6, 2]
@@ -402,6 +411,25 @@ def test_a_strategy_may_wait_measure_stop_and_keep_state(workers: int) -> None:
         study = reader.study()
     assert isinstance(study.strategy_state, int)
     assert study.strategy_state == study.state_version > 12
+
+
+def test_a_measurement_that_breaks_does_not_count_towards_giving_its_member_up() -> None:
+    simulation = make(Scripted(), max_attempts=1, max_broken=4)
+
+    def fail(claimed: Claimed) -> None:
+        simulation.controller.fail(Failure(job=claimed.trial.id, token=claimed.trial.token, error="broken"))
+
+    trained = claim(simulation)
+    simulation.controller.complete([simulation.completion(trained.trial)])
+    others = [claim(simulation, f"other {number}") for number in range(2)]
+    measured = claim(simulation)
+    assert (measured.trial.kind, measured.trial.member) == (JobKind.MEASURE, trained.trial.member)
+    fail(measured)
+    fail(others[0])
+    # Two broken trials of one member in a row would be too many: this is the first of each.
+    states = {member.index: (member.state, member.replacements) for member in members(simulation)}
+    assert states[trained.trial.member] == (MemberState.READY, 0)
+    assert states[others[0].trial.member] == (MemberState.READY, 1)
 
 
 def test_a_strategy_that_waits_for_ever_is_told_so() -> None:

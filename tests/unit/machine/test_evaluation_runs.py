@@ -3,10 +3,11 @@
 import pytest
 
 from evaluation_simulation import WatchedRun, evaluated, failed, suite_of
+from phyla.controller import EVALUATE_ONLY
 from phyla.errors import LeaseLost
-from phyla.evaluation import Policy, Suite
-from phyla.machine import EvaluationAccepted
-from phyla.records import EvalTaskKind, GroupState, RunState, SeenState, TrialState
+from phyla.evaluation import Policy, Suite, current_tasks
+from phyla.machine import Accepted, ClaimedEvaluation
+from phyla.records import GroupState, JobKind, JobState, SeenState, StudyState
 
 
 def test_a_group_is_complete_when_all_its_eval_tasks_are_and_never_before() -> None:
@@ -15,12 +16,12 @@ def test_a_group_is_complete_when_all_its_eval_tasks_are_and_never_before() -> N
     for _ in range(4):
         work = run.claim()
         assert work is not None
-        assert work.task.kind is EvalTaskKind.EVALUATE
+        assert work.job.kind is JobKind.EVALUATE
         assert run.status(100) == (GroupState.QUEUED, None)
         run.hand_in(evaluated(work))
     last = run.claim()
     assert last is not None
-    assert last.task.kind is EvalTaskKind.AGGREGATE
+    assert last.job.kind is JobKind.AGGREGATE
     run.hand_in(evaluated(last, values={"x_mean": 3.0}, best=True))
     assert run.status(100) == (GroupState.COMPLETE, None)
     assert run.groups()[0].values == {"x_mean": {"value": 3.0, "stderr": 0.1}}
@@ -95,7 +96,7 @@ def test_skip_if_busy_and_throttle() -> None:
 def test_a_start_delay_is_kept() -> None:
     run = WatchedRun([suite_of("a", policy=Policy(start_delay_s=30))])
     run.observe(100)
-    _, claimed, rest = run.controller.exchange((), "w", 1)
+    _, claimed, rest = run.controller.complete((), "w", 1, kinds=EVALUATE_ONLY)
     assert not claimed
     assert rest is not None
     assert getattr(rest, "seconds", None) == pytest.approx(30)
@@ -170,7 +171,7 @@ def test_the_ledger_answers_what_was_computed_before() -> None:
     run.clock.now += 1
     run.observe(110, identity="id-100", name="a-copy")
     assert run.work() == ["110/aggregate"]
-    tasks = run.reader().eval_tasks()
+    tasks = run.reader().eval_jobs()
     assert [task.reused for task in tasks] == [False, False, False, True, True, False]
 
 
@@ -178,10 +179,10 @@ def test_an_eval_task_that_is_added_is_computed_for_what_still_exists() -> None:
     run = WatchedRun([suite_of("a")])
     run.observe(100, 200)
     run.work()
-    run.controller.gone({run.reader().all_seen()[0].id: "deleted"})
+    run.sightings.gone({run.reader().all_seen()[0].id: "deleted"})
     run.suites = [suite_of("a", "b")]
     run.restart()
-    run.controller.backfill()
+    run.sightings.backfill()
     assert run.work() == ["200/b", "200/aggregate"]
     assert run.status(200)[0] is GroupState.COMPLETE
     assert run.status(100)[0] is GroupState.COMPLETE  # as it was computed then
@@ -195,7 +196,7 @@ def test_a_suite_that_is_added_is_backfilled_unless_its_policy_says_no() -> None
     late = Suite("late", suite_of("d").tasks, policy=Policy(backfill=False))
     run.suites = [*run.suites, more, late]
     run.restart()
-    run.controller.backfill()
+    run.sightings.backfill()
     run.observe(200)
     order = [done for done in run.work() if not done.endswith("aggregate")]
     assert order == ["200/a", "200/c", "200/d", "100/c"]
@@ -208,7 +209,7 @@ def test_what_keeps_failing_is_given_up_and_its_group_is_partial() -> None:
     run.observe(100)
     attempts = 0
     while (work := run.claim()) is not None:
-        if work.task.task == "bad":
+        if work.job.task == "bad":
             attempts += 1
             run.controller.fail(failed(work, "Traceback\nValueError: no"))
         else:
@@ -224,7 +225,7 @@ def test_a_poisoned_eval_task_delays_nothing_else() -> None:
     run.observe(100)
     first = run.claim("one")
     second = run.claim("two")
-    assert {first.task.task, second.task.task} == {"good", "bad"} if first and second else False
+    assert {first.job.task, second.job.task} == {"good", "bad"} if first and second else False
     run.observe(200)
     third = run.claim("three")
     assert third is not None
@@ -246,10 +247,10 @@ def test_a_checkpoint_that_vanishes_in_its_turn_ends_its_groups() -> None:
     run.observe(100)
     work = run.claim()
     assert work is not None
-    run.controller.fail(failed(work, "deleted during evaluation", gone=True))
+    run.controller.fail(failed(work, "deleted during evaluation", gone=work.seen.name))
     assert run.status(100) == (GroupState.GONE, "deleted during evaluation")
     assert run.claim() is None
-    assert {task.state for task in run.reader().eval_tasks()} == {TrialState.CANCELLED}
+    assert {task.state for task in run.reader().eval_jobs()} == {JobState.CANCELLED}
 
 
 def test_a_lease_that_ran_out_is_given_to_somebody_else_and_the_first_answer_counts() -> None:
@@ -260,12 +261,12 @@ def test_a_lease_that_ran_out_is_given_to_somebody_else_and_the_first_answer_cou
     other = run.claim("quick")
     assert late is not None
     assert other is not None
-    assert other.task.id == late.task.id
+    assert other.job.id == late.job.id
     assert isinstance(run.hand_in(evaluated(late))[0], LeaseLost)
-    assert run.hand_in(evaluated(other)) == [EvaluationAccepted(task=other.task.id)]
+    assert run.hand_in(evaluated(other)) == [Accepted(job=other.job.id)]
     # The same request again, as after a lost answer:
-    assert run.hand_in(evaluated(other)) == [EvaluationAccepted(task=other.task.id, repeated=True)]
-    assert len(run.reader().results("id-100", other.task.identity, 0, 1)) == 1
+    assert run.hand_in(evaluated(other)) == [Accepted(job=other.job.id, repeated=True)]
+    assert len(run.reader().ledger("id-100", other.job.identity, 0, 1)) == 1
 
 
 def test_a_late_answer_counts_while_nobody_else_has_claimed() -> None:
@@ -274,7 +275,7 @@ def test_a_late_answer_counts_while_nobody_else_has_claimed() -> None:
     late = run.claim("slow")
     assert late is not None
     run.controller.lose_worker("slow", "gone", counts=False)
-    assert run.hand_in(evaluated(late)) == [EvaluationAccepted(task=late.task.id)]
+    assert run.hand_in(evaluated(late)) == [Accepted(job=late.job.id)]
 
 
 def test_a_worker_that_dies_again_and_again_gives_an_eval_task_up() -> None:
@@ -283,7 +284,7 @@ def test_a_worker_that_dies_again_and_again_gives_an_eval_task_up() -> None:
     for turn in range(3):
         work = run.claim(f"w{turn}")
         assert work is not None
-        assert work.task.task == "a"
+        assert work.job.task == "a"
         assert run.controller.lose_worker(f"w{turn}", "killed", counts=True) == 1
     run.work()
     assert run.status(100)[0] is GroupState.PARTIAL
@@ -313,11 +314,11 @@ def test_draining_guarantees_the_final_checkpoint_and_ends_the_run() -> None:
     run = WatchedRun([suite_of("a", policy=Policy(every=5))])
     run.observe(100, 200, 300)
     assert run.status(300)[0] is GroupState.SKIPPED
-    run.controller.drain("training is done")
-    assert run.reader().run().state is RunState.DRAINING
+    run.sightings.drain("training is done")
+    assert run.reader().study().state is StudyState.DRAINING
     assert run.work() == ["300/a", "300/aggregate", "100/a", "100/aggregate"]
     run.claim()
-    assert run.reader().run().state is RunState.ENDED
+    assert run.reader().study().state is StudyState.COMPLETED
     assert run.groups(300)[0].guaranteed == "final"
     assert run.status(200)[0] is GroupState.SKIPPED
 
@@ -326,16 +327,71 @@ def test_draining_revives_what_latest_had_skipped() -> None:
     run = WatchedRun([suite_of("a", policy=Policy(latest=True))])
     run.observe(100)
     run.observe(200)
-    run.controller.gone({run.reader().all_seen()[1].id: "deleted"})
-    run.controller.drain("training is done")
+    run.sightings.gone({run.reader().all_seen()[1].id: "deleted"})
+    run.sightings.drain("training is done")
     assert run.work() == ["100/a", "100/aggregate"]
     assert run.status(100)[0] is GroupState.COMPLETE
+
+
+def test_a_cancelled_shard_that_is_wanted_again_is_a_new_job() -> None:
+    run = WatchedRun([suite_of("a", policy=Policy(latest=True))])
+    run.observe(100)
+    (first,) = run.reader().eval_jobs()
+    run.observe(200)
+    run.sightings.gone({run.reader().all_seen()[1].id: "deleted"})
+    run.sightings.drain("training is done")
+    jobs = [job for job in run.reader().eval_jobs() if job.seen == first.seen]
+    assert [job.state for job in jobs] == [JobState.CANCELLED, JobState.PENDING]
+    assert jobs[0].id == first.id
+    assert jobs[0].error == "a newer checkpoint came before its evaluation began (latest)"
+
+
+def test_a_shard_that_was_cancelled_and_done_later_is_done() -> None:
+    run = WatchedRun([suite_of("a", policy=Policy(latest=True))])
+    run.observe(100)
+    run.observe(200)
+    run.sightings.gone({run.reader().all_seen()[1].id: "deleted"})
+    run.sightings.drain("training is done")
+    run.work()
+    (group,) = run.groups(100)
+    assert group.state is GroupState.COMPLETE
+    shards = current_tasks(run.reader().group_jobs(group.id))["a"]
+    assert [job.state for job in shards] == [JobState.COMPLETED]
+
+
+def test_of_two_groups_aggregated_at_once_the_better_one_is_the_best() -> None:
+    run = WatchedRun([suite_of("a")])
+    run.observe(100, 200)
+    aggregations: list[ClaimedEvaluation] = []
+    for _ in range(2):
+        shard = run.claim()
+        assert shard is not None
+        run.hand_in(evaluated(shard))
+        aggregation = run.claim()
+        assert aggregation is not None
+        assert aggregation.job.kind is JobKind.AGGREGATE
+        aggregations.append(aggregation)
+    newer, older = aggregations
+    assert (newer.seen.step, older.seen.step) == (200, 100)
+    # Both were compared when there was no best one yet.
+    better = evaluated(older, values={"x_mean": 2.0}, best=True)
+    worse = evaluated(newer, values={"x_mean": 1.0}, best=True)
+    run.controller.complete([better])
+    run.controller.complete([worse])
+    assert [group.best for group in run.groups(older.seen.step)] == [True]
+    assert run.status(newer.seen.step)[0] is GroupState.QUEUED, "it has to be compared with the new best one"
+    again = run.claim()
+    assert again is not None
+    assert (again.job.kind, again.seen.step) == (JobKind.AGGREGATE, newer.seen.step)
+    run.hand_in(evaluated(again, values={"x_mean": 1.0}))
+    assert run.status(newer.seen.step)[0] is GroupState.COMPLETE
+    assert [group.best for group in run.groups(older.seen.step)] == [True]
 
 
 def test_draining_twice_changes_nothing_more() -> None:
     run = WatchedRun([suite_of("a")])
     run.observe(100)
-    run.controller.drain("one")
-    before = run.reader().eval_tasks()
-    run.controller.drain("two")
-    assert run.reader().eval_tasks() == before
+    run.sightings.drain("one")
+    before = run.reader().eval_jobs()
+    run.sightings.drain("two")
+    assert run.reader().eval_jobs() == before

@@ -11,18 +11,32 @@ from evaluation_simulation import EvaluatedStudy, failed, nothing
 from phyla.errors import ConfigurationError
 from phyla.evaluation import EvalTask, Policy, Suite
 from phyla.integrations.optuna_search import Optuna
-from phyla.machine import Claimed, ClaimedEvaluation, Ended, Rules, bound, cancel_group, gone, retention
+from phyla.machine import Claimed, ClaimedEvaluation, Ended, TrainRules, bound, cancel_group, gone, retention
 from phyla.records import (
     GroupState,
     Maximize,
+    Member,
     MemberState,
     Minimize,
+    Scored,
     StudyState,
     TrialRecord,
     WorkKind,
 )
 from phyla.space import Float, Space
-from phyla.strategies import ASHA, PBT, Backtrack, Exploit, FromSuite, Perturb, Strategy, Truncation
+from phyla.strategies import (
+    ASHA,
+    PBT,
+    Backtrack,
+    Context,
+    Decision,
+    Exploit,
+    FromSuite,
+    Measure,
+    Perturb,
+    Strategy,
+    Truncation,
+)
 
 BOTH = frozenset({WorkKind.TRAIN, WorkKind.EVALUATE})
 TRAIN = frozenset({WorkKind.TRAIN})
@@ -39,7 +53,7 @@ def rules(
     suite: Suite = SUITE,
     exploit: Exploit | None = None,
     objective: Maximize | Minimize | None = None,
-) -> Rules:
+) -> TrainRules:
     strategy = PBT(
         population_size=size,
         steps_per_trial=1,
@@ -49,7 +63,7 @@ def rules(
         fitness=fitness or FromSuite("s", "x_mean"),
         quorum=quorum,
     )
-    return Rules(
+    return TrainRules(
         space=Space(h=Float(0.1, 1.0)),
         objective=objective or Maximize("x"),
         strategy=strategy,
@@ -65,7 +79,7 @@ def true(weights: float, _work: ClaimedEvaluation) -> float:
     return weights
 
 
-def study(wanted: Rules, measure: Callable[[float, ClaimedEvaluation], float] = true) -> EvaluatedStudy:
+def study(wanted: TrainRules, measure: Callable[[float, ClaimedEvaluation], float] = true) -> EvaluatedStudy:
     return EvaluatedStudy(wanted, grow, measure)
 
 
@@ -171,7 +185,7 @@ def test_a_state_whose_evaluation_was_skipped_or_is_gone_holds_up_nobody() -> No
         work = one.claim(WorkKind.TRAIN)
         assert isinstance(work, Claimed)
         one.do(work)
-        with one.store.evaluating(one.run, exclusive=True) as tx:
+        with one.store.transaction(one.study.id, exclusive=True) as tx:
             if number == 0:
                 tx.apply(cancel_group(tx, tx.groups()[-1].id, "a person said so"))
             elif number == 1:
@@ -183,16 +197,17 @@ def test_a_state_whose_evaluation_was_skipped_or_is_gone_holds_up_nobody() -> No
             [False],
         ]
     assert one.run_serially().state is StudyState.COMPLETED
-    assert [trial.id for trial in one.trials() if trial.fitness is None] == [1, 2]
+    unscored = [trial for trial in one.trials() if trial.fitness is None]
+    assert unscored == one.trials()[:2]
 
 
 def test_a_partial_group_is_never_a_fitness() -> None:
     one = study(rules(FromSuite("s", "x_mean", max_partial=100), size=2, trials=4))
-    one.fails = lambda work: work.group.trial in (1, 2)
+    one.fails = lambda work: work.group.trial in {trial.id for trial in one.trials()[:2]}
     assert one.run_serially().state is StudyState.COMPLETED
     fitness = {trial.id: trial.fitness for trial in one.trials()}
     assert len(fitness) == 8
-    assert [trial for trial, value in fitness.items() if value is None] == [1, 2]
+    assert [value is None for value in fitness.values()] == [True] * 2 + [False] * 6
     assert [group.state for group in one.groups()][:2] == [GroupState.PARTIAL] * 2
 
 
@@ -212,7 +227,7 @@ def test_many_partial_groups_in_a_row_stop_the_study_and_resuming_goes_on() -> N
 @pytest.mark.parametrize("quorum", [0.0, 1.0])
 def test_a_donor_is_measured_again_before_it_is_copied(quorum: float) -> None:
     def measure(weights: float, work: ClaimedEvaluation) -> float:
-        return weights + (0.3 if work.task.replicate % 2 else -0.3)
+        return weights + (0.3 if work.job.replicate % 2 else -0.3)
 
     wanted = rules(FromSuite("s", "x_mean", remeasure=1), size=6, trials=12, quorum=quorum)
     one = study(wanted, measure)
@@ -233,10 +248,53 @@ def test_a_donor_is_measured_again_before_it_is_copied(quorum: float) -> None:
 
 def test_a_donor_that_cannot_be_confirmed_is_taken_by_nobody() -> None:
     one = study(rules(FromSuite("s", "x_mean", remeasure=1, max_partial=1000), size=4, trials=8))
-    one.fails = lambda work: work.task.replicate > 0
+    one.fails = lambda work: work.job.replicate > 0
     assert one.run_serially().state is StudyState.COMPLETED
     assert len(one.trials()) == 32
     assert not [trial for trial in one.trials() if trial.jump_from is not None]
+
+
+def test_a_strategy_that_decides_without_end_and_starts_nothing_ends_its_study() -> None:
+    class MeasuresTheUnknown(Strategy):
+        population_size = 2
+        exclusive = True
+        fitness = FromSuite("s", "x_mean")
+
+        def finished(self, member: Member) -> bool:
+            return False
+
+        def decide(self, member: Member, population: Any, context: Context) -> Decision:
+            count = context.state if isinstance(context.state, int) else 0
+            unknown = Scored(
+                trial=99,
+                member=member.index,
+                checkpoint="99.1",
+                index=0,
+                step=1,
+                params={},
+                fitness=None,
+                order=None,
+                measurements=0,
+            )
+            return Measure(times=1, reason={"why": "curious"}, subject=unknown, state=count + 1)
+
+    wanted = TrainRules(
+        space=Space(h=Float(0.1, 1.0)),
+        objective=Maximize("x"),
+        strategy=MeasuresTheUnknown(),
+        suites=(SUITE,),
+    )
+    one = study(wanted)
+    claimed, ended = one.controller.claim("w")
+    assert claimed == []
+    assert isinstance(ended, Ended)
+    assert ended.state is StudyState.FAILED
+    assert "started nothing; this is a defect of the strategy" in (ended.message or "")
+    with one.store.reader(one.study.id) as reader:
+        found = reader.study()
+    assert (found.state, found.message) == (ended.state, ended.message)
+    # Enough rounds for every member to be asked, and an end to them.
+    assert found.strategy_state == 2 * 2 + 11
 
 
 def test_an_aggregate_that_does_not_exist_stops_the_study_and_names_those_that_do() -> None:
@@ -282,7 +340,7 @@ def test_checkpoints_that_wait_for_their_evaluation_are_kept() -> None:
     assert one.run_serially().state is StudyState.COMPLETED
     with one.store.reader(one.study.id) as reader:
         looked = retention(reader, wanted.keeping)
-    assert [row.name for row in looked.collectable] == [f"{trial}.1" for trial in range(1, 6)]
+    assert [row.name for row in looked.collectable] == [f"{trial.id}.1" for trial in one.trials()[:5]]
 
 
 def test_the_number_of_checkpoints_stays_within_its_bound() -> None:
@@ -344,7 +402,7 @@ def test_a_failed_attempt_is_tried_again() -> None:
     for _ in range(2):
         tried = one.claim()
         assert isinstance(tried, ClaimedEvaluation)
-        one.controller.fail_evaluation(failed(tried))
+        one.controller.fail(failed(tried))
     assert one.run_serially().state is StudyState.COMPLETED
     assert one.trials()[0].fitness is not None
 

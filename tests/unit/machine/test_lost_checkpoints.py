@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from phyla.errors import LeaseLost, UsageError
-from phyla.machine import Claimed, Failure, Rules, SetCheckpointState, UpdateMember
+from phyla.machine import Claimed, Failure, SetCheckpointState, TrainRules, UpdateMember
 from phyla.records import CheckpointState, Maximize
 from phyla.space import Float, Space
 from phyla.strategies import PBT, Perturb, Truncation
@@ -14,7 +14,7 @@ from simulation import Simulation
 
 def simulation(size: int) -> Simulation:
     strategy = PBT(population_size=size, steps_per_trial=1, total_steps=3, exploit=None)
-    rules = Rules(space=Space(lr=Float(0.1, 1.0)), objective=Maximize("Q"), strategy=strategy)
+    rules = TrainRules(space=Space(lr=Float(0.1, 1.0)), objective=Maximize("Q"), strategy=strategy)
     return Simulation(rules, lambda parent, trial: (None, float(trial.member)))
 
 
@@ -65,7 +65,7 @@ def test_a_parent_that_cannot_be_used_is_no_failure_of_training(
     (work,), _ = made.controller.claim("worker")
     name = work.trial.parent_checkpoint
     assert name is not None
-    failure = Failure(trial=work.trial.id, token=1, error="cannot start", parent_gone=name, damage=damage)
+    failure = Failure(job=work.trial.id, token=1, error="cannot start", gone=name, damage=damage)
     made.controller.fail(failure)
     with made.store.reader(made.study.id) as reader:
         row = reader.checkpoint(name)
@@ -93,7 +93,7 @@ def test_a_checkpoint_that_a_trial_does_not_start_from_is_none_of_its_business()
     (work,), _ = made.controller.claim("worker")
     with made.store.reader(made.study.id) as reader:
         other = next(row.name for row in reader.live_checkpoints() if row.name != work.trial.parent_checkpoint)
-    failure = Failure(trial=work.trial.id, token=1, error="x", parent_gone=other, damage="a byte differs")
+    failure = Failure(job=work.trial.id, token=1, error="x", gone=other, damage="a byte differs")
     made.controller.fail(failure)
     with made.store.reader(made.study.id) as reader:
         assert reader.damaged_checkpoints() == []
@@ -124,7 +124,7 @@ def test_a_member_whose_donor_vanished_trains_on_its_own_weights_with_its_own_hy
         exploit=Truncation(0.5),
         explore=Perturb(factors=(0.5,)),
     )
-    rules = Rules(space=Space(lr=Float(0.1, 1.0)), objective=Maximize("Q"), strategy=strategy)
+    rules = TrainRules(space=Space(lr=Float(0.1, 1.0)), objective=Maximize("Q"), strategy=strategy)
     made = Simulation(rules, lambda parent, trial: (None, float(-trial.member)))
     donor, own = (work.trial for work in complete_first_generation(made, 2))
     # The row still says that the donor may be taken over; taking it is what fails.

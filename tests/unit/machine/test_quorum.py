@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phyla.machine import Claimed, Ended, Failure, Rules
+from phyla.machine import Claimed, Ended, Failure, TrainRules
 from phyla.machine.quorum import needed, peers
 from phyla.machine.states import published
 from phyla.records import Maximize, Member, MemberState, Scored, StudyState, TrialRecord
@@ -18,7 +18,7 @@ STEPS = 10
 QUORUM = st.floats(0, 1) | st.sampled_from([0.0, 0.5, 0.8, 1.0])
 
 
-def rules(quorum: float, *, size: int = 4, max_broken: int = 10, backtrack: bool = False) -> Rules:
+def rules(quorum: float, *, size: int = 4, max_broken: int = 10, backtrack: bool = False) -> TrainRules:
     strategy = PBT(
         population_size=size,
         steps_per_trial=STEPS,
@@ -27,7 +27,9 @@ def rules(quorum: float, *, size: int = 4, max_broken: int = 10, backtrack: bool
         quorum=quorum,
     )
     space = Space(lr=Float(0.1, 1.0))
-    return Rules(space=space, objective=Maximize("Q"), strategy=strategy, max_attempts=1, max_broken=max_broken)
+    return TrainRules(
+        space=space, objective=Maximize("Q"), strategy=strategy, max_attempts=1, max_broken=max_broken
+    )
 
 
 def state(member: int, progress: int, score: float | None = None, *, judged: bool = True) -> Scored:
@@ -177,7 +179,7 @@ def test_a_member_whose_trials_keep_breaking_is_given_up_and_holds_up_nobody(
             assert isinstance(work, Claimed)
             trial = work.trial
             if trial.member in bad and trial.generation == 2:
-                study.controller.fail(Failure(trial=trial.id, token=trial.token, error="out of memory"))
+                study.controller.fail(Failure(job=trial.id, token=trial.token, error="out of memory"))
             else:
                 study.controller.complete([study.completion(trial)])
 
@@ -203,7 +205,7 @@ def test_a_study_fails_when_all_its_members_are_given_up() -> None:
         study.controller.complete([study.completion(work.trial)])
     while claims := study.controller.claim("w")[0]:
         trial = claims[0].trial
-        study.controller.fail(Failure(trial=trial.id, token=trial.token, error="boom"))
+        study.controller.fail(Failure(job=trial.id, token=trial.token, error="boom"))
     with study.store.reader(study.study.id) as reader:
         found = reader.study()
     assert found.state is StudyState.FAILED

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 import phyla
 from phyla.controller import Controller
 from phyla.errors import ConfigurationError, LeaseLost
-from phyla.machine import Claimed, Ended, Failure, Rules
+from phyla.machine import Claimed, Ended, Failure, TrainRules
 from phyla.records import (
     AttemptState,
+    JobState,
     Maximize,
     Member,
     MemberState,
     StudyState,
     TrialRecord,
-    TrialState,
 )
 from phyla.space import Float, Space
 from phyla.strategies import Strategy, ranked
@@ -42,9 +42,9 @@ def strategies(size: int) -> list[Strategy]:
     ]
 
 
-def rules(strategy: Strategy) -> Rules:
+def rules(strategy: Strategy) -> TrainRules:
     space = Space(lr=Float(0.01, 1.0, log=True))
-    return Rules(space=space, objective=Maximize("Q"), strategy=strategy, max_broken=1000)
+    return TrainRules(space=space, objective=Maximize("Q"), strategy=strategy, max_broken=1000)
 
 
 def train(parent: Any, trial: TrialRecord) -> tuple[Any, float]:
@@ -66,7 +66,7 @@ class Resized:
         self.lost = 0
 
     def resize(self, size: int, *, fresh: bool = False, **more: Any) -> None:
-        strategy: Any = self.controllers[-1].rules.strategy
+        strategy: Any = self.controllers[-1].population.strategy
         new = Controller(self.store, self.study.id, rules(replace(strategy, population_size=size, **more)))
         new.change({"size": size}, {"strategy.population_size": (self.size, size)}, fresh=fresh)
         # Workers that run keep the rules they have read; others read the new ones.
@@ -85,7 +85,7 @@ class Resized:
             return not (isinstance(rest, Ended) and not self.busy)
         try:
             if rng.random() < failure_rate:
-                controller.fail(Failure(trial=work.trial.id, token=work.trial.token, error="simulated"))
+                controller.fail(Failure(job=work.trial.id, token=work.trial.token, error="simulated"))
                 return True
             answers, _, _ = controller.complete([self.simulation.completion(work.trial)])
             self.lost += isinstance(answers[0], LeaseLost)
@@ -112,7 +112,7 @@ def check(resized: Resized, *, active: int) -> None:
     """Everybody who is left has trained to the end, and every trial is accounted for."""
     members, trials = resized.members(), resized.trials()
     assert sum(not member.retired for member in members) == active
-    completed = [row for row in trials if row.state is TrialState.COMPLETED]
+    completed = [row for row in trials if row.state is JobState.COMPLETED]
     for member in members:
         own = sorted((row for row in completed if row.member == member.index), key=lambda row: row.generation)
         assert len(own) == member.generation - member.joined_generation
@@ -228,18 +228,18 @@ def test_the_worst_are_retired_and_their_work_is_cancelled(which: int) -> None:
         for index in places[2:]:
             if index in running:
                 trial = running[index]
-                assert rows[trial.id].state is TrialState.CANCELLED
+                assert rows[trial.id].state is JobState.CANCELLED
                 attempt = reader.attempt(trial.id, trial.token)
                 assert attempt is not None
                 assert attempt.state is AttemptState.CANCELLED
         held = reader.held_checkpoints()
-    cancelled = sum(row.state is TrialState.CANCELLED for row in rows.values())
+    cancelled = sum(row.state is JobState.CANCELLED for row in rows.values())
     assert cancelled == len(set(running) & set(places[2:]))
     for index in places[:2]:
         if index in running:
-            assert rows[running[index].id].state is TrialState.RUNNING, "others are untouched"
-    newest = {row.member: row.checkpoint for row in rows.values() if row.state is TrialState.COMPLETED}
-    used = {row.parent_checkpoint for row in rows.values() if row.state is TrialState.RUNNING}
+            assert rows[running[index].id].state is JobState.RUNNING, "others are untouched"
+    newest = {row.member: row.checkpoint for row in rows.values() if row.state is JobState.COMPLETED}
+    used = {row.parent_checkpoint for row in rows.values() if row.state is JobState.RUNNING}
     for index in places[2:]:
         assert newest[index] not in held - used, "nothing of it is held"
     collectable = {row.name for row in resized.controllers[-1].retention().collectable}

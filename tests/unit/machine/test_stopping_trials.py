@@ -11,10 +11,12 @@ import pytest
 from phyla.controller import from_config, to_config
 from phyla.errors import ConfigurationError, LeaseLost
 from phyla.integrations.optuna_search import Optuna
-from phyla.machine import Accepted, Claimed, Completion, Ended, Failure, Rules, Standing, Stopped
+from phyla.machine import Accepted, Claimed, Completion, Ended, Failure, Standing, Stopped, TrainRules
 from phyla.records import (
     AttemptState,
     Constrained,
+    JobKind,
+    JobState,
     JsonObject,
     Maximize,
     Member,
@@ -22,9 +24,7 @@ from phyla.records import (
     Minimize,
     Report,
     StudyState,
-    TrialKind,
     TrialRecord,
-    TrialState,
     WeightedSum,
 )
 from phyla.space import Float, Space
@@ -56,7 +56,7 @@ def pbt(size: int = 4, trials: int = 3, steps: int = 10, **more: Any) -> PBT:
 
 
 def make(strategy: Any, *stopping: StoppingRule, train: Any = None, **more: Any) -> Simulation:
-    rules = Rules(space=SPACE, objective=Maximize("Q"), strategy=strategy, stopping=stopping, **more)
+    rules = TrainRules(space=SPACE, objective=Maximize("Q"), strategy=strategy, stopping=stopping, **more)
     return Simulation(rules, train or (lambda parent, trial: (None, float(trial.member))))
 
 
@@ -100,7 +100,7 @@ def test_a_report_of_nan_stops_the_trial_and_its_member_starts_afresh() -> None:
     reason: JsonObject = {"rule": "divergence", "metric": "Q", "step": 2, "value": "nan"}
     assert standing == Standing(trial=first.id, token=1, cancelled=True, stop_reason=reason)
     stopped = row(simulation, first)
-    assert (stopped.state, stopped.stop_reason) == (TrialState.CANCELLED, reason)
+    assert (stopped.state, stopped.stop_reason) == (JobState.CANCELLED, reason)
     assert stopped.ended_at is not None
     with simulation.store.reader(simulation.study.id) as reader:
         assert [attempt.state for attempt in reader.attempts(first.id)] == [AttemptState.CANCELLED]
@@ -183,15 +183,15 @@ def test_a_function_that_ignores_the_stop_works_in_vain() -> None:
         assert reader.checkpoints() == []
         assert reader.member(0).head is None
     complete(simulation, again)
-    assert [t.id for t in rows(simulation) if t.state is TrialState.COMPLETED] == [again.id]
+    assert [t.id for t in rows(simulation) if t.state is JobState.COMPLETED] == [again.id]
     # Whatever else it may do is refused or without effect.
-    simulation.controller.fail(Failure(trial=trial.id, token=1, error="late"))
+    simulation.controller.fail(Failure(job=trial.id, token=1, error="late"))
     simulation.controller.release(trial.id, 1)
     checkpoint = simulation.completion(trial).checkpoint
     assert checkpoint is not None
     with pytest.raises(LeaseLost):
         simulation.controller.save_progress(trial.id, 1, checkpoint)
-    assert row(simulation, trial).state is TrialState.CANCELLED
+    assert row(simulation, trial).state is JobState.CANCELLED
 
 
 def test_a_member_is_stopped_only_so_often_in_one_generation() -> None:
@@ -212,7 +212,7 @@ def test_stops_do_not_count_as_broken_and_broken_ones_not_as_stops() -> None:
     simulation = make(pbt(size=6, trials=1), Divergence(), max_broken=2, max_attempts=1, max_stops=9)
     for _ in range(3):
         assert report(simulation, claim(simulation), NAN).cancelled
-    simulation.controller.fail(Failure(trial=claim(simulation).id, token=1, error="boom"))
+    simulation.controller.fail(Failure(job=claim(simulation).id, token=1, error="boom"))
     for _ in range(2):
         assert report(simulation, claim(simulation), NAN).cancelled
     with simulation.store.reader(simulation.study.id) as reader:
@@ -230,7 +230,7 @@ def test_a_measurement_is_not_stopped() -> None:
 
         tx.apply([UpdateMember(replace(tx.member(0), measures_left=1))])
     trial = claim(simulation)
-    assert trial.kind is TrialKind.MEASURE
+    assert trial.kind is JobKind.MEASURE
     assert not report(simulation, trial, NAN).cancelled
 
 
@@ -240,7 +240,7 @@ def test_reports_of_a_lost_attempt_stop_nothing() -> None:
     simulation.controller.lose_worker("w", "gone", counts=False)
     standing = report(simulation, trial, NAN)
     assert (standing.cancelled, standing.stop_reason) == (True, None)
-    assert row(simulation, trial).state is TrialState.PENDING
+    assert row(simulation, trial).state is JobState.PENDING
     retried = claim(simulation)
     assert (retried.id, retried.token) == (trial.id, 2)
     assert report(simulation, trial, NAN).stop_reason is None
@@ -415,11 +415,11 @@ def test_a_rule_that_always_stops_leaves_the_budget_exact(name: str, strategy: A
         raise AssertionError("the study does not end")
 
     free, stopping = ran(), ran(Always())
-    completed = [t for t in rows(stopping) if t.state is TrialState.COMPLETED]
-    planned = len([t for t in rows(free) if t.state is TrialState.COMPLETED])
+    completed = [t for t in rows(stopping) if t.state is JobState.COMPLETED]
+    planned = len([t for t in rows(free) if t.state is JobState.COMPLETED])
     assert len(completed) == planned or strategy.quorum < 1
     assert len(rows(stopping)) == 3 * len(completed)
-    assert all(t.stop_reason is not None for t in rows(stopping) if t.state is TrialState.CANCELLED)
+    assert all(t.stop_reason is not None for t in rows(stopping) if t.state is JobState.CANCELLED)
     assert all(
         member(stopping, m).state is MemberState.DONE for m in range(stopping.rules.strategy.population_size)
     )
@@ -461,7 +461,7 @@ def test_who_would_train_the_same_again_ends(strategy: Any, before: int) -> None
 
 def test_the_median_rule_takes_what_is_infeasible_for_the_worst() -> None:
     objective = Constrained(Maximize("Q"), subject_to=["cost <= 2"])
-    rules = Rules(
+    rules = TrainRules(
         space=SPACE,
         objective=objective,
         strategy=RandomSearch(4, 20),
@@ -486,7 +486,7 @@ APART = [Report(one.step, {name: one.metrics[name]}) for one in FULL for name in
 
 def told(reports: Sequence[Report], sizes: Sequence[int]) -> tuple[Any, Any]:
     """Return the tally, and the averages at each mark, of what is reported in portions of these sizes."""
-    rules = Rules(
+    rules = TrainRules(
         space=SPACE,
         objective=BOTH,
         strategy=RandomSearch(1, 9),
@@ -519,7 +519,7 @@ def test_metrics_that_are_reported_apart_at_one_step_are_one_report_of_the_objec
 
 
 def test_the_median_rule_stops_what_reports_its_metrics_apart() -> None:
-    rules = Rules(
+    rules = TrainRules(
         space=SPACE,
         objective=BOTH,
         strategy=RandomSearch(3, 20),
@@ -613,7 +613,7 @@ def test_a_reason_that_is_no_json_stops_the_study_and_no_trial(answer: Any) -> N
 
 def test_minimising_compares_the_other_way_round() -> None:
     rule = MedianStopping(min_steps=1, min_trials=2)
-    rules = Rules(space=SPACE, objective=Minimize("Q"), strategy=pbt(size=3), stopping=(rule,))
+    rules = TrainRules(space=SPACE, objective=Minimize("Q"), strategy=pbt(size=3), stopping=(rule,))
     simulation = Simulation(rules, lambda parent, trial: (None, 0.0))
     assert [s.cancelled for s in together(simulation, [(1.0,), (2.0,), (1.4,)])] == [False] * 3
     simulation = Simulation(rules, lambda parent, trial: (None, 0.0))

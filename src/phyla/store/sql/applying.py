@@ -1,30 +1,61 @@
-"""How commands about a study are applied."""
+"""How commands are applied."""
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert  # its ON CONFLICT is SQLite's, too
 
 from phyla import machine
-from phyla.machine import AnyCommand, ParentGone
-from phyla.records import Mark, StudyRecord
-from phyla.store.sql.backend import Session
+from phyla.machine import Command, ParentGone
+from phyla.records import EvalJob, Group, Mark
 from phyla.store.sql.codec import encode
-from phyla.store.sql.rows import ATTEMPTS, CHECKPOINTS, MEMBERS, STUDIES, TRIALS, number
+from phyla.store.sql.rows import (
+    ATTEMPTS,
+    CHECKPOINTS,
+    EVAL_JOBS,
+    EVENTS,
+    GROUPS,
+    MEMBERS,
+    RESULTS,
+    SEEN,
+    STUDIES,
+    number,
+    rows_of,
+)
 from phyla.store.sql.scope import Scope, given
-from phyla.store.sql.tables import LIVE, RUNNING, attempts, checkpoints, marks, members, reports, studies
+from phyla.store.sql.tables import (
+    LIVE,
+    PENDING_EVALUATION,
+    RUNNING,
+    attempts,
+    checkpoints,
+    eval_groups,
+    jobs,
+    marks,
+    members,
+    reports,
+    studies,
+)
 
-if TYPE_CHECKING:
-    from phyla.store.sql.evaluation import SqlEvaluation
+STUDY, GROUP, NOW, TRIAL, TOKEN, NAME = (
+    given("study"),
+    given("group"),
+    given("now"),
+    given("trial"),
+    given("token"),
+    given("name"),
+)
 
-R = TypeVar("R")
-
-STUDY, TRIAL, TOKEN, NAME = given("study"), given("trial"), given("token"), given("name")
-
-_MAKES_WORK = (machine.EndAttempt, machine.SetStudyState, machine.SetConfig)
+_MAKES_WORK = (
+    machine.EndAttempt,
+    machine.InsertGroup,
+    machine.InsertJobs,
+    machine.InsertSeen,
+    machine.SetConfig,
+    machine.SetStudyState,
+)
 """What workers that have nothing to do wait for."""
 
 _SET_STRATEGY_STATE = (
@@ -43,10 +74,10 @@ RETRY_GIVEN_UP = (
 )
 
 _a = attempts.c
-_HELD = sa.select(_a.trial, _a.token).where(_a.study == STUDY, RUNNING, _a.worker == given("worker"))
+_HELD = sa.select(_a.job, _a.token).where(_a.study == STUDY, RUNNING, _a.worker == given("worker"))
 _RENEW = (
     attempts.update()
-    .where(sa.tuple_(_a.trial, _a.token).in_(_HELD.with_for_update(skip_locked=True)))
+    .where(sa.tuple_(_a.job, _a.token).in_(_HELD.with_for_update(skip_locked=True)))
     .values(expires_at=sa.bindparam("until", type_=sa.Double))
 )
 
@@ -67,7 +98,7 @@ _SET_MARK = _mark.on_conflict_do_update(
 
 _c = checkpoints.c
 _ONE = sa.and_(_c.study == STUDY, _c.name == NAME)
-_TAKE = checkpoints.update().where(_ONE, LIVE).values(taken=_c.taken + 1)
+_TAKE = checkpoints.update().where(_c.study == given("owner"), _c.name == NAME, LIVE).values(taken=_c.taken + 1)
 _NOT_TAKEN = sa.select(_c.name).where(_ONE, LIVE, _c.taken == given("times")).with_for_update(skip_locked=True)
 # A row that somebody has locked is being taken; to wait for it could be a deadlock.
 _MARK_DELETING = (
@@ -77,43 +108,50 @@ _MARK_DELETING = (
 )
 
 
+_j = jobs.c
+_START_GROUP = eval_groups.update().where(eval_groups.c.id == GROUP).values(started=sa.true())
+# A job that somebody has locked is being claimed just now; to wait for it could be a deadlock.
+_waiting = jobs.alias("waiting")
+_w = _waiting.c
+_LATE = sa.select(_w.id).where(_w.study == STUDY, PENDING_EVALUATION, _w.not_before > NOW)
+_LIMIT_NOT_BEFORE = (
+    jobs.update()
+    .where(_j.id.in_(_LATE.with_for_update(skip_locked=True)))
+    .values(not_before=sa.bindparam("latest", type_=sa.Double))
+)
+_OF_GROUP = sa.select(_w.id).where(_w.group == GROUP, PENDING_EVALUATION, _w.kind == "evaluate")
+_REPRIORITISE = (
+    jobs.update()
+    .where(_j.id.in_(_OF_GROUP.with_for_update(skip_locked=True)))
+    .values(priority=sa.bindparam("urgency", type_=sa.Integer))
+)
+
+
 class Applying(Scope):
-    """A transaction on a study that commands are applied to.
+    """Applies commands to a study."""
 
-    Args:
-        session: inside an open transaction.
-        study: the study's row, kept up to date.
-        now: the database's time.
-    """
-
-    def __init__(self, session: Session, study: StudyRecord, now: float) -> None:
-        super().__init__(session, now, study=study.id)
-        self._study = study
-
-    def _known(self, found: R | None, kind: str, key: int) -> R:
-        if found is None:
-            raise KeyError(f"study {self._study.id} has no {kind} {key}")
-        return found
-
-    def apply(self, commands: Sequence[AnyCommand]) -> list[str]:
+    def apply(self, commands: Sequence[Command]) -> list[str]:
         """Apply commands in order; return the checkpoints that were marked for deletion."""
         if any(isinstance(command, _MAKES_WORK) for command in commands):
             self._session.backend.announce(self._session)
         return [command.name for command in commands if self._apply_one(command)]  # type: ignore[union-attr]  # a mark
 
-    def _apply_one(self, command: AnyCommand) -> bool:
+    def _apply_one(self, command: Command) -> bool:
         """Apply a command; return whether it marked a checkpoint for deletion."""
         session = self._session
         match command:
-            case machine.InsertTrial(trial):
-                session.insert(TRIALS, session.hold(TRIALS, trial))
-            case machine.UpdateTrial(trial):
-                session.update(TRIALS, trial)
+            case machine.InsertJob(trial):
+                rows = rows_of(trial)
+                session.insert(rows, session.hold(rows, trial))
+            case machine.InsertJobs(new):
+                self._add_jobs(new)
+            case machine.UpdateJob(job):
+                session.update(rows_of(job), job)
             case machine.InsertAttempt(attempt):
                 session.insert(ATTEMPTS, attempt)
             case machine.EndAttempt():
                 names = ("state", "ended_at", "outcome", "error", "timings")
-                self._set_attempt(command, **{name: getattr(command, name) for name in names})
+                self._set_attempt(command.job, command.token, **{name: getattr(command, name) for name in names})
             case machine.RenewAttempts(worker, expires_at):
                 self._run(_RENEW, worker=worker, until=expires_at)
             case machine.UpdateMember(member):
@@ -136,12 +174,12 @@ class Applying(Scope):
                 return bool(self._run(_MARK_DELETING, name=name, times=taken).rowcount == 1)
             case machine.SetCheckpointState(name, state, damage):
                 changes = CHECKPOINTS.stored({"state": state, "damage": damage})
-                session.set(CHECKPOINTS, (self._study.id, name), changes)
+                session.set(CHECKPOINTS, (self._own["owner"], name), changes)
             case machine.AddReports(trial_id, token, reported):
                 batch = encode([[report.step, report.metrics] for report in reported])
                 self._run(_ADD_REPORTS, trial=trial_id, token=token, reported=batch)
             case machine.SetTally():
-                self._set_attempt(command, tally=command.tally)
+                self._set_attempt(command.trial, command.token, tally=command.tally)
                 for mark in command.marks:
                     self._set_mark(command.trial, mark)
             case machine.SetStudyState(study_state, message):
@@ -151,23 +189,59 @@ class Applying(Scope):
                 version = self._study.state_version + 1
                 self._study = replace(self._study, strategy_state=committed, state_version=version)
             case _:
-                evaluation = self.evaluation()
-                if evaluation is None:
-                    raise TypeError(f"{command!r} needs a run, and study {self._study.name!r} has none")
-                evaluation.apply_one(command)
+                self._apply_to_evaluation(command)
         return False
 
-    @abstractmethod
-    def evaluation(self) -> "SqlEvaluation | None":
-        """Return the evaluation of this study's checkpoints, in the same transaction."""
+    def _apply_to_evaluation(self, command: Command) -> None:
+        session = self._session
+        match command:
+            case machine.InsertSeen(seen, groups):
+                seen_id = session.insert_new(SEEN, seen)
+                for group, tasks in groups:
+                    self._add_group(replace(group, seen=seen_id), tasks)
+            case machine.InsertGroup(group, tasks):
+                self._add_group(group, tasks)
+            case machine.UpdateSeen(seen):
+                session.update(SEEN, seen)
+            case machine.UpdateGroup(group):
+                session.update(GROUPS, group)
+            case machine.StartGroup(group_id):
+                self._run(_START_GROUP, group=group_id)
+                self._note_group(group_id, started=True)
+            case machine.Reprioritise(group_id, priority):
+                session.set(GROUPS, (group_id,), {"priority": priority})
+                self._run(_REPRIORITISE, group=group_id, urgency=priority)
+                self._note_group(group_id, priority=priority)
+                for job in session.forget(EVAL_JOBS, lambda job: getattr(job, "group", None) == group_id):
+                    self._locked.discard(("job", job.id))
+            case machine.LimitNotBefore(latest):
+                self._run(_LIMIT_NOT_BEFORE, now=latest, latest=latest)
+            case machine.InsertResult(result):
+                session.insert(RESULTS, result, conflict="keep")
+            case machine.InsertEvent(event):
+                session.insert_new(EVENTS, event)
+
+    def _add_group(self, group: Group, jobs: Sequence[EvalJob]) -> None:
+        key = self._session.insert_new(GROUPS, group)
+        self._add_jobs([replace(job, group=key, seen=group.seen) for job in jobs])
+
+    def _add_jobs(self, jobs: Sequence[EvalJob]) -> None:
+        ids = self._session.backend.new_job_ids(self._session, len(jobs))
+        self._session.insert_all(EVAL_JOBS, (replace(job, id=key) for key, job in zip(ids, jobs, strict=True)))
+
+    def _note_group(self, group: int, **changes: Any) -> None:
+        """Follow a statement that changed a group."""
+        held = self._session.held(GROUPS, group)
+        if held is not None:
+            self._session.hold(GROUPS, replace(held, **changes))
 
     def _change_study(self, **changes: Any) -> None:
         """Write fields of the study."""
         self._study = replace(self._study, **changes)
         self._session.set(STUDIES, (self._study.id,), STUDIES.stored(changes))
 
-    def _set_attempt(self, of: machine.EndAttempt | machine.SetTally, **changes: Any) -> None:
-        self._session.set(ATTEMPTS, (of.trial, of.token), ATTEMPTS.stored(changes))
+    def _set_attempt(self, job: int, token: int, **changes: Any) -> None:
+        self._session.set(ATTEMPTS, (job, token), ATTEMPTS.stored(changes))
 
     def _set_mark(self, trial: int, mark: Mark) -> None:
         values = {

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert  # its ON CONFLICT is SQLite's, too
 
 from phyla.errors import StoreError
-from phyla.records import Member, RunRecord, StudyRecord
+from phyla.records import Member, StudyRecord
 from phyla.store.sql.rows import MEMBERS, Row, Rows, Values
 
 R = TypeVar("R")
@@ -124,10 +124,10 @@ class Session(ABC):
         return None if row is None else int(row[0])
 
     def insert_all(self, rows: Rows[R], records: Iterable[R]) -> None:
-        """Insert records, without the ids that those of their kind get from the database."""
+        """Insert records."""
         values = [rows.values(record) for record in records]
         if values:
-            text = self._text((rows, "all"), rows.table.insert().inline(), rows.without_id)
+            text = self._text((rows, "all"), rows.table.insert().inline(), rows.columns)
             self.cursor.executemany(text, values)
 
     def update(self, rows: Rows[R], record: R) -> None:
@@ -218,10 +218,6 @@ class Backend(ABC):
         """Return a study as it is once it is locked, and the time."""
 
     @abstractmethod
-    def run(self, session: Session, run: int, *, exclusive: bool) -> tuple[RunRecord | None, float]:
-        """Return a run, locked if the transaction is exclusive, and the time."""
-
-    @abstractmethod
     def place(self, session: Session) -> str:
         """Return where the database is: the same wherever it is moved as a whole, another one for a copy."""
 
@@ -230,16 +226,12 @@ class Backend(ABC):
         """Return the time."""
 
     @abstractmethod
-    def new_trial_id(self, session: Session) -> int:
-        """Return an id that no other trial has or gets."""
+    def new_job_ids(self, session: Session, count: int) -> Sequence[int]:
+        """Return ids that no other job has or gets."""
 
     @abstractmethod
-    def keep_ids(self, session: Session) -> None:
-        """Remember, before rows are deleted, which ids were given, so that they are never given again."""
-
-    @abstractmethod
-    def fresh_id(self, session: Session, table: sa.Table, key: int) -> int:
-        """Return the id of a row just inserted, after changing it if a deleted row had it."""
+    def lock_numbers(self, session: Session, study: int) -> None:
+        """Wait until nobody else numbers the checkpoints that were seen of a study."""
 
     @abstractmethod
     def revision(self, connection: sa.Connection) -> str | None:

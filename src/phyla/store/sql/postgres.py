@@ -1,22 +1,22 @@
 """PostgreSQL: many hosts, many writers."""
 
-from typing import Any, TypeVar, final
+from collections.abc import Sequence
+from typing import Any, final
 
 import sqlalchemy as sa
 
 from phyla.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavailable
-from phyla.records import RunRecord, StudyRecord
+from phyla.records import StudyRecord
 from phyla.settings import Clock
 from phyla.store.sql.backend import Backend, Session, StudyLock
-from phyla.store.sql.rows import RUNS, STUDIES, Rows
-from phyla.store.sql.tables import ONE_RUN, ONE_STUDY, trial_ids
+from phyla.store.sql.rows import STUDIES
+from phyla.store.sql.tables import ONE_STUDY, job_ids
 
 try:
     import psycopg
 except ImportError:
     psycopg = None  # type: ignore[assignment]  # an optional dependency that is missing here
 
-R = TypeVar("R")
 
 OLDEST = 15
 LOCK_TIMEOUT_S = 30
@@ -27,9 +27,13 @@ SCHEMA_LOCK = 0x7068796C61
 
 STUDY_LOCK = 0x70687961
 """The first of the two keys of the advisory lock on a study."""
+NUMBERS_LOCK = 0x7068796E
+"""The first of the two keys of the advisory lock on the numbers of a study's checkpoints."""
 
 # Schemas of one database share advisory locks, and count their studies alike.
-_KEYS = f"{STUDY_LOCK}, hashtext(concat(current_schema(), '.', %(study)s::bigint))"
+_STUDY_KEY = "hashtext(concat(current_schema(), '.', %(study)s::bigint))"
+_WAIT_TO_NUMBER = f"SELECT pg_advisory_xact_lock({NUMBERS_LOCK}, {_STUDY_KEY})"
+_KEYS = f"{STUDY_LOCK}, {_STUDY_KEY}"
 _WAIT_TO_SHARE = f"SELECT pg_advisory_xact_lock_shared({_KEYS})"
 _WAIT_TO_BE_ALONE = f"SELECT pg_advisory_xact_lock({_KEYS})"
 
@@ -42,11 +46,12 @@ SELECT (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database(
 
 _CLOCK = sa.cast(sa.extract("epoch", sa.func.clock_timestamp()), sa.Double)
 _NOW = sa.select(_CLOCK)
-_NEXT_TRIAL = sa.select(trial_ids.next_value())
-_STUDY, _RUN = ONE_STUDY.add_columns(_CLOCK), ONE_RUN.add_columns(_CLOCK)
+_NEXT_JOBS = sa.select(job_ids.next_value()).select_from(
+    sa.func.generate_series(1, sa.bindparam("count", type_=sa.BigInteger)).alias()
+)
+_STUDY = ONE_STUDY.add_columns(_CLOCK)
 # The clock is read after the lock was waited for, hence the common table expressions.
 _LOCKED_STUDY = sa.select(ONE_STUDY.with_for_update(key_share=True).cte("locked"), _CLOCK)
-_LOCKED_RUN = sa.select(ONE_RUN.with_for_update(key_share=True).cte("locked"), _CLOCK)
 
 CHANNEL = "phyla_changes"
 """What those who wait for a commit listen to."""
@@ -176,19 +181,10 @@ class PostgresBackend(Backend):
             # own, so that the next one sees what was committed while this one waited.
             session.cursor.execute(_WAIT_TO_BE_ALONE if lock == "alone" else _WAIT_TO_SHARE, {"study": study})
         statement = _LOCKED_STUDY if lock in ("exclusive", "alone") else _STUDY
-        return self._timed(session, STUDIES, statement, {"study": study})
-
-    def run(self, session: Session, run: int, *, exclusive: bool) -> tuple[RunRecord | None, float]:
-        """Return a run, locked if the transaction is exclusive, and the server's time."""
-        return self._timed(session, RUNS, _LOCKED_RUN if exclusive else _RUN, {"run": run})
-
-    def _timed(
-        self, session: Session, rows: Rows[R], statement: sa.Executable, values: dict[str, Any]
-    ) -> tuple[R | None, float]:
-        row = session.row(statement, values)
+        row = session.row(statement, {"study": study})
         if row is None:
             return None, 0.0
-        return rows.record(row[:-1]), float(row[-1]) if self._clock is None else self._clock()
+        return STUDIES.record(row[:-1]), float(row[-1]) if self._clock is None else self._clock()
 
     def place(self, session: Session) -> str:
         """Return the server, the database and the table, which a dump that is restored does not keep."""
@@ -205,16 +201,13 @@ class PostgresBackend(Backend):
         """Return the server's time."""
         return float(session.run(_NOW, {}).fetchone()[0]) if self._clock is None else self._clock()
 
-    def new_trial_id(self, session: Session) -> int:
-        """Return an id that no other trial has or gets."""
-        return int(session.run(_NEXT_TRIAL, {}).fetchone()[0])
+    def new_job_ids(self, session: Session, count: int) -> Sequence[int]:
+        """Return ids that no other job has or gets."""
+        return [key for (key,) in session.run(_NEXT_JOBS, {"count": count}).fetchall()]
 
-    def keep_ids(self, session: Session) -> None:
-        """Do nothing: sequences never give an id twice."""
-
-    def fresh_id(self, session: Session, table: sa.Table, key: int) -> int:
-        """Return the id as it is; no other row ever had it."""
-        return key
+    def lock_numbers(self, session: Session, study: int) -> None:
+        """Wait until nobody else numbers the checkpoints that were seen of a study."""
+        session.cursor.execute(_WAIT_TO_NUMBER, {"study": study})
 
     def revision(self, connection: sa.Connection) -> str | None:
         """Return the revision of the schema."""
@@ -257,6 +250,8 @@ class PostgresBackend(Backend):
             )
         state = getattr(error, "sqlstate", None) or ""
         message = " ".join(str(error).split())
+        if state == "23505" and error.diag.constraint_name == "eval_groups_one_best":  # type: ignore[attr-defined]
+            return StoreBusy(f"{self.url}: two evaluations became the best of a suite at once; try again")
         if state in _BUSY:
             return StoreBusy(f"{self.url}: {_BUSY[state]}; nothing was changed, try again")
         if state == "53100":

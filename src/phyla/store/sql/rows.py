@@ -18,13 +18,11 @@ import sqlalchemy as sa
 from phyla.records import (
     Attempt,
     Checkpoint,
-    EvalAttempt,
     EvalEvent,
+    EvalJob,
     EvalResult,
-    EvalTaskRecord,
     Group,
     Member,
-    RunRecord,
     Seen,
     StudyRecord,
     TrialRecord,
@@ -59,13 +57,18 @@ class Rows(Generic[R]):
 
     Args:
         kind: the dataclass.
-        table: its table; a column holds the field that is called like the column's key.
+        table: its table; a column holds the field that is called like the column's key. Other columns are those of
+            other kinds of record in the same table.
         special: how fields are stored that are not stored by their type.
     """
 
     def __init__(self, kind: type[R], table: sa.Table, **special: Codec) -> None:
+        known = {one.name for one in fields(kind)}  # type: ignore[arg-type]  # a dataclass
         self.table = table
-        self.columns = tuple(table.columns.keys())
+        there = table.c.keys()
+        self.columns = tuple(name for name in there if name in known)
+        self.places = [there.index(name) for name in self.columns]
+        self.select = sa.select(*(table.c[name] for name in self.columns))
         self.key = tuple(table.primary_key.columns.keys())
         self.width = len(self.columns)
         self.without_id = tuple(name for name in self.columns if name != "id")
@@ -177,15 +180,28 @@ def number(value: float) -> float | None:
 _CONFIG = Codec(encode, lru_cache(64)(decode))
 _NAME = Codec(storable, restored)
 
-STUDIES = Rows(StudyRecord, tables.studies, config=_CONFIG)
+STUDIES = Rows(StudyRecord, tables.studies, config=_CONFIG, location=_NAME)
 MEMBERS = Rows(Member, tables.members)
-TRIALS = _Trials(TrialRecord, tables.trials, fitness=Codec(number))
+TRIALS = _Trials(TrialRecord, tables.jobs, fitness=Codec(number))
+EVAL_JOBS = Rows(EvalJob, tables.jobs)
 ATTEMPTS = Rows(Attempt, tables.attempts)
 CHECKPOINTS = Rows(Checkpoint, tables.checkpoints)
-RUNS = Rows(RunRecord, tables.runs, config=_CONFIG, location=_NAME)
 SEEN = Rows(Seen, tables.seen_checkpoints, name=_NAME, path=_NAME)
 GROUPS = Rows(Group, tables.eval_groups)
-EVAL_TASKS = Rows(EvalTaskRecord, tables.eval_tasks)
-EVAL_ATTEMPTS = Rows(EvalAttempt, tables.eval_attempts)
 RESULTS = Rows(EvalResult, tables.eval_results)
 EVENTS = Rows(EvalEvent, tables.eval_events)
+
+
+def rows_of(job: TrialRecord | EvalJob) -> Rows[Any]:
+    """Return how a job of this kind is stored."""
+    return TRIALS if isinstance(job, TrialRecord) else EVAL_JOBS
+
+
+def job_of(row: Row) -> TrialRecord | EvalJob:
+    """Return the job of a row with all columns of its table."""
+    rows: Rows[Any] = TRIALS if row[_MEMBER] is not None else EVAL_JOBS
+    found: TrialRecord | EvalJob = rows.record([row[place] for place in rows.places])
+    return found
+
+
+_MEMBER = tables.jobs.columns.keys().index("member")

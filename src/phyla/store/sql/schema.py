@@ -4,12 +4,13 @@ There is one schema until the first release; later versions will migrate older d
 """
 
 import sqlalchemy as sa
+from sqlalchemy.schema import CreateIndex, CreateTable
 
 from phyla.errors import SchemaMismatch
 from phyla.store.sql.backend import Backend
-from phyla.store.sql.tables import metadata
+from phyla.store.sql.tables import job_ids, metadata
 
-HEAD = "development-3"
+HEAD = "development-4"
 """Revision of the schema that this version of phyla reads and writes."""
 
 REVISION_TABLE = "phyla_revision"
@@ -47,6 +48,11 @@ def ensure_schema(backend: Backend) -> None:
 def create(connection: sa.Connection) -> None:
     """Create the schema in a database that has none, inside the transaction that is open."""
     # Tables of that name which are there already are not phyla's: that has to be an error.
-    metadata.create_all(connection, checkfirst=False)
+    job_ids.create(connection, checkfirst=False)
+    for table in metadata.sorted_tables:
+        connection.execute(CreateTable(table))
+        # In one order: of indexes that seem equally good to SQLite, the newest is used.
+        for index in sorted(table.indexes, key=lambda index: str(index.name)):
+            connection.execute(CreateIndex(index))
     _revisions.create(connection, checkfirst=False)
     connection.execute(_revisions.insert().values(version_num=HEAD))

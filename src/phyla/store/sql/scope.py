@@ -1,9 +1,10 @@
-"""What transactions on a study and on a run have in common."""
+"""What the parts of a transaction on a study have in common."""
 
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
+from phyla.records import StudyRecord
 from phyla.store.sql.backend import Session
 from phyla.store.sql.rows import Row, Rows
 
@@ -22,18 +23,25 @@ def given(name: str) -> "sa.BindParameter[Any]":
 
 
 class Scope:
-    """Asks statements of a session, each of which is told whose study or run it is about.
+    """Asks statements of a session, each of which is told which study it is about.
 
     Args:
         session: inside an open transaction.
+        study: the study's row, kept up to date.
         now: the database's time.
-        own: the id of the study, or run, by its parameter.
     """
 
-    def __init__(self, session: Session, now: float, **own: int) -> None:
+    def __init__(self, session: Session, study: StudyRecord, now: float) -> None:
         self._session = session
+        self._study = study
         self._now = now
-        self._own = own
+        # The checkpoints of a study that watches another one are the other's.
+        self._own = {"study": study.id, "owner": study.source or study.id}
+        self._locked: set[tuple[str, int]] = set()
+
+    def study(self) -> StudyRecord:
+        """Return the study."""
+        return self._study
 
     def now(self) -> float:
         """Return the database's time, one value throughout the transaction."""

@@ -6,7 +6,7 @@ import sqlite3
 import time
 import weakref
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, final
@@ -14,12 +14,12 @@ from typing import Any, final
 import sqlalchemy as sa
 
 from phyla.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavailable
-from phyla.records import RunRecord, StudyRecord
+from phyla.records import StudyRecord
 from phyla.settings import Clock
 from phyla.store.sql.backend import Backend, Session, StudyLock
 from phyla.store.sql.file_systems import network_file_system
-from phyla.store.sql.rows import RUNS, STUDIES
-from phyla.store.sql.tables import ONE_RUN, ONE_STUDY, trials
+from phyla.store.sql.rows import STUDIES
+from phyla.store.sql.tables import ONE_STUDY
 from phyla.store.sqlite_url import read_sqlite_url, sqlite_url
 
 try:
@@ -152,40 +152,25 @@ class AnySqlite(Backend):
     def __init__(self, engine: sa.Engine, clock: Clock) -> None:
         super().__init__(engine)
         self._clock = clock
-        self._last_trial_id = 0
+        self._last_job_id = 0
 
     def study(self, session: Session, study: int, lock: StudyLock | None) -> tuple[StudyRecord | None, float]:
         """Return a study and the time; every writing transaction is alone anyway."""
         return session.one(STUDIES, ONE_STUDY, {"study": study}), self._clock()
 
-    def run(self, session: Session, run: int, *, exclusive: bool) -> tuple[RunRecord | None, float]:
-        """Return a run and the time; every writing transaction is exclusive anyway."""
-        return session.one(RUNS, ONE_RUN, {"run": run}), self._clock()
-
     def now(self, session: Session) -> float:
         """Return the time."""
         return self._clock()
 
-    def new_trial_id(self, session: Session) -> int:
-        """Return an id that no other trial has; not even one that this process rolled back."""
-        (last,) = session.run(_LAST_TRIAL, {}).fetchone()
-        self._last_trial_id = max(last or 0, _kept_id(session.cursor), self._last_trial_id) + 1
-        return self._last_trial_id
+    def new_job_ids(self, session: Session, count: int) -> Sequence[int]:
+        """Return ids that no other job has; not even one that was deleted, or that this process rolled back."""
+        row = session.cursor.execute("SELECT seq FROM sqlite_sequence WHERE name = 'jobs'").fetchone()
+        first = max(0 if row is None else row[0], self._last_job_id) + 1
+        self._last_job_id = first + count - 1
+        return range(first, first + count)
 
-    def keep_ids(self, session: Session) -> None:
-        """Remember the highest id in the file's header, since SQLite gives ids of deleted rows again."""
-        (highest,) = session.cursor.execute(_HIGHEST_ID).fetchone()
-        kept = min(max(highest, _kept_id(session.cursor)), _MOST_KEPT)
-        session.cursor.execute(f"PRAGMA user_version = {kept}")
-
-    def fresh_id(self, session: Session, table: sa.Table, key: int) -> int:
-        """Return the id of a row just inserted, after changing it if a deleted row had it."""
-        kept = _kept_id(session.cursor)
-        if key > kept:
-            return key
-        values = {"new": key + kept, "old": key}
-        session.cursor.execute(f"UPDATE {table.name} SET id = :new WHERE id = :old", values)
-        return key + kept
+    def lock_numbers(self, session: Session, study: int) -> None:
+        """Do nothing: every writing transaction is alone."""
 
     def revision(self, connection: sa.Connection) -> str | None:
         """Return the revision of the schema."""
@@ -340,23 +325,6 @@ _ADVICE: Mapping[int, str] = {
     "does not help, copy the file away, then restore a backup or try sqlite3's .recover",
     sqlite3.SQLITE_NOTADB: "the file is no SQLite database: name another one",
 }
-
-
-_LAST_TRIAL = sa.select(sa.func.max(trials.c.id))
-_HIGHEST_ID = """
-SELECT max(
-    coalesce((SELECT max(id) FROM trials), 0),
-    coalesce((SELECT max(id) FROM studies), 0),
-    coalesce((SELECT max(id) FROM runs), 0)
-)
-"""
-_MOST_KEPT = 2**31 - 1
-
-
-def _kept_id(cursor: Any) -> int:
-    """Return the highest id that a deleted study, run or trial may have had."""
-    cursor.execute("PRAGMA user_version")
-    return int(cursor.fetchone()[0])
 
 
 def _make_folder(path: Path) -> None:

@@ -12,16 +12,15 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert  # its ON CONFLICT is SQLite's, too
 
 from phyla.errors import StoreError, StudyNotFound
-from phyla.records import JsonObject, Member, MemberState, RunKind, RunRecord, RunState, StudyRecord, StudyState
+from phyla.records import JsonObject, Member, MemberState, StudyKind, StudyRecord, StudyState
 from phyla.store.contract import StoreIdentity
 from phyla.store.sql.applying import RETRY_GIVEN_UP
 from phyla.store.sql.backend import Backend, Session, StudyLock, Watch
 from phyla.store.sql.deleting import delete_study
-from phyla.store.sql.evaluation import SqlEvaluation
-from phyla.store.sql.rows import MEMBERS, RUNS, STUDIES, Values
+from phyla.store.sql.rows import MEMBERS, STUDIES, Values
 from phyla.store.sql.schema import ensure_schema
 from phyla.store.sql.scope import given
-from phyla.store.sql.tables import runs, store_identity, studies
+from phyla.store.sql.tables import store_identity, studies
 from phyla.store.sql.transaction import SqlTransaction
 
 _i = store_identity.c
@@ -33,9 +32,8 @@ _OLD = sa.bindparam("old_id", type_=sa.Text)
 _REPLACE_IDENTITY = store_identity.update().where(_i.slot == 1, _i.id == _OLD).values(copied_from=_OLD, **_NEW)
 
 _STUDY_BY_NAME = sa.select(studies).where(studies.c.name == given("name"))
+_WATCHING = sa.select(studies).where(studies.c.source == given("study")).order_by(studies.c.id)
 ALL_STUDIES = sa.select(studies).order_by(studies.c.id)
-_RUN_BY_NAME = sa.select(runs).where(runs.c.name == given("name"))
-ALL_RUNS = sa.select(runs).order_by(runs.c.id)
 
 
 @final
@@ -90,7 +88,17 @@ class SqlStore:
     def _known_as(self, row: Any) -> StoreIdentity:
         return StoreIdentity(id=row[0], copied_from=row[2], lasting=self._backend.lasting)
 
-    def create_study(self, name: str, config: JsonObject, seed: int, population_size: int) -> StudyRecord:
+    def create_study(
+        self,
+        name: str,
+        config: JsonObject,
+        seed: int = 0,
+        population_size: int = 0,
+        *,
+        kind: StudyKind = StudyKind.POPULATION,
+        location: str = "",
+        source: int | None = None,
+    ) -> StudyRecord:
         """Create a study with all members ready, or return the one that exists under that name."""
         with _Block(self, write=True) as session:
             found = session.one(STUDIES, _STUDY_BY_NAME, {"name": name})
@@ -99,15 +107,17 @@ class SqlStore:
             study = StudyRecord(
                 id=0,
                 name=name,
+                kind=kind,
                 state=StudyState.RUNNING,
                 config=config,
                 seed=seed,
                 population_size=population_size,
                 created_at=self._backend.now(session),
+                location=location,
+                source=source,
             )
             key = session.insert_named(STUDIES, study)
             if key is not None:
-                key = self._backend.fresh_id(session, studies, key)
                 ready = Member(study=key, index=0, state=MemberState.READY)
                 session.insert_all(MEMBERS, (replace(ready, index=index) for index in range(population_size)))
             found = session.one(STUDIES, _STUDY_BY_NAME, {"name": name})
@@ -125,12 +135,14 @@ class SqlStore:
             return session.all(STUDIES, ALL_STUDIES, {})
 
     def delete_study(self, study: int, *, worker: str | None = None) -> None:
-        """Delete a study, with its run and all that is known of both; see `phyla.store.Store`."""
+        """Delete a study, with those that watch it and all that is known of them; see `phyla.store.Store`."""
         with _Block(self, write=True) as session:
             record, now = self._backend.study(session, study, "alone")
             if record is None:
                 raise StudyNotFound(f"there is no study with id {study} in {self.url}")
-            self._backend.keep_ids(session)
+            # Whoever claims from one of those that watch it has no lock on this one.
+            for watching in session.all(STUDIES, _WATCHING, {"study": study}):
+                _, now = self._backend.study(session, watching.id, "alone")
             delete_study(session, record, now, worker)
 
     def set_state(self, study: int, state: StudyState, message: str | None = None) -> None:
@@ -144,10 +156,20 @@ class SqlStore:
             if state is StudyState.RUNNING:
                 session.run(RETRY_GIVEN_UP, {"study": study})
 
+    def set_config(self, study: int, config: JsonObject) -> None:
+        """Replace the configuration of a watched study, and let it run again if it had ended."""
+        with _Block(self, write=True) as session:
+            changes: Values = {"config": config, "state": StudyState.RUNNING, "message": None}
+            session.set(STUDIES, (study,), STUDIES.stored(changes))
+
     @contextlib.contextmanager
-    def transaction(self, study: int, *, exclusive: bool, alone: bool = False) -> Iterator[SqlTransaction]:
+    def transaction(
+        self, study: int, *, exclusive: bool, alone: bool = False, source: int | None = None
+    ) -> Iterator[SqlTransaction]:
         """Open a writing transaction on one study; see `phyla.store.Store`."""
         with _Block(self, write=True) as session:
+            if source is not None and exclusive:
+                self._backend.study(session, source, "exclusive")
             yield self._opened(session, study, "alone" if alone else "exclusive" if exclusive else "shared")
 
     @contextlib.contextmanager
@@ -161,67 +183,6 @@ class SqlStore:
         if record is None:
             raise StudyNotFound(f"there is no study with id {study} in {self.url}")
         return SqlTransaction(session, record, now)
-
-    def create_run(
-        self, name: str, kind: RunKind, config: JsonObject, *, study: int | None = None, location: str = ""
-    ) -> RunRecord:
-        """Create a run, or return the one that exists under that name."""
-        with _Block(self, write=True) as session:
-            found = session.one(RUNS, _RUN_BY_NAME, {"name": name})
-            if found is not None:
-                return found
-            created_at = self._backend.now(session)
-            run = RunRecord(
-                id=0, name=name, kind=kind, study=study, location=location, config=config, created_at=created_at
-            )
-            key = session.insert_named(RUNS, run)
-            if key is not None:
-                self._backend.fresh_id(session, runs, key)
-            found = session.one(RUNS, _RUN_BY_NAME, {"name": name})
-            assert found is not None
-            return found
-
-    def find_run(self, name: str) -> RunRecord | None:
-        """Return a run by name, or None."""
-        with _Block(self, write=False) as session:
-            return session.one(RUNS, _RUN_BY_NAME, {"name": name})
-
-    def runs(self) -> Sequence[RunRecord]:
-        """Return all runs by id."""
-        with _Block(self, write=False) as session:
-            return session.all(RUNS, ALL_RUNS, {})
-
-    def set_run_config(self, run: int, config: JsonObject) -> None:
-        """Replace the configuration of a run, and follow it again if it had ended."""
-        with _Block(self, write=True) as session:
-            changes: Values = {"config": config, "state": RunState.FOLLOWING, "message": None}
-            session.set(RUNS, (run,), RUNS.stored(changes))
-
-    @contextlib.contextmanager
-    def evaluating(self, run: RunRecord, *, exclusive: bool = True) -> Iterator[SqlEvaluation]:
-        """Open a writing transaction on one run, and on its study if it has one; see `phyla.store.Store`."""
-        with _Block(self, write=True) as session:
-            yield self._opened_run(session, run, exclusive=exclusive)
-
-    @contextlib.contextmanager
-    def evaluations(self, run: RunRecord) -> Iterator[SqlEvaluation]:
-        """Open a consistent look at the evaluation of one run."""
-        with _Block(self, write=False) as session:
-            yield self._opened_run(session, run, exclusive=False)
-
-    def _opened_run(self, session: Session, run: RunRecord, *, exclusive: bool) -> SqlEvaluation:
-        study = None
-        # The study is locked before the run, and time is told once both are.
-        if run.study is not None:
-            study, _ = self._backend.study(session, run.study, "exclusive" if exclusive else None)
-        record, now = self._backend.run(session, run.id, exclusive=exclusive)
-        if record is None:
-            raise StoreError(f"there is no run with id {run.id} in {self.url}")
-        population = None if study is None else SqlTransaction(session, study, now)
-        evaluation = SqlEvaluation(session, record, now, population)
-        if population is not None:
-            population.evaluated_by(evaluation)
-        return evaluation
 
     def changes(self) -> "_Changes":
         """Return what waits for commits, by this process or another; for one thread."""

@@ -15,26 +15,22 @@ from phyla.records import (
     AttemptState,
     CheckpointKind,
     CheckpointState,
-    EvalTaskKind,
     GroupState,
+    JobKind,
+    JobState,
     MemberState,
-    RunKind,
-    RunState,
     SeenState,
+    StudyKind,
     StudyState,
-    TrialKind,
-    TrialState,
 )
 
 metadata = sa.MetaData()
 
 READY = sa.text("state = 'ready'")
 RUNNING = sa.text("state = 'running'")
-PENDING = sa.text("state = 'pending'")
 LIVE = sa.text("state = 'live'")
 DELETING = sa.text("state = 'deleting'")
 DAMAGED = sa.text("state = 'damaged'")
-UNFINISHED = sa.text("ended_at IS NULL")
 ENDED = sa.text("ended_at IS NOT NULL")
 RESULT = sa.text("state = 'completed' AND kind = 'train'")
 SCORED = sa.text("state = 'completed' AND kind = 'train' AND fitness_order IS NOT NULL")
@@ -42,11 +38,19 @@ QUEUED = sa.text("state = 'queued'")
 FRESH = sa.text("state = 'queued' AND priority = 1 AND coalesce(guaranteed, '') <> 'fitness'")
 STARTED = sa.text("state = 'queued' AND started")
 GUARANTEED = sa.text("state = 'queued' AND guaranteed IS NOT NULL")
-AWAITED = sa.text("state = 'queued' AND study IS NOT NULL")
 TAKEN_ON = sa.text("state <> 'skipped'")
 BEST = sa.text("best")
-EVALUATION = sa.text("kind = 'evaluate'")
-AGGREGATION = sa.text("kind = 'aggregate' AND ended_at IS NULL")
+# By the group: of conditions on the member SQLite would make a search of `jobs_by_member`.
+TRIAL = sa.text("group_id IS NULL")
+PENDING_TRIAL = sa.text("state = 'pending' AND group_id IS NULL")
+UNFINISHED_TRIAL = sa.text("ended_at IS NULL AND group_id IS NULL")
+ENDED_TRIAL = sa.text("ended_at IS NOT NULL AND group_id IS NULL")
+EVALUATION = sa.text("group_id IS NOT NULL")
+PENDING_EVALUATION = sa.text("state = 'pending' AND group_id IS NOT NULL")
+UNFINISHED_EVALUATION = sa.text("ended_at IS NULL AND group_id IS NOT NULL")
+WANTED_SHARD = sa.text("kind = 'evaluate' AND state <> 'cancelled'")
+URGENCY = ("priority", "rank", "group", "id", "not_before")
+OPEN_AGGREGATION = sa.text("kind = 'aggregate' AND ended_at IS NULL")
 
 
 def _one_of(column: str, values: Iterable[StrEnum]) -> str:
@@ -59,12 +63,12 @@ def _index(
     return sa.Index(name, *columns, unique=unique, sqlite_where=where, postgresql_where=where)
 
 
-def _key(name: str) -> "sa.Column[int]":
+def _key(name: str, *sequence: sa.Sequence) -> "sa.Column[int]":
     # Only this type makes SQLite use its row id as the key.
-    return sa.Column(name, sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True)
+    return sa.Column(name, sa.BigInteger().with_variant(sa.Integer(), "sqlite"), *sequence, primary_key=True)
 
 
-trial_ids = sa.Sequence("trial_ids", metadata=metadata, data_type=sa.BigInteger)
+job_ids = sa.Sequence("job_ids", metadata=metadata, data_type=sa.BigInteger)
 
 store_identity = sa.Table(
     "store_identity",
@@ -83,6 +87,7 @@ studies = sa.Table(
     metadata,
     _key("id"),
     sa.Column("name", sa.Text, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
     sa.Column("state", sa.Text, nullable=False),
     sa.Column("config", sa.Text, nullable=False),
     sa.Column("seed", sa.BigInteger, nullable=False),
@@ -92,8 +97,14 @@ studies = sa.Table(
     sa.Column("state_version", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("message", sa.Text),
     sa.Column("resumed_at", sa.Double),
+    sa.Column("location", sa.Text, nullable=False),
+    sa.Column("source", sa.ForeignKey("studies.id", name="studies_source")),
     sa.UniqueConstraint("name", name="studies_name"),
+    sa.CheckConstraint(_one_of("kind", StudyKind), name="studies_kind"),
     sa.CheckConstraint(_one_of("state", StudyState), name="studies_state"),
+    sa.CheckConstraint("(kind = 'study') = (source IS NOT NULL)", name="studies_has_source"),
+    _index("studies_by_source", "source"),
+    sqlite_autoincrement=True,
 )
 
 members = sa.Table(
@@ -121,72 +132,115 @@ members = sa.Table(
     sa.CheckConstraint("state <> 'running' OR current_trial IS NOT NULL", name="members_running_has_trial"),
 )
 
-trials = sa.Table(
-    "trials",
+jobs = sa.Table(
+    "jobs",
     metadata,
-    sa.Column(
-        "id",
-        sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
-        primary_key=True,
-        autoincrement=False,
-    ),
-    sa.Column("study", sa.ForeignKey("studies.id", name="trials_study"), nullable=False),
-    sa.Column("member", sa.Integer, nullable=False),
-    sa.Column("generation", sa.Integer, nullable=False),
+    # What every job has.
+    _key("id", job_ids),
+    sa.Column("study", sa.ForeignKey("studies.id", name="jobs_study"), nullable=False),
     sa.Column("kind", sa.Text, nullable=False),
     sa.Column("state", sa.Text, nullable=False),
-    sa.Column("parent", sa.BigInteger),
-    sa.Column("parent_checkpoint", sa.Text),
-    sa.Column("parent_index", sa.Integer, nullable=False),
-    sa.Column("jump_from", sa.BigInteger),
-    sa.Column("params_from", sa.BigInteger),
-    sa.Column("replaces", sa.BigInteger),
-    sa.Column("params", sa.Text, nullable=False),
-    sa.Column("start_step", sa.BigInteger, nullable=False),
-    sa.Column("end_step", sa.BigInteger, nullable=False),
-    sa.Column("reached_step", sa.BigInteger),
-    sa.Column("seed", sa.BigInteger, nullable=False),
     sa.Column("token", sa.Integer, nullable=False),
     sa.Column("failures", sa.Integer, nullable=False),
-    sa.Column("progress", sa.Text),
-    sa.Column("progress_step", sa.BigInteger),
-    sa.Column("exploited", sa.Boolean(create_constraint=False), nullable=False),
-    # NULL beside a fitness_order stands for nan, which SQLite cannot store.
-    sa.Column("fitness", sa.Double),
-    sa.Column("fitness_order", sa.Double, key="order"),
-    sa.Column("metrics", sa.Text, nullable=False),
-    sa.Column("checkpoint", sa.Text),
-    sa.Column("checkpoint_index", sa.Integer, nullable=False),
-    sa.Column("reason", sa.Text, nullable=False),
-    sa.Column("error", sa.Text),
     sa.Column("worker", sa.Text),
+    sa.Column("error", sa.Text),
     sa.Column("created_at", sa.Double, nullable=False),
     sa.Column("started_at", sa.Double),
     sa.Column("ended_at", sa.Double),
+    # What a trial has.
+    sa.Column("member", sa.Integer),
+    sa.Column("generation", sa.Integer),
+    sa.Column("parent", sa.BigInteger),
+    sa.Column("parent_checkpoint", sa.Text),
+    sa.Column("parent_index", sa.Integer),
+    sa.Column("jump_from", sa.BigInteger),
+    sa.Column("params_from", sa.BigInteger),
+    sa.Column("replaces", sa.BigInteger),
+    sa.Column("params", sa.Text),
+    sa.Column("start_step", sa.BigInteger),
+    sa.Column("end_step", sa.BigInteger),
+    sa.Column("reached_step", sa.BigInteger),
+    sa.Column("seed", sa.BigInteger),
+    sa.Column("progress", sa.Text),
+    sa.Column("progress_step", sa.BigInteger),
+    sa.Column("exploited", sa.Boolean(create_constraint=False)),
+    # NULL beside a fitness_order stands for nan, which SQLite cannot store.
+    sa.Column("fitness", sa.Double),
+    sa.Column("fitness_order", sa.Double, key="order"),
+    sa.Column("metrics", sa.Text),
+    sa.Column("checkpoint", sa.Text),
+    sa.Column("checkpoint_index", sa.Integer),
+    sa.Column("reason", sa.Text),
     sa.Column("stop_reason", sa.Text),
     sa.Column("origin", sa.Text),
     sa.Column("criteria", sa.Text),
-    sa.Column("age", sa.BigInteger, nullable=False, server_default="0"),
-    sa.CheckConstraint(_one_of("kind", TrialKind), name="trials_kind"),
-    sa.CheckConstraint(_one_of("state", TrialState), name="trials_state"),
+    sa.Column("age", sa.BigInteger),
+    # What a shard of an eval task, or an aggregation, has.
+    sa.Column("group_id", sa.ForeignKey("eval_groups.id", name="jobs_group"), key="group"),
+    sa.Column("seen", sa.BigInteger),
+    sa.Column("task", sa.Text),
+    sa.Column("identity", sa.Text),
+    sa.Column("replicate", sa.Integer),
+    sa.Column("shard", sa.Integer),
+    sa.Column("shards", sa.Integer),
+    sa.Column("priority", sa.Integer),
+    sa.Column("rank", sa.Double),
+    sa.Column("not_before", sa.Double),
+    sa.Column("max_attempts", sa.Integer),
+    sa.Column("timeout_s", sa.Double),
+    sa.Column("reused", sa.Boolean(create_constraint=False)),
+    sa.CheckConstraint(_one_of("kind", JobKind), name="jobs_kind"),
+    sa.CheckConstraint(_one_of("state", JobState), name="jobs_state"),
     sa.CheckConstraint(
-        "(ended_at IS NULL) = (" + _one_of("state", (TrialState.PENDING, TrialState.RUNNING)) + ")",
-        name="trials_ended",
+        "(ended_at IS NULL) = (" + _one_of("state", (JobState.PENDING, JobState.RUNNING)) + ")", name="jobs_ended"
     ),
-    sa.CheckConstraint("fitness IS NULL OR fitness_order IS NOT NULL", name="trials_fitness"),
-    _index("trials_by_study", "study", "id"),
-    _index("trials_by_member", "study", "member", "id"),
-    _index("trials_one_unfinished", "study", "member", where=UNFINISHED, unique=True),
-    _index("trials_pending", "study", "id", where=PENDING),
-    _index("trials_ended_at", "study", "state", "ended_at", where=ENDED),
+    sa.CheckConstraint("(member IS NULL) <> (group_id IS NULL)", name="jobs_member_or_group"),
+    sa.CheckConstraint(
+        "member IS NULL OR (generation IS NOT NULL AND params IS NOT NULL AND start_step IS NOT NULL "
+        "AND end_step IS NOT NULL AND age IS NOT NULL AND seed IS NOT NULL AND reason IS NOT NULL)",
+        name="jobs_whole_trial",
+    ),
+    sa.CheckConstraint(
+        "group_id IS NULL OR (seen IS NOT NULL AND task IS NOT NULL AND identity IS NOT NULL "
+        "AND shard IS NOT NULL AND shards IS NOT NULL AND priority IS NOT NULL AND rank IS NOT NULL "
+        "AND not_before IS NOT NULL AND max_attempts IS NOT NULL)",
+        name="jobs_whole_evaluation",
+    ),
+    sa.CheckConstraint("fitness IS NULL OR fitness_order IS NOT NULL", name="jobs_fitness"),
+    _index("trials_by_study", "study", "id", where=TRIAL),
+    # Also serves eval jobs, which have no member, and whoever looks for what refers to a study.
+    _index("jobs_by_member", "study", "member", "id"),
+    _index("trials_one_unfinished", "study", "member", where=UNFINISHED_TRIAL, unique=True),
+    _index("trials_pending", "study", "id", where=PENDING_TRIAL),
+    _index("trials_ended_at", "study", "state", "ended_at", where=ENDED_TRIAL),
     _index("trials_generation", "study", "generation", "order", "state", "kind", where=SCORED),
     _index("trials_best", "study", sa.text("fitness_order DESC"), "id", where=RESULT),
+    _index("eval_jobs_by_group", "group", "id", where=EVALUATION),
+    _index("eval_jobs_key", "group", "task", "shard", "identity", where=WANTED_SHARD, unique=True),
+    _index("eval_jobs_one_aggregation", "group", where=OPEN_AGGREGATION, unique=True),
+    _index("eval_jobs_unfinished", "group", "ended_at", where=UNFINISHED_EVALUATION),
+    _index(
+        "eval_jobs_pending", "study", "priority", "rank", "group", "id", "not_before", where=PENDING_EVALUATION
+    ),
+    _index(
+        "eval_jobs_held",
+        "study",
+        "seen",
+        "priority",
+        "rank",
+        "group",
+        "id",
+        "not_before",
+        where=PENDING_EVALUATION,
+    ),
+    _index("eval_jobs_not_before", "study", "not_before", where=PENDING_EVALUATION),
+    sqlite_autoincrement=True,
 )
 
 attempts = sa.Table(
     "attempts",
     metadata,
-    sa.Column("trial", sa.ForeignKey("trials.id", name="attempts_trial"), primary_key=True, autoincrement=False),
+    sa.Column("job", sa.ForeignKey("jobs.id", name="attempts_job"), primary_key=True, autoincrement=False),
     sa.Column("token", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("study", sa.BigInteger, nullable=False),
     sa.Column("worker", sa.Text, nullable=False),
@@ -201,8 +255,8 @@ attempts = sa.Table(
     sa.CheckConstraint(_one_of("state", AttemptState), name="attempts_state"),
     sa.CheckConstraint("(ended_at IS NULL) = (state = 'running')", name="attempts_ended"),
     # Also serves those who look for a worker's: as many rows as there are workers, at most.
-    _index("attempts_one_running", "study", "trial", where=RUNNING, unique=True),
-    _index("attempts_expiry", "study", "expires_at", "trial", where=RUNNING),
+    _index("attempts_one_running", "study", "job", where=RUNNING, unique=True),
+    _index("attempts_expiry", "study", "expires_at", "job", where=RUNNING),
     sqlite_with_rowid=False,
 )
 
@@ -211,7 +265,7 @@ checkpoints = sa.Table(
     metadata,
     sa.Column("study", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("name", sa.Text, primary_key=True),
-    sa.Column("trial", sa.ForeignKey("trials.id", name="checkpoints_trial"), nullable=False),
+    sa.Column("trial", sa.ForeignKey("jobs.id", name="checkpoints_trial"), nullable=False),
     sa.Column("kind", sa.Text, nullable=False),
     sa.Column("state", sa.Text, nullable=False),
     sa.Column("step", sa.BigInteger, nullable=False),
@@ -233,7 +287,7 @@ reports = sa.Table(
     "reports",
     metadata,
     sa.Column("study", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("trial", sa.ForeignKey("trials.id", name="reports_trial"), primary_key=True, autoincrement=False),
+    sa.Column("trial", sa.ForeignKey("jobs.id", name="reports_trial"), primary_key=True, autoincrement=False),
     sa.Column("token", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("seq", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("batch", sa.Text, nullable=False),
@@ -247,37 +301,18 @@ marks = sa.Table(
     sa.Column("study", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("every", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("step", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("trial", sa.ForeignKey("trials.id", name="marks_trial"), primary_key=True, autoincrement=False),
+    sa.Column("trial", sa.ForeignKey("jobs.id", name="marks_trial"), primary_key=True, autoincrement=False),
     # NULL stands for nan, which SQLite cannot store.
     sa.Column("average", sa.Double),
     _index("marks_by_trial", "trial"),
     sqlite_with_rowid=False,
 )
 
-runs = sa.Table(
-    "runs",
-    metadata,
-    _key("id"),
-    sa.Column("name", sa.Text, nullable=False),
-    sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("study", sa.ForeignKey("studies.id", name="runs_study")),
-    sa.Column("location", sa.Text, nullable=False),
-    sa.Column("state", sa.Text, nullable=False),
-    sa.Column("config", sa.Text, nullable=False),
-    sa.Column("created_at", sa.Double, nullable=False),
-    sa.Column("message", sa.Text),
-    sa.UniqueConstraint("name", name="runs_name"),
-    sa.CheckConstraint(_one_of("kind", RunKind), name="runs_kind"),
-    sa.CheckConstraint(_one_of("state", RunState), name="runs_state"),
-    sa.CheckConstraint("(kind = 'study') = (study IS NOT NULL)", name="runs_has_study"),
-    _index("runs_by_study", "study"),
-)
-
 seen_checkpoints = sa.Table(
     "seen_checkpoints",
     metadata,
     _key("id"),
-    sa.Column("run", sa.ForeignKey("runs.id", name="seen_checkpoints_run"), nullable=False),
+    sa.Column("study", sa.ForeignKey("studies.id", name="seen_checkpoints_study"), nullable=False),
     sa.Column("number", sa.BigInteger, nullable=False),
     sa.Column("name", sa.Text, nullable=False),
     sa.Column("place", sa.Integer, nullable=False, key="index"),
@@ -296,18 +331,18 @@ seen_checkpoints = sa.Table(
     sa.Column("seen_at", sa.Double, nullable=False),
     sa.Column("written_at", sa.Double, nullable=False),
     sa.CheckConstraint(_one_of("state", SeenState), name="seen_checkpoints_state"),
-    _index("seen_checkpoints_by_run", "run", "id"),
-    _index("seen_checkpoints_by_name", "run", "name", "index", "id"),
-    _index("seen_checkpoints_number", "run", "number", unique=True),
-    _index("seen_checkpoints_by_identity", "identity", "run"),
-    _index("seen_checkpoints_ready", "run", "number", where=READY),
+    _index("seen_checkpoints_by_study", "study", "id"),
+    _index("seen_checkpoints_by_name", "study", "name", "index", "id"),
+    _index("seen_checkpoints_number", "study", "number", unique=True),
+    _index("seen_checkpoints_by_identity", "identity", "study"),
+    _index("seen_checkpoints_ready", "study", "number", where=READY),
 )
 
 eval_groups = sa.Table(
     "eval_groups",
     metadata,
     _key("id"),
-    sa.Column("run", sa.ForeignKey("runs.id", name="eval_groups_run"), nullable=False),
+    sa.Column("study", sa.ForeignKey("studies.id", name="eval_groups_study"), nullable=False),
     sa.Column("suite", sa.Text, nullable=False),
     sa.Column("seen", sa.ForeignKey("seen_checkpoints.id", name="eval_groups_seen"), nullable=False),
     sa.Column("replicate", sa.Integer, nullable=False),
@@ -317,7 +352,6 @@ eval_groups = sa.Table(
     sa.Column("guaranteed", sa.Text),
     sa.Column("started", sa.Boolean(create_constraint=False), nullable=False),
     sa.Column("best", sa.Boolean(create_constraint=False), nullable=False),
-    sa.Column("study", sa.BigInteger),
     sa.Column("trial", sa.BigInteger),
     sa.Column("member", sa.Integer),
     sa.Column("why", sa.Text),
@@ -329,84 +363,18 @@ eval_groups = sa.Table(
     sa.CheckConstraint("(ended_at IS NULL) = (state = 'queued')", name="eval_groups_ended"),
     sa.CheckConstraint("NOT best OR state = 'complete'", name="eval_groups_best_is_complete"),
     _index("eval_groups_key", "seen", "suite", "replicate", unique=True),
-    _index("eval_groups_by_run", "run", "id"),
-    _index("eval_groups_by_suite", "run", "suite", "id"),
-    _index("eval_groups_queued", "run", "seen", "state", where=QUEUED),
-    _index("eval_groups_fresh", "run", "suite", "id", where=FRESH),
-    _index("eval_groups_started", "run", "suite", "seen", where=STARTED),
-    _index("eval_groups_guaranteed", "run", "guaranteed", "seen", where=GUARANTEED),
-    _index("eval_groups_awaited", "study", "member", "trial", "replicate", "state", where=AWAITED),
-    _index("eval_groups_taken_on", "run", "suite", "created_at", where=TAKEN_ON),
-    _index("eval_groups_ended_at", "run", "suite", "state", "ended_at", where=ENDED),
-    _index("eval_groups_one_best", "run", "suite", where=BEST, unique=True),
+    _index("eval_groups_by_study", "study", "id"),
+    _index("eval_groups_by_suite", "study", "suite", "id"),
+    _index("eval_groups_queued", "study", "seen", "state", where=QUEUED),
+    _index("eval_groups_fresh", "study", "suite", "id", where=FRESH),
+    _index("eval_groups_started", "study", "suite", "seen", where=STARTED),
+    _index("eval_groups_guaranteed", "study", "guaranteed", "seen", where=GUARANTEED),
+    _index("eval_groups_taken_on", "study", "suite", "created_at", where=TAKEN_ON),
+    _index("eval_groups_ended_at", "study", "suite", "state", "ended_at", where=ENDED),
+    _index("eval_groups_one_best", "study", "suite", where=BEST, unique=True),
 )
 
-eval_tasks = sa.Table(
-    "eval_tasks",
-    metadata,
-    _key("id"),
-    sa.Column("run", sa.BigInteger, nullable=False),
-    sa.Column("group_id", sa.ForeignKey("eval_groups.id", name="eval_tasks_group"), nullable=False, key="group"),
-    sa.Column("seen", sa.BigInteger, nullable=False),
-    sa.Column("task", sa.Text, nullable=False),
-    sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("identity", sa.Text, nullable=False),
-    sa.Column("replicate", sa.Integer, nullable=False),
-    sa.Column("shard", sa.Integer, nullable=False),
-    sa.Column("shards", sa.Integer, nullable=False),
-    sa.Column("state", sa.Text, nullable=False),
-    sa.Column("priority", sa.Integer, nullable=False),
-    sa.Column("rank", sa.Double, nullable=False),
-    sa.Column("not_before", sa.Double, nullable=False),
-    sa.Column("token", sa.Integer, nullable=False),
-    sa.Column("failures", sa.Integer, nullable=False),
-    sa.Column("max_attempts", sa.Integer, nullable=False),
-    sa.Column("timeout_s", sa.Double),
-    sa.Column("reused", sa.Boolean(create_constraint=False), nullable=False),
-    sa.Column("worker", sa.Text),
-    sa.Column("error", sa.Text),
-    sa.Column("created_at", sa.Double, nullable=False),
-    sa.Column("started_at", sa.Double),
-    sa.Column("ended_at", sa.Double),
-    sa.CheckConstraint(_one_of("kind", EvalTaskKind), name="eval_tasks_kind"),
-    sa.CheckConstraint(_one_of("state", TrialState), name="eval_tasks_state"),
-    sa.CheckConstraint(
-        "(ended_at IS NULL) = (" + _one_of("state", (TrialState.PENDING, TrialState.RUNNING)) + ")",
-        name="eval_tasks_ended",
-    ),
-    _index("eval_tasks_by_run", "run", "id"),
-    _index("eval_tasks_by_group", "group", "id"),
-    _index("eval_tasks_key", "group", "task", "shard", "identity", where=EVALUATION, unique=True),
-    _index("eval_tasks_one_aggregation", "group", where=AGGREGATION, unique=True),
-    _index("eval_tasks_unfinished", "group", "ended_at", where=UNFINISHED),
-    _index("eval_tasks_pending", "run", "priority", "rank", "group", "id", "not_before", where=PENDING),
-    _index("eval_tasks_held", "run", "seen", "priority", "rank", "group", "id", "not_before", where=PENDING),
-    _index("eval_tasks_not_before", "run", "not_before", where=PENDING),
-)
-
-eval_attempts = sa.Table(
-    "eval_attempts",
-    metadata,
-    sa.Column(
-        "task", sa.ForeignKey("eval_tasks.id", name="eval_attempts_task"), primary_key=True, autoincrement=False
-    ),
-    sa.Column("token", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("run", sa.BigInteger, nullable=False),
-    sa.Column("worker", sa.Text, nullable=False),
-    sa.Column("state", sa.Text, nullable=False),
-    sa.Column("claimed_at", sa.Double, nullable=False),
-    sa.Column("expires_at", sa.Double, nullable=False),
-    sa.Column("ended_at", sa.Double),
-    sa.Column("error", sa.Text),
-    sa.CheckConstraint(_one_of("state", AttemptState), name="eval_attempts_state"),
-    sa.CheckConstraint("(ended_at IS NULL) = (state = 'running')", name="eval_attempts_ended"),
-    _index("eval_attempts_one_running", "task", where=RUNNING, unique=True),
-    _index("eval_attempts_by_worker", "run", "worker", "task", "token", where=RUNNING),
-    _index("eval_attempts_expiry", "run", "expires_at", "task", where=RUNNING),
-    sqlite_with_rowid=False,
-)
-
-# Its key has no run: what was found on a checkpoint is known to every run that meets the same one.
+# Its key has no study: what was found on a checkpoint is known to every study that meets the same one.
 eval_results = sa.Table(
     "eval_results",
     metadata,
@@ -415,7 +383,7 @@ eval_results = sa.Table(
     sa.Column("replicate", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("shards", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("shard", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("run", sa.BigInteger, nullable=False),
+    sa.Column("study", sa.BigInteger, nullable=False),
     sa.Column("statistics", sa.Text, nullable=False),
     sa.Column("files", sa.Text, nullable=False),
     sa.Column("source", sa.Text, nullable=False),
@@ -423,7 +391,7 @@ eval_results = sa.Table(
     sa.Column("load_s", sa.Double, nullable=False),
     sa.Column("worker", sa.Text, nullable=False),
     sa.Column("created_at", sa.Double, nullable=False),
-    _index("eval_results_by_run", "run"),
+    _index("eval_results_by_study", "study"),
     _index("eval_results_durations", "task_identity", "created_at", "duration_s"),
 )
 
@@ -431,15 +399,14 @@ eval_events = sa.Table(
     "eval_events",
     metadata,
     _key("id"),
-    sa.Column("run", sa.ForeignKey("runs.id", name="eval_events_run"), nullable=False),
+    sa.Column("study", sa.ForeignKey("studies.id", name="eval_events_study"), nullable=False),
     sa.Column("kind", sa.Text, nullable=False),
     sa.Column("seen", sa.BigInteger),
     sa.Column("suite", sa.Text),
     sa.Column("message", sa.Text, nullable=False),
     sa.Column("data", sa.Text, nullable=False),
     sa.Column("created_at", sa.Double, nullable=False),
-    _index("eval_events_by_run", "run", "id"),
+    _index("eval_events_by_study", "study", "id"),
 )
 
 ONE_STUDY = sa.select(studies).where(studies.c.id == sa.bindparam("study", type_=sa.BigInteger))
-ONE_RUN = sa.select(runs).where(runs.c.id == sa.bindparam("run", type_=sa.BigInteger))

@@ -1,0 +1,103 @@
+"""What a watcher tells and asks about the checkpoints of a study."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import final
+
+from phyla import machine
+from phyla.evaluation import Suite
+from phyla.failpoints import failpoint
+from phyla.machine import Command, Observed
+from phyla.records import EvalEvent, Seen, SeenState, StudyRecord
+from phyla.store import Store, Transaction
+
+BACKFILLED_AT_ONCE = 50
+
+
+@final
+class Sightings:
+    """Takes in the checkpoints of a study as they come into sight.
+
+    Every call is one transaction, and may raise `StoreError`.
+
+    Args:
+        store: where the study is remembered.
+        study: the study.
+        suites: what is run on its checkpoints.
+    """
+
+    def __init__(self, store: Store, study: StudyRecord, suites: Sequence[Suite]) -> None:
+        self._store = store
+        self._study = study
+        self.suites = tuple(suites)
+
+    def observe(self, found: Sequence[Observed]) -> None:
+        """Note checkpoints, oldest first, and queue or skip suites on them."""
+        failpoint("watch.before_observe")
+        with self._exclusive() as tx:
+            for each in found:
+                tx.apply([*machine.observe(tx, self.suites, each)])
+        failpoint("watch.after_observe")
+
+    def gone(self, seen: Mapping[int, str], *, unless_held: bool = False) -> frozenset[int]:
+        """Note that checkpoints vanished.
+
+        Args:
+            seen: their ids, and why.
+            unless_held: not those that a queued or best group refers to.
+
+        Returns:
+            Those of which it was noted, now or before.
+        """
+        if not seen:
+            return frozenset()
+        with self._exclusive() as tx:
+            held = tx.held_paths() if unless_held else frozenset[int]()
+            told = frozenset(seen) - held
+            for number in sorted(told):
+                row = tx.seen(number)
+                if row.state is SeenState.READY:
+                    tx.apply([*machine.gone(tx, row, seen[number])])
+            return told
+
+    def note(self, kind: str, message: str, *, seen: int | None = None) -> None:
+        """Remember something that a person should know."""
+        with self._exclusive() as tx:
+            event = EvalEvent(study=self._study.id, kind=kind, seen=seen, message=message, created_at=tx.now())
+            tx.apply([machine.InsertEvent(event)])
+
+    def backfill(self) -> int:
+        """Queue what suites miss on checkpoints that were seen before; return how many eval tasks that is."""
+        added = 0
+        after = 0
+        while True:
+            with self._exclusive() as tx:
+                page = tx.all_seen(after=after, limit=BACKFILLED_AT_ONCE)
+                for seen in page:
+                    commands: list[Command] = [*machine.backfill(tx, self.suites, seen)]
+                    added += len(commands)
+                    tx.apply(commands)
+            if not page:
+                return added
+            after = page[-1].id
+
+    def drain(self, why: str) -> None:
+        """Say that no more checkpoints come: the final one is guaranteed, then the study ends."""
+        with self._exclusive() as tx:
+            tx.apply([*machine.drain(tx, self.suites, why)])
+            tx.apply(machine.finish_watching(tx))
+        failpoint("watch.after_drain")
+
+    def seen(self, after: int = 0) -> list[Seen]:
+        """Return the checkpoints seen, by id, from the first one whose id is above `after`."""
+        with self._store.reader(self._study.id) as reader:
+            return [*reader.all_seen(after=after)]
+
+    def held(self) -> tuple[frozenset[int], Mapping[str, Seen]]:
+        """Return which checkpoints queued or best groups refer to, and the best one of each suite."""
+        with self._store.reader(self._study.id) as reader:
+            best = {suite.name: reader.best_group(suite.name) for suite in self.suites}
+            return reader.held_paths(), {name: reader.seen(g.seen) for name, g in best.items() if g is not None}
+
+    def _exclusive(self) -> AbstractContextManager[Transaction]:
+        return self._store.transaction(self._study.id, exclusive=True, source=self._study.source)

@@ -1,0 +1,77 @@
+"""What is the same for jobs of every kind: their leases, who owns them, and how they move."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from phyla.errors import LeaseLost
+from phyla.leases import check_transition
+from phyla.machine.view import View
+from phyla.records import Attempt, AttemptState, EvalJob, JobState, TrialRecord
+
+J = TypeVar("J", bound=TrialRecord | EvalJob)
+
+
+def moved(job: J, to: JobState, history: Sequence[Attempt] = (), **changes: Any) -> J:
+    """Return a job in another state.
+
+    Raises:
+        IllegalTransition: the table of transitions forbids the move.
+    """
+    check_transition(job, to, history)
+    return replace(job, state=to, **changes)
+
+
+def started(job: J, worker: str, now: float) -> J:
+    """Return a pending job as a worker claims it."""
+    return moved(job, JobState.RUNNING, token=job.token + 1, worker=worker, started_at=now)
+
+
+def lease(job: TrialRecord | EvalJob, lease_s: float) -> Attempt:
+    """Return the attempt of a job that was just claimed."""
+    assert job.worker is not None
+    assert job.started_at is not None
+    return Attempt(
+        job=job.id,
+        token=job.token,
+        study=job.study,
+        worker=job.worker,
+        state=AttemptState.RUNNING,
+        claimed_at=job.started_at,
+        expires_at=job.started_at + lease_s,
+    )
+
+
+def locked(view: View, job_id: int) -> TrialRecord | EvalJob | None:
+    """Return a job, or None; locks it, and its group before."""
+    found = view.job(job_id)
+    if not isinstance(found, EvalJob):
+        return None if found is None else view.locked_trial(job_id)
+    view.locked_group(found.group)
+    return view.locked_eval_job(job_id)
+
+
+def owned(job: J | None, job_id: int, token: int) -> J | None:
+    """Return a job if the token is its newest and it can still end; None if it ended under that token.
+
+    Raises:
+        LeaseLost: a newer claim, a cancellation or a quarantine took the lease away.
+    """
+    if job is None:
+        raise LeaseLost(f"there is no job {job_id} in this study")
+    name = name_of(job)
+    if job.token != token:
+        raise LeaseLost(
+            f"attempt {token} of {name} was superseded by attempt {job.token} (worker {job.worker}); its result "
+            "does not count"
+        )
+    if job.state in (JobState.RUNNING, JobState.PENDING):
+        return job
+    if job.state is JobState.COMPLETED or (isinstance(job, TrialRecord) and job.stop_reason is not None):
+        return None
+    raise LeaseLost(f"{name} is {job.state}" + (f" ({job.error})" if job.error else ""))
+
+
+def name_of(job: TrialRecord | EvalJob) -> str:
+    """Return what messages call a job."""
+    return f"trial {job.id}" if isinstance(job, TrialRecord) else f"eval job {job.id}"

@@ -1,0 +1,121 @@
+"""How attempts at jobs of every kind end without a result: failed, released, lost.
+
+What is special to a kind is what follows when one is queued again, given up, or cannot use its checkpoint.
+"""
+
+from dataclasses import replace
+from typing import TypeAlias
+
+from phyla.leases import Quarantine, after_failure
+from phyla.machine import evaluate, finish
+from phyla.machine.commands import Command, EndAttempt, UpdateJob
+from phyla.machine.events import Failure
+from phyla.machine.jobs import locked, moved, owned
+from phyla.machine.rules import Rules, TrainRules
+from phyla.machine.view import View
+from phyla.records import AttemptState, EvalJob, JobState, TrialRecord
+
+Job: TypeAlias = TrialRecord | EvalJob
+
+
+def fail(view: View, rules: Rules, failure: Failure) -> list[Command]:
+    """Queue a job again, or give it up.
+
+    A job whose checkpoint cannot be used has not failed: a trial goes on without its progress, or is cancelled
+    with its parent, so that its member decides again; an evaluation ends with its checkpoint.
+
+    Raises:
+        LeaseLost: a newer claim, a cancellation or a quarantine took the lease away.
+    """
+    job = owned(locked(view, failure.job), failure.job, failure.token)
+    if job is None or job.state is JobState.PENDING:
+        return []
+    if failure.gone is not None:
+        found = _without(view, job, failure, failure.gone)
+        if found is not None:
+            state, commands = found
+            return [_ended(view, failure, state), *commands]
+    commands = [_ended(view, failure, AttemptState.FAILED)]
+    after = after_failure(job.failures, max_attempts=_most(job, rules), retryable=failure.retryable)
+    # Before the trial's own failure is counted.
+    stop = finish.stop_for(view, failure) if isinstance(job, TrialRecord) else []
+    if isinstance(after, Quarantine) or job.token >= rules.max_claims:
+        commands += _given_up(view, rules, job, after.failures, failure.error)
+    else:
+        commands.append(_queued_again(view, replace(job, failures=after.failures, error=failure.error)))
+    return commands + stop
+
+
+def release(view: View, job_id: int, token: int) -> list[Command]:
+    """Return a job to the queue, as a preempted worker does; this does not count as a failure.
+
+    Raises:
+        LeaseLost: a newer claim, a cancellation or a quarantine took the lease away.
+    """
+    job = owned(locked(view, job_id), job_id, token)
+    if job is None or job.state is JobState.PENDING:
+        return []
+    end = EndAttempt(job=job_id, token=token, state=AttemptState.RELEASED, ended_at=view.now())
+    return [end, _queued_again(view, job)]
+
+
+def lose(view: View, rules: Rules, job_id: int, token: int, error: str, *, counts: bool) -> list[Command]:
+    """Handle an attempt whose worker is gone: its lease ran out, or its process died.
+
+    Args:
+        view: the study.
+        rules: what decisions go by.
+        job_id: id of the job.
+        token: the attempt's token.
+        error: what is known about it.
+        counts: whether it is the job's fault, so that it counts towards its attempts.
+    """
+    job = locked(view, job_id)
+    if job is None or job.token != token or job.state is not JobState.RUNNING:
+        return []
+    end = EndAttempt(job=job_id, token=token, state=AttemptState.LOST, ended_at=view.now(), error=error)
+    failures = job.failures + (1 if counts else 0)
+    if failures >= _most(job, rules) or job.token >= rules.max_claims:
+        return [end, *_given_up(view, rules, job, failures, error)]
+    return [end, _queued_again(view, replace(job, failures=failures, error=error))]
+
+
+def _ended(view: View, failure: Failure, state: AttemptState) -> EndAttempt:
+    return EndAttempt(
+        job=failure.job,
+        token=failure.token,
+        state=state,
+        ended_at=view.now(),
+        error=failure.error,
+        outcome=None if failure.cause is None else {"cause": failure.cause.to_json()},
+        timings=failure.timings,
+    )
+
+
+def _most(job: Job, rules: Rules) -> int:
+    """Return how many attempts may fail."""
+    return job.max_attempts if isinstance(job, EvalJob) else _population(rules).max_attempts
+
+
+def _without(view: View, job: Job, failure: Failure, name: str) -> tuple[AttemptState, list[Command]] | None:
+    """Return how the attempt ended and what follows when a checkpoint cannot be used; None if it is not needed."""
+    if isinstance(job, EvalJob):
+        return AttemptState.CANCELLED, evaluate.without_checkpoint(view, job, failure)
+    return finish.without_checkpoint(view, job, failure, name)
+
+
+def _given_up(view: View, rules: Rules, job: Job, failures: int, error: str) -> list[Command]:
+    if isinstance(job, EvalJob):
+        return [UpdateJob(moved(job, JobState.FAILED, failures=failures, error=error, ended_at=view.now()))]
+    return finish.quarantine(view, _population(rules), job, failures, error)
+
+
+def _queued_again(view: View, job: Job) -> Command:
+    if isinstance(job, EvalJob):
+        return evaluate.queued_again(view, job)
+    return UpdateJob(moved(job, JobState.PENDING, worker=None))
+
+
+def _population(rules: Rules) -> TrainRules:
+    assert isinstance(rules, TrainRules)
+    return rules

@@ -1,0 +1,212 @@
+"""What is remembered of evaluation: checkpoints seen, groups, the ledger; each question beside its statement."""
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+from phyla.records import (
+    EvalEvent,
+    EvalResult,
+    Group,
+    Seen,
+    storable,
+)
+from phyla.store.contract import NEWEST_DURATIONS
+from phyla.store.sql.queue import Queue
+from phyla.store.sql.rows import EVENTS, GROUPS, RESULTS, SEEN
+from phyla.store.sql.scope import NEVER, given
+from phyla.store.sql.tables import (
+    BEST,
+    ENDED,
+    FRESH,
+    QUEUED,
+    READY,
+    STARTED,
+    TAKEN_ON,
+    eval_events,
+    eval_groups,
+    eval_results,
+    seen_checkpoints,
+)
+
+STUDY, SEEN_ID, GROUP, SUITE = given("study"), given("seen"), given("group"), given("suite")
+LIMIT, AFTER = given("limit"), given("after")
+
+_s = seen_checkpoints.c
+_ALL_SEEN = sa.select(seen_checkpoints).where(_s.study == STUDY)
+_SEEN = _ALL_SEEN.where(_s.id == SEEN_ID)
+_FIND_SEEN = _ALL_SEEN.where(_s.name == given("name"), _s.index == given("place")).order_by(_s.id.desc()).limit(1)
+_NEWEST_SEEN = _ALL_SEEN.order_by(_s.number.desc()).limit(1)
+_NEWEST_READY = _NEWEST_SEEN.where(READY)
+_SEEN_AFTER = _ALL_SEEN.where(_s.id > AFTER).order_by(_s.id)
+_SEEN_PAGE = _SEEN_AFTER.limit(LIMIT)
+
+_r = eval_results.c
+_RESULTS = (
+    sa.select(eval_results)
+    .where(_r.identity == given("identity"), _r.task_identity == given("task_identity"))
+    .where(_r.replicate == given("replicate"), _r.shards == given("shards"))
+    .order_by(_r.shard)
+)
+_SHARDS_DONE = _RESULTS.with_only_columns(_r.shard)
+_DURATIONS = (
+    sa.select(_r.duration_s)
+    .where(_r.task_identity == given("task_identity"))
+    .order_by(_r.created_at.desc(), _r.duration_s.desc())
+    .limit(LIMIT)
+)
+
+_g = eval_groups.c
+_GROUPS = sa.select(eval_groups).where(_g.study == STUDY)
+_OF_SUITE = _GROUPS.where(_g.suite == SUITE)
+_GROUP = _GROUPS.where(_g.id == GROUP)
+_LOCKED_GROUP = _GROUP.with_for_update()
+_GROUPS_OF = sa.select(eval_groups).where(_g.seen == SEEN_ID).order_by(_g.id)
+_FIND_GROUP = sa.select(eval_groups).where(
+    _g.seen == SEEN_ID, _g.suite == SUITE, _g.replicate == given("replicate")
+)
+_GROUPS_AFTER = _GROUPS.where(_g.id > AFTER).order_by(_g.id)
+_GROUPS_PAGE = _GROUPS_AFTER.limit(LIMIT)
+_OF_SUITE_AFTER = _OF_SUITE.where(_g.id > AFTER).order_by(_g.id)
+_OF_SUITE_PAGE = _OF_SUITE_AFTER.limit(LIMIT)
+_FRESH = _OF_SUITE.where(FRESH).order_by(_g.id)
+_LAST_QUEUED = sa.select(sa.func.max(_g.created_at)).where(_g.study == STUDY, _g.suite == SUITE, TAKEN_ON)
+_BUSY = sa.select(_g.id).where(_g.study == STUDY, _g.suite == SUITE, STARTED).limit(1)
+_BEST = _OF_SUITE.where(BEST)
+_ENDED = sa.and_(_g.study == STUDY, _g.suite == SUITE, ENDED)
+_COMPLETE = sa.select(sa.func.max(_g.ended_at)).where(_ENDED, _g.state == "complete").scalar_subquery()
+_PARTIAL_IN_A_ROW = (
+    sa.select(sa.func.count())
+    .select_from(eval_groups)
+    .where(_ENDED, _g.state == "partial", _g.ended_at > sa.func.coalesce(_COMPLETE, given("since")))
+)
+_OPEN = sa.select(sa.func.count()).select_from(eval_groups).where(_g.study == STUDY, QUEUED)
+_HELD_PATHS = sa.union_all(
+    sa.select(_g.seen).where(_g.study == STUDY, QUEUED), sa.select(_g.seen).where(_g.study == STUDY, BEST)
+)
+
+_EVENTS = sa.select(eval_events).where(eval_events.c.study == STUDY, eval_events.c.id > AFTER)
+_EVENTS_AFTER = _EVENTS.order_by(eval_events.c.id)
+
+
+class Evaluating(Queue):
+    """Reads what is evaluated, how urgently, and what was found."""
+
+    # Checkpoints that were seen
+
+    def seen(self, seen_id: int) -> Seen:
+        """Return a checkpoint that was seen."""
+        found = self._session.held(SEEN, seen_id) or self._one(SEEN, _SEEN, seen=seen_id)
+        if found is None:
+            raise KeyError(f"study {self._study.id} has seen no checkpoint {seen_id}")
+        return found
+
+    def all_seen(self, *, after: int = 0, limit: int | None = None) -> Sequence[Seen]:
+        """Return the checkpoints seen, by id."""
+        if limit is None:
+            return self._all(SEEN, _SEEN_AFTER, after=after)
+        return self._all(SEEN, _SEEN_PAGE, after=after, limit=limit)
+
+    def find_seen(self, name: str, index: int = 0) -> Seen | None:
+        """Return the newest version of a checkpoint."""
+        return self._one(SEEN, _FIND_SEEN, name=storable(name), place=index)
+
+    def newest_seen(self) -> Seen | None:
+        """Return the checkpoint with the highest number; waits for whoever gives out numbers."""
+        if self._session.write:
+            self._session.backend.lock_numbers(self._session, self._study.id)
+        return self._one(SEEN, _NEWEST_SEEN)
+
+    def newest_ready(self) -> Seen | None:
+        """Return the checkpoint in state ready with the highest number."""
+        return self._one(SEEN, _NEWEST_READY)
+
+    # The ledger
+
+    def shards_done(self, identity: str, task_identity: str, replicate: int, shards: int) -> frozenset[int]:
+        """Return which shards the ledger has."""
+        key = {"identity": identity, "task_identity": task_identity, "replicate": replicate, "shards": shards}
+        return frozenset(shard for (shard,) in self._rows(_SHARDS_DONE, **key))
+
+    def ledger(self, identity: str, task_identity: str, replicate: int, shards: int) -> Sequence[EvalResult]:
+        """Return the ledger's entries by shard."""
+        key = {"identity": identity, "task_identity": task_identity, "replicate": replicate, "shards": shards}
+        return self._all(RESULTS, _RESULTS, **key)
+
+    def mean_duration_s(self, task_identity: str) -> float | None:
+        """Return how long a shard took on average, of the newest results."""
+        took = [row[0] for row in self._rows(_DURATIONS, task_identity=task_identity, limit=NEWEST_DURATIONS)]
+        return sum(took) / len(took) if took else None
+
+    # Groups
+
+    def group(self, group_id: int) -> Group:
+        """Return a group."""
+        found = self._session.held(GROUPS, group_id) or self._one(GROUPS, _GROUP, group=group_id)
+        if found is None:
+            raise KeyError(f"study {self._study.id} has no group {group_id}")
+        return found
+
+    def locked_group(self, group_id: int) -> Group | None:
+        """Return a group of this study, or None; locks it."""
+        if ("group", group_id) in self._locked:
+            return self._session.held(GROUPS, group_id)
+        found = self._one(GROUPS, _LOCKED_GROUP, group=group_id)
+        if found is None:
+            return None
+        self._locked.add(("group", group_id))
+        return self._session.hold(GROUPS, found)
+
+    def find_group(self, seen: int, suite: str, replicate: int = 0) -> Group | None:
+        """Return a group by its key."""
+        return self._one(GROUPS, _FIND_GROUP, seen=seen, suite=suite, replicate=replicate)
+
+    def groups_of(self, seen: int) -> Sequence[Group]:
+        """Return the groups on one checkpoint."""
+        return self._all(GROUPS, _GROUPS_OF, seen=seen)
+
+    def groups(self, *, suite: str | None = None, after: int = 0, limit: int | None = None) -> Sequence[Group]:
+        """Return groups by id."""
+        if suite is None:
+            if limit is None:
+                return self._all(GROUPS, _GROUPS_AFTER, after=after)
+            return self._all(GROUPS, _GROUPS_PAGE, after=after, limit=limit)
+        if limit is None:
+            return self._all(GROUPS, _OF_SUITE_AFTER, suite=suite, after=after)
+        return self._all(GROUPS, _OF_SUITE_PAGE, suite=suite, after=after, limit=limit)
+
+    def fresh_groups(self, suite: str) -> Sequence[Group]:
+        """Return the queued groups of class fresh that no population waits for."""
+        return self._all(GROUPS, _FRESH, suite=suite)
+
+    def last_queued_at(self, suite: str) -> float | None:
+        """Return when the newest group that was not skipped was created."""
+        found: float | None = self._value(_LAST_QUEUED, suite=suite)
+        return found
+
+    def busy(self, suite: str) -> bool:
+        """Return whether a started group has not ended."""
+        return self._value(_BUSY, suite=suite) is not None
+
+    def best_group(self, suite: str) -> Group | None:
+        """Return the group marked best."""
+        found = self._one(GROUPS, _BEST, suite=suite)
+        if found is None or ("group", found.id) in self._locked:
+            return found and self._session.held(GROUPS, found.id)
+        return self._session.hold(GROUPS, found)
+
+    def partial_in_a_row(self, suite: str) -> int:
+        """Return how many groups ended partial since the last one ended complete."""
+        return int(self._value(_PARTIAL_IN_A_ROW, suite=suite, since=NEVER))
+
+    def open_groups(self) -> int:
+        """Return how many groups are queued."""
+        return int(self._value(_OPEN))
+
+    def held_paths(self) -> frozenset[int]:
+        """Return ids of the checkpoints seen that a queued or best group refers to."""
+        return frozenset(seen for (seen,) in self._rows(_HELD_PATHS))
+
+    def events(self, *, after: int = 0) -> Sequence[EvalEvent]:
+        """Return events by id."""
+        return self._all(EVENTS, _EVENTS_AFTER, after=after)

@@ -1,0 +1,275 @@
+"""What is remembered of a population: members, trials, reports, checkpoints; each question beside its statement.
+
+What a partial index is conditioned on appears word for word in the statements that use it, because SQLite proves
+nothing else; that is why some conditions are text from `phyla.store.sql.tables`.
+"""
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+from phyla.records import Checkpoint, Member, Report, TrialRecord
+from phyla.store.sql.codec import decode
+from phyla.store.sql.queue import Queue
+from phyla.store.sql.rows import CHECKPOINTS, MEMBERS, TRIALS
+from phyla.store.sql.scope import NEVER, given
+from phyla.store.sql.tables import (
+    DAMAGED,
+    DELETING,
+    ENDED_TRIAL,
+    LIVE,
+    SCORED,
+    UNFINISHED_TRIAL,
+    checkpoints,
+    eval_groups,
+    jobs,
+    marks,
+    members,
+    reports,
+    seen_checkpoints,
+    studies,
+)
+from phyla.store.sql.tables import (
+    TRIAL as TRIAL_ROW,
+)
+
+STUDY, TRIAL, TOKEN, MEMBER = given("study"), given("trial"), given("token"), given("member")
+LIMIT, NOW, SINCE, WORKER = given("limit"), given("now"), given("since"), given("worker")
+
+_m = members.c
+_MINE = _m.study == STUDY
+_MEMBER = sa.select(members).where(_MINE, _m.index == MEMBER)
+_LOCKED_MEMBER = _MEMBER.with_for_update()
+_READY_MEMBER = _MEMBER.with_for_update(skip_locked=True)
+_MEMBERS = sa.select(members).where(_MINE).order_by(_m.index)
+_TRAINED = sa.select(sa.func.sum(_m.generation - _m.joined_generation)).where(_MINE)
+
+_t = jobs.c
+_OF_STUDY = _t.study == STUDY
+_TRAIN = _t.kind == "train"
+_TRIALS = TRIALS.select.where(_OF_STUDY, TRIAL_ROW, _t.id > given("after")).order_by(_t.id)
+_TRIALS_PAGE = _TRIALS.limit(LIMIT)
+_NEWEST_TRIALS = TRIALS.select.where(_OF_STUDY, TRIAL_ROW).order_by(_t.id.desc()).limit(LIMIT)
+_TRIALS_OF_MEMBER = _TRIALS.where(_t.member == MEMBER)
+_TRIALS_OF_MEMBER_PAGE = _TRIALS_OF_MEMBER.limit(LIMIT)
+# In no order: SQLite would else walk all trials by id instead of these by their own index.
+_UNFINISHED = TRIALS.select.where(_OF_STUDY, UNFINISHED_TRIAL)
+_CHECKPOINTS_IN_USE = sa.select(_t.parent_checkpoint, _t.progress).where(_OF_STUDY, UNFINISHED_TRIAL)
+_GIVEN_UP = _t.state.in_(["failed", "cancelled"])
+_COUNT_UNFINISHED = (
+    sa.select(_t.state, sa.func.count()).where(_OF_STUDY, UNFINISHED_TRIAL, _TRAIN).group_by(_t.state)
+)
+_COUNT_GIVEN_UP = (
+    sa.select(_t.state, sa.func.count()).where(_OF_STUDY, ENDED_TRIAL, _GIVEN_UP, _TRAIN).group_by(_t.state)
+)
+_LAST = (
+    sa.select(sa.func.max(_t.ended_at)).where(_OF_STUDY, ENDED_TRIAL, _t.state == "completed").scalar_subquery()
+)
+_BROKEN_IN_A_ROW = (
+    sa.select(sa.func.count())
+    .select_from(jobs)
+    .where(_OF_STUDY, ENDED_TRIAL, _t.state == "failed", _t.ended_at > sa.func.coalesce(_LAST, SINCE))
+    .where(_t.ended_at > SINCE)
+)
+_LAST_COMPLETED = (
+    TRIALS.select.where(_OF_STUDY, ENDED_TRIAL, _t.state == "completed", _TRAIN)
+    .order_by(_t.ended_at.desc(), _t.id.desc())
+    .limit(LIMIT)
+)
+_STOPPED = sa.and_(_t.state == "cancelled", _t.stop_reason.is_not(None))
+# The states by name, so that their index is used.
+_ABANDONED = TRIALS.select.where(_OF_STUDY, ENDED_TRIAL, _GIVEN_UP, _TRAIN, sa.or_(_t.state == "failed", _STOPPED))
+_CAME_TO = sa.and_(_t.state == "completed", _t.reached_step >= given("step"))
+_ENDED = TRIALS.select.where(
+    _OF_STUDY,
+    ENDED_TRIAL,
+    _t.state.in_(["completed", "failed", "cancelled"]),
+    _TRAIN,
+    sa.or_(_CAME_TO, _t.state == "failed", _STOPPED),
+)
+_RESULTS = TRIALS.select.where(_OF_STUDY, _t.generation == given("generation"), SCORED).order_by(_t.id)
+_BEST = (
+    TRIALS.select.join(checkpoints, sa.and_(checkpoints.c.study == _t.study, checkpoints.c.name == _t.checkpoint))
+    .where(_OF_STUDY, _t.state == "completed", _TRAIN, _t.order > SINCE, checkpoints.c.state == "live")
+    .order_by(_t.order.desc(), _t.id)
+    .limit(LIMIT)
+)
+
+_r = reports.c
+_BATCHES = sa.select(_r.batch).where(_r.study == STUDY, _r.trial == TRIAL)
+_NEWEST_TOKEN = sa.select(sa.func.max(_r.token)).where(_r.study == STUDY, _r.trial == TRIAL).scalar_subquery()
+_REPORTS = _BATCHES.where(_r.token == TOKEN).order_by(_r.seq)
+_NEWEST_REPORTS = _BATCHES.where(_r.token == _NEWEST_TOKEN).order_by(_r.seq)
+_LAST_REPORTS = _BATCHES.where(_r.token == TOKEN).order_by(_r.seq.desc()).limit(LIMIT)
+_AVERAGES = (
+    sa.select(marks.c.average)
+    .where(marks.c.study == STUDY, marks.c.every == given("every"), marks.c.step == given("step"))
+    .where(marks.c.trial != TRIAL)
+    .order_by(marks.c.trial.desc())
+    .limit(LIMIT)
+)
+
+_c = checkpoints.c
+_CHECKPOINTS = sa.select(checkpoints).where(_c.study == STUDY).order_by(_c.created_at, _c.trial, _c.name)
+_CHECKPOINT = sa.select(checkpoints).where(_c.study == STUDY, _c.name == given("name"))
+_LIVE, _DELETING, _DAMAGED = (_CHECKPOINTS.where(state) for state in (LIVE, DELETING, DAMAGED))
+
+_g = eval_groups.c
+# Other studies may watch this one.
+_EVALUATED = (
+    sa.select(seen_checkpoints.c.name)
+    .select_from(studies)
+    .join(eval_groups, _g.study == studies.c.id)
+    .join(seen_checkpoints, seen_checkpoints.c.id == _g.seen)
+    .where(sa.or_(studies.c.id == STUDY, studies.c.source == STUDY))
+)
+_HELD_BY_EVALUATION = sa.union_all(
+    _EVALUATED.where(sa.text("eval_groups.best")),
+    _EVALUATED.where(_g.state == "queued", sa.text("eval_groups.started")),
+    _EVALUATED.where(_g.state == "queued", _g.guaranteed.is_not(None)),
+)
+
+
+class Population(Queue):
+    """Reads the members of a study, what they trained, and the checkpoints that they left."""
+
+    @property
+    def size(self) -> int:
+        """Number of members."""
+        return self._study.population_size
+
+    def member(self, index: int) -> Member:
+        """Return a member by its index."""
+        return self._member(self._one(MEMBERS, _MEMBER, member=index), index)
+
+    def locked_member(self, index: int) -> Member:
+        """Return a member; locks it."""
+        found = self._member(self._one(MEMBERS, _LOCKED_MEMBER, member=index), index)
+        return self._session.hold(MEMBERS, found)
+
+    def _member(self, found: Member | None, index: int) -> Member:
+        if found is None:
+            raise KeyError(f"study {self._study.id} has no member {index}")
+        return found
+
+    def members(self) -> Sequence[Member]:
+        """Return all members by index, as one read."""
+        member = self._session.backend.member
+        return [member(row) for row in self._rows(_MEMBERS)]
+
+    def locked_ready(self, seen: Member) -> Member | None:
+        """Lock a ready member; None if another transaction has it locked, or changed it since it was seen."""
+        rows = self._rows(_READY_MEMBER, member=seen.index)
+        if not rows or self._session.backend.member(rows[0]) != seen:
+            return None
+        return self._session.hold(MEMBERS, seen)
+
+    # Trials
+
+    def trials(
+        self, *, member: int | None = None, after: int = 0, limit: int | None = None
+    ) -> Sequence[TrialRecord]:
+        """Return trials by id, from the first one whose id is above `after`."""
+        if member is None:
+            if limit is None:
+                return self._all(TRIALS, _TRIALS, after=after)
+            return self._all(TRIALS, _TRIALS_PAGE, after=after, limit=limit)
+        if limit is None:
+            return self._all(TRIALS, _TRIALS_OF_MEMBER, after=after, member=member)
+        return self._all(TRIALS, _TRIALS_OF_MEMBER_PAGE, after=after, member=member, limit=limit)
+
+    def newest_trials(self, count: int) -> Sequence[TrialRecord]:
+        """Return the trials with the highest ids, newest first."""
+        return self._all(TRIALS, _NEWEST_TRIALS, limit=count)
+
+    def counts(self) -> dict[str, int]:
+        """Return how many trials of kind train are in each state.
+
+        Completed ones are not counted but added up from their members, whose `generation` is that number.
+        """
+        counts = {row[0]: row[1] for row in self._rows(_COUNT_UNFINISHED) + self._rows(_COUNT_GIVEN_UP)}
+        completed = self._value(_TRAINED)
+        return {**counts, "completed": int(completed)} if completed else counts
+
+    def last_completed(self, count: int) -> Sequence[TrialRecord]:
+        """Return the training trials that completed last, newest first."""
+        return self._all(TRIALS, _LAST_COMPLETED, limit=count)
+
+    def ended(self, step: int | None) -> Sequence[TrialRecord]:
+        """Return the training trials that came to an age, broke, or were stopped by a rule, as they ended."""
+        found = self._all(TRIALS, _ABANDONED) if step is None else self._all(TRIALS, _ENDED, step=step)
+        return sorted(found, key=lambda trial: (trial.ended_at or 0.0, trial.id))
+
+    def unfinished(self) -> Sequence[TrialRecord]:
+        """Return the trials that are running or queued for a retry, by id."""
+        return sorted(self._all(TRIALS, _UNFINISHED), key=lambda trial: trial.id)
+
+    def results(self, generation: int) -> Sequence[TrialRecord]:
+        """Return the completed training trials of a generation that have a fitness, by id."""
+        return self._all(TRIALS, _RESULTS, generation=generation)
+
+    def best_trials(self, count: int) -> Sequence[TrialRecord]:
+        """Return the completed trials with the best finite fitness and a live checkpoint, best first."""
+        return self._all(TRIALS, _BEST, since=NEVER, limit=count)
+
+    def broken_in_a_row(self) -> int:
+        """Return how many trials failed in a row, see `View.broken_in_a_row`."""
+        resumed = self._study.resumed_at
+        return int(self._value(_BROKEN_IN_A_ROW, since=NEVER if resumed is None else resumed))
+
+    # What was reported
+
+    def reports(self, trial: int, token: int | None = None) -> Sequence[Report]:
+        """Return what a trial reported, in order."""
+        if token is None:
+            batches = self._rows(_NEWEST_REPORTS, trial=trial)
+        else:
+            batches = self._rows(_REPORTS, trial=trial, token=token)
+        return [report for (batch,) in batches for report in _reports(batch)]
+
+    def last_reports(self, trial_id: int, token: int, count: int) -> Sequence[Report]:
+        """Return the last reports of one attempt, oldest first."""
+        if count < 1:
+            return []
+        # A batch holds at least one report.
+        batches = self._rows(_LAST_REPORTS, trial=trial_id, token=token, limit=count)
+        return [report for (batch,) in reversed(batches) for report in _reports(batch)][-count:]
+
+    def averages(self, every: int, step: int, *, besides: int, limit: int) -> Sequence[float]:
+        """Return the averages that trials besides one had at a mark, of the newest trials first."""
+        rows = self._rows(_AVERAGES, every=every, step=step, trial=besides, limit=limit)
+        return [float("nan") if average is None else average for (average,) in rows]
+
+    # Checkpoints
+
+    def checkpoint(self, name: str) -> Checkpoint | None:
+        """Return a checkpoint's row."""
+        return self._one(CHECKPOINTS, _CHECKPOINT, name=name)
+
+    def checkpoints(self) -> Sequence[Checkpoint]:
+        """Return all checkpoints by creation."""
+        return self._all(CHECKPOINTS, _CHECKPOINTS)
+
+    def live_checkpoints(self) -> Sequence[Checkpoint]:
+        """Return the checkpoints in state live, oldest first."""
+        return self._all(CHECKPOINTS, _LIVE)
+
+    def deleting_checkpoints(self) -> Sequence[Checkpoint]:
+        """Return the checkpoints in state deleting, oldest first."""
+        return self._all(CHECKPOINTS, _DELETING)
+
+    def damaged_checkpoints(self) -> Sequence[Checkpoint]:
+        """Return the checkpoints in state damaged, oldest first."""
+        return self._all(CHECKPOINTS, _DAMAGED)
+
+    def held_checkpoints(self) -> frozenset[str]:
+        """Return names that members, unfinished trials and evaluation refer to."""
+        rows = self._rows(_CHECKPOINTS_IN_USE) + self._rows(_HELD_BY_EVALUATION)
+        held = {name for row in rows for name in row if name is not None}
+        for member in self.members():
+            held |= {one.checkpoint for one in (member.head, member.best, *member.states) if one is not None}
+        return frozenset(held)
+
+
+def _reports(batch: str) -> list[Report]:
+    return [Report(step, metrics) for step, metrics in decode(batch)]

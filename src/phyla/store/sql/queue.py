@@ -1,0 +1,203 @@
+"""The queue: jobs of every kind, their attempts and leases; each question beside its statement."""
+
+from collections.abc import Sequence
+from itertools import chain
+
+import sqlalchemy as sa
+
+from phyla.records import Attempt, EvalJob, TrialRecord
+from phyla.store.sql.rows import ATTEMPTS, EVAL_JOBS, GROUPS, SEEN, TRIALS, job_of
+from phyla.store.sql.scope import Scope, given
+from phyla.store.sql.tables import (
+    PENDING_EVALUATION,
+    PENDING_TRIAL,
+    RUNNING,
+    TRIAL,
+    UNFINISHED_EVALUATION,
+    attempts,
+    eval_groups,
+    jobs,
+    seen_checkpoints,
+)
+
+STUDY, JOB, TOKEN, GROUP = given("study"), given("job"), given("token"), given("group")
+LIMIT, NOW, AFTER, WORKER, SEEN_ID = given("limit"), given("now"), given("after"), given("worker"), given("seen")
+ZERO: sa.ColumnElement[int] = sa.literal_column("0")
+
+_j, _g, _s = jobs.c, eval_groups.c, seen_checkpoints.c
+_OF_STUDY = _j.study == STUDY
+_JOB = sa.select(jobs).where(_j.id == JOB, _OF_STUDY)
+_TRIAL = TRIALS.select.where(_j.id == JOB, _OF_STUDY, TRIAL)
+_LOCKED_TRIAL = _TRIAL.with_for_update()
+_NEXT_TRIAL = (
+    TRIALS.select.where(_OF_STUDY, PENDING_TRIAL).order_by(_j.id).limit(1).with_for_update(skip_locked=True)
+)
+_EVAL_JOBS = EVAL_JOBS.select.where(_OF_STUDY, _j.member.is_(None))
+_LOCKED_EVAL_JOB = _EVAL_JOBS.where(_j.id == JOB).with_for_update()
+_EVAL_JOBS_AFTER = _EVAL_JOBS.where(_j.id > AFTER).order_by(_j.id)
+_EVAL_JOBS_PAGE = _EVAL_JOBS_AFTER.limit(LIMIT)
+_GROUP_JOBS = EVAL_JOBS.select.where(_j.group == GROUP).order_by(_j.id)
+_UNFINISHED = sa.select(sa.func.count()).select_from(jobs).where(_j.group == GROUP, UNFINISHED_EVALUATION)
+_NOT_BEFORE = sa.select(sa.func.min(_j.not_before)).where(_OF_STUDY, PENDING_EVALUATION, _j.not_before > NOW)
+_NEXT_EVALUATION = (
+    sa.select(*EVAL_JOBS.select.selected_columns, eval_groups, seen_checkpoints)
+    .select_from(jobs)
+    .join(eval_groups, _g.id == _j.group)
+    .join(seen_checkpoints, _s.id == _j.seen)
+    # The sum keeps SQLite from choosing the index by `not_before`, and then sorting what it finds.
+    .where(_OF_STUDY, _j.state == "pending", _j.not_before + ZERO <= NOW)
+    .order_by(_j.priority, _j.rank, _j.group, _j.id)
+    .limit(1)
+)
+_first = jobs.alias("first").c
+_MOST_URGENT = (
+    sa.select(_first.priority)
+    .where(_first.study == STUDY, _first.state == "pending", _first.group.is_not(None))
+    .where(_first.not_before + ZERO <= NOW)
+    .order_by(_first.priority, _first.rank, _first.group, _first.id)
+    .limit(1)
+    .scalar_subquery()
+)
+_NEXT_OF_SEEN = _NEXT_EVALUATION.where(_j.seen == SEEN_ID, _j.priority == _MOST_URGENT)
+# Claims of one group do not exclude each other, but each excludes whoever locks the group to end it.
+_CLAIM, _CLAIM_OF_SEEN = (
+    one.with_for_update(of=jobs, skip_locked=True).suffix_with(
+        "FOR KEY SHARE OF eval_groups SKIP LOCKED", dialect="postgresql"
+    )
+    for one in (_NEXT_EVALUATION, _NEXT_OF_SEEN)
+)
+
+_a = attempts.c
+_ATTEMPTS = sa.select(attempts).where(_a.job == JOB, _a.study == STUDY).order_by(_a.token)
+_ATTEMPT = _ATTEMPTS.where(_a.token == TOKEN)
+_TRIAL_ATTEMPTS = sa.select(attempts).join(jobs, _j.id == _a.job).where(_OF_STUDY, TRIAL).order_by(_j.id, _a.token)
+_RUNNING = sa.select(attempts).where(_a.study == STUDY, RUNNING).order_by(_a.job, _a.token)
+_RUNNING_OF_WORKER = _RUNNING.where(_a.worker == WORKER)
+_LATE = (
+    sa.select(attempts)
+    .join(jobs, _j.id == _a.job)
+    .where(_a.study == STUDY, _a.state == "running", _a.expires_at < NOW)
+    .order_by(_a.expires_at, _a.job)
+    .limit(LIMIT)
+)
+# What somebody has locked is being ended just now; to wait for it could be a deadlock.
+_EXPIRED_TRIALS = _LATE.where(TRIAL).with_for_update(of=jobs, skip_locked=True)
+_EXPIRED_EVALUATIONS = _LATE.join(eval_groups, _g.id == _j.group).with_for_update(
+    of=[jobs, eval_groups], skip_locked=True
+)
+_CLAIMED_AHEAD = (
+    sa.select(attempts)
+    .where(_a.study == STUDY, RUNNING, _a.expires_at > given("expires_after"), _a.claimed_at > NOW)
+    .order_by(_a.expires_at, _a.job)
+)
+
+
+class Queue(Scope):
+    """Reads the jobs of a study, and who works on them."""
+
+    def new_job_id(self) -> int:
+        """Return an id that no other job of this store has or gets."""
+        (job_id,) = self._session.backend.new_job_ids(self._session, 1)
+        return job_id
+
+    def job(self, job_id: int) -> TrialRecord | EvalJob | None:
+        """Return a job of this study of any kind, or None; locks nothing."""
+        row = self._session.row(_JOB, {**self._own, "job": job_id})
+        return None if row is None else job_of(row)
+
+    # Trials
+
+    def trial(self, trial_id: int) -> TrialRecord:
+        """Return a trial."""
+        found = self._one(TRIALS, _TRIAL, job=trial_id)
+        if found is None:
+            raise KeyError(f"study {self._study.id} has no trial {trial_id}")
+        return found
+
+    def locked_trial(self, trial_id: int) -> TrialRecord | None:
+        """Return a trial of this study, or None; locks it."""
+        found = self._one(TRIALS, _LOCKED_TRIAL, job=trial_id)
+        return None if found is None else self._session.hold(TRIALS, found)
+
+    def next_pending(self) -> TrialRecord | None:
+        """Return the pending trial with the lowest id; locks it and passes over locked ones."""
+        found = self._one(TRIALS, _NEXT_TRIAL)
+        return None if found is None else self._session.hold(TRIALS, found)
+
+    # Eval jobs
+
+    def eval_jobs(self, *, after: int = 0, limit: int | None = None) -> Sequence[EvalJob]:
+        """Return eval jobs by id."""
+        if limit is None:
+            return self._all(EVAL_JOBS, _EVAL_JOBS_AFTER, after=after)
+        return self._all(EVAL_JOBS, _EVAL_JOBS_PAGE, after=after, limit=limit)
+
+    def next_eval_job(self, holding: int | None) -> EvalJob | None:
+        """Return the pending eval job to run next; locks it and passes over locked ones."""
+        session = self._session
+        any_one, of_seen = (_CLAIM, _CLAIM_OF_SEEN) if session.write else (_NEXT_EVALUATION, _NEXT_OF_SEEN)
+        rows = [] if holding is None else self._rows(of_seen, now=self._now, seen=holding)
+        rows = rows or self._rows(any_one, now=self._now)
+        if not rows:
+            return None
+        # Whoever claims it asks for its group and checkpoint next.
+        job, rest = EVAL_JOBS.record(rows[0][: EVAL_JOBS.width]), rows[0][EVAL_JOBS.width :]
+        if ("group", job.group) not in self._locked:
+            session.hold(GROUPS, GROUPS.record(rest[: GROUPS.width]))
+        session.hold(SEEN, SEEN.record(rest[GROUPS.width :]))
+        self._locked.add(("job", job.id))
+        return session.hold(EVAL_JOBS, job)
+
+    def next_not_before(self) -> float | None:
+        """Return when the earliest pending eval job may start that may not start yet."""
+        found: float | None = self._value(_NOT_BEFORE, now=self._now)
+        return found
+
+    def locked_eval_job(self, job_id: int) -> EvalJob | None:
+        """Return an eval job of this study, or None; locks it."""
+        if ("job", job_id) in self._locked:
+            return self._session.held(EVAL_JOBS, job_id)
+        found = self._one(EVAL_JOBS, _LOCKED_EVAL_JOB, job=job_id)
+        if found is None:
+            return None
+        self._locked.add(("job", job_id))
+        return self._session.hold(EVAL_JOBS, found)
+
+    def group_jobs(self, group: int) -> Sequence[EvalJob]:
+        """Return the eval jobs of a group, by id."""
+        found = self._all(EVAL_JOBS, _GROUP_JOBS, group=group)
+        return [self._session.hold(EVAL_JOBS, job) for job in found]
+
+    def unfinished_jobs(self, group: int) -> int:
+        """Return how many eval jobs of a group are pending or running."""
+        return int(self._value(_UNFINISHED, group=group))
+
+    # Attempts
+
+    def attempt(self, job_id: int, token: int) -> Attempt | None:
+        """Return one attempt."""
+        return self._one(ATTEMPTS, _ATTEMPT, job=job_id, token=token)
+
+    def attempts(self, job_id: int) -> Sequence[Attempt]:
+        """Return the attempts of a job, oldest first."""
+        return self._all(ATTEMPTS, _ATTEMPTS, job=job_id)
+
+    def trial_attempts(self) -> Sequence[Attempt]:
+        """Return the attempts of all trials by (trial, token)."""
+        return self._all(ATTEMPTS, _TRIAL_ATTEMPTS)
+
+    def running(self, worker: str | None = None) -> Sequence[Attempt]:
+        """Return the running attempts of one worker, or all of them."""
+        if worker is None:
+            return self._all(ATTEMPTS, _RUNNING)
+        return self._all(ATTEMPTS, _RUNNING_OF_WORKER, worker=worker)
+
+    def expired(self, limit: int) -> Sequence[Attempt]:
+        """Return running attempts whose lease ran out, longest first; passes over what is locked."""
+        kinds = (_EXPIRED_EVALUATIONS, _EXPIRED_TRIALS)
+        late = chain.from_iterable(self._all(ATTEMPTS, one, now=self._now, limit=limit) for one in kinds)
+        return sorted(late, key=lambda attempt: (attempt.expires_at, attempt.job))[:limit]
+
+    def claimed_ahead(self, expires_after: float) -> Sequence[Attempt]:
+        """Return running attempts that were claimed after `now()`, and whose lease lasts beyond a time."""
+        return self._all(ATTEMPTS, _CLAIMED_AHEAD, now=self._now, expires_after=expires_after)
