@@ -9,12 +9,12 @@ import numpy as np
 
 import phyla
 from phyla import plugins, worker
-from phyla.controller import RunController
+from phyla.controller import EVALUATE_ONLY, Controller, Sightings
 from phyla.errors import CheckpointMissing
 from phyla.evaluation import Policy, Suite
-from phyla.local_client import RunClient
-from phyla.machine import ClaimedEvaluation, Evaluated, EvaluationFailed, Observed
-from phyla.records import RunKind, Seen
+from phyla.local_client import LocalClient
+from phyla.machine import Claimed, ClaimedEvaluation, Evaluated, Failure, Observed, WatchRules
+from phyla.records import Seen, StudyKind
 from phyla.store import Store, open_store
 from phyla.study import Evaluations, Places
 from phyla.worker import Evaluator
@@ -109,14 +109,18 @@ class EvaluatedRun:
         self.places = Places.of(folder)
         self.store = store or open_store("memory://", clock=self.clock)
         config = {"suites": [plugins.encode(suite, plugins.reference_here) for suite in suites]}
-        self.run = self.store.create_run(name, RunKind.DIRECTORY, config, location=str(folder / "checkpoints"))
-        self.controller = RunController(self.store, self.run, suites, lease_s=60.0)
+        location = str(folder / "checkpoints")
+        self.run = self.store.create_study(name, config, kind=StudyKind.DIRECTORY, location=location)
+        self.controller = Controller(self.store, self.run.id, WatchRules(suites=tuple(suites)))
+        self.sightings = Sightings(self.store, self.run, suites)
         self.sources = NoFiles()
         self.evaluations = Evaluations(self.store, self.run, self.places)
-        needed = worker.EvaluatedRun(suites=tuple(suites), sources=self.sources, outputs=self.places.outputs(name))
+        needed = worker.EvaluatedStudy(
+            suites=tuple(suites), sources=self.sources, outputs=self.places.outputs(name)
+        )
         self._evaluator = Evaluator(
-            RunClient(self.store, [(self.run, self.controller)], clock=self.clock),
-            lambda _run: needed,
+            LocalClient(self.store, self.run, WatchRules(suites=tuple(suites))),
+            {self.run.id: needed},
             work_root=folder / "work",
             name="host:0:1:1",
             clock=self.clock,
@@ -126,7 +130,7 @@ class EvaluatedRun:
     def sees(self, name: str, step: int, *, error: str | None = None, identity: str | None = None) -> None:
         """A checkpoint comes into sight."""
         self.clock.now += 30
-        self.controller.observe(
+        self.sightings.observe(
             [
                 Observed(
                     name=name,
@@ -142,8 +146,10 @@ class EvaluatedRun:
 
     def claim(self) -> ClaimedEvaluation | None:
         """A worker takes the next eval task."""
-        _, claimed, _ = self.controller.exchange([], "host:0:1:1", 1)
-        return claimed[0] if claimed else None
+        _, claimed, _ = self.controller.complete([], "host:0:1:1", 1, kinds=EVALUATE_ONLY)
+        found = claimed[0] if claimed else None
+        assert not isinstance(found, Claimed)
+        return found
 
     def work(self, count: int = 1_000_000) -> int:
         """Do up to so many eval tasks and aggregations; return how many there were."""
@@ -153,11 +159,11 @@ class EvaluatedRun:
                 return done
             self.clock.now += 2
             answer = self._evaluator.run(work)
-            if isinstance(answer, EvaluationFailed):
+            if isinstance(answer, Failure):
                 self.controller.fail(answer)
             else:
                 assert isinstance(answer, Evaluated)
-                self.controller.exchange([answer], "host:0:1:1", 0)
+                self.controller.complete([answer])
         return count
 
 

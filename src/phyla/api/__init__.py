@@ -1,5 +1,5 @@
-"""How workers and tools speak with a study or a run: Protocols, in process or over a wire."""
+"""How workers and tools speak with studies: a Protocol, in process or over a wire."""
 
-from phyla.api.client import Answer, Client, CollectResult, Given, GroupResults, WorkClient
+from phyla.api.client import Client, CollectResult, GroupResults
 
-__all__ = ["Answer", "Client", "CollectResult", "Given", "GroupResults", "WorkClient"]
+__all__ = ["Client", "CollectResult", "GroupResults"]

@@ -2,35 +2,10 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, final
+from typing import Protocol, final
 
-from phyla.errors import LeaseLost
-from phyla.machine import (
-    Accepted,
-    Claimed,
-    ClaimedEvaluation,
-    Completion,
-    Evaluated,
-    EvaluationAccepted,
-    EvaluationFailed,
-    Failure,
-    NoWork,
-    Standing,
-    Stopped,
-)
-from phyla.records import (
-    Checkpoint,
-    EvalResult,
-    EvalTaskRecord,
-    Group,
-    Report,
-    StudyRecord,
-    StudyState,
-    WorkKind,
-)
-
-Answer: TypeAlias = Accepted | Stopped | EvaluationAccepted | LeaseLost
-Given: TypeAlias = Claimed | ClaimedEvaluation
+from phyla.machine import Answer, Completion, Evaluated, Failure, NoWork, Standing, Work
+from phyla.records import Checkpoint, EvalJob, EvalResult, Group, Report, StudyState, WorkKind
 
 
 @final
@@ -54,19 +29,19 @@ class GroupResults:
 
     Attributes:
         group: the group.
-        tasks: its eval tasks, one entry per shard.
+        jobs: its eval jobs, one per shard.
         results: the entries by identity of the eval task, by shard; one that failed has fewer than shards.
     """
 
     group: Group
-    tasks: Sequence[EvalTaskRecord]
+    jobs: Sequence[EvalJob]
     results: Mapping[str, Sequence[EvalResult]]
 
 
-class WorkClient(Protocol):
-    """Where work comes from, as a worker and its supervisor see it. Every method may raise `StoreError`.
+class Client(Protocol):
+    """Studies, as workers and their supervisor speak with them. Every method may raise `StoreError`.
 
-    A worker is named `host:slot:pid:launch`; a lease is named by (trial or eval task, token).
+    A worker is named `host:slot:pid:launch`; a lease is named by (job, token), and job ids are unique in a store.
     """
 
     def exchange(
@@ -77,7 +52,7 @@ class WorkClient(Protocol):
         *,
         kinds: Collection[WorkKind] = ...,
         holding: int | None = None,
-    ) -> tuple[list[Answer], list[Given], NoWork | None]:
+    ) -> tuple[list[Answer], list[Work], NoWork | None]:
         """Hand in finished work and claim up to `count` new trials and eval tasks, atomically.
 
         Args:
@@ -92,28 +67,49 @@ class WorkClient(Protocol):
         """
         ...
 
-    def fail_evaluation(self, failure: EvaluationFailed) -> None:
-        """Record that an attempt at an eval task failed.
+    def fail(self, failure: Failure) -> None:
+        """Record that an attempt at a job failed.
 
         Raises:
             LeaseLost: the lease is gone.
         """
         ...
 
-    def release_evaluation(self, task: int, token: int) -> None:
-        """Return an eval task to the queue; this does not count as a failure.
+    def release(self, job: int, token: int) -> None:
+        """Return a job to the queue; this does not count as a failure.
 
         Raises:
             LeaseLost: the lease is gone.
         """
         ...
 
-    def group_results(self, group: int) -> GroupResults:
-        """Return what the ledger has of a group."""
+    def report(self, trial: int, token: int, reports: Sequence[Report]) -> Standing:
+        """Store what training reported so far; return whether the lease still stands, and if a rule stops it."""
         ...
 
-    def best_group(self, suite: str, *, run: int) -> Group | None:
-        """Return the best complete group of a suite of a run so far."""
+    def save_progress(self, trial: int, token: int, checkpoint: Checkpoint) -> None:
+        """Remember where a retry of the trial resumes.
+
+        Raises:
+            LeaseLost: the lease is gone.
+            UsageError: its step is none of the trial's.
+        """
+        ...
+
+    def checkpoint(self, name: str, *, study: int) -> Checkpoint | None:
+        """Return what was recorded of a checkpoint of a study."""
+        ...
+
+    def group_results(self, group: int, *, study: int) -> GroupResults:
+        """Return what the ledger has of a group of a study."""
+        ...
+
+    def best_group(self, suite: str, *, study: int) -> Group | None:
+        """Return the best complete group of a suite of a study so far."""
+        ...
+
+    def end_study(self, study: int, state: StudyState, message: str | None) -> None:
+        """Stop a study: no more work of it is given out."""
         ...
 
     def renew(self, worker: str) -> None:
@@ -145,49 +141,4 @@ class WorkClient(Protocol):
 
     def collect(self) -> CollectResult:
         """Delete the checkpoints that nobody needs any more."""
-        ...
-
-
-class Client(WorkClient, Protocol):
-    """One study, as a worker that trains speaks with it."""
-
-    def study(self) -> StudyRecord:
-        """Return the study."""
-        ...
-
-    def checkpoint(self, name: str) -> Checkpoint | None:
-        """Return what was recorded of a checkpoint."""
-        ...
-
-    def fail(self, failure: Failure) -> None:
-        """Record that an attempt at a trial failed.
-
-        Raises:
-            LeaseLost: the lease is gone.
-        """
-        ...
-
-    def release(self, trial: int, token: int) -> None:
-        """Return a trial to the queue; this does not count as a failure.
-
-        Raises:
-            LeaseLost: the lease is gone.
-        """
-        ...
-
-    def report(self, trial: int, token: int, reports: Sequence[Report]) -> Standing:
-        """Store what training reported so far; return whether the lease still stands, and if a rule stops it."""
-        ...
-
-    def save_progress(self, trial: int, token: int, checkpoint: Checkpoint) -> None:
-        """Remember where a retry of the trial resumes.
-
-        Raises:
-            LeaseLost: the lease is gone.
-            UsageError: its step is none of the trial's.
-        """
-        ...
-
-    def end_study(self, state: StudyState, message: str | None) -> None:
-        """Stop the study: no more trials are given out."""
         ...

@@ -17,9 +17,6 @@ def gpu_environments(
         workers: number of workers.
         gpus_per_worker: a whole number, or a fraction that lets workers share: 0.5, 0.25, ...
         visible: names of the GPUs; by default those of the environment, else those `nvidia-smi` lists.
-
-    Raises:
-        ConfigurationError: there are too few GPUs, or the number makes no sense.
     """
     if gpus_per_worker == 0:
         return [{} for _ in range(workers)]
@@ -46,13 +43,8 @@ def gpu_environments(
 
 def visible_gpus() -> list[str]:
     """Return the GPUs that the environment names, else those that `nvidia-smi` lists."""
-    named = settings.visible_gpus()
-    return _installed_gpus() if named is None else named
-
-
-def _installed_gpus() -> list[str]:
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        return []
+    named, command = settings.visible_gpus(), shutil.which("nvidia-smi")
+    if named is not None or command is None:
+        return named or []
     listed = subprocess.run([command, "-L"], capture_output=True, text=True, check=False).stdout
     return [str(index) for index, line in enumerate(listed.splitlines()) if line.startswith("GPU ")]

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from phyla import plugins, settings
-from phyla.api import WorkClient
+from phyla.api import Client
 from phyla.errors import ConfigurationError
 from phyla.launchers.spec import WorkerSpec
 from phyla.worker import Launch
@@ -20,7 +20,7 @@ class Launcher(Protocol):
     with its spec on standard input.
 
     Args:
-        client: speaks with the study, or with the runs.
+        client: speaks with the studies.
         specs: one per worker.
         launch: names the workers; they inherit its lock.
         environments: extra environment variables, one mapping per worker.
@@ -34,7 +34,7 @@ class Launcher(Protocol):
 
     def __init__(
         self,
-        client: WorkClient,
+        client: Client,
         specs: Sequence[WorkerSpec],
         *,
         launch: Launch,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
-from phyla.api import WorkClient
+from phyla.api import Client
 from phyla.checkpoints import advice_on
 from phyla.errors import StoreBusy, StoreError, StudyChanged, StudyFailed
 from phyla.launchers import remains
@@ -52,7 +52,6 @@ BLAMELESS = (EXIT_STORE_FAILED, EXIT_CHECKPOINTS_ABSENT)
 class _Process:
     spec: WorkerSpec
     popen: "subprocess.Popen[str]"
-    name: str
     mark: str
     log: Path
     beats: int = -1
@@ -74,7 +73,7 @@ class LocalLauncher:
 
     def __init__(
         self,
-        client: WorkClient,
+        client: Client,
         specs: Sequence[WorkerSpec],
         *,
         launch: Launch,
@@ -192,7 +191,7 @@ class LocalLauncher:
             # It died at once: its exit status and its log will tell.
             popen.stdin.write(replace(spec, log=str(log)).to_json() + "\n")
             popen.stdin.flush()
-        self._processes[spec.index] = _Process(spec, popen, spec.name, mark, log)
+        self._processes[spec.index] = _Process(spec, popen, mark, log)
         if self._interrupted():
             # The interrupt came before this process could be told of it.
             popen.terminate()
@@ -239,59 +238,55 @@ class LocalLauncher:
             for process in list(self._processes.values()):
                 with contextlib.suppress(StoreError):
                     # A lease lasts for three of these; the next one may succeed.
-                    self._client.renew(process.name)
+                    self._client.renew(process.spec.name)
 
     def _look_at(self, process: _Process) -> None:
         status = process.popen.poll()
         if status is None:
             self._check_progress(process)
             return
-        del self._processes[process.spec.index]
-        _close(process)
-        how = f"worker process {process.popen.pid} {_how(status)}"
-        if status == 0 and not self._client.lose_worker(process.name, f"{how} within the trial", counts=True):
+        self._close(process)
+        spec, how = process.spec, f"worker process {process.popen.pid} {_how(status)}"
+        tail = _tail(process.log)
+        if status == 0 and not self._client.lose_worker(spec.name, f"{how} within the trial", counts=True):
             if not self._interrupted() and self._client.is_active():
                 # Somebody asked this worker alone to stop.
-                self._replaced.add(process.spec.index)
-                self._start_again(process, f"{how} while the study was running")
-            return
-        tail = _tail(process.log)
-        if status == EXIT_OUTDATED:
-            self._client.lose_worker(process.name, f"{how} within the trial", counts=False)
+                self._replaced.add(spec.index)
+                self._start_again(spec, f"{how} while the study was running")
+        elif status == EXIT_OUTDATED:
+            self._client.lose_worker(spec.name, f"{how} within the trial", counts=False)
             why = tail.splitlines()[-1]
-            if process.spec.study:
-                self._start_later(process.spec, why)
+            if spec.watched:
+                self._cannot_go_on = StudyChanged(f"worker {spec.index} ended: {why}")
             else:
-                self._cannot_go_on = StudyChanged(f"worker {process.spec.index} ended: {why}")
-            return
-        if status == EXIT_CANNOT_START:
-            error = StudyFailed(f"worker {process.spec.index} cannot start (its log is {process.log}):\n{tail}")
-            if process.spec.index not in self._replaced:
+                self._start_later(spec, why)
+        elif status == EXIT_CANNOT_START:
+            error = StudyFailed(f"worker {spec.index} cannot start (its log is {process.log}):\n{tail}")
+            if spec.index not in self._replaced:
                 raise error
             # The others that run may finish what they are at.
             self._cannot_go_on = error
-            return
-        if self._interrupted():
-            self._client.lose_worker(process.name, "its worker was ended by a person", counts=False)
-            return
-        self._crashed(process, how, tail, counts=status not in BLAMELESS)
+        elif self._interrupted():
+            self._client.lose_worker(spec.name, "its worker was ended by a person", counts=False)
+        else:
+            self._crashed(spec, how, tail, counts=status not in BLAMELESS)
 
-    def _crashed(self, process: _Process, error: str, tail: str, *, counts: bool = True) -> None:
+    def _crashed(self, spec: WorkerSpec, error: str, tail: str = "", *, counts: bool = True) -> None:
         text = error + (f"; the end of its log:\n{tail}" if tail else "")
-        held = self._client.lose_worker(process.name, text, counts=counts)
+        held = self._client.lose_worker(spec.name, text, counts=counts)
         self._client.recover()
-        if held and WorkKind.TRAIN not in process.spec.kinds:
+        if held and WorkKind.TRAIN not in spec.kinds:
             # An eval task that ends its worker is given up after some attempts; the others go on.
             self._crashes = 0
-        self._start_again(process, text)
+        self._start_again(spec, text)
 
-    def _start_again(self, process: _Process, why: str) -> None:
+    def _start_again(self, spec: WorkerSpec, why: str) -> None:
         self._crashes += 1
         if self._crashes >= CRASHES_IN_A_ROW:
             message = f"{self._crashes} workers in a row ended without any progress, the last one: {why}"
             self._client.give_up(message)
             raise StudyFailed(message)
-        self._start(process.spec)
+        self._start(spec)
 
     def _start_later(self, spec: WorkerSpec, why: str) -> None:
         """Start a worker that lacks the study's settings again after a while; this does not count as a crash."""
@@ -325,55 +320,48 @@ class LocalLauncher:
             process.trials = trials
         if beats != process.beats:
             process.beats, process.progressed_at = beats, now
-        limit_s = self._stall_timeout_s
+        limit_s, error = self._stall_timeout_s, None
         if deadline and self._clock() > deadline:
-            self._end(
-                process,
+            error = (
                 "its eval task took longer than its timeout_s, so worker process "
-                f"{process.popen.pid} was ended; raise timeout_s if that is not enough",
+                f"{process.popen.pid} was ended; raise timeout_s if that is not enough"
             )
         elif beats and limit_s is not None and now - process.progressed_at > limit_s:
-            self._end(
-                process,
+            error = (
                 f"StallTimeout: no step, no report and no finished trial for {limit_s:g} s, so worker process "
-                f"{process.popen.pid} was ended; raise stall_timeout_s if training may be silent for longer",
+                f"{process.popen.pid} was ended; raise stall_timeout_s if training may be silent for longer"
             )
-
-    def _end(self, process: _Process, error: str) -> None:
-        process.popen.kill()
-        process.popen.wait()
-        del self._processes[process.spec.index]
-        _close(process)
-        self._crashed(process, error, "")
+        if error is not None:
+            process.popen.kill()
+            self._close(process)
+            self._crashed(process.spec, error)
 
     def _end_all(self) -> None:
         for process in self._processes.values():
             if process.popen.poll() is None:
                 process.popen.kill()
-        for process in self._processes.values():
-            process.popen.wait()
-            _close(process)
-            self._client.lose_worker(process.name, "its run ended", counts=False)
-        self._processes.clear()
+        for process in list(self._processes.values()):
+            self._close(process)
+            self._client.lose_worker(process.spec.name, "its run ended", counts=False)
+
+    def _close(self, process: _Process) -> None:
+        """Wait for a worker that ends, close its pipe, and end whatever it left running."""
+        process.popen.wait()
+        del self._processes[process.spec.index]
+        if process.popen.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                # It died before it read everything.
+                process.popen.stdin.close()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.popen.pid, signal.SIGKILL)
+        remains.end_marked(process.mark)
 
 
 def _tail(log: Path) -> str:
-    """Return the end of a log, as far as it can be read."""
     try:
         return log.read_text(errors="replace")[-LOG_TAIL:].strip()
     except OSError as error:
         return f"({log} cannot be read: {error.strerror})"
-
-
-def _close(process: _Process) -> None:
-    """Close the pipe, and end whatever the worker left running."""
-    if process.popen.stdin is not None:
-        with contextlib.suppress(BrokenPipeError):
-            # It died before it read everything.
-            process.popen.stdin.close()
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.popen.pid, signal.SIGKILL)
-    remains.end_marked(process.mark)
 
 
 def _how(status: int) -> str:

@@ -9,7 +9,6 @@ import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -27,17 +26,11 @@ from phyla.launchers.spec import (
 )
 from phyla.local_client import LocalClient, open_checkpoints
 from phyla.machine import Outdated
-from phyla.records import StudyState, WorkKind
 from phyla.settings import escape_output
 from phyla.store import Store, open_store
-from phyla.worker import Bindings, EvaluatedRun, Evaluator, StudySources, Trainer, Worker, WorkerContext
+from phyla.worker import Beat, Evaluator, Worker, population_worker
 
 _PR_SET_PDEATHSIG = 1
-
-SUITES_CHANGED = (
-    "the suites of the run were changed while this worker evaluated. It has returned its eval task and takes no "
-    "more; start it again with the changed suite file"
-)
 
 
 def main() -> None:
@@ -87,96 +80,61 @@ def _die_with_parent() -> None:
 
 def _make(spec: WorkerSpec) -> Callable[[], str | None]:
     sys.path[:] = [*spec.python_path, *(entry for entry in sys.path if entry not in spec.python_path)]
-    return _make_evaluator(spec) if spec.runs else _make_trainer(spec)
-
-
-def _make_evaluator(spec: WorkerSpec) -> Callable[[], str | None]:
-    """Make a worker of runs that are watched: it only evaluates."""
-    from phyla.launchers.runs import changed_suites, open_runs
-
-    suites = {run: suites_from({"suites": given}, plugins.resolve) for run, given in spec.suites.items()}
     store = open_store(spec.storage)
-    opened = open_runs(store, spec.runs, suites, gin_bindings=spec.gin_bindings)
-    why = changed_suites(opened, spec.suites)
-    if why is not None:
-        return lambda: why
-    evaluator = Evaluator(opened.client, opened.run_of, work_root=Path(spec.work_root), name=spec.name)
-    worker = Worker(opened.client, name=spec.name, evaluator=evaluator, beat=_beats(Path(spec.beat_file)))
-    return _work(worker, store, evaluator)
+    beat = _beats(Path(spec.beat_file))
+    if spec.watched:
+        from phyla.launchers.watched import changed_suites, open_watched
 
-
-def _make_trainer(spec: WorkerSpec) -> Callable[[], str | None]:
-    """Make a worker of a study: it trains, evaluates, or does both."""
-    train = None if spec.train is None else plugins.resolve(spec.train)
-    store = open_store(spec.storage)
-    study = store.find_study(spec.study)
-    if study is None:
-        raise PhylaError(f"study {spec.study!r} is gone from {store.url}")
-    rules = from_config(spec.config, plugins.resolve)
-    repository = open_checkpoints(store, study.name, Path(spec.checkpoints))
-    repository.check_owner()
-    work_root = Path(spec.work_root)
-    state = None
-    if spec.setup is not None:
-        directory = work_root / f"worker-{spec.index}"
-        directory.mkdir(parents=True, exist_ok=True)
-        context = WorkerContext(name=spec.name, index=spec.index, study=spec.study, working_dir=directory)
-        state = plugins.resolve(spec.setup)(context)
-    # Where the stored configuration is another one, the controller takes it over as far as it can.
-    client = LocalClient(store, replace(study, config=spec.config), rules, repository, collects=False)
-    evaluator = None
-    if rules.suites and WorkKind.EVALUATE in spec.kinds:
-        own = EvaluatedRun(
-            suites=rules.suites,
-            sources=StudySources(repository),
-            outputs=Path(spec.outputs),
-            stop=partial(client.end_study, StudyState.FAILED),
-            bindings=Bindings(worker=spec.gin_bindings),
-        )
-        evaluator = Evaluator(
-            client,
-            lambda run: own,
-            work_root=work_root,
-            name=spec.name,
-            state=state,
-        )
-    trainer = None
-    if train is not None and WorkKind.TRAIN in spec.kinds:
-        trainer = Trainer(
-            client,
-            repository,
-            train,
-            metrics=rules.reported_metrics,
-            work_root=work_root,
-            state=state,
-            log=Path(spec.log) if spec.log else None,
-        )
-    worker = Worker(
-        client,
-        name=spec.name,
-        trainer=trainer,
-        evaluator=evaluator,
-        beat=_beats(Path(spec.beat_file)),
-        yields=spec.yields,
-    )
-    return _work(worker, store)
-
-
-def _work(worker: Worker, store: Store, evaluator: Evaluator | None = None) -> Callable[[], str | None]:
+        suites = {name: suites_from(config, plugins.resolve) for name, config in spec.configs.items()}
+        opened = open_watched(store, suites, gin_bindings=spec.gin_bindings)
+        why = changed_suites(opened, spec.configs)
+        if why is not None:
+            return lambda: why
+        evaluator = Evaluator(opened.client, opened.evaluated, work_root=Path(spec.work_root), name=spec.name)
+        worker = Worker(opened.client, name=spec.name, evaluator=evaluator, beat=beat)
+    else:
+        worker = _population_worker(spec, store, beat)
     signal.signal(signal.SIGTERM, lambda number, frame: worker.stop())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def work() -> str | None:
         ended = worker.run()
         store.close()
-        if isinstance(ended, Outdated):
-            return ended.why
-        return SUITES_CHANGED if evaluator is not None and evaluator.outdated else None
+        return ended.why if isinstance(ended, Outdated) else None
 
     return work
 
 
-def _beats(path: Path) -> Callable[[int, int, float], None]:
+def _population_worker(spec: WorkerSpec, store: Store, beat: Beat) -> Worker:
+    config = spec.configs[spec.study]
+    train, setup = config["train"], config["setup"]
+    study = store.find_study(spec.study)
+    if study is None:
+        raise PhylaError(f"study {spec.study!r} is gone from {store.url}")
+    rules = from_config(config, plugins.resolve)
+    repository = open_checkpoints(store, study.name, Path(spec.checkpoints))
+    repository.check_owner()
+    return population_worker(
+        # Where the stored configuration is another one, the controller takes it over as far as it can.
+        LocalClient(store, replace(study, config=config), rules, repository, collects=False),
+        study,
+        repository,
+        rules,
+        plugins.resolve(str(train)),
+        None if setup is None else plugins.resolve(str(setup)),
+        name=spec.name,
+        index=spec.index,
+        kinds=spec.kinds,
+        work_root=Path(spec.work_root),
+        outputs=Path(spec.outputs),
+        log=Path(spec.log) if spec.log else None,
+        gin_bindings=spec.gin_bindings,
+        beat=beat,
+        yields=spec.yields,
+    )
+
+
+def _beats(path: Path) -> Beat:
     with path.open("r+b") as file:
         page = mmap.mmap(file.fileno(), BEATS.size)
 

@@ -2,11 +2,13 @@
 
 import json
 import struct
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import final
 
-from phyla.records import Json, JsonObject
+from phyla.records import JsonObject
 
 BEATS = struct.Struct("<qqd")
 """What a worker writes where its supervisor can see it: signs of progress, work it handed in, and the time in
@@ -18,7 +20,6 @@ EXIT_CANNOT_START = 113
 No status with which training code is likely to exit.
 """
 
-
 EXIT_STORE_FAILED = 114
 """Exit status of a worker that lost the database: its trial is not to blame."""
 
@@ -29,53 +30,54 @@ EXIT_OUTDATED = 116
 """Exit status of a worker that handed in its work because settings or suites of the study were changed."""
 
 
+def _python_path() -> tuple[str, ...]:
+    return tuple(entry or str(Path.cwd()) for entry in sys.path)
+
+
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec:
-    """One worker process of one study, or of runs that are watched.
+    """One worker process of one study with a population, or of watched studies.
 
     A worker imports what this names, and nothing that the database names. So all of it comes from the files that
     the user gave to the supervisor.
 
     Attributes:
-        study: name of the study; empty where `runs` are given.
-        runs: names of the runs that are watched; none for a study's own workers.
-        storage: URL of its store.
-        checkpoints: directory of its checkpoints.
+        configs: the configuration of each study by its name, as its file has it; of watched ones only the suites.
+        watched: whether the studies are watched, so that nothing is trained.
+        storage: URL of the store.
         work_root: directory for working directories.
-        train: reference of the training function; None where nothing is trained.
-        setup: reference of the setup function, or None.
+        checkpoints: directory of a population's checkpoints.
+        outputs: directory of arrays and files that evaluations of a population save.
         index: 0 .. workers - 1.
-        beat_file: where the worker counts its progress, as `BEATS`.
-        python_path: entries for `sys.path`.
-        name: of the worker; given when its process is started.
-        outputs: directory of arrays and files that evaluations save.
         kinds: what to ask for: train, evaluate, or both.
         yields: whether `trial.report()` runs an eval task that waits.
         gin_bindings: gin bindings of this worker.
+        python_path: entries for `sys.path`; by default those of the supervisor.
+        name: of the worker; this and the rest are given when its process is started.
         log: where full tracebacks go; empty for nowhere.
-        config: the study's configuration, as its study file has it; empty where `runs` are given.
-        suites: the suites of each run, as its suite file has them.
+        beat_file: where the worker counts its progress, as `BEATS`.
     """
 
-    study: str
+    configs: Mapping[str, JsonObject]
+    watched: bool = False
     storage: str
-    checkpoints: str
     work_root: str
-    train: str | None
-    setup: str | None
-    index: int
-    beat_file: str
-    python_path: tuple[str, ...]
-    name: str = ""
-    runs: tuple[str, ...] = ()
+    checkpoints: str = ""
     outputs: str = ""
-    kinds: tuple[str, ...] = ("train",)
+    index: int
+    kinds: tuple[str, ...]
     yields: bool = False
     gin_bindings: tuple[str, ...] = ()
+    python_path: tuple[str, ...] = field(default_factory=_python_path)
+    name: str = ""
     log: str = ""
-    config: JsonObject = field(default_factory=dict)
-    suites: Mapping[str, Sequence[Json]] = field(default_factory=dict)
+    beat_file: str = ""
+
+    @property
+    def study(self) -> str:
+        """Name of the study, or of the first one."""
+        return next(iter(self.configs))
 
     def to_json(self) -> str:
         """Write it as one line of JSON."""
@@ -85,5 +87,5 @@ class WorkerSpec:
     def from_json(text: str) -> "WorkerSpec":
         """Read what `to_json` wrote."""
         raw = json.loads(text)
-        tuples = {name: tuple(raw[name]) for name in ("python_path", "runs", "kinds", "gin_bindings")}
+        tuples = {name: tuple(raw[name]) for name in ("python_path", "kinds", "gin_bindings")}
         return WorkerSpec(**{**raw, **tuples})

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import final
 
 from phyla.checkpoints import LocalCheckpoints, Owner, claim_digest, made_by
-from phyla.records import Attempt, AttemptState, Checkpoint, CheckpointState, StudyRecord, TrialState
+from phyla.records import Attempt, AttemptState, Checkpoint, CheckpointState, JobState, StudyRecord
 from phyla.store import Reader, Store
 
 MEMORY = "memory"
@@ -69,8 +69,8 @@ def _may_complete(reader: Reader, attempt: Attempt) -> bool:
         return True
     if attempt.ended_at < attempt.expires_at:
         return False
-    newest = reader.trial(attempt.trial)
-    return newest.state is TrialState.PENDING and newest.token == attempt.token
+    newest = reader.trial(attempt.job)
+    return newest.state is JobState.PENDING and newest.token == attempt.token
 
 
 def open_checkpoints(store: Store, study: str, root: Path) -> LocalCheckpoints:

@@ -1,18 +1,20 @@
 """Workers: claim a trial or an eval task, call the user's function, commit what it left, again."""
 
 from phyla.worker.aggregation import task_results
-from phyla.worker.evaluated_run import Bindings, EvaluatedRun, Sources, StudySources
+from phyla.worker.evaluated_study import Bindings, EvaluatedStudy, Sources, StudySources
 from phyla.worker.evaluation import Evaluation, EvaluationCheckpoint, Shard
 from phyla.worker.evaluator import Evaluator
 from phyla.worker.launch import Launch, dead_launches, launch_of
-from phyla.worker.loop import Worker, WorkerContext
+from phyla.worker.loop import Beat, Worker
+from phyla.worker.population import WorkerContext, population_worker
 from phyla.worker.session import Session, unusable_start
 from phyla.worker.trainer import Trainer
 from phyla.worker.trial import Parent, Trial, session_of
 
 __all__ = [
+    "Beat",
     "Bindings",
-    "EvaluatedRun",
+    "EvaluatedStudy",
     "Evaluation",
     "EvaluationCheckpoint",
     "Evaluator",
@@ -28,6 +30,7 @@ __all__ = [
     "WorkerContext",
     "dead_launches",
     "launch_of",
+    "population_worker",
     "session_of",
     "task_results",
     "unusable_start",

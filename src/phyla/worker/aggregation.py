@@ -8,25 +8,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phyla import plugins
-from phyla.api import GroupResults, WorkClient
+from phyla.api import Client, GroupResults
 from phyla.arguments import suggestion
 from phyla.errors import ConfigurationError, PhylaError
-from phyla.evaluation import Comparison, Estimate, Suite, TaskResult, aggregate, compare, decode, merged
+from phyla.evaluation import Estimate, Suite, TaskResult, aggregate, compare, decode, merged
 from phyla.machine import ClaimedEvaluation, Evaluated
 from phyla.records import EvalEvent, EvalResult, Group, JsonObject, json_number
 from phyla.settings import Clock
-from phyla.worker.evaluated_run import EvaluatedRun
+from phyla.worker.evaluated_study import EvaluatedStudy
 
 
 def aggregate_group(
-    client: WorkClient, work: ClaimedEvaluation, run: EvaluatedRun, suite: Suite, clock: Clock
+    client: Client, work: ClaimedEvaluation, study: EvaluatedStudy, suite: Suite, clock: Clock
 ) -> Evaluated:
     """Merge the shards of a group, run the suite's aggregates, and compare it with the best group so far.
 
     Args:
         client: gives access to the ledger.
         work: the aggregation.
-        run: the run that it belongs to.
+        study: the study that it belongs to.
         suite: its suite.
         clock: tells the time.
 
@@ -34,8 +34,8 @@ def aggregate_group(
         PhylaError: the results are complete, and an aggregate cannot be made of them.
         StoreError: the database failed.
     """
-    found = client.group_results(work.group.id)
-    results = task_results(suite, found, run.outputs.parent)
+    found = client.group_results(work.group.id, study=work.job.study)
+    results = task_results(suite, found, study.outputs.parent)
     complete = len(results) == len(suite.tasks)
     try:
         values = aggregate(suite.aggregates, results)
@@ -44,24 +44,30 @@ def aggregate_group(
             raise
         # A partial group: what needs the missing eval tasks cannot be said.
         values = {}
-    events = _changed_sources(work, run, suite, found, clock())
+    events = _changed_sources(work, study, suite, found, clock())
+    former = None if suite.objective is None else client.best_group(suite.name, study=work.job.study)
     best = False
-    former = None if suite.objective is None else client.best_group(suite.name, run=work.task.run)
     if suite.objective is not None and complete and work.group.replicate == 0:
         best = _is_better(suite, values, former)
         # Newest come first: one that is worse than what came after it in training has not regressed. Nor has a
         # member of a population: most are worse than the best.
-        in_population = work.group.study is not None
-        comparable = suite.compared_metric is not None and not in_population
-        if former is not None and former.seen < work.seen.id and comparable:
-            reference = task_results(suite, client.group_results(former.id), run.outputs.parent)
+        if former is not None and former.seen < work.seen.id and not work.population:
+            before = client.group_results(former.id, study=work.job.study)
+            reference = task_results(suite, before, study.outputs.parent)
             events += _regressions(work, suite, results, reference, former, clock())
     json = {
         name: {"value": json_number(estimate.value), "stderr": json_number(estimate.stderr)}
         for name, estimate in values.items()
     }
-    task = work.task
-    return Evaluated(task=task.id, group=task.group, token=task.token, values=json, best=best, events=events)
+    return Evaluated(
+        job=work.job.id,
+        group=work.job.group,
+        token=work.job.token,
+        values=json,
+        best=best,
+        former=None if former is None else former.id,
+        events=events,
+    )
 
 
 def _regressions(
@@ -81,15 +87,36 @@ def _regressions(
         metric=metric,
         higher_is_better=suite.objective.maximize,
     )
-    return [_regression(work, suite, metric, former, one, now) for one in compared if one.regressed]
+    events: list[EvalEvent] = []
+    for one in compared:
+        if one.regressed:
+            message = (
+                f"regression: {suite.name}/{one.task} {metric} {one.current:.4g} at step {work.seen.step}, "
+                f"against {one.reference:.4g} of the best checkpoint before it ({one.test} test, "
+                f"p = {one.p_adjusted:.2g})"
+            )
+            data: JsonObject = {
+                "task": one.task,
+                "metric": metric,
+                "current": json_number(one.current),
+                "reference": json_number(one.reference),
+                "reference_group": former.id,
+                "test": one.test,
+                "p": one.p,
+                "p_adjusted": one.p_adjusted,
+                "step": work.seen.step,
+                "name": work.seen.name,
+            }
+            events.append(_event(work, "regression", message, data, now))
+    return events
 
 
 def _changed_sources(
-    work: ClaimedEvaluation, run: EvaluatedRun, suite: Suite, found: GroupResults, now: float
+    work: ClaimedEvaluation, study: EvaluatedStudy, suite: Suite, found: GroupResults, now: float
 ) -> list[EvalEvent]:
     events: list[EvalEvent] = []
     for task in suite.tasks:
-        source = run.source(suite, task)
+        source = study.source(suite, task)
         before = {result.source for result in found.results.get(task.identity, ()) if result.source}
         if source and before - {source}:
             message = (
@@ -97,7 +124,7 @@ def _changed_sources(
                 f"its results were computed, and its version is still {task.version!r}: raise the version to "
                 "compute them again"
             )
-            events.append(_event(work, "changed-source", suite, message, {"task": task.name}, now))
+            events.append(_event(work, "changed-source", message, {"task": task.name}, now))
     return events
 
 
@@ -107,12 +134,12 @@ def task_results(suite: Suite, found: GroupResults, outputs: Path) -> list[TaskR
     Args:
         suite: the suite.
         found: what the ledger has.
-        outputs: directory of the outputs of all runs.
+        outputs: directory of the outputs of all studies.
 
     Raises:
         EvaluationError: shards do not fit each other, or count another number of samples than expected.
     """
-    shards = {task.identity: task.shards for task in found.tasks}
+    shards = {task.identity: task.shards for task in found.jobs}
     done: list[TaskResult] = []
     for task in suite.tasks:
         entries = found.results.get(task.identity, ())
@@ -174,36 +201,12 @@ def _is_better(suite: Suite, values: Mapping[str, Estimate], former: Group | Non
     return best is None or order > suite.objective.order(float(best["value"]))
 
 
-def _regression(
-    work: ClaimedEvaluation, suite: Suite, metric: str, former: Group, one: Comparison, now: float
-) -> EvalEvent:
-    message = (
-        f"regression: {suite.name}/{one.task} {metric} {one.current:.4g} at step {work.seen.step}, against "
-        f"{one.reference:.4g} of the best checkpoint before it ({one.test} test, p = {one.p_adjusted:.2g})"
-    )
-    data: JsonObject = {
-        "task": one.task,
-        "metric": metric,
-        "current": json_number(one.current),
-        "reference": json_number(one.reference),
-        "reference_group": former.id,
-        "test": one.test,
-        "p": one.p,
-        "p_adjusted": one.p_adjusted,
-        "step": work.seen.step,
-        "name": work.seen.name,
-    }
-    return _event(work, "regression", suite, message, data, now)
-
-
-def _event(
-    work: ClaimedEvaluation, kind: str, suite: Suite, message: str, data: JsonObject, now: float
-) -> EvalEvent:
+def _event(work: ClaimedEvaluation, kind: str, message: str, data: JsonObject, now: float) -> EvalEvent:
     return EvalEvent(
-        run=work.task.run,
+        study=work.job.study,
         kind=kind,
         seen=work.seen.id,
-        suite=suite.name,
+        suite=work.group.suite,
         message=message,
         data=data,
         created_at=now,

@@ -7,7 +7,6 @@ import shlex
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from phyla.errors import ConfigurationError, EvaluationError
@@ -110,8 +109,3 @@ def _record(evaluation: Evaluation, name: str, value: Any) -> None:
         evaluation.record({name: value["mean"]}, n=int(value.get("n", 1)))
     else:
         evaluation.record({name: value})
-
-
-def folder_of(work_root: Path, task: int, token: int) -> Path:
-    """Return the scratch directory of one attempt."""
-    return work_root / f"eval-{task}.{token}"

@@ -10,7 +10,7 @@ import numpy as np
 
 from phyla.errors import ConfigurationError
 from phyla.evaluation import Metric, Recorder
-from phyla.records import EvalTaskRecord, JsonObject, Seen
+from phyla.records import EvalJob, JsonObject, Seen
 
 _T = TypeVar("_T")
 
@@ -84,7 +84,7 @@ class Evaluation:
 
     def __init__(
         self,
-        record: EvalTaskRecord,
+        record: EvalJob,
         seen: Seen,
         *,
         suite: str,

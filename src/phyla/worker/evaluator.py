@@ -6,13 +6,13 @@ import os
 import shutil
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from phyla import plugins
-from phyla.api import WorkClient
+from phyla.api import Client
 from phyla.checkpoints import advice_on, is_storage_error
 from phyla.errors import (
     CheckpointCorrupt,
@@ -27,12 +27,12 @@ from phyla.errors import (
 )
 from phyla.evaluation import EvalTask, Suite, encode, suite_named
 from phyla.failpoints import failpoint
-from phyla.machine import ClaimedEvaluation, Evaluated, EvaluationFailed
-from phyla.records import EvalResult, EvalTaskKind, Seen
+from phyla.machine import ClaimedEvaluation, Evaluated, Failure
+from phyla.records import EvalResult, JobKind, Seen
 from phyla.settings import Clock, system_clock
 from phyla.worker.aggregation import aggregate_group
-from phyla.worker.commands import folder_of, run_command
-from phyla.worker.evaluated_run import EvaluatedRun
+from phyla.worker.commands import run_command
+from phyla.worker.evaluated_study import EvaluatedStudy
 from phyla.worker.evaluation import Evaluation, checkpoint_of
 
 ERROR_CHARACTERS = 4000
@@ -52,7 +52,7 @@ class Evaluator:
 
     Args:
         client: gives access to the ledger, for aggregations.
-        run_of: tells what it takes to evaluate a run, by its id.
+        studies: those whose checkpoints it evaluates, by id.
         work_root: directory for scratch.
         name: of the worker.
         clock: tells the time.
@@ -62,8 +62,8 @@ class Evaluator:
 
     def __init__(
         self,
-        client: WorkClient,
-        run_of: Callable[[int], EvaluatedRun],
+        client: Client,
+        studies: Mapping[int, EvaluatedStudy],
         *,
         work_root: Path,
         name: str,
@@ -72,7 +72,7 @@ class Evaluator:
         state: Any = None,
     ) -> None:
         self._client = client
-        self._run_of = run_of
+        self._studies = studies
         self._work_root = work_root
         self._name = name
         self._clock = clock
@@ -81,34 +81,34 @@ class Evaluator:
         self._loaded: _Loaded | None = None
         self.current: Evaluation | None = None
         self.outdated = False
-        """Whether the suites of a run changed since this process read them: it should be started anew."""
+        """Whether the suites of a study changed since this process read them: it should be started anew."""
 
     @property
     def holding(self) -> int | None:
         """Id of the checkpoint that is loaded."""
         return None if self._loaded is None else self._loaded.seen
 
-    def run(self, work: ClaimedEvaluation) -> Evaluated | EvaluationFailed | None:
+    def run(self, work: ClaimedEvaluation) -> Evaluated | Failure | None:
         """Do one piece of work; None when evaluation code saw that it was asked to stop, or storage failed.
 
         Raises:
             StoreError: the database failed.
         """
-        run = self._run_of(work.task.run)
+        study = self._studies[work.job.study]
         try:
-            suite, task = _known(run, work)
-            if task is None and run.changed():
+            suite, task = _known(study, work)
+            if task is None and study.changed():
                 # An aggregate of the suite as it was would miss what the suite has now.
                 raise _Unknown(f"suite {suite.name!r} was changed")
             if task is None:
-                return aggregate_group(self._client, work, run, suite, self._clock)
-            return self._evaluate(work, run, suite, task)
+                return aggregate_group(self._client, work, study, suite, self._clock)
+            return self._evaluate(work, study, suite, task)
         except (StoreError, CheckpointsAbsent):
             raise
         except CheckpointStorageFailed as error:
             self._loaded = None
-            if run.stop is not None:
-                run.stop(f"{error}{KEPT}")
+            if study.stop is not None:
+                study.stop(f"{error}{KEPT}")
                 return None
             # It may be read again later, or elsewhere.
             return _failed(work, f"{type(error).__name__}: {error}")
@@ -116,7 +116,7 @@ class Evaluator:
             self._loaded = None
             return _gone(work, error)
         except _Unknown as error:
-            if run.changed():
+            if study.changed():
                 self.outdated = True
                 return None
             return _failed(work, str(error), retryable=False)
@@ -125,42 +125,44 @@ class Evaluator:
         except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever evaluation code raises belongs to the eval task
             # What was loaded may be the cause.
             self._loaded = None
-            return self._raised(work, run, error)
+            return self._raised(work, study, error)
 
-    def _raised(self, work: ClaimedEvaluation, run: EvaluatedRun, error: BaseException) -> EvaluationFailed | None:
-        if work.task.kind is EvalTaskKind.EVALUATE:
+    def _raised(self, work: ClaimedEvaluation, study: EvaluatedStudy, error: BaseException) -> Failure | None:
+        if work.job.kind is JobKind.EVALUATE:
             try:
-                run.sources.check(work.seen, again=True)
+                study.sources.check(work.seen, again=True)
             except CheckpointsAbsent:
                 raise
             except CheckpointStorageFailed:
                 pass
             except CheckpointError as vanished:
                 return _gone(work, vanished)
-        if isinstance(error, OSError) and is_storage_error(error) and run.stop is not None:
-            run.stop(f"an evaluation that saves into {run.outputs} failed with {error}; {advice_on(error)}{KEPT}")
+        if isinstance(error, OSError) and is_storage_error(error) and study.stop is not None:
+            study.stop(
+                f"an evaluation that saves into {study.outputs} failed with {error}; {advice_on(error)}{KEPT}"
+            )
             return None
         if isinstance(error, EvaluationError):
             return _failed(work, f"{type(error).__name__}: {error}")
         return _failed(work, "".join(traceback.format_exception(error))[-ERROR_CHARACTERS:])
 
     def _evaluate(
-        self, work: ClaimedEvaluation, run: EvaluatedRun, suite: Suite, task: EvalTask
+        self, work: ClaimedEvaluation, study: EvaluatedStudy, suite: Suite, task: EvalTask
     ) -> Evaluated | None:
-        path = run.sources.path(work.seen)
-        run.bindings.apply(suite.gin_files, ())
+        path = study.sources.path(work.seen)
+        study.bindings.apply(suite.gin_files, ())
         loaded, load_s = self._load(suite, work.seen, path)
-        run.bindings.apply(suite.gin_files, task.gin)
-        label = f"{work.task.id}.{work.task.token}"
-        outputs = run.outputs / label
-        scratch = folder_of(self._work_root, work.task.id, work.task.token)
+        study.bindings.apply(suite.gin_files, task.gin)
+        label = f"{work.job.id}.{work.job.token}"
+        outputs = study.outputs / label
+        scratch = self._work_root / f"eval-{label}"
         evaluation = Evaluation(
-            work.task,
+            work.job,
             work.seen,
             suite=suite.name,
             path=path,
             config=task.config,
-            seed=seed_of(task.seed, work.task.replicate),
+            seed=seed_of(task.seed, work.job.replicate),
             loaded=loaded,
             worker=self._state,
             outputs=outputs,
@@ -182,7 +184,7 @@ class Evaluator:
                     raise ConfigurationError(
                         f"eval task {task.name!r} recorded nothing: call evaluation.record(...) or .save(...)"
                     )
-                run.sources.check(work.seen)
+                study.sources.check(work.seen)
                 _flush(outputs)
                 unless_done.pop_all()
             finally:
@@ -191,20 +193,20 @@ class Evaluator:
         failpoint("evaluation.before_result")
         result = EvalResult(
             identity=work.seen.identity,
-            task_identity=work.task.identity,
-            replicate=work.task.replicate,
-            shard=work.task.shard,
-            shards=work.task.shards,
-            run=work.task.run,
+            task_identity=work.job.identity,
+            replicate=work.job.replicate,
+            shard=work.job.shard,
+            shards=work.job.shards,
+            study=work.job.study,
             statistics={name: encode(metric, plugins.reference) for name, metric in evaluation.statistics.items()},
-            files={name: f"{run.outputs.name}/{label}/{file}" for name, file in evaluation.files.items()},
-            source=run.source(suite, task),
+            files={name: f"{study.outputs.name}/{label}/{file}" for name, file in evaluation.files.items()},
+            source=study.source(suite, task),
             duration_s=duration_s,
             load_s=load_s,
             worker=self._name,
             created_at=self._clock(),
         )
-        return Evaluated(task=work.task.id, group=work.task.group, token=work.task.token, result=result)
+        return Evaluated(job=work.job.id, group=work.job.group, token=work.job.token, result=result)
 
     def _load(self, suite: Suite, seen: Seen, path: Path) -> tuple[Any, float]:
         """Return what the suite's `load` returned, now or for an eval task before, and how long it took now."""
@@ -222,16 +224,16 @@ class _Unknown(PhylaError):
     """A claimed eval task is not, or not as it was queued, among the suites that this process knows."""
 
 
-def _known(run: EvaluatedRun, work: ClaimedEvaluation) -> tuple[Suite, EvalTask | None]:
+def _known(study: EvaluatedStudy, work: ClaimedEvaluation) -> tuple[Suite, EvalTask | None]:
     """Return the suite and the eval task of a claim; no eval task for an aggregation."""
     try:
-        suite = suite_named(run.suites, work.group.suite)
-        if work.task.kind is EvalTaskKind.AGGREGATE:
+        suite = suite_named(study.suites, work.group.suite)
+        if work.job.kind is JobKind.AGGREGATE:
             return suite, None
-        task = suite.task(work.task.task)
+        task = suite.task(work.job.task)
     except ConfigurationError as error:
         raise _Unknown(str(error)) from error
-    if task.identity != work.task.identity:
+    if task.identity != work.job.identity:
         # Its result would be filed under what it is not.
         raise _Unknown(
             f"eval task {task.name!r} of suite {suite.name!r} was queued with another version, configuration or "
@@ -247,15 +249,13 @@ def seed_of(seed: int, replicate: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}:{replicate}".encode()).digest()[:4], "big") % 2**31
 
 
-def _failed(work: ClaimedEvaluation, error: str, *, retryable: bool = True) -> EvaluationFailed:
-    return EvaluationFailed(
-        task=work.task.id, group=work.task.group, token=work.task.token, error=error, retryable=retryable
-    )
+def _failed(work: ClaimedEvaluation, error: str, *, retryable: bool = True) -> Failure:
+    return Failure(job=work.job.id, token=work.job.token, error=error, retryable=retryable)
 
 
-def _gone(work: ClaimedEvaluation, error: CheckpointError) -> EvaluationFailed:
-    damaged = isinstance(error, CheckpointCorrupt)
-    return replace(_failed(work, str(error)), gone=True, damaged=damaged)
+def _gone(work: ClaimedEvaluation, error: CheckpointError) -> Failure:
+    damage = str(error) if isinstance(error, CheckpointCorrupt) else None
+    return replace(_failed(work, str(error)), gone=work.seen.name, damage=damage)
 
 
 def _flush(folder: Path) -> None:

@@ -11,12 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, final
 
+from phyla import file_locks
 from phyla.store.sql.file_systems import is_local
-
-try:
-    import fcntl
-except ImportError:  # Windows: what a launch that died held comes back when its leases run out.
-    fcntl = None  # type: ignore[assignment]  # a module that is missing here
 
 _ID = re.compile(r"[0-9a-f]{16}")
 
@@ -33,7 +29,7 @@ class Launch:
         folder: where the lock file goes; None, or a folder on a file system that other machines may share, for no
             lock.
         storage: URL of the store.
-        names: the study, or the runs, that it works for.
+        names: the studies that it works for.
 
     Attributes:
         id: part of the names of its workers.
@@ -46,7 +42,7 @@ class Launch:
         self._folder = folder
         self._storage = storage
         self._names = tuple(names)
-        if folder is None or fcntl is None:
+        if folder is None or not file_locks.SUPPORTED:
             return
         with suppress(OSError):  # leases decide then
             folder.mkdir(parents=True, exist_ok=True)
@@ -58,7 +54,7 @@ class Launch:
         draft = folder / f".{self.id}"
         descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file_locks.lock(descriptor)
             os.write(descriptor, json.dumps({"storage": self._storage, "names": self._names}).encode())
             draft.rename(folder / f"{self.id}.lock")
         except BaseException:
@@ -135,21 +131,8 @@ def launch_of(worker: str) -> str:
 
 def dead_launches(folder: Path | None, ids: Collection[str]) -> frozenset[str]:
     """Return which launches certainly have no process any more: those whose lock file is in a folder, and free."""
-    if folder is None or fcntl is None or not ids or not folder.is_dir() or not is_local(folder):
+    if folder is None or not ids or not folder.is_dir() or not is_local(folder):
         return frozenset()
-    return frozenset(each for each in ids if _ID.fullmatch(each) and _is_free(folder / f"{each}.lock"))
-
-
-def _is_free(path: Path) -> bool:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        # Shared, so that two who look at the same time do not take each other for the owner.
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
+    return frozenset(
+        each for each in ids if _ID.fullmatch(each) and file_locks.is_held(folder / f"{each}.lock") is False
+    )

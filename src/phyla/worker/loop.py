@@ -4,13 +4,11 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import final
+from typing import TypeAlias, final
 
-from phyla.api import Given, WorkClient
-from phyla.errors import CheckpointsAbsent, LeaseLost, StoreError
-from phyla.machine import ClaimedEvaluation, Completion, Ended, Evaluated, EvaluationFailed, Idle, Outdated
+from phyla.api import Client
+from phyla.errors import CheckpointsAbsent, ConfigurationError, LeaseLost, StoreError
+from phyla.machine import ClaimedEvaluation, Completion, Ended, Evaluated, Failure, Idle, Outdated, Work
 from phyla.records import Phase, WorkKind
 from phyla.settings import Clock, system_clock
 from phyla.worker.evaluator import Evaluator
@@ -23,23 +21,14 @@ FLUSH_S = 1.0
 IDLE_S = 0.25
 """How long a worker without work waits before it asks again, if nothing was committed meanwhile."""
 
+SUITES_CHANGED = (
+    "the suites of the run were changed while this worker evaluated. It has returned its eval task and takes no "
+    "more; start it again with the changed suite file"
+)
 
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerContext:
-    """What the study's `setup(worker)` gets, once per process.
-
-    Attributes:
-        name: `host:slot:pid:launch` of this process.
-        index: 0 .. workers - 1.
-        study: name of the study.
-        working_dir: a directory of this worker, for caches and logs.
-    """
-
-    name: str
-    index: int
-    study: str
-    working_dir: Path
+Beat: TypeAlias = Callable[[int, int, float], None]
+"""Called with signs of progress, with work handed in so far (both only grow), and with the time in seconds since
+the epoch when the running eval task takes too long, 0 for never."""
 
 
 @final
@@ -53,23 +42,27 @@ class Worker:
         trainer: trains trials; None to train none.
         evaluator: runs eval tasks; None to run none.
         renew_s: how often this worker renews its own leases; None when a supervisor does.
-        beat: called with signs of progress, with work handed in so far (both only grow), and with the time in
-            seconds since the epoch when the running eval task takes too long, 0 for never.
+        beat: called with signs of progress.
         yields: whether `trial.report()` runs an eval task that waits before training goes on.
+
+    Raises:
+        ConfigurationError: the name is empty, so nobody could tell whose leases it holds.
     """
 
     def __init__(
         self,
-        client: WorkClient,
+        client: Client,
         *,
         name: str,
         clock: Clock = system_clock,
         trainer: Trainer | None = None,
         evaluator: Evaluator | None = None,
         renew_s: float | None = None,
-        beat: Callable[[int, int, float], None] = lambda progress, done, deadline: None,
+        beat: Beat = lambda progress, done, deadline: None,
         yields: bool = False,
     ) -> None:
+        if not name:
+            raise ConfigurationError("a worker's name is empty: its leases go by it; pass Launch.worker_name()")
         self._client = client
         self._name = name
         self._clock = clock
@@ -130,7 +123,7 @@ class Worker:
             outdated = self._evaluator is not None and self._evaluator.outdated
             count = 0 if self._stopping or outdated else 1
             if not completions and not count:
-                return None
+                return Outdated(why=SUITES_CHANGED) if outdated else None
             _, claimed, rest = self._client.exchange(
                 completions, self._name, count, kinds=self._kinds, holding=self._holding()
             )
@@ -163,7 +156,7 @@ class Worker:
         at_work = [one.beats for one in (self._trainer, evaluation) if one is not None]
         self._beat(self._beats + sum(at_work), self._handed_in, self._deadline)
 
-    def _do(self, work: Given) -> Completion | Evaluated | None:
+    def _do(self, work: Work) -> Completion | Evaluated | None:
         """Do one piece of work; return its completion, or None when it failed or went back to the queue."""
         self._busy = True
         try:
@@ -177,23 +170,23 @@ class Worker:
 
     def _evaluate(self, work: ClaimedEvaluation) -> Evaluated | None:
         assert self._evaluator is not None
-        timeout_s = work.task.timeout_s
+        timeout_s = work.job.timeout_s
         self._deadline = 0.0 if timeout_s is None else self._clock() + timeout_s
         self._tick()
         try:
             outcome = self._evaluator.run(work)
         except CheckpointsAbsent:
             with contextlib.suppress(LeaseLost):
-                self._client.release_evaluation(work.task.id, work.task.token)
+                self._client.release(work.job.id, work.job.token)
             raise
         finally:
             self._deadline = 0.0
             self._tick()
         with contextlib.suppress(LeaseLost):
             if outcome is None:
-                self._client.release_evaluation(work.task.id, work.task.token)
-            elif isinstance(outcome, EvaluationFailed):
-                self._client.fail_evaluation(outcome)
+                self._client.release(work.job.id, work.job.token)
+            elif isinstance(outcome, Failure):
+                self._client.fail(outcome)
             else:
                 return outcome
         return None

@@ -12,7 +12,7 @@ from phyla.arguments import nearest
 from phyla.checkpoints import LocalCheckpoints, attempt_name
 from phyla.errors import CheckpointCorrupt, CheckpointMissing, ConfigurationError, LeaseLost, StateError
 from phyla.machine import Completion, Failure
-from phyla.records import Checkpoint, CheckpointKind, JsonObject, Phase, Report, TrialKind, TrialRecord
+from phyla.records import Checkpoint, CheckpointKind, JobKind, JsonObject, Phase, Report, TrialRecord
 from phyla.settings import Clock
 from phyla.space import Params
 from phyla.worker.stopwatch import Stopwatch
@@ -46,7 +46,7 @@ class Session:
         self.record = record
         self.id = record.id
         self.token = record.token
-        self.measuring = record.kind is TrialKind.MEASURE
+        self.measuring = record.kind is JobKind.MEASURE
         self._client = client
         self._repository = repository
         self._work_root = work_root
@@ -166,17 +166,7 @@ class Session:
         target = self._repository.stage(name)
         for entry in list(self.checkpoint_dir.iterdir()):
             entry.rename(target / entry.name)
-        committed = self._repository.commit(name, step=step, now=self._clock())
-        checkpoint = Checkpoint(
-            name=name,
-            study=self.record.study,
-            trial=self.id,
-            kind=CheckpointKind.PROGRESS,
-            step=step,
-            digest=committed.digest,
-            size_bytes=committed.size_bytes,
-            created_at=self._clock(),
-        )
+        checkpoint = self._commit(name, step, CheckpointKind.PROGRESS)
         self._client.save_progress(self.id, self.token, checkpoint)
         self.beats += 1
 
@@ -260,18 +250,22 @@ class Session:
         self._watch.enter(Phase.SAVING)
         if self._staged is None:
             _ = self.checkpoint_dir
+        self._committed = self._commit(self._name, self.reached_step, CheckpointKind.RESULT)
+        return self._committed
+
+    def _commit(self, name: str, step: int, kind: CheckpointKind) -> Checkpoint:
         now = self._clock()
-        committed = self._repository.commit(self._name, step=self.reached_step, now=now)
-        self._committed = Checkpoint(
-            name=self._name,
+        committed = self._repository.commit(name, step=step, now=now)
+        return Checkpoint(
+            name=name,
             study=self.record.study,
             trial=self.id,
-            step=self.reached_step,
+            kind=kind,
+            step=step,
             digest=committed.digest,
             size_bytes=committed.size_bytes,
             created_at=now,
         )
-        return self._committed
 
     def completion(self, checkpoint: Checkpoint | None, index: int = 0) -> Completion:
         """Return what completes the trial."""
@@ -327,7 +321,7 @@ def unusable_start(
     for name in (record.parent_checkpoint, record.progress):
         if name is None:
             continue
-        recorded = client.checkpoint(name)
+        recorded = client.checkpoint(name, study=record.study)
         damage = None
         try:
             repository.use(name, None if recorded is None else recorded.digest, again=again)
@@ -336,7 +330,7 @@ def unusable_start(
             text = str(error)
         except CheckpointCorrupt as error:
             text = damage = str(error)
-        return Failure(trial=record.id, token=record.token, error=text, parent_gone=name, damage=damage)
+        return Failure(job=record.id, token=record.token, error=text, gone=name, damage=damage)
     return None
 
 

@@ -17,7 +17,6 @@ from phyla.errors import (
     LeaseLost,
     NoCheckpoint,
     NoFitness,
-    PhylaError,
     StoreError,
 )
 from phyla.machine import Completion, Failure
@@ -142,8 +141,7 @@ class Trainer:
                 watch=self.watch,
             )
         except (CheckpointsAbsent, CheckpointMissing) as error:
-            with contextlib.suppress(LeaseLost):
-                self._client.release(record.id, record.token)
+            self._release(record)
             if isinstance(error, CheckpointsAbsent):
                 raise
             # It vanished just now: whoever claims the trial looks again.
@@ -167,11 +165,9 @@ class Trainer:
             return self._finish(trial)
         except LeaseLost:
             trial.discard()
-        except (CheckpointStorageFailed, NoFitness, NoCheckpoint) as error:
-            self._refused(trial, error)
-        except (Exception, SystemExit) as error:  # whatever training raises belongs to the trial
-            if isinstance(error, StoreError):
-                raise
+        except StoreError:
+            raise
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever training raises belongs to the trial
             self._raised(trial, error)
         finally:
             self._beats += trial.beats
@@ -179,15 +175,6 @@ class Trainer:
             # What was neither completed nor failed, and so was not asked for yet, is nobody's.
             trial.timings()
         return None
-
-    def _release_if_absent(self, record: TrialRecord) -> None:
-        """Return a trial to the queue and raise if all checkpoints are out of sight: then none of them is lost."""
-        try:
-            self._repository.check_owner()
-        except CheckpointsAbsent:
-            with contextlib.suppress(LeaseLost):
-                self._client.release(record.id, record.token)
-            raise
 
     def _take_cached(self, record: TrialRecord) -> Any:
         name, value = self._cached
@@ -219,24 +206,37 @@ class Trainer:
             self._cached = (checkpoint.name, trial.cached_state)
         return completion
 
-    def _refused(self, trial: Session, error: PhylaError) -> None:
-        """Handle errors that another attempt would not cure."""
-        self._release_if_absent(trial.record)
+    def _raised(self, trial: Session, error: Exception | SystemExit) -> None:
+        record = trial.record
+        try:
+            self._repository.check_owner()
+        except CheckpointsAbsent:
+            # All checkpoints are out of sight, so none of them is lost.
+            self._release(record)
+            raise
         if isinstance(error, CheckpointStorageFailed):
-            self._stop_study(trial.record, str(error), trial)
+            self._stop_study(record, str(error), trial)
+            return
+        if isinstance(error, OSError) and is_storage_error(error):
+            what = cause_of(error, self._train, None).words()
+            message = f"training failed with {what}; trial {trial.id} writes to {trial.places}; {advice_on(error)}"
+            self._stop_study(record, message, trial)
             return
         cause = self._logged(trial, error)
         trial.discard()
-        self._fail(
-            Failure(
-                trial=trial.id,
-                token=trial.token,
-                error=f"{type(error).__name__}: {error}",
-                retryable=False,
-                timings=trial.timings(),
-                cause=cause,
-            )
-        )
+        if isinstance(error, (NoFitness, NoCheckpoint)):
+            # Another attempt would not cure it.
+            text = f"{type(error).__name__}: {error}"
+            failure = Failure(job=trial.id, token=trial.token, error=text, retryable=False, cause=cause)
+        else:
+            text = traceback_of(error)[-ERROR_CHARACTERS:]
+            failure = Failure(job=trial.id, token=trial.token, error=text, cause=cause)
+            # Training may have failed because files of the checkpoint vanished or changed behind our back.
+            with contextlib.suppress(CheckpointStorageFailed):
+                unusable = unusable_start(record, self._client, self._repository, again=True)
+                if unusable is not None:
+                    failure = replace(unusable, error=f"{text.rstrip()}\n{unusable.error}")
+        self._fail(replace(failure, timings=trial.timings()))
 
     def _stop_study(self, record: TrialRecord, message: str, trial: Session | None = None) -> None:
         """Stop everything: the place where results go is broken, which is no trial's fault."""
@@ -244,29 +244,9 @@ class Trainer:
             # What stays is removed when the study is run again.
             if trial is not None:
                 trial.discard()
-        with contextlib.suppress(LeaseLost):
-            self._client.release(record.id, record.token)
+        self._release(record)
         kept = f"Completed trials and saved progress are kept; what trial {record.id} trained since is repeated."
-        self._client.end_study(StudyState.FAILED, f"{message}. Then run the study again. {kept}")
-
-    def _raised(self, trial: Session, error: Exception | SystemExit) -> None:
-        self._release_if_absent(trial.record)
-        if isinstance(error, OSError) and is_storage_error(error):
-            what = cause_of(error, self._train, None).words()
-            message = f"training failed with {what}; trial {trial.id} writes to {trial.places}; {advice_on(error)}"
-            self._stop_study(trial.record, message, trial)
-            return
-        text = traceback_of(error)[-ERROR_CHARACTERS:]
-        cause = self._logged(trial, error)
-        trial.discard()
-        # Training may have failed because files of the checkpoint vanished or changed behind our back.
-        unusable = None
-        with contextlib.suppress(CheckpointStorageFailed):
-            unusable = unusable_start(trial.record, self._client, self._repository, again=True)
-        if unusable is not None:
-            text = f"{text.rstrip()}\n{unusable.error}"
-        failure = unusable or Failure(trial=trial.id, token=trial.token, error=text, cause=cause)
-        self._fail(replace(failure, error=text, timings=trial.timings()))
+        self._client.end_study(record.study, StudyState.FAILED, f"{message}. Then run the study again. {kept}")
 
     def _logged(self, trial: Session, error: BaseException) -> Cause:
         """Write an error with its full traceback into the log; return what is stored of it."""
@@ -280,6 +260,10 @@ class Trainer:
                 # The end of the traceback is stored in any case.
                 log = None
         return cause_of(error, self._train, log)
+
+    def _release(self, record: TrialRecord) -> None:
+        with contextlib.suppress(LeaseLost):
+            self._client.release(record.id, record.token)
 
     def _fail(self, failure: Failure) -> None:
         with contextlib.suppress(LeaseLost):

@@ -9,9 +9,10 @@ import pytest
 from evaluation_simulation import WatchedRun
 from phyla.errors import ConfigurationError
 from phyla.evaluation import EvalTask, Suite
-from phyla.local_client import RunClient
+from phyla.local_client import LocalClient
+from phyla.machine import WatchRules
 from phyla.records import GroupState, Seen
-from phyla.worker import Bindings, EvaluatedRun, Evaluation, Evaluator
+from phyla.worker import Bindings, EvaluatedStudy, Evaluation, Evaluator
 
 
 @gin.configurable  # type: ignore[untyped-decorator]
@@ -41,10 +42,12 @@ class Files:
 
 def evaluate(root: Path, suite: Suite, bindings: Bindings) -> WatchedRun:
     run = WatchedRun([suite])
-    client = RunClient(run.store, [(run.run, run.controller)], clock=run.clock)
-    evaluated = EvaluatedRun(suites=(suite,), sources=Files(), outputs=root / "outputs" / "run", bindings=bindings)
+    client = LocalClient(run.store, run.run, WatchRules(suites=(suite,)))
+    evaluated = EvaluatedStudy(
+        suites=(suite,), sources=Files(), outputs=root / "outputs" / "run", bindings=bindings
+    )
     evaluator = Evaluator(
-        client, lambda _: evaluated, work_root=root / "work", name="w", clock=run.clock, timer=lambda: 0.0
+        client, {run.run.id: evaluated}, work_root=root / "work", name="w", clock=run.clock, timer=lambda: 0.0
     )
     run.observe(100)
     while (work := run.claim()) is not None:
@@ -91,7 +94,7 @@ def test_bindings_that_make_no_sense_are_told_and_not_tried_again(
     run = evaluate(tmp_path, suite, Bindings(root=tmp_path))
     assert run.groups()[0].state is GroupState.PARTIAL
     assert words in (run.groups()[0].why or "")
-    assert [record.token for record in run.reader().eval_tasks()] == [1]
+    assert [record.token for record in run.reader().eval_jobs()] == [1]
 
 
 def test_without_gin_the_way_out_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:

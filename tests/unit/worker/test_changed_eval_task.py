@@ -14,7 +14,7 @@ def test_only_the_newest_version_counts(tmp_path: Path) -> None:
     first.work()
     changed = replace(clean, version="2", shards=3, seed=7)
     second = EvaluatedRun(tmp_path, [Suite("s", (changed, shifted))], store=first.store, clock=first.clock)
-    assert second.controller.backfill() > 0
+    assert second.sightings.backfill() > 0
     second.work()
     (values,) = second.evaluations.values("s")
     cell = next(cell for cell in second.evaluations.cells("s") if cell.task == "clean")
@@ -34,7 +34,7 @@ def test_a_mended_eval_task_makes_a_partial_group_complete(tmp_path: Path) -> No
     first.work()
     assert [values.partial for values in first.evaluations.values("s")] == [True]
     second = EvaluatedRun(tmp_path, [Suite("s", (mended, shifted))], store=first.store, clock=first.clock)
-    second.controller.backfill()
+    second.sightings.backfill()
     second.work()
     assert [values.partial for values in second.evaluations.values("s")] == [False]
     assert {cell.status.value for cell in second.evaluations.cells("s")} == {"done"}

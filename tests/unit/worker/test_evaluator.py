@@ -13,10 +13,10 @@ import pytest
 from evaluation_simulation import WatchedRun
 from phyla.errors import CheckpointGone, ConfigurationError
 from phyla.evaluation import Confusion, Estimate, EvalTask, Mean, Moments, Suite, TaskResult, decode
-from phyla.local_client import RunClient
-from phyla.machine import ClaimedEvaluation, Evaluated, EvaluationFailed
+from phyla.local_client import LocalClient
+from phyla.machine import ClaimedEvaluation, Evaluated, Failure, WatchRules
 from phyla.records import EvalResult, Group, GroupState, Maximize, Seen
-from phyla.worker import Bindings, EvaluatedRun, Evaluation, Evaluator, Worker
+from phyla.worker import Bindings, EvaluatedStudy, Evaluation, Evaluator, Worker
 from simulation import VirtualClock
 
 SAMPLES = np.random.default_rng(0).normal(1e6, 1.0, 1000)
@@ -44,39 +44,41 @@ class Bench:
 
     def __init__(self, root: Path, *suites: Suite, bindings: Bindings | None = None) -> None:
         self.run = WatchedRun(suites, VirtualClock())
+        self.root = root
         self.files = Files(root)
         self.ticks = iter(range(1_000_000))
-        self.client = RunClient(self.run.store, [(self.run.run, self.run.controller)], clock=self.run.clock)
         self.outputs = root / "outputs"
         self.bindings = bindings or Bindings()
-        self.suites = suites
+        self.restart(*suites)
+
+    def restart(self, *suites: Suite) -> None:
+        """Start the worker anew, with these suites."""
+        self.client = LocalClient(self.run.store, self.run.run, WatchRules(suites=suites))
+        evaluated = EvaluatedStudy(
+            suites=suites, sources=self.files, outputs=self.outputs / "run", bindings=self.bindings
+        )
         self.evaluator = Evaluator(
             self.client,
-            self.evaluated,
-            work_root=root / "work",
+            {self.run.run.id: evaluated},
+            work_root=self.root / "work",
             name="w",
             clock=self.run.clock,
             timer=lambda: float(next(self.ticks)),
-        )
-
-    def evaluated(self, _run: int) -> EvaluatedRun:
-        return EvaluatedRun(
-            suites=self.suites, sources=self.files, outputs=self.outputs / "run", bindings=self.bindings
         )
 
     def checkpoint(self, step: int, content: object = None) -> None:
         (self.files.root / f"step-{step}").write_text(json.dumps(content))
         self.run.observe(step)
 
-    def work(self) -> list[Evaluated | EvaluationFailed | None]:
+    def work(self) -> list[Evaluated | Failure | None]:
         outcomes = []
         while (work := self.run.claim(holding=self.evaluator.holding)) is not None:
             outcomes.append(self.do(work))
         return outcomes
 
-    def do(self, work: ClaimedEvaluation) -> Evaluated | EvaluationFailed | None:
+    def do(self, work: ClaimedEvaluation) -> Evaluated | Failure | None:
         outcome = self.evaluator.run(work)
-        if isinstance(outcome, EvaluationFailed):
+        if isinstance(outcome, Failure):
             self.run.controller.fail(outcome)
         elif outcome is not None:
             self.run.hand_in(outcome)
@@ -86,7 +88,7 @@ class Bench:
         return self.run.groups()[-1]
 
     def results(self, task: EvalTask) -> Sequence[EvalResult]:
-        return self.run.reader().results(self.run.reader().all_seen()[-1].identity, task.identity, 0, task.shards)
+        return self.run.reader().ledger(self.run.reader().all_seen()[-1].identity, task.identity, 0, task.shards)
 
     def value(self, name: str) -> float:
         estimate: Any = self.group().values[name]
@@ -167,7 +169,7 @@ def test_the_seed_is_the_same_for_all_checkpoints_and_another_for_a_repetition(t
     bench.checkpoint(300)
     work = bench.run.claim()
     assert work is not None
-    again = replace(work, task=replace(work.task, replicate=1))
+    again = replace(work, job=replace(work.job, replicate=1))
     bench.evaluator.run(again)
     assert seeds[-1] not in (11, seeds[0])
 
@@ -207,7 +209,7 @@ def test_what_a_failed_attempt_saved_is_removed_and_never_counted(tmp_path: Path
     bench = Bench(tmp_path, suite(task))
     bench.checkpoint(100)
     outcomes = bench.work()
-    assert sum(isinstance(outcome, EvaluationFailed) for outcome in outcomes) == 2
+    assert sum(isinstance(outcome, Failure) for outcome in outcomes) == 2
     (result,) = bench.results(task)
     assert metric(result, "x").n == 1
     assert len(list((bench.outputs / "run").iterdir())) == 1
@@ -220,7 +222,7 @@ def test_an_error_carries_its_traceback(tmp_path: Path) -> None:
     bench = Bench(tmp_path, suite(EvalTask("a", bad, max_attempts=1)))
     bench.checkpoint(100)
     (outcome,) = bench.work()
-    assert isinstance(outcome, EvaluationFailed)
+    assert isinstance(outcome, Failure)
     assert "KeyError: 'weights'" in outcome.error
     assert "in bad" in outcome.error
     assert bench.group().state is GroupState.PARTIAL
@@ -230,7 +232,7 @@ def test_an_eval_task_that_records_nothing_is_told_so_and_not_tried_again(tmp_pa
     bench = Bench(tmp_path, suite(EvalTask("a", lambda evaluation: None)))
     bench.checkpoint(100)
     (outcome,) = bench.work()
-    assert isinstance(outcome, EvaluationFailed)
+    assert isinstance(outcome, Failure)
     assert not outcome.retryable
     assert "recorded nothing" in outcome.error
 
@@ -243,7 +245,7 @@ def test_a_checkpoint_deleted_during_its_evaluation_is_recorded_as_such(tmp_path
     bench = Bench(tmp_path, suite(EvalTask("a", slow)))
     bench.checkpoint(100)
     (outcome,) = bench.work()
-    assert isinstance(outcome, EvaluationFailed)
+    assert isinstance(outcome, Failure)
     assert outcome.gone
     assert bench.group().state is GroupState.GONE
     assert not bench.results(EvalTask("a", slow))
@@ -286,7 +288,7 @@ def test_a_command_that_fails_says_how(tmp_path: Path, command: str | list[str],
     bench = Bench(tmp_path, suite(EvalTask("a", command=command, max_attempts=1)))
     bench.checkpoint(100)
     (outcome,) = bench.work()
-    assert isinstance(outcome, EvaluationFailed)
+    assert isinstance(outcome, Failure)
     assert error in outcome.error
 
 
@@ -344,7 +346,7 @@ def test_a_command_that_takes_too_long_is_ended_with_its_children(tmp_path: Path
     bench = Bench(tmp_path, suite(EvalTask("a", command=both, timeout_s=0.2, max_attempts=1)))
     bench.checkpoint(100)
     (outcome,) = bench.work()
-    assert isinstance(outcome, EvaluationFailed)
+    assert isinstance(outcome, Failure)
     assert "timeout_s=0.2" in outcome.error
 
 
@@ -417,8 +419,14 @@ def test_stopping_returns_the_eval_task_to_the_queue(tmp_path: Path) -> None:
     bench.checkpoint(100)
     made.append(Worker(bench.client, name="w", clock=bench.run.clock, evaluator=bench.evaluator))
     made[0].run()
-    task = bench.run.reader().eval_tasks()[0]
+    task = bench.run.reader().eval_jobs()[0]
     assert (task.state.value, task.failures) == ("pending", 0)
+
+
+def test_a_worker_has_a_name(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, suite(EvalTask("a", spread)))
+    with pytest.raises(ConfigurationError, match="a worker's name is empty"):
+        Worker(bench.client, name="", evaluator=bench.evaluator)
 
 
 def test_a_function_that_changed_without_its_version_is_reported(tmp_path: Path) -> None:
@@ -444,8 +452,8 @@ def test_a_function_that_changed_without_its_version_is_reported(tmp_path: Path)
     changed = suite(named(second()), EvalTask("b", spread))
     bench.run.suites = [changed]
     bench.run.restart()
-    bench.suites = (changed,)
-    bench.run.controller.backfill()
+    bench.restart(changed)
+    bench.run.sightings.backfill()
     bench.work()
     (event,) = bench.run.reader().events()
     assert event.kind == "changed-source"
@@ -463,8 +471,8 @@ def test_a_changed_file_of_bindings_under_the_same_version_is_reported(tmp_path:
     more = suite(EvalTask("a", spread), EvalTask("b", spread), gin_files=("config.gin",))
     bench.run.suites = [more]
     bench.run.restart()
-    bench.suites = (more,)
-    bench.run.controller.backfill()
+    bench.restart(more)
+    bench.run.sightings.backfill()
     bench.work()
     (event,) = bench.run.reader().events()
     assert event.kind == "changed-source"

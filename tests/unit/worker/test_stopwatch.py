@@ -79,7 +79,7 @@ class Bench:
         if done is not None:
             self.client.exchange([done], "w", 0)
         with self.store.reader(1) as reader:
-            return reader.all_attempts()[-1].timings
+            return reader.trial_attempts()[-1].timings
 
 
 def save(trial: phyla.Trial) -> None:

@@ -1,4 +1,4 @@
-"""Opens runs that are watched, by name, as their workers and their watcher need them."""
+"""Opens watched studies by name, as their workers and their watcher need them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -6,24 +6,26 @@ from pathlib import Path
 from typing import Any, final
 
 from phyla import plugins
-from phyla.controller import RunController, suite_differences
-from phyla.errors import ConfigurationError, RunNotFound, SchemaMismatch
+from phyla.api import Client
+from phyla.controller import Sightings, suite_differences
+from phyla.errors import ConfigurationError, SchemaMismatch, StudyNotFound
 from phyla.evaluation import Suite
-from phyla.local_client import RunClient, known_checkpoints, open_checkpoints
-from phyla.records import Json, JsonObject, RunKind, RunRecord
+from phyla.local_client import LocalClient, TakingTurns, known_checkpoints, open_checkpoints
+from phyla.machine import WatchRules
+from phyla.records import JsonObject, StudyKind, StudyRecord
 from phyla.store import Store
 from phyla.watcher import CheckpointFormat, DirectorySources, Following, get_format
-from phyla.worker import Bindings, EvaluatedRun, Sources, StudySources
+from phyla.worker import Bindings, EvaluatedStudy, Sources, StudySources
 
 SCHEMA = 1
 _PLAIN = ("lease_s", "outputs", "snapshots", "gin_root", "checkpoints")
-"""Fields of `RunConfig` that are stored as they are."""
+"""Fields of `WatchConfig` that are stored as they are."""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunConfig:
-    """What the store remembers of how a run is followed and evaluated.
+class WatchConfig:
+    """What the store remembers of how a watched study is followed and evaluated.
 
     Attributes:
         suites: its suites.
@@ -74,7 +76,7 @@ class RunConfig:
         }
 
     @staticmethod
-    def from_json(raw: JsonObject, suites: Sequence[Suite]) -> "RunConfig":
+    def from_json(raw: JsonObject, suites: Sequence[Suite]) -> "WatchConfig":
         """Read what `to_json` wrote, except for the suites, which hold functions and commands.
 
         Args:
@@ -91,7 +93,7 @@ class RunConfig:
             )
         config: Any = raw
         options = dict(config["format"])
-        return RunConfig(
+        return WatchConfig(
             suites=tuple(suites),
             kind=options.pop("name"),
             options=options,
@@ -102,75 +104,76 @@ class RunConfig:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenedRun:
-    """One run, ready to be followed or evaluated.
+class WatchedStudy:
+    """One watched study, ready to be followed or evaluated.
 
     Attributes:
-        record: the run.
-        config: how.
-        controller: decides about it.
+        record: the study.
+        config: how it is followed.
+        client: speaks with it.
+        sightings: takes what its watcher finds.
         evaluated: what workers need of it.
     """
 
-    record: RunRecord
-    config: RunConfig
-    controller: RunController
-    evaluated: EvaluatedRun
+    record: StudyRecord
+    config: WatchConfig
+    client: LocalClient
+    sightings: Sightings
+    evaluated: EvaluatedStudy
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenedRuns:
-    """Several runs that one pool of workers serves.
+class WatchedStudies:
+    """Watched studies that one pool of workers serves.
 
     Attributes:
         client: speaks with all of them.
-        runs: each of them, by its id.
+        studies: in the order in which they were given.
     """
 
-    client: RunClient
-    runs: Mapping[int, OpenedRun]
+    client: Client
+    studies: Sequence[WatchedStudy]
 
-    def run_of(self, run: int) -> EvaluatedRun:
-        """Return what workers need of a run."""
-        return self.runs[run].evaluated
+    @property
+    def evaluated(self) -> dict[int, EvaluatedStudy]:
+        """What workers need of each study, by its id."""
+        return {study.record.id: study.evaluated for study in self.studies}
 
     @property
     def lease_s(self) -> float:
         """The shortest of their leases."""
-        return min(run.config.lease_s for run in self.runs.values())
+        return min(study.config.lease_s for study in self.studies)
 
 
-def open_runs(
-    store: Store,
-    names: Sequence[str],
-    suites: Mapping[str, Sequence[Suite]],
-    *,
-    gin_bindings: Sequence[str] = (),
-) -> OpenedRuns:
-    """Open runs by name.
+def open_watched(
+    store: Store, suites: Mapping[str, Sequence[Suite]], *, gin_bindings: Sequence[str] = ()
+) -> WatchedStudies:
+    """Open watched studies.
 
     Args:
         store: where they are remembered.
-        names: their names.
-        suites: by name of the run; from files that the user gave, never from the store.
+        suites: by name of the study; from files that the user gave, never from the store.
         gin_bindings: gin bindings of this worker.
 
     Raises:
-        RunNotFound: there is no run of one of the names.
-        CheckpointsAbsent: the checkpoints of a study are not where the run looks for them.
+        StudyNotFound: there is no study of one of the names.
+        ConfigurationError: a study has a population, whose own workers evaluate it.
+        CheckpointsAbsent: the checkpoints of the source study are not where this one looks for them.
         StoreError: the database failed.
     """
-    opened = [_open(store, name, tuple(suites[name]), tuple(gin_bindings)) for name in names]
-    client = RunClient(store, [(run.record, run.controller) for run in opened])
-    return OpenedRuns(client=client, runs={run.record.id: run for run in opened})
+    studies = [_open(store, name, tuple(given), tuple(gin_bindings)) for name, given in suites.items()]
+    client: Client = studies[0].client
+    if len(studies) > 1:
+        client = TakingTurns(store, {study.record.id: study.client for study in studies})
+    return WatchedStudies(client=client, studies=studies)
 
 
-def changed_suites(opened: OpenedRuns, given: Mapping[str, Sequence[Json]]) -> str | None:
-    """Return in words how stored suites of runs differ from those given as JSON; None if they do not."""
-    for run in opened.runs.values():
-        name = run.record.name
-        differing = suite_differences(run.record.config, {"suites": list(given[name])})
+def changed_suites(opened: WatchedStudies, given: Mapping[str, JsonObject]) -> str | None:
+    """Return in words how stored suites differ from those of given configurations; None if they do not."""
+    for study in opened.studies:
+        name = study.record.name
+        differing = suite_differences(study.record.config, given[name])
         if differing:
             listing = "; ".join(f"{key}: it has {old!r}, given {new!r}" for key, (old, new) in differing.items())
             return (
@@ -180,33 +183,34 @@ def changed_suites(opened: OpenedRuns, given: Mapping[str, Sequence[Json]]) -> s
     return None
 
 
-def _open(store: Store, name: str, suites: tuple[Suite, ...], gin: tuple[str, ...]) -> OpenedRun:
-    record = store.find_run(name)
+def _open(store: Store, name: str, suites: tuple[Suite, ...], gin: tuple[str, ...]) -> WatchedStudy:
+    record = store.find_study(name)
     if record is None:
-        known = ", ".join(repr(run.name) for run in store.runs()) or "none"
-        raise RunNotFound(f"there is no run {name!r} in {store.url}; there are: {known}")
-    if not record.config:
+        known = ", ".join(repr(study.name) for study in store.studies() if study.watched) or "none"
+        raise StudyNotFound(f"there is no run {name!r} in {store.url}; there are: {known}")
+    if not record.watched:
         raise ConfigurationError(
             f"run {name!r} is that of a study, whose own workers evaluate it; run the study with evaluators"
         )
-    config = RunConfig.from_json(record.config, suites)
+    config = WatchConfig.from_json(record.config, suites)
     sources: Sources = DirectorySources(Path(record.location))
-    if record.kind is RunKind.STUDY:
-        study = next(study for study in store.studies() if study.id == record.study)
-        repository = open_checkpoints(store, study.name, Path(config.checkpoints))
-        if known_checkpoints(store, study):
+    if record.kind is StudyKind.STUDY:
+        source = next(study for study in store.studies() if study.id == record.source)
+        repository = open_checkpoints(store, source.name, Path(config.checkpoints))
+        if known_checkpoints(store, source):
             repository.check_owner()
         sources = StudySources(repository)
 
     def changed() -> bool:
-        now = store.find_run(name)
+        now = store.find_study(name)
         return now is not None and now.config.get("suites") != record.config.get("suites")
 
-    return OpenedRun(
+    return WatchedStudy(
         record=record,
         config=config,
-        controller=RunController(store, record, suites, lease_s=config.lease_s),
-        evaluated=EvaluatedRun(
+        client=LocalClient(store, record, WatchRules(suites=suites, lease_s=config.lease_s)),
+        sightings=Sightings(store, record, suites),
+        evaluated=EvaluatedStudy(
             suites=suites,
             sources=sources,
             outputs=Path(config.outputs),

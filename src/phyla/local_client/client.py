@@ -1,4 +1,4 @@
-"""The client that works in process: a controller on a store, and checkpoints on a file system."""
+"""The client that works in process: a controller on a store, and a population's checkpoints on a file system."""
 
 import contextlib
 import logging
@@ -6,31 +6,30 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import final
 
-from phyla.api import Answer, CollectResult, Given, GroupResults
+from phyla.api import CollectResult, GroupResults
 from phyla.checkpoints import LocalCheckpoints, import_checkpoint, import_name
 from phyla.controller import TRAIN_ONLY, Controller, mark_deleting
 from phyla.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing, StudyNotFound
-from phyla.local_client.run_client import group_results
 from phyla.local_client.sorting import sort_out
 from phyla.machine import (
+    Answer,
     Completion,
     Evaluated,
-    EvaluationFailed,
     Failure,
     Imported,
     NoWork,
-    Retention,
     Rules,
     SetCheckpointState,
     Standing,
     Stopped,
+    Work,
 )
 from phyla.records import (
     Checkpoint,
     CheckpointState,
+    EvalResult,
     Group,
     Report,
-    RunRecord,
     StartFrom,
     StudyRecord,
     StudyState,
@@ -44,13 +43,13 @@ LOG = logging.getLogger("phyla")
 
 @final
 class LocalClient:
-    """Speaks with one study through its store.
+    """Speaks with one study, of any kind, through its store.
 
     Args:
         store: where the study is remembered.
         study: the study; its configuration is the one that the rules were made from.
         rules: what its decisions go by, until the configuration changes.
-        repository: where its checkpoints are.
+        repository: where a population's checkpoints are; None for a watched study, whose watcher cleans up.
         collects: whether it collects checkpoints from time to time; False where somebody else does.
         joins: whether others run the study, so that giving up here ends nothing there.
     """
@@ -60,19 +59,24 @@ class LocalClient:
         store: Store,
         study: StudyRecord,
         rules: Rules,
-        repository: LocalCheckpoints,
+        repository: LocalCheckpoints | None = None,
         *,
         collects: bool = True,
         joins: bool = False,
     ) -> None:
         self._store = store
         self._study = study
-        self._controller = Controller(store, study.id, rules, study.config)
-        self._repository = repository
-        self._collects = collects
+        self._controller = Controller(store, study.id, rules, study.config, source=study.source)
+        self._checkpoints = repository
+        self._collects = collects and repository is not None
         self._joins = joins
         self._changes = store.changes()
         self._completed_since_collection = 0
+
+    @property
+    def _repository(self) -> LocalCheckpoints:
+        assert self._checkpoints is not None, "a watched study has no checkpoints of its own"
+        return self._checkpoints
 
     def study(self) -> StudyRecord:
         """Return the study as it stands."""
@@ -80,11 +84,6 @@ class LocalClient:
         if found is None:
             raise StudyNotFound(f"study {self._study.name!r} is gone from {self._store.url}")
         return found
-
-    def checkpoint(self, name: str) -> Checkpoint | None:
-        """Return what was recorded of a checkpoint."""
-        with self._store.reader(self._study.id) as reader:
-            return reader.checkpoint(name)
 
     def exchange(
         self,
@@ -94,7 +93,7 @@ class LocalClient:
         *,
         kinds: Collection[WorkKind] = TRAIN_ONLY,
         holding: int | None = None,
-    ) -> tuple[list[Answer], list[Given], NoWork | None]:
+    ) -> tuple[list[Answer], list[Work], NoWork | None]:
         """Hand in finished work and claim up to `count` new trials and eval tasks, atomically."""
         answer = self._controller.complete(completions, worker, count, kinds=kinds, holding=holding)
         self._completed_since_collection += len(completions)
@@ -122,36 +121,32 @@ class LocalClient:
         return max(16, self._study.population_size // 2)
 
     def fail(self, failure: Failure) -> None:
-        """Record that an attempt failed."""
+        """Record that an attempt at a job failed."""
         if failure.damage is not None:
             LOG.warning("%s; it is not used any more", failure.damage)
         self._controller.fail(failure)
 
-    def fail_evaluation(self, failure: EvaluationFailed) -> None:
-        """Record that an attempt at an eval task failed."""
-        if failure.damaged:
-            LOG.warning("%s; it is not used any more", failure.error)
-        self._controller.fail_evaluation(failure)
+    def checkpoint(self, name: str, *, study: int) -> Checkpoint | None:
+        """Return what was recorded of a checkpoint of a study."""
+        with self._store.reader(study) as reader:
+            return reader.checkpoint(name)
 
-    def release_evaluation(self, task: int, token: int) -> None:
-        """Return an eval task to the queue."""
-        self._controller.release_evaluation(task, token)
+    def group_results(self, group: int, *, study: int) -> GroupResults:
+        """Return what the ledger has of a group of a study."""
+        with self._store.reader(study) as reader:
+            found = reader.group(group)
+            seen = reader.seen(found.seen)
+            jobs = [job for job in reader.group_jobs(group) if job.task]
+            results: dict[str, Sequence[EvalResult]] = {
+                task: reader.ledger(seen.identity, task, found.replicate, shards)
+                for task, shards in {job.identity: job.shards for job in jobs}.items()
+            }
+        return GroupResults(group=found, jobs=jobs, results=results)
 
-    def group_results(self, group: int) -> GroupResults:
-        """Return what the ledger has of a group."""
-        with self._store.evaluations(self._run()) as reader:
-            return group_results(reader, group)
-
-    def best_group(self, suite: str, *, run: int) -> Group | None:
-        """Return the best complete group of a suite so far; the study has one run of its own."""
-        with self._store.evaluations(self._run()) as reader:
+    def best_group(self, suite: str, *, study: int) -> Group | None:
+        """Return the best complete group of a suite of a study so far."""
+        with self._store.reader(study) as reader:
             return reader.best_group(suite)
-
-    def _run(self) -> RunRecord:
-        found = self._store.find_run(self._study.name)
-        if found is None:
-            raise StudyNotFound(f"study {self._study.name!r} in {self._store.url} has no suites")
-        return found
 
     def wait(self, seconds: float) -> None:
         """Return once something was committed, or after `seconds` at the latest."""
@@ -159,11 +154,11 @@ class LocalClient:
 
     def is_active(self) -> bool:
         """Return whether there may be more work."""
-        return self.study().state is StudyState.RUNNING
+        return self.study().state in (StudyState.RUNNING, StudyState.DRAINING)
 
-    def release(self, trial: int, token: int) -> None:
-        """Return a trial to the queue."""
-        self._controller.release(trial, token)
+    def release(self, job: int, token: int) -> None:
+        """Return a job to the queue."""
+        self._controller.release(job, token)
 
     def report(self, trial: int, token: int, reports: Sequence[Report]) -> Standing:
         """Store what training reported so far; return whether the lease still stands, and if a rule stops it."""
@@ -181,14 +176,14 @@ class LocalClient:
         """Take back all that a dead worker held."""
         return self._controller.lose_worker(worker, error, counts=counts)
 
-    def end_study(self, state: StudyState, message: str | None) -> None:
-        """Stop the study."""
-        self._store.set_state(self._study.id, state, message)
+    def end_study(self, study: int, state: StudyState, message: str | None) -> None:
+        """Stop a study: no more work of it is given out."""
+        self._store.set_state(study, state, message)
 
     def give_up(self, message: str) -> None:
-        """Say that this launcher ends because its workers do."""
-        if not self._joins:
-            self.end_study(StudyState.FAILED, message)
+        """Say that this launcher ends because its workers do; what a watched study lacks stays queued."""
+        if not self._joins and not self._study.watched:
+            self.end_study(self._study.id, StudyState.FAILED, message)
 
     def start_from(self, entries: Sequence[StartFrom], clock: Clock) -> None:
         """Bring checkpoints in from elsewhere and let every member start from one, unless they have already.
@@ -221,15 +216,11 @@ class LocalClient:
             name=name,
             origin=str(source),
             step=committed.step,
-            params=self._controller.rules.space.check_part(entry.params),
+            params=self._controller.population.space.check_part(entry.params),
             index=entry.index,
             digest=committed.digest,
             size_bytes=committed.size_bytes,
         )
-
-    def retention(self) -> Retention:
-        """Return which checkpoints are kept and which may go; changes nothing."""
-        return self._controller.retention()
 
     def collect(self) -> CollectResult:
         """Delete the checkpoints that nobody needs any more.
@@ -240,19 +231,15 @@ class LocalClient:
             CheckpointsAbsent: the directory of the checkpoints is not there, or is not the study's.
         """
         self._completed_since_collection = 0
-        collectable = self._controller.retention().collectable
-        if not collectable:
+        if self._checkpoints is None:
             return CollectResult(deleted=(), freed_bytes=0)
-        self._repository.check_owner()
-        return self._delete(self._controller.mark_deleting(collectable))
-
-    def _delete(self, names: Sequence[str]) -> CollectResult:
-        found = _deleted(self._repository, names)
-        self._controller.set_checkpoints(found.deleted, CheckpointState.DELETED)
-        return found
+        collectable = self._controller.retention().collectable
+        if collectable:
+            self._checkpoints.check_owner()
+        return collect(self._store, self._study.id, self._checkpoints, collectable)
 
     def recover(self) -> None:
-        """Clean up after processes that died, and take back lost checkpoints that are there again.
+        """Clean up a population after processes that died, and take back lost checkpoints that are there again.
 
         Only what this store made and knows to be over is deleted: half-done deletions, and what attempts left
         that failed or were superseded. Safe while other workers are alive: what a running or late attempt may
@@ -261,6 +248,8 @@ class LocalClient:
         Raises:
             CheckpointsAbsent: the directory of the checkpoints is not there, or is not the study's.
         """
+        if self._checkpoints is None:
+            return
         self._repository.check_owner()
         committed = self._repository.names()
         staged, begun = self._repository.staged(), self._repository.deleting()
@@ -272,7 +261,7 @@ class LocalClient:
         for name in found.leftover:
             self._repository.discard(name)
         self._repository.delete(*found.leftover, *deleted)
-        self._delete(deleting)
+        _delete(self._store, self._study.id, self._repository, deleting)
         self._take_back([found.rows[name] for name in committed if name in found.rows])
 
     def verify(self, checkpoint: Checkpoint) -> bool:
@@ -322,13 +311,10 @@ def collect(
     """
     if not candidates:
         return CollectResult(deleted=(), freed_bytes=0)
-    found = _deleted(repository, mark_deleting(store, study, candidates))
-    with store.transaction(study, exclusive=True) as tx:
-        tx.apply([SetCheckpointState(name, CheckpointState.DELETED) for name in found.deleted])
-    return found
+    return _delete(store, study, repository, mark_deleting(store, study, candidates))
 
 
-def _deleted(repository: LocalCheckpoints, names: Sequence[str]) -> CollectResult:
+def _delete(store: Store, study: int, repository: LocalCheckpoints, names: Sequence[str]) -> CollectResult:
     freed = 0
     deleted: list[str] = []
     try:
@@ -340,4 +326,7 @@ def _deleted(repository: LocalCheckpoints, names: Sequence[str]) -> CollectResul
             with contextlib.suppress(CheckpointError):
                 freed += repository.delete(name)
                 deleted.append(name)
+    if deleted:
+        with store.transaction(study, exclusive=True) as tx:
+            tx.apply([SetCheckpointState(name, CheckpointState.DELETED) for name in deleted])
     return CollectResult(deleted=tuple(deleted), freed_bytes=freed)

@@ -1,4 +1,4 @@
-"""A run as a worker evaluates it: its suites, its checkpoints, its gin bindings, and where results go."""
+"""A study as a worker evaluates it: its suites, its checkpoints, its gin bindings, and where results go."""
 
 import hashlib
 import inspect
@@ -60,7 +60,7 @@ class Bindings:
     """Where gin bindings come from, in the order in which they are applied: later ones win.
 
     Attributes:
-        root: directory of the run, where its files of bindings are.
+        root: directory of the study's files of bindings.
         worker: bindings of this worker.
     """
 
@@ -68,7 +68,7 @@ class Bindings:
     worker: tuple[str, ...] = ()
 
     def digest(self, files: Sequence[str]) -> str:
-        """Return a digest of what the run's files hold; empty without any."""
+        """Return a digest of what the suite's files hold; empty without any."""
         if not files:
             return ""
         digest = hashlib.sha256()
@@ -81,7 +81,7 @@ class Bindings:
         return [(self.root or Path()) / name for name in files]
 
     def apply(self, files: Sequence[str], task: Sequence[str]) -> None:
-        """Clear gin's configuration and parse the run's files, the worker's bindings, then the eval task's.
+        """Clear gin's configuration and parse the suite's files, the worker's bindings, then the eval task's.
 
         Bindings of functions that are not imported are passed over.
 
@@ -109,17 +109,17 @@ class Bindings:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluatedRun:
-    """What it takes to evaluate the checkpoints of one run.
+class EvaluatedStudy:
+    """What it takes to evaluate the checkpoints of one study.
 
     Attributes:
         suites: its suites, as they were when this process read them.
         sources: where its checkpoints are.
-        outputs: directory of saved arrays and files; its parent is common to all runs of a store, since the
+        outputs: directory of saved arrays and files; its parent is common to all studies of a store, since the
             ledger's entries are, too.
         bindings: where gin bindings come from.
         changed: tells whether it has other suites by now.
-        stop: ends the study of the run, with a message, where storage fails; None counts that as a failure.
+        stop: ends the study, with a message, where storage fails; None counts that as a failure.
     """
 
     suites: tuple[Suite, ...]
