@@ -12,7 +12,7 @@ where the processor has instructions for SHA; and that is what a commit has to h
 import os
 import posixpath
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,10 +37,7 @@ class Entry:
 
     Attributes:
         relative: path within the checkpoint, with `/` between its parts.
-        path: where it is.
         size_bytes: its length; of a link, the length of its target's name.
-        modified_ns: time of its last change.
-        is_link: whether it is a symbolic link.
     """
 
     relative: str
@@ -53,12 +50,7 @@ class Entry:
 @final
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The content of a checkpoint directory, without its manifest.
-
-    Attributes:
-        entries: files and links.
-        folders: directories below the checkpoint's own, every one after those that it contains.
-    """
+    """The files, links and inner directories of a checkpoint, without its manifest; deepest directories first."""
 
     entries: tuple[Entry, ...]
     folders: tuple[Path, ...]
@@ -70,7 +62,6 @@ def scan(root: Path) -> Tree:
     Raises:
         CheckpointError: there is something that cannot be part of a checkpoint: a link that leads
             out of it or nowhere, a socket, a pipe or a device.
-        OSError: a directory cannot be read.
     """
     entries: list[Entry] = []
     folders: list[Path] = []
@@ -119,27 +110,18 @@ def _refuse_leaving(root: Path, relative: str, path: Path) -> None:
         )
 
 
-def digests(entries: Sequence[Entry], *, meanwhile: Callable[[], None] = lambda: None) -> list[str]:
-    """Return the digest of every entry, in order.
+def is_small(entries: Sequence[Entry]) -> bool:
+    """Return whether starting threads to read them would cost more than it saves."""
+    return sum(entry.size_bytes for entry in entries) <= INLINE_BYTES
 
-    Args:
-        entries: what to read.
-        meanwhile: called once in this thread; large content is hashed in other threads while it runs.
 
-    Raises:
-        OSError: a file cannot be read; or whatever `meanwhile` raises.
-    """
-    if sum(entry.size_bytes for entry in entries) <= INLINE_BYTES:
-        meanwhile()
+def digests(entries: Sequence[Entry]) -> list[str]:
+    """Return the digest of every entry, in order; of large content in several threads."""
+    if is_small(entries):
         return [_digest(entry) for entry in entries]
     # Reading and hashing release the interpreter.
-    pool = ThreadPoolExecutor(min(THREADS_AT_MOST, len(entries)), "phyla-digest")
-    try:
-        results = [pool.submit(_digest, entry) for entry in entries]
-        meanwhile()
-        return [result.result() for result in results]
-    finally:
-        pool.shutdown(cancel_futures=True)
+    with ThreadPoolExecutor(min(THREADS_AT_MOST, len(entries)), "phyla-digest") as pool:
+        return list(pool.map(_digest, entries))
 
 
 def _digest(entry: Entry) -> str:

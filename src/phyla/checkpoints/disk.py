@@ -4,8 +4,11 @@ import errno
 import os
 import shutil
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from phyla.errors import CheckpointStorageFailed
 
 REMOVERS = 1000
 """How often a directory is removed again because somebody else was quicker with some entry of it."""
@@ -117,6 +120,30 @@ def advice_on(error: OSError) -> str:
             return "the file system was mounted or exported anew: mount it again"
         case _:
             return "look at the file system's health"
+
+
+@contextmanager
+def storage_errors(disk: Disk, root: Path, doing: str, path: Path) -> Iterator[None]:
+    """Turn errors of the system into `CheckpointStorageFailed`, with what to do about them."""
+    try:
+        yield
+    except OSError as error:
+        advice = _advice_on_full_disk(disk, root, error) if error.errno == errno.ENOSPC else advice_on(error)
+        raise CheckpointStorageFailed(
+            f"cannot {doing} {path}: {error.strerror or error} ({error.filename or path}); {advice}"
+        ) from error
+
+
+def _advice_on_full_disk(disk: Disk, root: Path, error: OSError) -> str:
+    try:
+        free = f"{disk.free_bytes(root)} bytes"
+    except OSError:
+        free = "an unknown number of bytes"
+    with suppress(OSError):
+        found = os.statvfs(root)
+        if found.f_files and not found.f_favail:
+            free += ", but no inodes for more files,"
+    return f"{free} are free there: {advice_on(error)}"
 
 
 def _fsync(path: Path, flags: int) -> None:

@@ -6,15 +6,10 @@ import shutil
 from pathlib import Path
 
 from phyla.checkpoints.content import scan
+from phyla.checkpoints.disk import Disk, storage_errors
 from phyla.checkpoints.local import LocalCheckpoints
 from phyla.checkpoints.manifest import MANIFEST_NAME, Manifest
-from phyla.errors import (
-    CheckpointChanged,
-    CheckpointCorrupt,
-    CheckpointGone,
-    CheckpointMissing,
-    CheckpointStorageFailed,
-)
+from phyla.errors import CheckpointChanged, CheckpointCorrupt, CheckpointGone, CheckpointMissing
 from phyla.failpoints import failpoint
 
 _NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
@@ -28,16 +23,12 @@ def look_at_source(source: Path) -> Manifest | None:
         CheckpointCorrupt: its manifest is damaged.
         CheckpointStorageFailed: it cannot be read.
     """
-    try:
+    with storage_errors(Disk(), source, "read", source):
         if not source.exists():
             raise CheckpointMissing(f"there is no checkpoint {source} to start from; correct the path")
         if not _files(source):
             raise CheckpointMissing(f"{source} has no file in it to start from; correct the path")
         return _manifest(source)
-    except OSError as error:
-        raise CheckpointStorageFailed(
-            f"cannot read {source}: {error.strerror or error} ({error.filename})"
-        ) from error
 
 
 def import_checkpoint(
@@ -72,34 +63,31 @@ def import_checkpoint(
     manifest = look_at_source(source)
     staged = repository.stage(name)
     failpoint("import.before_copy")
-    try:
-        if manifest is not None:
-            _take_over(source, manifest, staged)
-        else:
-            _copy(source, staged)
-    except FileNotFoundError as error:
-        raise CheckpointGone(f"{source} was removed while it was imported: {error.filename} is gone") from error
-    except OSError as error:
-        raise CheckpointStorageFailed(
-            f"cannot import {source} into {staged.parent.parent}: {error.strerror or error} ({error.filename}); "
-            "make room there, or give the permission, then run the study again"
-        ) from error
+    with storage_errors(Disk(), staged, f"import {source} into", staged):
+        try:
+            if manifest is not None:
+                _take_over(source, manifest, staged)
+            else:
+                _copy(source, staged)
+        except FileNotFoundError as error:
+            raise CheckpointGone(
+                f"{source} was removed while it was imported: {error.filename} is gone"
+            ) from error
     failpoint("import.after_copy")
     if step is None:
         step = 0 if manifest is None else manifest.step
     committed = repository.commit(name, step=step, now=now)
+    wrong = None
     if manifest is not None and committed.digest != manifest.digest:
-        repository.delete(name)
-        raise CheckpointCorrupt(
-            f"{source} is not what was committed: its content has digest {committed.digest}, its manifest says "
+        wrong = (
+            f"is not what was committed: its content has digest {committed.digest}, its manifest says "
             f"{manifest.digest}; it was changed after its commit or the disk is failing"
         )
-    if digest is not None and committed.digest != digest:
+    elif digest not in (None, committed.digest):
+        wrong = f"is not the checkpoint asked for: its content has digest {committed.digest}, wanted is {digest}"
+    if wrong is not None:
         repository.delete(name)
-        raise CheckpointCorrupt(
-            f"{source} is not the checkpoint that is asked for: its content has digest {committed.digest}, and "
-            f"{digest} is wanted"
-        )
+        raise CheckpointCorrupt(f"{source} {wrong}")
     failpoint("import.after_checkpoint")
     return committed
 
@@ -161,12 +149,10 @@ def _files(source: Path) -> dict[str, tuple[int, int, int]]:
         raise error
 
     found = {}
-    paths = [source]
-    base = source.parent
+    paths, base = [source], source.parent
     if not source.is_file():
-        base = source
         walk = os.walk(source, followlinks=True, onerror=fail)
-        paths = [Path(folder, name) for folder, _, names in walk for name in names]
+        paths, base = [Path(folder, name) for folder, _, names in walk for name in names], source
     for path in sorted(paths):
         relative = path.relative_to(base).as_posix()
         if relative != MANIFEST_NAME:

@@ -3,30 +3,22 @@
 import errno
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import final
 
 from phyla import settings
-from phyla.checkpoints.content import Tree, digests, scan
-from phyla.checkpoints.disk import Disk, advice_on, make_dirs
+from phyla.checkpoints.content import Tree, digests, is_small, scan
+from phyla.checkpoints.disk import Disk, make_dirs, storage_errors
 from phyla.checkpoints.manifest import MANIFEST_NAME, Manifest, ManifestFile
 from phyla.checkpoints.ownership import Owner, Ownership, listed
-from phyla.errors import (
-    CheckpointCorrupt,
-    CheckpointError,
-    CheckpointMissing,
-    CheckpointStorageFailed,
-    NoCheckpoint,
-    UsageError,
-)
+from phyla.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing, NoCheckpoint, UsageError
 from phyla.failpoints import failpoint
 
 FLUSHED_IN_TURN = 8
-"""Up to this many files and directories, starting threads costs more than it saves."""
+"""Up to this many small files and directories, starting threads costs more than it saves."""
 FLUSH_THREADS = 16
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -39,6 +31,8 @@ class LocalCheckpoints:
     A name is used for one attempt only (see `attempt_name`): at most one caller stages and commits it.
     Calls about different names may come from any threads and processes at once. Every method raises `UsageError`
     for a name that is not letters, digits and `._-`, and `CheckpointStorageFailed` where the storage itself fails.
+    `check_owner`, `stage`, `commit` and `use` raise `CheckpointsAbsent` where the directory of all checkpoints is
+    gone, and `CheckpointsNotOurs` where something else is in its place.
 
     `root/NAME` is a committed checkpoint, `root/.staging/NAME` one that is being written, and
     `root/.deleting/NAME` one that is being removed; directories only ever move between these by an
@@ -68,6 +62,7 @@ class LocalCheckpoints:
         self._staging = self._root / ".staging"
         self._deleting = self._root / ".deleting"
         self._disk = disk or Disk()
+        self._storage_errors = partial(storage_errors, self._disk, self._root)
         self._verify_bytes = settings.verify_bytes() if verify_bytes is None else verify_bytes
         self._verified: dict[str, tuple[str, int]] = {}
         self._manifest_begun: set[str] = set()
@@ -75,20 +70,14 @@ class LocalCheckpoints:
         self.ownership = None if owner is None else Ownership(self._root, owner, self._disk)
 
     def check_owner(self) -> None:
-        """Make sure that the directory is there and its owner's.
-
-        Raises:
-            CheckpointsAbsent: it is not there, or something else is in its place.
-        """
+        """Make sure that the directory is there and its owner's."""
         if self.ownership is not None:
             self.ownership.check()
 
-    def stage(self, name: str) -> Path:
-        """Return a new empty directory to save into; what an earlier call of that name left is removed.
+    # Writing
 
-        Raises:
-            CheckpointsAbsent: the directory of all of them is gone, or something else is in its place.
-        """
+    def stage(self, name: str) -> Path:
+        """Return a new empty directory to save into; what an earlier call of that name left is removed."""
         path = self._staging / _checked(name)
         self._manifest_begun.discard(name)
         # A root that is gone is not made again: its checkpoints are elsewhere.
@@ -116,7 +105,6 @@ class LocalCheckpoints:
             now: seconds since the epoch (UTC), for the manifest.
 
         Raises:
-            CheckpointsAbsent: the directory of all of them is gone, or something else is in its place.
             NoCheckpoint: no file was saved.
             CheckpointMissing: nothing was staged under this name.
             CheckpointError: the name is taken, a file was still being written, or there is
@@ -161,6 +149,49 @@ class LocalCheckpoints:
         self._manifest_begun.discard(name)
         return manifest
 
+    def _flushed(self, staging: Path, tree: Tree) -> list[ManifestFile]:
+        # The directories below the staging one are flushed here; its own entries wait for the manifest.
+        if not tree.entries:
+            raise NoCheckpoint(
+                f"no checkpoint was saved: {staging} is empty; save at least one file into "
+                "trial.checkpoint_dir before training returns"
+            )
+        try:
+            found = self._flush_and_digest(tree)
+        except FileNotFoundError as error:
+            raise _unfinished(error.filename) from error
+        return [
+            ManifestFile(entry.relative, entry.size_bytes, digest)
+            for entry, digest in zip(tree.entries, found, strict=True)
+        ]
+
+    def _flush_and_digest(self, tree: Tree) -> list[str]:
+        calls = [partial(self._flush_file, entry.path) for entry in tree.entries if not entry.is_link]
+        calls += [partial(self._disk.fsync_dir, folder) for folder in tree.folders]
+        if len(calls) <= FLUSHED_IN_TURN and is_small(tree.entries):
+            for call in calls:
+                call()
+            return digests(tree.entries)
+        # Flushes that wait at the same time share what the file system writes for them; hashing hides behind them.
+        with ThreadPoolExecutor(FLUSH_THREADS, "phyla-flush") as pool:
+            flushing = [pool.submit(call) for call in calls]
+            found = digests(tree.entries)
+            for done in flushing:
+                done.result()
+        return found
+
+    def _flush_file(self, path: Path) -> None:
+        self._disk.make_read_only(path)
+        self._disk.fsync_file(path)
+
+    def discard(self, name: str) -> None:
+        """Remove what was staged under a name, if anything."""
+        path = self._staging / _checked(name)
+        with self._storage_errors("remove", path):
+            self._disk.remove_tree(path)
+
+    # Reading
+
     def path(self, name: str) -> Path:
         """Return the directory of a committed checkpoint.
 
@@ -203,7 +234,6 @@ class LocalCheckpoints:
             again: compare digests even if this object has used the checkpoint before.
 
         Raises:
-            CheckpointsAbsent: the directory of all of them is gone, or something else is in its place.
             CheckpointMissing: there is no directory of that name.
             CheckpointCorrupt: its files are not what was committed.
         """
@@ -244,12 +274,7 @@ class LocalCheckpoints:
         return self._compared(name)[0]
 
     def verify(self, name: str) -> Manifest:
-        """Read every byte and compare it with the manifest.
-
-        Raises:
-            CheckpointMissing: the checkpoint or one of its files is gone.
-            CheckpointCorrupt: a file differs from the manifest, or is not listed there.
-        """
+        """Read every byte and compare it with the manifest; raises as `check` does."""
         manifest, tree = self._compared(name)
         self._compare_digests(name, manifest, tree)
         return manifest
@@ -261,7 +286,7 @@ class LocalCheckpoints:
             try:
                 tree = scan(path)
             except FileNotFoundError as error:
-                raise CheckpointMissing(f"checkpoint {name}: {error.filename} was removed just now") from error
+                raise _removed(name, error) from error
             except CheckpointError as error:
                 raise CheckpointCorrupt(f"checkpoint {name} was changed after its commit: {error}") from error
         found = {entry.relative: entry for entry in tree.entries}
@@ -287,10 +312,12 @@ class LocalCheckpoints:
             try:
                 found = digests(tree.entries)
             except FileNotFoundError as error:
-                raise CheckpointMissing(f"checkpoint {name}: {error.filename} was removed just now") from error
+                raise _removed(name, error) from error
         for entry, digest in zip(tree.entries, found, strict=True):
             if digest != recorded[entry.relative]:
                 raise _corrupt(name, entry.path, f"digest {digest}", f"digest {recorded[entry.relative]}")
+
+    # Deleting
 
     def delete(self, *names: str) -> int:
         """Remove checkpoints, and return the bytes that this freed; 0 for those gone already."""
@@ -324,60 +351,6 @@ class LocalCheckpoints:
             if path.exists():
                 raise
 
-    def discard(self, name: str) -> None:
-        """Remove what was staged under a name, if anything."""
-        path = self._staging / _checked(name)
-        with self._storage_errors("remove", path):
-            self._disk.remove_tree(path)
-
-    def deleting(self) -> tuple[str, ...]:
-        """Return the names whose deletion was begun and never finished, sorted."""
-        return self._directories(self._deleting)
-
-    def names(self) -> tuple[str, ...]:
-        """Return the names of the committed checkpoints, sorted."""
-        return self._directories(self._root)
-
-    def staged(self) -> tuple[str, ...]:
-        """Return the names that are staged and not committed, sorted."""
-        return self._directories(self._staging)
-
-    def _directories(self, path: Path) -> tuple[str, ...]:
-        names: list[str] = []
-        with self._storage_errors("list", path), suppress(FileNotFoundError), os.scandir(path) as found:
-            names = [item.name for item in found if item.is_dir(follow_symlinks=False)]
-        return tuple(sorted(name for name in names if _NAME.fullmatch(name)))
-
-    def _flushed(self, staging: Path, tree: Tree) -> list[ManifestFile]:
-        # The directories below the staging one are flushed here; its own entries wait for the manifest.
-        if not tree.entries:
-            raise NoCheckpoint(
-                f"no checkpoint was saved: {staging} is empty; save at least one file into "
-                "trial.checkpoint_dir before training returns"
-            )
-        try:
-            found = digests(tree.entries, meanwhile=lambda: self._flush(tree))
-        except FileNotFoundError as error:
-            raise _unfinished(error.filename) from error
-        return [
-            ManifestFile(entry.relative, entry.size_bytes, digest)
-            for entry, digest in zip(tree.entries, found, strict=True)
-        ]
-
-    def _flush(self, tree: Tree) -> None:
-        calls = [partial(self._flush_file, entry.path) for entry in tree.entries if not entry.is_link]
-        calls += [partial(self._disk.fsync_dir, folder) for folder in tree.folders]
-        if len(calls) <= FLUSHED_IN_TURN:
-            _call(calls)
-            return
-        # Flushes that wait at the same time share what the file system writes for them.
-        with ThreadPoolExecutor(FLUSH_THREADS, "phyla-flush") as pool:
-            list(pool.map(_call, (calls[start::FLUSH_THREADS] for start in range(FLUSH_THREADS))))
-
-    def _flush_file(self, path: Path) -> None:
-        self._disk.make_read_only(path)
-        self._disk.fsync_file(path)
-
     def _remove(self, path: Path) -> int:
         if not path.is_dir():
             return 0
@@ -390,37 +363,28 @@ class LocalCheckpoints:
         self._disk.remove_tree(path)
         return freed
 
-    @contextmanager
-    def _storage_errors(self, doing: str, path: Path) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            where = error.filename or path
-            raise CheckpointStorageFailed(
-                f"cannot {doing} {path}: {error.strerror or error} ({where}); {self._advice(error)}"
-            ) from error
+    # Names, sorted
 
-    def _advice(self, error: OSError) -> str:
-        if error.errno != errno.ENOSPC:
-            return advice_on(error)
-        try:
-            free = f"{self._disk.free_bytes(self._root)} bytes"
-        except OSError:
-            free = "an unknown number of bytes"
-        with suppress(OSError):
-            found = os.statvfs(self._root)
-            if found.f_files and not found.f_favail:
-                free += ", but no inodes for more files,"
-        return f"{free} are free there: {advice_on(error)}"
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the committed checkpoints."""
+        return self._directories(self._root)
 
+    def staged(self) -> tuple[str, ...]:
+        """Return the names that are staged and not committed."""
+        return self._directories(self._staging)
 
-def _call(calls: Iterable[Callable[[], None]]) -> None:
-    for call in calls:
-        call()
+    def deleting(self) -> tuple[str, ...]:
+        """Return the names whose deletion was begun and never finished."""
+        return self._directories(self._deleting)
+
+    def _directories(self, path: Path) -> tuple[str, ...]:
+        names: list[str] = []
+        with self._storage_errors("list", path), suppress(FileNotFoundError), os.scandir(path) as found:
+            names = [item.name for item in found if item.is_dir(follow_symlinks=False)]
+        return tuple(sorted(name for name in names if _NAME.fullmatch(name)))
 
 
 def _scanned(staging: Path) -> Tree:
-    """Look through what was staged, which nobody may write to any more."""
     try:
         return scan(staging)
     except FileNotFoundError as error:
@@ -455,6 +419,10 @@ def _corrupt(name: str, path: Path, found: str, expected: str) -> CheckpointCorr
         f"checkpoint {name}: {path} is not what was committed: found {found}, the manifest says {expected}; "
         "it was changed after its commit or the disk is failing"
     )
+
+
+def _removed(name: str, error: FileNotFoundError) -> CheckpointMissing:
+    return CheckpointMissing(f"checkpoint {name}: {error.filename} was removed just now")
 
 
 def _taken(name: str, path: Path) -> CheckpointError:

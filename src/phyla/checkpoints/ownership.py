@@ -87,10 +87,8 @@ def made_by(name: str) -> Made | None:
 class Ownership:
     """Claims a directory for a study, and makes sure that it still is the study's.
 
-    Args:
-        root: the directory.
-        owner: whose it should be.
-        disk: what changes the file system.
+    Every method raises `CheckpointsAbsent` if the directory is not there or cannot be read,
+    `CheckpointsNotOurs` if it belongs to something else, and `CheckpointStorageFailed` if it cannot be marked.
     """
 
     def __init__(self, root: Path, owner: Owner, disk: Disk) -> None:
@@ -100,12 +98,7 @@ class Ownership:
         self._is_study = True
 
     def check(self) -> None:
-        """Make sure that the directory is there and this study's.
-
-        Raises:
-            CheckpointsAbsent: it is not there, or cannot be read.
-            CheckpointsNotOurs: something else is in its place.
-        """
+        """Make sure that the directory is there and this study's."""
         marker = self._marker() or self._marker_or_refuse_content()
         if marker is None:
             raise self._absent("no such directory" if not self._root.exists() else "the directory is empty")
@@ -116,11 +109,6 @@ class Ownership:
 
         Args:
             known: how many checkpoints the store knows that should be there; None if it has no such study yet.
-
-        Raises:
-            CheckpointsAbsent: the store knows checkpoints, and there are none.
-            CheckpointsNotOurs: something else is there.
-            CheckpointStorageFailed: it cannot be made.
         """
         self._is_study = known is not None
         if self._marker() is None and not known and self._marker_or_refuse_content() is None:
@@ -128,13 +116,7 @@ class Ownership:
         self.check()
 
     def adopt(self) -> str:
-        """Mark the directory as this study's, and return what it was; deletes nothing.
-
-        Raises:
-            CheckpointsAbsent: there is no such directory.
-            CheckpointsNotOurs: it is another study's, or holds what phyla did not make.
-            CheckpointStorageFailed: it cannot be written.
-        """
+        """Mark the directory as this study's, and return what it was; deletes nothing."""
         entries = self._entries()
         if not self._root.is_dir():
             raise self._absent("no such directory")
@@ -160,7 +142,6 @@ class Ownership:
         )
 
     def _marker(self) -> tuple[str, str] | None:
-        """Return store and study of the marker; None if there is none."""
         path = self._root / OWNER_NAME
         try:
             raw = json.loads(path.read_bytes())

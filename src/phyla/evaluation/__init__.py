@@ -2,11 +2,20 @@
 
 from phyla.arguments import suggest_arguments
 from phyla.evaluation.aggregates import Aggregator, Mean, Normalised, Percentiles, WeightedMean, Worst, aggregate
-from phyla.evaluation.cells import Cause, Cell, CellStatus, GroupValues, causes, cell, current_tasks, group_values
+from phyla.evaluation.cells import (
+    Cause,
+    Cell,
+    CellStatus,
+    GroupValues,
+    Lag,
+    causes,
+    cell,
+    current_tasks,
+    group_values,
+    lag,
+)
 from phyla.evaluation.confusion import Confusion
-from phyla.evaluation.extremes import Maximum, Minimum
 from phyla.evaluation.histogram import Histogram
-from phyla.evaluation.lag import Lag, lag
 from phyla.evaluation.metric import Metric, merged
 from phyla.evaluation.moments import Moments, PerSeed
 from phyla.evaluation.points import Point, PointKind, array_point, cell_points, group_points, point_row
@@ -25,7 +34,7 @@ from phyla.evaluation.suite import (
     outlines,
     suite_named,
 )
-from phyla.evaluation.totals import Perplexity, Sum
+from phyla.evaluation.totals import Maximum, Minimum, Perplexity, Sum
 
 __all__ = [
     "Aggregator",

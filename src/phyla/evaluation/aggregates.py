@@ -18,7 +18,8 @@ class Aggregator(Protocol):
     """Turns the results of tasks into numbers by name.
 
     A plug-in is a frozen dataclass, or a function. If it has a property `aggregate_names`, the names of its
-    numbers, an objective that names another number is refused before anything runs.
+    numbers, an objective that names another number is refused before anything runs. Those built in raise
+    `ConfigurationError` for arguments that make no sense, or that do not fit the tasks.
     """
 
     def __call__(self, results: Sequence[TaskResult], /) -> Mapping[str, float | Estimate]:
@@ -42,13 +43,15 @@ class _OverTasks(ABC):
 
     def __call__(self, results: Sequence[TaskResult], /) -> dict[str, Estimate]:
         """Return the numbers by name."""
-        return dict(zip(self.aggregate_names, self._numbers(self._selected(results)), strict=True))
+        selected = self._selected(results)
+        return dict(zip(self.aggregate_names, self._numbers(selected, self._estimates(selected)), strict=True))
 
     @abstractmethod
     def _suffixes(self) -> Sequence[str]: ...
 
     @abstractmethod
-    def _numbers(self, selected: Sequence[TaskResult]) -> Sequence[Estimate]: ...
+    def _numbers(self, selected: Sequence[TaskResult], found: Sequence[Estimate]) -> Sequence[Estimate]:
+        """Return one number per suffix, from the tasks and what the metric says of each."""
 
     def _selected(self, results: Sequence[TaskResult]) -> list[TaskResult]:
         selected = [result for result in results if self.tag is None or self.tag in result.tags]
@@ -87,21 +90,14 @@ class Mean(_OverTasks):
     def _suffixes(self) -> Sequence[str]:
         return ("mean",)
 
-    def _numbers(self, selected: Sequence[TaskResult]) -> Sequence[Estimate]:
-        return [_mean(self._estimates(selected))]
+    def _numbers(self, selected: Sequence[TaskResult], found: Sequence[Estimate]) -> Sequence[Estimate]:
+        return [_mean(found)]
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class WeightedMean(_OverTasks):
-    """Mean of a metric over tasks by their weights, as `<metric>_weighted`.
-
-    Its standard error is known if those of all tasks are.
-
-    Args:
-        metric: its name, or that of another of the tasks' values.
-        tag: only over the tasks with this tag, as `<tag>/<metric>_weighted`.
-    """
+    """Mean of a metric over tasks by their weights, as `<metric>_weighted`; see `Mean`."""
 
     metric: str
     tag: str | None = None
@@ -109,11 +105,11 @@ class WeightedMean(_OverTasks):
     def _suffixes(self) -> Sequence[str]:
         return ("weighted",)
 
-    def _numbers(self, selected: Sequence[TaskResult]) -> Sequence[Estimate]:
+    def _numbers(self, selected: Sequence[TaskResult], found: Sequence[Estimate]) -> Sequence[Estimate]:
         weights = [result.weight for result in selected]
         if sum(weights) == 0:
             raise ConfigurationError(f"{self!r}: all tasks have weight 0; give at least one a weight")
-        return [_mean(self._estimates(selected), weights)]
+        return [_mean(found, weights)]
 
 
 @final
@@ -127,9 +123,6 @@ class Worst(_OverTasks):
         metric: its name, or that of another of the tasks' values.
         of: "min" where higher values are better, "max" where lower ones are.
         tag: only among the tasks with this tag, as `<tag>/<metric>_min`.
-
-    Raises:
-        ConfigurationError: `of` is something else.
     """
 
     metric: str
@@ -143,8 +136,8 @@ class Worst(_OverTasks):
     def _suffixes(self) -> Sequence[str]:
         return (self.of,)
 
-    def _numbers(self, selected: Sequence[TaskResult]) -> Sequence[Estimate]:
-        values = [estimate.value for estimate in self._estimates(selected)]
+    def _numbers(self, selected: Sequence[TaskResult], found: Sequence[Estimate]) -> Sequence[Estimate]:
+        values = [estimate.value for estimate in found]
         # numpy's, unlike Python's, give nan wherever it stands.
         return [Estimate(float(np.min(values) if self.of == "min" else np.max(values)))]
 
@@ -156,11 +149,8 @@ class Percentiles(_OverTasks):
 
     Args:
         metric: its name, or that of another of the tasks' values.
-        percentiles: which ones, each from 0 to 100.
+        percentiles: which ones, all different, each from 0 to 100.
         tag: only over the tasks with this tag, as `<tag>/<metric>_p50`.
-
-    Raises:
-        ConfigurationError: there are none, one twice, or one is out of range.
     """
 
     metric: str
@@ -178,9 +168,8 @@ class Percentiles(_OverTasks):
     def _suffixes(self) -> Sequence[str]:
         return [f"p{percent:.12g}" for percent in self.percentiles]
 
-    def _numbers(self, selected: Sequence[TaskResult]) -> Sequence[Estimate]:
-        values = [estimate.value for estimate in self._estimates(selected)]
-        return [Estimate(found) for found in percentiles(values, self.percentiles)]
+    def _numbers(self, selected: Sequence[TaskResult], found: Sequence[Estimate]) -> Sequence[Estimate]:
+        return [Estimate(one) for one in percentiles([one.value for one in found], self.percentiles)]
 
 
 @final
@@ -192,11 +181,8 @@ class Normalised(_OverTasks):
 
     Args:
         metric: its name, or that of another of the tasks' values.
-        baseline: task to its (low, high), which differ; for every task that is looked at.
+        baseline: task to its (low, high), two different finite numbers; for every task that is looked at.
         tag: only over the tasks with this tag, as `<tag>/<metric>_normalised`.
-
-    Raises:
-        ConfigurationError: a baseline is no pair of different finite numbers.
     """
 
     metric: str
@@ -207,22 +193,22 @@ class Normalised(_OverTasks):
         for task, pair in self.baseline.items():
             if len(pair) != 2 or not all(map(math.isfinite, pair)) or pair[0] == pair[1]:
                 raise ConfigurationError(
-                    f"Normalised({self.metric!r}): the baseline of task {task!r} must be two different finite "
-                    f"numbers (low, high), got {pair!r}"
+                    f"Normalised({self.metric!r}): the baseline of {task!r} must be two different finite numbers, "
+                    f"got {pair!r}"
                 )
         object.__setattr__(self, "baseline", {task: (low, high) for task, (low, high) in self.baseline.items()})
 
     def _suffixes(self) -> Sequence[str]:
         return ("normalised",)
 
-    def _numbers(self, selected: Sequence[TaskResult]) -> Sequence[Estimate]:
+    def _numbers(self, selected: Sequence[TaskResult], found: Sequence[Estimate]) -> Sequence[Estimate]:
         missing = [result.task for result in selected if result.task not in self.baseline]
         if missing:
             raise ConfigurationError(
                 f"Normalised({self.metric!r}) has no baseline for {_listed(missing)}; give each task a (low, high)"
             )
         scaled = []
-        for result, estimate in zip(selected, self._estimates(selected), strict=True):
+        for result, estimate in zip(selected, found, strict=True):
             low, high = self.baseline[result.task]
             stderr = None if estimate.stderr is None else estimate.stderr / abs(high - low)
             scaled.append(Estimate((estimate.value - low) / (high - low), stderr))
@@ -247,8 +233,7 @@ def aggregate(aggregators: Sequence[Aggregator], results: Sequence[TaskResult]) 
         for name, value in aggregator(seen).items():
             if name in numbers:
                 raise ConfigurationError(
-                    f"{name!r} is given by both {origin[name]!r} and {aggregator!r}; leave one out, or write one "
-                    "that gives another name"
+                    f"{name!r} is given by both {origin[name]!r} and {aggregator!r}; leave one out, or rename one"
                 )
             numbers[name] = value if isinstance(value, Estimate) else Estimate(float(value))
             origin[name] = aggregator

@@ -1,4 +1,4 @@
-"""The matrix of checkpoints and eval tasks: what became of each pair, from the records."""
+"""The matrix of checkpoints and eval tasks: what became of each pair, and how far behind each suite is."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,15 +13,15 @@ from phyla.evaluation.result import Estimate
 from phyla.evaluation.stored import decode
 from phyla.evaluation.suite import SuiteOutline
 from phyla.records import (
+    EvalJob,
     EvalResult,
-    EvalTaskKind,
-    EvalTaskRecord,
     Group,
     GroupState,
+    JobKind,
+    JobState,
     Json,
     Seen,
     SeenState,
-    TrialState,
     read_number,
     read_object,
 )
@@ -54,19 +54,13 @@ class Cell:
     """One eval task on one checkpoint.
 
     Attributes:
-        seen: the checkpoint.
-        suite: name of the suite.
-        task: name of the eval task.
         group: the evaluation group; None if the suite was never run, or skipped, on this checkpoint.
-        tags: of the eval task.
-        status: what became of it.
         why: why it was skipped, failed, is gone, quarantined or missing; None otherwise.
         values: every number that was measured, by name; with standard errors where they are known.
         metrics: what they were read from, merged over shards; empty if it was not asked for.
         metric: name of the value that stands for all of them; None without any.
         n: samples behind that value; None if it does not count them.
-        shards: into how many parts it is split.
-        shards_done: how many of them are done.
+        shards: into how many parts it is split; `shards_done` of them are done.
         duration_s: seconds that all shards took together; None before they are done.
         attempts: claims of all shards together.
         worker: who worked on it last.
@@ -114,13 +108,7 @@ class Cell:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupValues:
-    """The aggregates of one suite on one checkpoint.
-
-    Attributes:
-        seen: the checkpoint.
-        group: the evaluation group, complete or partial.
-        values: aggregates by name, with standard errors where they are known.
-    """
+    """The aggregates of one suite on one checkpoint, by name, of a group that is complete or partial."""
 
     seen: Seen
     group: Group
@@ -143,8 +131,6 @@ class Cause:
     """Why some cells have no value.
 
     Attributes:
-        status: what became of them.
-        suite: name of the suite.
         task: name of the eval task that failed; None if it happened to whole groups.
         why: in words, of the newest of them; others may differ in numbers.
         checkpoints: whose cells they are, in order.
@@ -196,14 +182,17 @@ def _estimate(raw: Json) -> Estimate:
     return Estimate(read_number(stored["value"]), None if stderr is None else read_number(stderr))
 
 
-def current_tasks(tasks: Sequence[EvalTaskRecord]) -> dict[str, list[EvalTaskRecord]]:
-    """Return the shards of every eval task of a group by name; of one that changed, the newest version only."""
-    newest: dict[str, str] = {}
-    for task in sorted(tasks, key=lambda task: task.id):
-        if task.kind is EvalTaskKind.EVALUATE:
-            newest[task.task] = task.identity
+def current_tasks(tasks: Sequence[EvalJob]) -> dict[str, list[EvalJob]]:
+    """Return the shards of every eval task of a group by name; of one that changed, the newest version only.
+
+    Shards that were cancelled count only where nothing else is left of their eval task.
+    """
+    shards = sorted((task for task in tasks if task.kind is JobKind.EVALUATE), key=lambda task: task.id)
+    wanted = {task.task for task in shards if task.state is not JobState.CANCELLED}
+    shards = [task for task in shards if task.task not in wanted or task.state is not JobState.CANCELLED]
+    newest = {task.task: task.identity for task in shards}
     return {
-        name: [task for task in tasks if (task.task, task.identity) == (name, identity)]
+        name: [task for task in shards if (task.task, task.identity) == (name, identity)]
         for name, identity in newest.items()
     }
 
@@ -213,7 +202,7 @@ def cell(
     group: Group | None,
     suite: SuiteOutline,
     name: str,
-    tasks: Sequence[EvalTaskRecord],
+    tasks: Sequence[EvalJob],
     results: Sequence[EvalResult] = (),
     type_of: TypeOf | None = None,
 ) -> Cell:
@@ -262,7 +251,7 @@ def cell(
         metric=metric,
         n=metrics[metric].count if metric is not None and metric in metrics else None,
         shards=tasks[0].shards if tasks else 1,
-        shards_done=sum(one.state is TrialState.COMPLETED for one in tasks),
+        shards_done=sum(one.state is JobState.COMPLETED for one in tasks),
         duration_s=sum(result.duration_s for result in results) if whole and status.has_value else None,
         attempts=sum(one.token for one in tasks),
         worker=results[-1].worker if results else next((one.worker for one in tasks if one.worker), None),
@@ -290,10 +279,10 @@ def numbers(metrics: Mapping[str, Metric]) -> dict[str, Estimate]:
     return found
 
 
-def _status(seen: Seen, group: Group | None, tasks: Sequence[EvalTaskRecord]) -> tuple[CellStatus, str | None]:
-    if tasks and all(task.state is TrialState.COMPLETED for task in tasks):
+def _status(seen: Seen, group: Group | None, tasks: Sequence[EvalJob]) -> tuple[CellStatus, str | None]:
+    if tasks and all(task.state is JobState.COMPLETED for task in tasks):
         return (CellStatus.REUSED if all(task.reused for task in tasks) else CellStatus.DONE), None
-    failed = [task for task in tasks if task.state is TrialState.FAILED]
+    failed = [task for task in tasks if task.state is JobState.FAILED]
     if failed:
         return CellStatus.FAILED, last_line(failed[-1].error)
     if seen.state is SeenState.QUARANTINED:
@@ -302,9 +291,9 @@ def _status(seen: Seen, group: Group | None, tasks: Sequence[EvalTaskRecord]) ->
         return CellStatus.SKIPPED, group.why
     if group is not None and group.state is GroupState.GONE:
         return CellStatus.GONE, group.why
-    if any(task.state is TrialState.RUNNING for task in tasks):
+    if any(task.state is JobState.RUNNING for task in tasks):
         return CellStatus.RUNNING, None
-    if any(task.state is TrialState.PENDING for task in tasks):
+    if any(task.state is JobState.PENDING for task in tasks):
         return CellStatus.QUEUED, None
     if tasks:
         return CellStatus.SKIPPED, last_line(tasks[-1].error)
@@ -332,3 +321,55 @@ def _merged(results: Sequence[EvalResult], samples: int | None, type_of: TypeOf)
                 # Its class is not loaded here. The other metrics may still be read.
                 every = False
     return merged(shards, expected=samples if every else None)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lag:
+    """How far one suite is behind. What was skipped, failed or is gone delays nothing and does not count.
+
+    Attributes:
+        newest: step of the newest checkpoint that is evaluated or still can be; None without any.
+        complete: step of the newest checkpoint whose group is complete; None without any.
+        checkpoints: checkpoints newer than that one that wait for their evaluation or are being evaluated.
+        steps: how many steps the newest of them is ahead; 0 without any, None if a step is not known or training
+            was rewound in between.
+        oldest_s: seconds that the oldest of them has waited; 0 without any.
+        waiting: all groups that wait or are being evaluated, including older checkpoints and repetitions.
+    """
+
+    suite: str
+    newest: int | None
+    complete: int | None
+    checkpoints: int
+    steps: int | None
+    oldest_s: float
+    waiting: int
+
+
+def lag(suite: str, groups: Iterable[Group], seen: Callable[[int], Seen], now: float) -> Lag:
+    """Say how far a suite is behind; `seen` finds a checkpoint by id, and is called for at most three of them."""
+    groups = list(groups)
+    queued = [group for group in groups if group.state is GroupState.QUEUED]
+    # Ids of a run's checkpoints rise in the order in which they were seen.
+    complete = max((group.seen for group in groups if group.state is GroupState.COMPLETE), default=0)
+    behind = {group.seen for group in queued if group.replicate == 0 and group.seen > complete}
+    last = seen(complete) if complete else None
+    newest = seen(max(behind)) if behind else last
+    return Lag(
+        suite=suite,
+        newest=None if newest is None else newest.step,
+        complete=None if last is None else last.step,
+        checkpoints=len(behind),
+        steps=_ahead(newest, last) if behind else 0,
+        oldest_s=max(0.0, now - seen(min(behind)).seen_at) if behind else 0.0,
+        waiting=len(queued),
+    )
+
+
+def _ahead(newest: Seen | None, last: Seen | None) -> int | None:
+    if newest is None or newest.step < 0:
+        return None
+    if last is None:
+        return newest.step
+    return None if last.step < 0 or last.branch != newest.branch else max(0, newest.step - last.step)

@@ -24,9 +24,6 @@ class Confusion:
     Attributes:
         labels: the classes, all different, at least one; text or integers.
         matrix: one row per true class, one column per predicted class, in the order of the labels; all 0 if empty.
-
-    Raises:
-        MetricInvalid: a label twice or of another type, or a matrix of another shape.
     """
 
     labels: Sequence[Label]
@@ -45,17 +42,12 @@ class Confusion:
 
     @classmethod
     def of(cls, truth: object, predicted: object, *, labels: Sequence[Label]) -> Self:
-        """Return the confusion of two array-likes of labels, of equal shape.
-
-        Raises:
-            MetricInvalid: the shapes differ, or a label is not among the labels.
-        """
+        """Return the confusion of two array-likes of labels, of equal shape."""
         empty = cls(labels=labels)
         true, guessed = as_array(truth, "truth"), as_array(predicted, "predicted")
         if true.shape != guessed.shape:
             raise MetricInvalid(
-                f"the truth has the shape {true.shape} and what was predicted {guessed.shape}; "
-                "give one predicted label per true label"
+                f"truth has shape {true.shape}, predicted {guessed.shape}; give one predicted label per true label"
             )
         counts = Counter(zip(true.ravel().tolist(), guessed.ravel().tolist(), strict=True))
         unknown = {label for pair in counts for label in pair}.difference(empty.labels)
@@ -69,16 +61,12 @@ class Confusion:
         return sum(map(sum, self.matrix))
 
     def merge(self, other: Self) -> Self:
-        """Return the confusion of the samples of both.
-
-        Raises:
-            MetricMismatch: the other is of another type, or has other labels.
-        """
+        """Return the confusion of the samples of both, which must have the same labels."""
         check_type(self, other)
         if self.labels != other.labels:
             raise MetricMismatch(
-                f"a Confusion of the labels {self.labels!r} cannot be merged with one of {other.labels!r}; "
-                "give all classes, in one order, whether they occur or not"
+                f"a Confusion of the labels {self.labels!r} cannot be merged with one of {other.labels!r}; always "
+                "give all classes in one order"
             )
         return type(self)(labels=self.labels, matrix=np.add(self.matrix, other.matrix).tolist())
 

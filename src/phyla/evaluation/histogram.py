@@ -31,9 +31,6 @@ class Histogram(Stored):
         moments: of all samples.
         lowest: the smallest sample that is no nan; infinity if there is none.
         highest: the largest sample that is no nan; minus infinity if there is none.
-
-    Raises:
-        MetricInvalid: the edges do not rise, or the counts do not fit the edges or the number of samples.
     """
 
     edges: Sequence[float]
@@ -57,11 +54,7 @@ class Histogram(Stored):
 
     @classmethod
     def of(cls, values: object, *, edges: Sequence[float]) -> Self:
-        """Return the histogram of an array-like of numbers, of any shape.
-
-        Raises:
-            MetricInvalid: it holds something else than real numbers, or the edges do not rise.
-        """
+        """Return the histogram of an array-like of real numbers, of any shape."""
         empty = cls(edges=edges)
         samples = as_samples(values, "values").ravel()
         known = samples[~np.isnan(samples)]
@@ -83,15 +76,9 @@ class Histogram(Stored):
         return self.moments.n
 
     def percentile(self, percent: float) -> float:
-        """Return a percentile, interpolated within its bin; nan of no samples or if one is nan.
+        """Return a percentile from 0 to 100, interpolated within its bin; nan of no samples or if one is nan.
 
         Below the first and above the last edge it is interpolated up to the smallest and largest sample.
-
-        Args:
-            percent: from 0 (the smallest sample) to 100 (the largest).
-
-        Raises:
-            ConfigurationError: it is out of range.
         """
         if not 0 <= percent <= 100:
             raise ConfigurationError(f"percentile({percent!r}): a percentile lies between 0 and 100")
@@ -110,11 +97,7 @@ class Histogram(Stored):
         return min(max(low * (1 - share) + high * share, low), high)
 
     def merge(self, other: Self) -> Self:
-        """Return the histogram of the samples of both.
-
-        Raises:
-            MetricMismatch: the other is of another type, or has other edges.
-        """
+        """Return the histogram of the samples of both, which must have the same edges."""
         check_type(self, other)
         if self.edges != other.edges:
             raise MetricMismatch(

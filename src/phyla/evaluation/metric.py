@@ -15,6 +15,8 @@ class Metric(Protocol):
 
     A plug-in is a frozen dataclass with these members. Merging is associative, up to rounding, and merging with
     the statistic of no samples changes nothing. nan and infinite samples count, and show in the result.
+
+    Built-in metrics raise `MetricInvalid` for samples or fields that make no sense.
     """
 
     @property
@@ -60,6 +62,12 @@ class Stored:
 
     __slots__ = ()
 
+    def __post_init__(self) -> None:
+        metric: Any = self
+        for one in fields(metric):
+            if one.type is int:
+                as_count(getattr(self, one.name), f"{type(self).__name__}: {one.name}")
+
     def to_json(self) -> JsonObject:
         """Return its state as strict JSON."""
         metric: Any = self
@@ -92,24 +100,15 @@ def _read(raw: Json, name: str, kind: Any) -> object:
 
 
 def check_type(mine: object, other: object) -> None:
-    """Refuse to merge metrics of two types.
-
-    Raises:
-        MetricMismatch: the types differ.
-    """
+    """Raise `MetricMismatch` for metrics of two types."""
     if type(mine) is not type(other):
         raise MetricMismatch(
-            f"a {type(mine).__name__} cannot be merged with a {type(other).__name__}; "
-            "use one name for one type of metric"
+            f"a {type(mine).__name__} cannot be merged with a {type(other).__name__}; give each type its own name"
         )
 
 
 def combine(name: str, first: Metric | None, second: Metric) -> Metric:
-    """Merge two metrics of one name; None counts as a metric of no samples.
-
-    Raises:
-        MetricMismatch: they cannot be merged; the message has the name.
-    """
+    """Merge two metrics of one name; None counts as a metric of no samples. `MetricMismatch` names the metric."""
     if first is None:
         return second
     try:

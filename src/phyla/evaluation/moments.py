@@ -14,6 +14,8 @@ from phyla.evaluation.samples import as_count, as_samples, exact_sum
 from phyla.records import Json, JsonObject, json_number, read_list
 
 SUFFIX = "@seed"
+_OF_ONE_SAMPLE: Mapping[str, float] = {"n": 1, "m2": 0.0, "low": 0.0}
+"""What moments of one sample are, besides its value."""
 
 
 @final
@@ -31,9 +33,6 @@ class Moments(Stored):
         mean: their mean; 0 if there are none.
         m2: sum of squared deviations from the mean; None if it is unknown, since only means were given.
         low: rounding error of `mean`: the mean is `mean + low`.
-
-    Raises:
-        MetricInvalid: a negative number of samples or sum of squares, or a mean of no samples.
     """
 
     n: int = 0
@@ -50,11 +49,7 @@ class Moments(Stored):
 
     @classmethod
     def of(cls, values: object) -> Self:
-        """Return the moments of an array-like of numbers, of any shape.
-
-        Raises:
-            MetricInvalid: it holds something else than real numbers.
-        """
+        """Return the moments of an array-like of real numbers, of any shape."""
         samples = as_samples(values, "values").ravel()
         n = samples.size
         if n == 0:
@@ -134,13 +129,8 @@ def is_per_seed(name: str) -> bool:
 class PerSeed:
     """Moments of samples by seed, so that two evaluations can be compared seed by seed.
 
-    It counts no samples: the metric that it stands beside does.
-
-    Attributes:
-        seeds: seed, at least 0, to the moments of its samples; in the order of the seeds.
-
-    Raises:
-        MetricInvalid: a seed is no integer or below 0.
+    It counts no samples: the metric that it stands beside does. `seeds` is in the order of the seeds, which are
+    integers of at least 0.
     """
 
     seeds: Mapping[int, Moments] = field(default_factory=dict)
@@ -169,31 +159,22 @@ class PerSeed:
         return reduce(Moments.merge, means, Moments()).summary()
 
     def to_json(self) -> JsonObject:
-        """Return its state as strict JSON: one list per field, without fields that have one value throughout."""
+        """Return its state as strict JSON: one list per field, without those that are as for single samples."""
         each = list(self.seeds.values())
-        columns: dict[str, Json] = {
-            "seed": list(self.seeds),
-            "mean": [json_number(moments.mean) for moments in each],
-        }
-        if any(moments.n != 1 for moments in each):
-            columns["n"] = [moments.n for moments in each]
-        if any(moments.m2 != 0 for moments in each):
-            columns["m2"] = [json_number(moments.m2) for moments in each]
-        if any(moments.low for moments in each):
-            columns["low"] = [moments.low for moments in each]
+        columns: dict[str, Json] = {"seed": list(self.seeds), "mean": [json_number(one.mean) for one in each]}
+        for name, usual in _OF_ONE_SAMPLE.items():
+            if any(getattr(one, name) != usual for one in each):
+                columns[name] = [json_number(getattr(one, name)) for one in each]
         return columns
 
     @classmethod
     def from_json(cls, raw: JsonObject) -> Self:
         """Return the moments by seed that `to_json` wrote."""
         seeds = [as_count(seed, "a seed") for seed in read_list(raw["seed"])]
-        size = len(seeds)
-        rows = zip(
-            read_list(raw.get("n", [1] * size)),
-            read_list(raw["mean"]),
-            read_list(raw.get("m2", [0.0] * size)),
-            read_list(raw.get("low", [0.0] * size)),
-            strict=True,
-        )
-        each = (Moments.from_json({"n": n, "mean": mean, "m2": m2, "low": low}) for n, mean, m2, low in rows)
+        columns = {
+            "mean": raw["mean"],
+            **{name: raw.get(name, [usual] * len(seeds)) for name, usual in _OF_ONE_SAMPLE.items()},
+        }
+        rows = zip(*map(read_list, columns.values()), strict=True)
+        each = (Moments.from_json(dict(zip(columns, row, strict=True))) for row in rows)
         return cls(dict(zip(seeds, each, strict=True)))

@@ -38,7 +38,6 @@ class Bins:
 
     Attributes:
         limits: upper end of each bin, rising; the first bin begins at `low`.
-        counts: samples in each bin.
         low: the smallest sample.
         high: the largest sample.
         total: sum of the samples.
@@ -69,11 +68,8 @@ class Point:
         member: of the population; None outside of a study.
         index: place within the checkpoint, if it holds several models.
         number: how many checkpoints were seen before it.
-        checkpoint: its name.
-        suite: name of the suite.
         task: name of the eval task; None for an aggregate of the suite.
         name: of the metric, or of the aggregate.
-        kind: scalar, percentile or histogram.
         value: the number; None of a histogram.
         stderr: its standard error; None if it is not known.
         n: samples behind it; None if it does not count them.
@@ -129,13 +125,7 @@ def array_point(cell: Cell, name: str, array: NDArray[Any], member: int | None =
 
 
 def group_points(values: GroupValues, cells: Sequence[Cell], member: int | None = None) -> Iterator[Point]:
-    """Return the aggregates of a group, and percentiles over its eval tasks where it has none of that name.
-
-    Args:
-        values: the aggregates.
-        cells: the eval tasks of the group.
-        member: of the population.
-    """
+    """Return the aggregates of a group, and percentiles over its eval tasks where it has none of that name."""
     over_tasks = {} if values.partial else _percentiles(cells)
     for name, estimate in {**over_tasks, **values.values}.items():
         yield _number(values, member, name, estimate)
@@ -187,10 +177,7 @@ def _percentiles(cells: Sequence[Cell]) -> Mapping[str, Estimate]:
 
 
 def _bins(metric: Histogram) -> Bins:
-    """Return a histogram metric without empty bins at its ends.
-
-    Samples below and above its edges get bins of their own.
-    """
+    """Return a histogram without empty bins at its ends; samples outside its edges get bins of their own."""
     first, last = metric.edges[0], metric.edges[-1]
     limits, counts = [*metric.edges, max(metric.highest, last)], metric.counts
     filled = [index for index, count in enumerate(counts) if count] or [0]

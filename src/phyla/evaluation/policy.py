@@ -1,7 +1,7 @@
 """Which checkpoints a suite evaluates, and how soon."""
 
 from dataclasses import dataclass
-from typing import TypeAlias, final
+from typing import final
 
 from phyla.errors import ConfigurationError
 from phyla.records import Priority
@@ -47,12 +47,7 @@ class Policy:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
-    """Evaluate it.
-
-    Attributes:
-        priority: class of urgency.
-        guaranteed: why nothing may skip it later; None when something may.
-    """
+    """Evaluate it. `guaranteed` says why nothing may skip it later; None when something may."""
 
     priority: int
     guaranteed: str | None
@@ -61,16 +56,9 @@ class Queue:
 @final
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Do not evaluate it.
-
-    Attributes:
-        why: in words, for the matrix.
-    """
+    """Do not evaluate it; `why` is for the matrix."""
 
     why: str
-
-
-Decision: TypeAlias = Queue | Skip
 
 
 def decide(
@@ -82,7 +70,7 @@ def decide(
     busy: bool = False,
     since_last_s: float | None = None,
     fitness: bool = False,
-) -> Decision:
+) -> Queue | Skip:
     """Decide about one checkpoint.
 
     Args:
@@ -98,12 +86,10 @@ def decide(
         return Queue(priority=Priority.FRESH, guaranteed="fitness")
     every = policy.milestone_every
     milestone = "milestone" if every is not None and step >= 0 and step % every == 0 else None
-    if existed:
-        if milestone or policy.backfill:
-            return Queue(priority=Priority.BACKFILL, guaranteed=milestone)
+    if existed and not (milestone or policy.backfill):
         return Skip("it was there before the suite, and backfill is off")
-    queue = Queue(priority=Priority.FRESH, guaranteed=milestone)
-    if milestone:
+    queue = Queue(priority=Priority.BACKFILL if existed else Priority.FRESH, guaranteed=milestone)
+    if milestone or existed:
         return queue
     if number % policy.every:
         return Skip(f"the suite takes every {policy.every}. checkpoint, this is number {number + 1}")

@@ -88,8 +88,7 @@ def _leaves(metrics: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]
     for key, value in metrics.items():
         if not isinstance(key, str) or not key or is_per_seed(key):
             raise MetricInvalid(
-                f"record(): {key!r} is no name of a metric; a name is a text, not empty, that does not end in "
-                f"{SUFFIX!r}"
+                f"record(): {key!r} is no name of a metric; use a text, not empty, that does not end in {SUFFIX!r}"
             )
         if isinstance(value, Mapping) and not isinstance(value, Metric):
             yield from _leaves(value, f"{prefix}{key}/")

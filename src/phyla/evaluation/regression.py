@@ -20,12 +20,10 @@ class Comparison:
     """What comparing two checkpoints on one task gave.
 
     Attributes:
-        task: name of the task.
         test: "paired" (t-test seed by seed), "welch", or "finite": the current value is nan or infinite where
             the reference is a number, which needs no test. None if it could not be tested.
         current: the current value; None if there is none. In a paired test the mean over the common seeds.
         reference: the reference, likewise.
-        difference: current - reference; None if one of them is None.
         p: probability, in [0, 1], of so bad a difference if there were none; None if it could not be tested.
         p_adjusted: the same, adjusted by Holm for the number of tasks tested.
         regressed: whether the current value is significantly worse.
@@ -36,11 +34,15 @@ class Comparison:
     test: Test | None = None
     current: float | None = None
     reference: float | None = None
-    difference: float | None = None
     p: float | None = None
     p_adjusted: float | None = None
     regressed: bool = False
     untested: str | None = None
+
+    @property
+    def difference(self) -> float | None:
+        """Current - reference; None if one of them is."""
+        return None if self.current is None or self.reference is None else self.current - self.reference
 
 
 def compare(
@@ -66,9 +68,6 @@ def compare(
 
     Returns:
         One comparison per task: those of `current` in their order, then those that only the reference has.
-
-    Raises:
-        ConfigurationError: alpha is out of range, or a task appears twice.
     """
     if not 0 < alpha < 1:
         raise ConfigurationError(
@@ -105,7 +104,7 @@ def _compared(
             return Comparison(task=task, untested=f"the {which} result has no metric {metric!r}")
     sign = -1 if higher_is_better else 1
     now, before = current.metrics[metric].summary(), reference.metrics[metric].summary()
-    one = _with_values(Comparison(task=task), now[""], before[""])
+    one = Comparison(task=task, current=now[""], reference=before[""])
     if not math.isfinite(before[""]):
         return replace(one, untested=f"the reference is {before['']!r}")
     if not math.isfinite(now[""]):
@@ -116,18 +115,15 @@ def _compared(
     pairs = _pairs(current.metrics.get(name), reference.metrics.get(name))
     if len(pairs) >= 2:
         first, second = [a for a, _ in pairs], [b for _, b in pairs]
-        one = _with_values(one, math.fsum(first) / len(pairs), math.fsum(second) / len(pairs))
-        return replace(one, test="paired", p=paired([sign * a for a in first], [sign * b for b in second]))
+        p = paired([sign * a for a in first], [sign * b for b in second])
+        means = math.fsum(first) / len(pairs), math.fsum(second) / len(pairs)
+        return Comparison(task=task, test="paired", current=means[0], reference=means[1], p=p)
     for summary, which in ((now, "current"), (before, "reference")):
         why = _lacks(summary)
         if why is not None:
             return replace(one, untested=f"the {which} result {why}")
     p = welch(sign * now[""], now["stderr"], int(now["n"]), sign * before[""], before["stderr"], int(before["n"]))
     return replace(one, test="welch", p=p)
-
-
-def _with_values(comparison: Comparison, current: float, reference: float) -> Comparison:
-    return replace(comparison, current=current, reference=reference, difference=current - reference)
 
 
 def _pairs(current: Metric | None, reference: Metric | None) -> list[tuple[float, float]]:

@@ -16,12 +16,7 @@ from phyla.records import JsonObject
 @final
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A number and how sure it is.
-
-    Attributes:
-        value: the number; nan if something it is made of is.
-        stderr: its standard error; None if it is not known.
-    """
+    """A number, nan if something it is made of is, and its standard error; None if that is not known."""
 
     value: float
     stderr: float | None = None
@@ -34,14 +29,10 @@ class TaskResult:
 
     Attributes:
         task: its name, unique in the suite.
-        config: its configuration.
         tags: names of the groups it belongs to.
         weight: how much it weighs in weighted means; finite, at least 0.
         metrics: merged statistics by name.
         arrays: by name, one array per shard; read only when it is looked at, where it is stored.
-
-    Raises:
-        ConfigurationError: the weight is out of range.
     """
 
     task: str
@@ -88,9 +79,6 @@ def flat_values(metrics: Mapping[str, Metric]) -> dict[str, float]:
     """Return all numbers that metrics say: `loss`, `loss_stderr`, `loss_n`.
 
     What is kept by seed is left out: the metric that it stands beside says the same.
-
-    Raises:
-        MetricInvalid: two metrics give the same name.
     """
     values: dict[str, float] = {}
     origin: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""How the numbers of numerical libraries become samples, and how samples are summed."""
+"""How the numbers of numerical libraries become samples, or `MetricInvalid`; and how samples are summed."""
 
 import math
 from collections.abc import Sequence
@@ -12,11 +12,7 @@ from phyla.errors import MetricInvalid
 
 
 def as_count(value: object, what: str) -> int:
-    """Return a count as an int.
-
-    Raises:
-        MetricInvalid: it is no integer, or below 0.
-    """
+    """Return a count as an int."""
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 0:
         raise MetricInvalid(f"{what} must be an integer of at least 0, got {value!r}")
     return int(value)
@@ -27,9 +23,6 @@ def as_number(value: object, what: str) -> float | None:
 
     Numbers of Python and numpy, arrays and tensors without dimensions, and whatever else gives a number by
     `item()` are single numbers.
-
-    Raises:
-        MetricInvalid: it is too large for a float, or what it gives by `item()` is no number.
     """
     if isinstance(value, Real | np.bool_):
         return _float(value, what)
@@ -45,11 +38,7 @@ def as_number(value: object, what: str) -> float | None:
 
 
 def as_samples(values: object, what: str) -> NDArray[np.float64]:
-    """Return an array-like of numbers as an array of floats of the same shape.
-
-    Raises:
-        MetricInvalid: it holds something else than real numbers, or rows of different lengths.
-    """
+    """Return an array-like of real numbers as an array of floats of the same shape."""
     array = as_array(values, what)
     # Low-precision floats of some libraries are foreign types to numpy, which convert.
     foreign = array.dtype.kind == "V" and array.dtype.names is None
@@ -63,11 +52,7 @@ def as_samples(values: object, what: str) -> NDArray[np.float64]:
 
 
 def as_mask(mask: object) -> NDArray[np.bool_]:
-    """Return an array-like of booleans, or of 0 and 1, as an array.
-
-    Raises:
-        MetricInvalid: it holds something else.
-    """
+    """Return an array-like of booleans, or of 0 and 1, as an array."""
     array = as_array(mask, "mask")
     if array.dtype.kind not in "biuf" or not np.isin(array, (0, 1)).all():
         raise MetricInvalid(f"mask={mask!r}: a mask is True where a sample counts and False where it is padding")
@@ -75,11 +60,7 @@ def as_mask(mask: object) -> NDArray[np.bool_]:
 
 
 def as_array(values: object, what: str) -> NDArray[Any]:
-    """Return an array-like as a numpy array.
-
-    Raises:
-        MetricInvalid: numpy cannot make one of it.
-    """
+    """Return an array-like as a numpy array."""
     try:
         return np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:

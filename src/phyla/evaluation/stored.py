@@ -5,11 +5,10 @@ from typing import Any, Final
 
 from phyla.errors import MetricInvalid
 from phyla.evaluation.confusion import Confusion
-from phyla.evaluation.extremes import Maximum, Minimum
 from phyla.evaluation.histogram import Histogram
 from phyla.evaluation.metric import Metric
 from phyla.evaluation.moments import Moments, PerSeed
-from phyla.evaluation.totals import Perplexity, Sum
+from phyla.evaluation.totals import Maximum, Minimum, Perplexity, Sum
 from phyla.records import Json, JsonObject, read_object
 
 BUILT_IN: Final[Mapping[str, type[Metric]]] = {
@@ -28,15 +27,7 @@ _NAMES = {kind: name for name, kind in BUILT_IN.items()}
 
 
 def encode(metric: Metric, name_of: Callable[[type[Any]], str]) -> JsonObject:
-    """Write a metric as strict JSON.
-
-    Args:
-        metric: a built-in metric, or any other that follows the contract.
-        name_of: names the type of a metric that is not built in.
-
-    Raises:
-        MetricInvalid: `name_of` gives the name of a built-in metric.
-    """
+    """Write a metric as strict JSON; `name_of` names the type of one that is not built in."""
     name = _NAMES.get(type(metric))
     if name is None:
         name = name_of(type(metric))
@@ -48,11 +39,7 @@ def encode(metric: Metric, name_of: Callable[[type[Any]], str]) -> JsonObject:
 
 
 def decode(raw: Json, type_of: Callable[[str], type[Any]]) -> Metric:
-    """Make again the metric that `encode` wrote.
-
-    Args:
-        raw: what `encode` returned.
-        type_of: finds the type of a metric that is not built in.
+    """Make again the metric that `encode` wrote; `type_of` finds the type of one that is not built in.
 
     Raises:
         MetricInvalid: it is not what `encode` writes, or its type does not take the stored state.
@@ -67,6 +54,5 @@ def decode(raw: Json, type_of: Callable[[str], type[Any]]) -> Metric:
         return kind.from_json(state)
     except (KeyError, TypeError, ValueError, MetricInvalid) as error:
         raise MetricInvalid(
-            f"a stored {name!r} cannot be read: {error!r} in {state!r}; it was written by another version of it, "
-            "or changed since"
+            f"a stored {name!r} cannot be read: {error!r} in {state!r}; another version of it wrote this"
         ) from error

@@ -60,10 +60,7 @@ class EvalTask:
     max_attempts: int = 3
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
-            raise ConfigurationError(
-                f"EvalTask name {self.name!r}: use up to 100 letters, digits, '_', '-' and '.', as in 'clean'"
-            )
+        _check_name(self, "clean")
         if isinstance(self.evaluate, EvalTask):
             # A decorated function is an eval task under its own name.
             object.__setattr__(self, "evaluate", self.evaluate.evaluate)
@@ -112,12 +109,16 @@ class EvalTask:
         return hashlib.sha256(json.dumps(how, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def arguments(task: str, command: object) -> tuple[str, ...]:
-    """Return the arguments of a command; no shell sees them.
+def _check_name(of: "EvalTask | Suite", example: str) -> None:
+    if not isinstance(of.name, str) or not NAME.fullmatch(of.name):
+        raise ConfigurationError(
+            f"{type(of).__name__} name {of.name!r}: use up to 100 letters, digits, '_', '-' and '.', as in "
+            f"{example!r}"
+        )
 
-    Raises:
-        ConfigurationError: it is empty, no text, or needs a shell.
-    """
+
+def arguments(task: str, command: object) -> tuple[str, ...]:
+    """Return the arguments of a command; no shell sees them."""
     where = f"EvalTask({task!r}, command={command!r})"
     if not isinstance(command, str):
         if not isinstance(command, Sequence) or not command or not all(isinstance(each, str) for each in command):
@@ -156,9 +157,6 @@ def eval_task(
     """Make an eval task of a function, as a decorator, with or without settings of `EvalTask`.
 
     The name is the function's unless `name=` says otherwise.
-
-    Raises:
-        ConfigurationError: a setting makes no sense.
     """
 
     def decorate(evaluate: Callable[[Any], object]) -> EvalTask:
@@ -200,13 +198,9 @@ class Suite:
     gin_files: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
-            raise ConfigurationError(
-                f"Suite name {self.name!r}: use up to 100 letters, digits, '_', '-' and '.', as in 'heldout'"
-            )
-        object.__setattr__(self, "tasks", tuple(self.tasks))
-        object.__setattr__(self, "aggregates", tuple(self.aggregates))
-        object.__setattr__(self, "gin_files", tuple(self.gin_files))
+        _check_name(self, "heldout")
+        for name in ("tasks", "aggregates", "gin_files"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         if self.objective is not None and not isinstance(self.objective, Maximize | Minimize):
             raise ConfigurationError(
                 f"Suite({self.name!r}, objective={self.objective!r}): its best checkpoint is chosen by one "
@@ -226,11 +220,7 @@ class Suite:
         return None if self.objective is None else _compared(self.objective.metric, self.tasks)
 
     def task(self, name: str) -> EvalTask:
-        """Return an eval task by name.
-
-        Raises:
-            ConfigurationError: there is none of that name.
-        """
+        """Return an eval task by name."""
         for task in self.tasks:
             if task.name == name:
                 return task
@@ -253,9 +243,6 @@ def check_aggregate(suite: Suite, name: str, where: str) -> None:
         suite: the suite.
         name: the aggregate.
         where: what names it, for the message.
-
-    Raises:
-        ConfigurationError: it never gives one of that name; the message names what it gives.
     """
     known = given_names(suite.aggregates)
     if not suite.aggregates:
@@ -271,11 +258,7 @@ def check_aggregate(suite: Suite, name: str, where: str) -> None:
 
 
 def suite_named(suites: Sequence[Suite], name: str) -> Suite:
-    """Return a suite by name.
-
-    Raises:
-        ConfigurationError: there is none of that name.
-    """
+    """Return a suite by name."""
     for suite in suites:
         if suite.name == name:
             return suite
@@ -287,13 +270,7 @@ def suite_named(suites: Sequence[Suite], name: str) -> Suite:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOutline:
-    """An eval task without its function.
-
-    Attributes:
-        name: unique in its suite.
-        tags: names of the groups it belongs to.
-        samples: how many samples all shards count together; None if that was not said.
-    """
+    """An eval task without its function."""
 
     name: str
     tags: tuple[str, ...] = ()
@@ -306,8 +283,6 @@ class SuiteOutline:
     """A suite without its functions: enough to read its results anywhere.
 
     Attributes:
-        name: unique in its run.
-        tasks: its eval tasks, in order.
         objective: the aggregate that says how good a checkpoint is; None without one.
         maximize: whether a higher objective is better.
     """

@@ -1,11 +1,13 @@
-"""Sum of samples, and perplexity: totals that are kept to twice the precision of a float."""
+"""Totals and extremes: sum, perplexity, smallest and largest sample. Totals have twice a float's precision."""
 
 import math
 from dataclasses import dataclass
-from typing import Self, final
+from typing import ClassVar, Self, final
+
+import numpy as np
 
 from phyla.evaluation.metric import Stored, check_type
-from phyla.evaluation.samples import as_count, as_samples, exact_sum
+from phyla.evaluation.samples import as_samples, exact_sum
 
 
 @final
@@ -17,25 +19,15 @@ class Sum(Stored):
         total: their sum; 0 if there are none.
         n: number of samples.
         low: rounding error of `total`: the sum is `total + low`.
-
-    Raises:
-        MetricInvalid: a negative number of samples.
     """
 
     total: float = 0.0
     n: int = 0
     low: float = 0.0
 
-    def __post_init__(self) -> None:
-        as_count(self.n, "Sum: n")
-
     @classmethod
     def of(cls, values: object) -> Self:
-        """Return the sum of an array-like of numbers, of any shape.
-
-        Raises:
-            MetricInvalid: it holds something other than real numbers.
-        """
+        """Return the sum of an array-like of real numbers, of any shape."""
         samples = as_samples(values, "values").ravel()
         total, low = exact_sum(samples.tolist())
         return cls(total=total, n=samples.size, low=low)
@@ -67,28 +59,17 @@ class Perplexity(Stored):
         nll: total negative log-likelihood of the tokens, in nats.
         tokens: number of tokens.
         low: rounding error of `nll`: the total is `nll + low`.
-
-    Raises:
-        MetricInvalid: a negative number of tokens.
     """
 
     nll: float = 0.0
     tokens: int = 0
     low: float = 0.0
 
-    def __post_init__(self) -> None:
-        as_count(self.tokens, "Perplexity: tokens")
-
     @classmethod
     def of(cls, nll: object) -> Self:
-        """Return the perplexity of an array-like of negative log-likelihoods, one per token, in nats.
-
-        Raises:
-            MetricInvalid: it holds something other than real numbers.
-        """
-        samples = as_samples(nll, "nll").ravel()
-        total, low = exact_sum(samples.tolist())
-        return cls(nll=total, tokens=samples.size, low=low)
+        """Return the perplexity of an array-like of negative log-likelihoods, one per token, in nats."""
+        total = Sum.of(nll)
+        return cls(nll=total.total, tokens=total.n, low=total.low)
 
     @property
     def count(self) -> None:
@@ -109,3 +90,50 @@ class Perplexity(Stored):
         except OverflowError:
             value = math.inf
         return {"": value, "nll": per_token, "tokens": float(self.tokens)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Extreme(Stored):
+    value: float = math.nan
+    n: int = 0
+
+    # numpy's, unlike Python's, gives nan wherever it stands.
+    _pick: ClassVar[np.ufunc]
+
+    @classmethod
+    def of(cls, values: object) -> Self:
+        """Return the extreme of an array-like of real numbers, of any shape."""
+        samples = as_samples(values, "values").ravel()
+        return cls(value=float(cls._pick.reduce(samples)), n=samples.size) if samples.size else cls()
+
+    @property
+    def count(self) -> int:
+        """How many samples it has seen."""
+        return self.n
+
+    def merge(self, other: Self) -> Self:
+        """Return the extreme of the samples of both."""
+        check_type(self, other)
+        return type(self)(value=float(self._pick(self.value, other.value)), n=self.n + other.n)
+
+    def summary(self) -> dict[str, float]:
+        """Return the extreme, nan of no samples, and "n"."""
+        return {"": self.value if self.n else math.nan, "n": float(self.n)}
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Minimum(_Extreme):
+    """Smallest sample, infinity if there are none, nan if one is nan; and the number `n` of samples."""
+
+    value: float = math.inf
+    _pick: ClassVar[np.ufunc] = np.minimum
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Maximum(_Extreme):
+    """Largest sample, minus infinity if there are none, nan if one is nan; and the number `n` of samples."""
+
+    value: float = -math.inf
+    _pick: ClassVar[np.ufunc] = np.maximum

@@ -32,10 +32,6 @@ TORCH_ENDINGS = (".pt", ".pth", ".ckpt", ".bin")
 def check_file(path: Path, size_bytes: int) -> Verdict:
     """Return whether one file is whole, by its ending and its first bytes.
 
-    Args:
-        path: the file.
-        size_bytes: its length as listed.
-
     Raises:
         OSError: it is gone or cannot be read.
         ValueError: it is damaged in a way that has no better words; and what zipfile raises.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
-from phyla.controller import RunController
+from phyla.controller import Sightings
 from phyla.errors import (
     CheckpointChanged,
     CheckpointError,
@@ -18,10 +18,10 @@ from phyla.errors import (
     StoreUnavailable,
 )
 from phyla.machine import Observed
-from phyla.records import RunRecord, Seen, SeenState, shown
+from phyla.records import Seen, SeenState, StudyRecord, shown
 from phyla.settings import Clock, system_clock
 from phyla.watcher.format import CheckpointFormat, Found
-from phyla.watcher.snapshots import Mode, clean, identity, link_best, take
+from phyla.watcher.snapshots import BestLinks, Mode, clean, identity, take
 
 AT_ONCE = 50
 """Checkpoints that are told in one transaction."""
@@ -80,17 +80,16 @@ class DirectoryWatcher:
         clock: tells the time.
 
     Attributes:
-        root: the directory.
         ended: whether it has said that no more checkpoints come.
     """
 
     def __init__(
         self,
-        sink: RunController,
+        sink: Sightings,
         root: Path,
         kind: CheckpointFormat,
         *,
-        run: RunRecord,
+        run: StudyRecord,
         snapshots: Path,
         best: Path,
         following: Following | None = None,
@@ -101,7 +100,7 @@ class DirectoryWatcher:
         self._kind = kind
         self._run = run
         self._snapshots = snapshots
-        self._best = best
+        self._best = BestLinks(best, sink.note)
         self._following = following or Following()
         self._mode: Mode = self._following.snapshots
         self._clock = clock
@@ -117,7 +116,7 @@ class DirectoryWatcher:
         self._waiting: set[str] = set()
         self._unlistable = ""
         self._ending_since: float | None = None
-        self._warned: set[str] = set()
+        self._cannot_clean = False
         self.ended = False
 
     @property
@@ -184,7 +183,6 @@ class DirectoryWatcher:
     # What is new
 
     def _refresh(self) -> None:
-        """Read what was seen since the last look."""
         for seen in self._sink.seen(after=self._last_id):
             self._newest[seen.name] = seen
             self._rows[seen.id] = seen
@@ -226,11 +224,7 @@ class DirectoryWatcher:
         self._refresh()
 
     def _put_aside(self, found: Observed, error: Exception) -> None:
-        """Quarantine a checkpoint that the store did not take; without its row if it does not take that either.
-
-        Raises:
-            StoreError: the store takes nothing at all.
-        """
+        """Quarantine a checkpoint that the store did not take; without its row if it does not take that either."""
         why = f"it could not be noted: {type(error).__name__}: {error}"
         self._tried_at[found.name] = self._clock()
         try:
@@ -273,12 +267,12 @@ class DirectoryWatcher:
         except Exception as error:  # noqa: BLE001  # whatever it is, the other checkpoints go on
             text = str(error) if isinstance(error, CheckpointError) else f"{type(error).__name__}: {error}"
             return self._told(item, error=text)
-        value = f"{key.kind}:{key.value}"
+        weak = not self._following.content
         return replace(
             self._told(item),
             # Two runs may hold other files of the same names, sizes and times.
-            identity=f"{self._run.id}:{value}" if key.weak else value,
-            weak=key.weak,
+            identity=f"{self._run.id}:{key}" if weak else key,
+            weak=weak,
             path=str(path),
             snapshot=self._mode != "none",
             existed=self._looks == 0 and item.modified_at < self._run.created_at,
@@ -331,15 +325,10 @@ class DirectoryWatcher:
             self._newest[seen.name] = seen
 
     def _exists(self) -> None:
-        """Make sure that a directory that is not there does not pass for an empty one.
-
-        Raises:
-            CheckpointStorageFailed: it was there before.
-        """
+        """Make sure that a directory that is not there does not pass for an empty one."""
         if any(seen.state is SeenState.READY for seen in self._newest.values()) and not self.root.is_dir():
             raise CheckpointStorageFailed(
-                f"the directory {self.root}, in which checkpoints were seen, is not there: its file system may "
-                "not be mounted"
+                f"{self.root}, which had checkpoints, is not there: is its disk mounted?"
             )
 
     # The end
@@ -369,17 +358,10 @@ class DirectoryWatcher:
     # In between
 
     def tend(self) -> None:
-        """Remove snapshots that nobody needs any more, and let `best` links lead to the best checkpoints.
-
-        Raises:
-            StoreError: the database failed; tend again.
-        """
+        """Remove snapshots that nobody needs any more, and let `best` links lead to the best checkpoints."""
         held, best = self._sink.held()
         self._refresh()
-        try:
-            link_best(self._best, {name: Path(seen.path) for name, seen in best.items()})
-        except OSError as error:
-            self._warn_once("best", f"links to the best checkpoints cannot be made in {self._best}: {error}")
+        self._best.lead_to({name: Path(seen.path) for name, seen in best.items()})
         fingerprints = {item.name: item.fingerprint for item in self._previous.values()}
         loose = {
             seen.id: f"{shown(seen.name)} was deleted, and nothing needs its snapshot any more"
@@ -398,12 +380,9 @@ class DirectoryWatcher:
         try:
             clean(self._snapshots, {path.parts[0] for path in inside})
         except CheckpointStorageFailed as error:
-            self._warn_once("snapshots", str(error))
-
-    def _warn_once(self, kind: str, message: str) -> None:
-        if kind not in self._warned:
-            self._warned.add(kind)
-            self._sink.note(kind, message)
+            if not self._cannot_clean:
+                self._cannot_clean = True
+                self._sink.note("snapshots", str(error))
 
 
 def _age(item: Found) -> tuple[float, int, str]:

@@ -30,14 +30,7 @@ def is_temporary(name: str) -> bool:
 
 @final
 class File(NamedTuple):
-    """A regular file, or what a link leads to.
-
-    Attributes:
-        relative: path relative to the root, with `/` between its parts.
-        size_bytes: its length.
-        modified_ns: time of its last change.
-        inode: its number in its file system.
-    """
+    """A regular file, or what a link leads to; `relative` is its path below the root, with `/` in between."""
 
     relative: str
     size_bytes: int
@@ -171,10 +164,7 @@ class Root:
     """The entries of a watched directory, listed once, and looked into when asked for.
 
     Hidden and temporary entries, sockets and the like, and links to another entry of the same
-    directory (as `latest` often is) are left out.
-
-    Args:
-        path: the directory; one that does not exist has no entries.
+    directory (as `latest` often is) are left out. A directory that does not exist has no entries.
 
     Raises:
         CheckpointStorageFailed: it exists and cannot be listed.

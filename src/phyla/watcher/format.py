@@ -92,11 +92,6 @@ class Verdict(NamedTuple):
         """It cannot be told yet."""
         return cls(Finish.WAITING, why)
 
-    @classmethod
-    def unreadable(cls, why: str) -> Self:
-        """The system refuses to show it."""
-        return cls(Finish.UNREADABLE, why)
-
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
     """Return the first of the worst; nothing is missing where there are none."""
@@ -219,7 +214,7 @@ class CheckpointFormat(ABC):
     def _verdict(self, root: Path, candidate: Candidate, listed: Listing) -> tuple[Verdict, int | None]:
         step = self.step.of_name(candidate.name) if candidate.step is None else candidate.step
         if listed.problems:
-            return Verdict.unreadable(listed.problems[0]), step
+            return Verdict(Finish.UNREADABLE, listed.problems[0]), step
         if not listed.files:
             return Verdict.waiting("there is no file in it"), step
         try:
@@ -235,7 +230,7 @@ class CheckpointFormat(ABC):
             verdict = Verdict.waiting(f"{name} is missing or vanished while it was looked at")
         except OSError as error:
             name = shown(str(error.filename or candidate.name))
-            verdict = Verdict.unreadable(f"{name} cannot be read: {error.strerror or error}")
+            verdict = Verdict(Finish.UNREADABLE, f"{name} cannot be read: {error.strerror or error}")
         except Exception as error:  # noqa: BLE001  # whatever damaged content makes libraries raise, others go on
             verdict = Verdict.partial(f"it cannot be understood: {type(error).__name__}: {error}")
         return verdict, step

@@ -5,15 +5,10 @@ import platform
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self, final
 
+from phyla import file_locks
 from phyla.errors import RunFollowed
-
-try:
-    import fcntl
-except ImportError:  # Windows: nothing keeps two watchers apart there.
-    fcntl = None  # type: ignore[assignment]  # a module that is missing here
 
 TRIES = 5
 TRY_AGAIN_S = 0.05
@@ -22,34 +17,11 @@ TRY_AGAIN_S = 0.05
 
 def holder(path: Path) -> str | None:
     """Return which process of this machine holds the lock file of a run; None if none does, or it is not known."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        if fcntl is not None:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return _who(descriptor)
-    except OSError:
-        # Its file system has no locks.
-        return None
-    finally:
-        os.close(descriptor)
-    return None
+    return _who(path) if file_locks.is_held(path) else None
 
 
-def _lock(descriptor: int) -> None:
-    for _ in range(TRIES - 1):
-        with suppress(BlockingIOError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        time.sleep(TRY_AGAIN_S)
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def _who(descriptor: int) -> str:
-    return os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
+def _who(path: Path) -> str:
+    return path.read_text(errors="replace").strip() or "another process"
 
 
 @final
@@ -67,16 +39,20 @@ class Lock:
     def __init__(self, path: Path, run: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        if fcntl is not None:
-            try:
-                _lock(self._descriptor)
-            except OSError as error:
-                who = _who(self._descriptor)
-                self.close()
-                raise RunFollowed(
-                    f"run {run!r} is followed by {who} already (lock file {path}); stop that one first, or add "
-                    f"workers to it with: phyla worker SUITES.py --study {run}"
-                ) from error
+        try:
+            for _ in range(TRIES - 1):
+                with suppress(BlockingIOError):
+                    file_locks.lock(self._descriptor)
+                    break
+                time.sleep(TRY_AGAIN_S)
+            else:
+                file_locks.lock(self._descriptor)
+        except OSError as error:
+            self.close()
+            raise RunFollowed(
+                f"run {run!r} is followed by {_who(path)} already (lock file {path}); stop that one first, or add "
+                f"workers to it with: phyla worker SUITES.py --study {run}"
+            ) from error
         os.ftruncate(self._descriptor, 0)
         os.write(self._descriptor, f"process {os.getpid()} on {platform.node() or 'this host'}\n".encode())
 
@@ -88,8 +64,6 @@ class Lock:
         """Return itself."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Close it."""
         self.close()

@@ -1,7 +1,7 @@
 """What a pickle mentions, found by reading its instructions; nothing of it is ever run.
 
 PyTorch writes pickles that say which storages must follow. To know whether they did, the pickle is
-taken apart by `pickletools`, which executes nothing.
+taken apart by `pickletools`, which executes nothing, and raises `ValueError` for what is cut off or no pickle.
 """
 
 import pickletools
@@ -42,16 +42,13 @@ def words(source: bytes | IO[bytes]) -> Iterator[object]:
 
     A persistent id comes as `REFERENCE`, right after the words of its tuple; the name of a class as
     `module name`, in newer protocols after the two words by themselves.
-
-    Raises:
-        ValueError: it is cut off, or no pickle.
     """
-    memo: dict[int, object] = {}
+    memo: dict[object, object] = {}
     last: object = None
     before: object = None
     for code, argument, _ in pickletools.genops(source):
         if code.name in _PUTS:
-            memo[_number(argument)] = last
+            memo[argument] = last
             continue
         if code.name == "MEMOIZE":
             memo[len(memo)] = last
@@ -60,7 +57,7 @@ def words(source: bytes | IO[bytes]) -> Iterator[object]:
             last = None
             continue
         if code.name in _GETS:
-            word = memo.get(_number(argument))
+            word = memo.get(argument)
         elif code.name == "BINPERSID":
             word = REFERENCE
         elif code.name == "STACK_GLOBAL":
@@ -71,18 +68,8 @@ def words(source: bytes | IO[bytes]) -> Iterator[object]:
         yield word
 
 
-def _number(argument: object) -> int:
-    if not isinstance(argument, int):
-        raise ValueError(f"a pickle refers to {argument!r}")
-    return argument
-
-
 def storages(source: bytes | IO[bytes]) -> dict[str, int | None]:
-    """Return the storages that a pickle of `torch.save` refers to: bytes by key, None where unknown.
-
-    Raises:
-        ValueError: it is cut off, or no pickle.
-    """
+    """Return the storages that a pickle of `torch.save` refers to: bytes by key, None where unknown."""
     found: dict[str, int | None] = {}
     recent: list[object] = []
     for word in words(source):
@@ -103,11 +90,7 @@ def storages(source: bytes | IO[bytes]) -> dict[str, int | None]:
 
 
 def extents(source: bytes | IO[bytes]) -> dict[str, int]:
-    """Return how long each data file must be at least, by the `.metadata` of `torch.distributed.checkpoint`.
-
-    Raises:
-        ValueError: it is cut off, or no pickle.
-    """
+    """Return how long each data file must be at least, by the `.metadata` of `torch.distributed.checkpoint`."""
     found: dict[str, int] = {}
     recent: list[object] = []
     for word in words(source):

@@ -11,13 +11,13 @@ import itertools
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal, NamedTuple, final, get_args
+from typing import Literal, final
 
 from phyla.checkpoints.content import Entry, digests
-from phyla.errors import CheckpointChanged, CheckpointGone, CheckpointStorageFailed, ConfigurationError
+from phyla.errors import CheckpointChanged, CheckpointGone, CheckpointStorageFailed
 from phyla.failpoints import failpoint
 from phyla.records import Seen, shown
 from phyla.watcher.files import Listing, listing
@@ -33,31 +33,13 @@ _NAME_LENGTH_AT_MOST = 120
 _NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
 
 
-class Identity(NamedTuple):
-    """The key under which results of evaluating a foreign checkpoint are kept.
+def identity(root: Path, found: Found, *, content: bool = False) -> str:
+    """Return the key under which results of evaluating a checkpoint are kept, as it was found.
 
-    Attributes:
-        kind: what the value is made of.
-        value: in hexadecimal: the digest of a single file, else the SHA-256 of the list of its files.
-        weak: another content could have the same value, and the same content another one.
-    """
-
-    kind: Literal["listing", "content"]
-    value: str
-    weak: bool
-
-
-def identity(root: Path, found: Found, *, content: bool = False) -> Identity:
-    """Return the identity of a checkpoint as it was found.
-
-    A listing is the names relative to the root, sizes and times of its files: it costs nothing, and is weak. The
-    content is read in full; names count relative to the checkpoint, so a copy or a renamed
-    checkpoint has the same identity. It is the same for a single file, whatever its name.
-
-    Args:
-        root: the directory that was scanned.
-        found: the checkpoint.
-        content: whether to read everything.
+    `listing:` and a hash of the names relative to the root, sizes and times of its files cost nothing, and are
+    weak: other content could have the same. For `content:` and a hash of names and digests it is read in full;
+    names count relative to the checkpoint, so a copy or a renamed checkpoint has the same identity.
+    It is the digest of a single file, whatever its name.
 
     Raises:
         CheckpointGone: it, or a file of it, was deleted meanwhile.
@@ -67,7 +49,7 @@ def identity(root: Path, found: Found, *, content: bool = False) -> Identity:
     files = _look_again(root, found).files
     if not content:
         lines = "".join(f"{file.relative}\0{file.size_bytes}\0{file.modified_ns}\n" for file in files)
-        return Identity("listing", _sha256(lines), weak=True)
+        return f"listing:{_sha256(lines)}"
     entries = [
         Entry(file.relative, root / file.relative, file.size_bytes, file.modified_ns, is_link=False)
         for file in files
@@ -78,39 +60,30 @@ def identity(root: Path, found: Found, *, content: bool = False) -> Identity:
         raise CheckpointGone(f"checkpoint {shown(found.name)} was deleted while it was read: {error}") from error
     _look_again(root, found)
     if len(files) == 1 and found.paths == (files[0].relative,):
-        return Identity("content", found_digests[0], weak=False)
+        return f"content:{found_digests[0]}"
     start = f"{found.paths[0]}/" if len(found.paths) == 1 else ""
     lines = "".join(
         f"{file.relative.removeprefix(start)}\0{file.size_bytes}\0{digest}\n"
         for file, digest in zip(files, found_digests, strict=True)
     )
-    return Identity("content", _sha256(lines), weak=False)
+    return f"content:{_sha256(lines)}"
 
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _look_again(root: Path, found: Found) -> Listing:
+def _look_again(root: Path, found: Found | Seen, when: str = "after it was found; scan again") -> Listing:
     """Return the files of a checkpoint, which must still be what they were when it was found."""
-    where = f"checkpoint {shown(found.name)} in {root}"
-    try:
+    listed = Listing(())
+    with suppress(FileNotFoundError):
         listed = listing(root, found.paths)
-    except FileNotFoundError as error:
-        raise CheckpointGone(f"{where} was deleted after it was found: {error}") from error
     if listed.fingerprint == found.fingerprint:
         return listed
+    where = f"checkpoint {shown(found.name)} in {root}"
     if not listed.files:
-        raise CheckpointGone(f"{where} was deleted after it was found: it is empty now")
-    raise _changed(root, found, listed)
-
-
-def _changed(root: Path, found: Found, listed: Listing) -> CheckpointChanged:
-    return CheckpointChanged(
-        f"checkpoint {shown(found.name)} in {root} was written to after it was found: it had {found.size_bytes} "
-        f"bytes, last changed at {found.modified_at:.3f}, now {listed.size_bytes} at "
-        f"{listed.modified_ns / 1e9:.3f}; scan again, and take what is found then"
-    )
+        raise CheckpointGone(f"{where} was deleted {when}")
+    raise CheckpointChanged(f"{where} was written to {when}")
 
 
 def snapshot_name(found: Found | Seen) -> str:
@@ -120,7 +93,7 @@ def snapshot_name(found: Found | Seen) -> str:
 
 
 def take(root: Path, found: Found, target_dir: Path, mode: Mode) -> Path:
-    """Make a snapshot of a checkpoint, and return where to load it from.
+    """Make a snapshot of a checkpoint, and return where to load it from: what `found.paths` names, or all of them.
 
     A crash leaves nothing but a `.tmp-*` directory. Taking what was taken before returns it again.
 
@@ -130,17 +103,11 @@ def take(root: Path, found: Found, target_dir: Path, mode: Mode) -> Path:
         target_dir: where snapshots are; on the file system of `root` for links. Made where missing.
         mode: hard links, copies, or nothing: then the original is returned.
 
-    Returns:
-        The file or directory that `found.paths` names, or the directory that holds all of them.
-
     Raises:
         CheckpointGone: it, or a file of it, was deleted before it was taken.
         CheckpointChanged: it was written to since it was found.
         CheckpointStorageFailed: it cannot be linked or copied to there; the message names the alternatives.
-        ConfigurationError: there is no such mode.
     """
-    if mode not in get_args(Mode):
-        raise ConfigurationError(f"snapshot mode {mode!r} is unknown; choose one of: {', '.join(get_args(Mode))}")
     if mode == "none":
         _look_again(root, found)
         return _entrance(root, found)
@@ -155,10 +122,7 @@ def take(root: Path, found: Found, target_dir: Path, mode: Mode) -> Path:
         failpoint("snapshot.after_link")
         if mode == "link":
             # The links are the files themselves: what they are is what will be read.
-            linked = listing(staged, found.paths)
-            if linked.fingerprint != found.fingerprint:
-                _look_again(root, found)
-                raise _changed(root, found, linked)
+            _look_again(staged, found, "while it was linked to; scan again")
         else:
             _look_again(root, found)
             (staged / SEAL).write_text(listing(staged, found.paths).fingerprint, "ascii")
@@ -189,17 +153,10 @@ def unchanged(path: Path, found: Found | Seen) -> bool:
 
 
 def clean(target_dir: Path, keep: set[str]) -> tuple[str, ...]:
-    """Remove snapshots that are not kept, and what crashes left of unfinished ones.
+    """Remove snapshots that are not kept, and what crashes left of unfinished ones; return their names, sorted.
 
     Nothing else in the directory is touched. An unfinished one goes when it is not kept, or is there whole too.
-
-    Args:
-        target_dir: where snapshots are; one that does not exist holds none.
-        keep: names as `snapshot_name` gives them: of snapshots in use, and of those that others are
-            taking at this moment.
-
-    Returns:
-        The names of the directories that were removed, sorted.
+    `keep` has the names, as `snapshot_name` gives them, of snapshots in use or being taken.
 
     Raises:
         CheckpointStorageFailed: one cannot be removed.
@@ -253,24 +210,18 @@ def _fill(root: Path, found: Found, listed: Listing, staged: Path, mode: Mode) -
                 shutil.copy2(source, target)
         except FileNotFoundError as error:
             if not staged.is_dir():
-                raise CheckpointStorageFailed(
-                    f"the unfinished snapshot {staged} was removed while it was made: give `clean` the names of "
-                    "snapshots that are being taken"
-                ) from error
+                raise CheckpointStorageFailed(f"the unfinished snapshot {staged} was removed") from error
             raise CheckpointGone(
                 f"checkpoint {shown(found.name)} in {root} was deleted while it was taken: "
                 f"{shown(file.relative)} is gone"
             ) from error
         except OSError as error:
+            advice = "make room there, or name another directory"
             if mode == "link" and error.errno in _NO_LINKS:
-                raise CheckpointStorageFailed(
-                    f"{source} cannot be linked into {staged.parent}: {error.strerror}; use a directory on the "
-                    "same file system, with files that you own; or mode 'copy', which takes space; or mode "
-                    "'none', which evaluates the original files and notices afterwards if they changed"
-                ) from error
+                advice = "use a directory on the same file system, with files that you own; or mode 'copy'"
             raise CheckpointStorageFailed(
-                f"{source} cannot be taken into {staged.parent}: {error.strerror or error}; make room there, "
-                "name another directory, or use mode 'none' to evaluate the original files"
+                f"{source} cannot be taken into {staged.parent}: {error.strerror or error}; {advice}; or use mode "
+                "'none', which evaluates the original files and notices afterwards if they changed"
             ) from error
 
 
@@ -282,8 +233,7 @@ def _rename(staged: Path, final: Path, found: Found) -> None:
             raise CheckpointStorageFailed(f"{staged} cannot be renamed to {final.name}: {error}") from error
         if not unchanged(_entrance(final, found), found):
             raise CheckpointChanged(
-                f"an older snapshot {final} of checkpoint {shown(found.name)} was written to through its links; "
-                "clean it away once nothing uses it, and scan again"
+                f"an older snapshot {final} of checkpoint {shown(found.name)} was written to through its links"
             ) from error
         shutil.rmtree(staged, ignore_errors=True)
 
@@ -293,9 +243,6 @@ class DirectorySources:
     """Where workers read the checkpoints of a watched directory: snapshots, and originals where there is none.
 
     Both are compared with what was seen.
-
-    Args:
-        root: the watched directory.
     """
 
     def __init__(self, root: Path) -> None:
@@ -311,7 +258,7 @@ class DirectorySources:
         """
         path = Path(seen.path)
         if not (seen.snapshot and unchanged(path, seen)):
-            self._check_original(seen, "before its evaluation")
+            _look_again(self._root, seen, "before its evaluation")
             path = _entrance(self._root, seen)
         self._given[seen.id] = path
         return path
@@ -325,7 +272,7 @@ class DirectorySources:
         """
         path = Path(seen.path)
         if not seen.snapshot or self._given.get(seen.id) != path:
-            self._check_original(seen, "during evaluation")
+            _look_again(self._root, seen, "during evaluation")
         elif not unchanged(path, seen):
             name = shown(seen.name)
             if not path.exists():
@@ -335,28 +282,32 @@ class DirectorySources:
                 "place, and a snapshot of links changes with them; use snapshots of copies for such a writer"
             )
 
-    def _check_original(self, seen: Seen, when: str) -> None:
-        listed = Listing(())
-        with suppress(FileNotFoundError):
-            listed = listing(self._root, seen.paths)
-        if listed.fingerprint != seen.fingerprint:
-            if not listed.files:
-                raise CheckpointGone(f"checkpoint {shown(seen.name)} was deleted {when}")
-            raise CheckpointChanged(f"checkpoint {shown(seen.name)} was changed {when}")
 
+@final
+class BestLinks:
+    """Links `FOLDER/SUITE` that lead to the best checkpoints; that they cannot be made is noted once."""
 
-def link_best(folder: Path, best: Mapping[str, Path]) -> None:
-    """Let `folder/SUITE` lead to each path, replacing links in one step, so that a reader always finds one.
+    def __init__(self, folder: Path, note: Callable[[str, str], None]) -> None:
+        self._folder = folder
+        self._note = note
+        self._failed = False
 
-    Raises:
-        OSError: it cannot be written there.
-    """
-    for name, target in best.items():
-        link = folder / name
+    def lead_to(self, best: Mapping[str, Path]) -> None:
+        """Let each suite's link lead to its path, in one step, so that a reader always finds one."""
+        try:
+            for name, target in best.items():
+                self._link(name, target)
+        except OSError as error:
+            if not self._failed:
+                self._failed = True
+                self._note("best", f"links to the best checkpoints cannot be made in {self._folder}: {error}")
+
+    def _link(self, name: str, target: Path) -> None:
+        link = self._folder / name
         if link.is_symlink() and os.readlink(link) == str(target):  # noqa: PTH115 -- text is compared, not a path
-            continue
-        folder.mkdir(parents=True, exist_ok=True)
-        made = folder / f".{name}.{os.getpid()}"
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        made = self._folder / f".{name}.{os.getpid()}"
         made.unlink(missing_ok=True)
         made.symlink_to(target)
         made.replace(link)

@@ -66,8 +66,7 @@ class StepFrom:
             file, mark, keys = text.removeprefix("json:").partition("#")
             if not (file and mark and keys) or file.startswith("/") or ".." in file.split("/"):
                 raise ConfigurationError(
-                    f"step {text!r} is not understood; write json:FILE#KEY, with the file relative to the "
-                    "checkpoint, for example json:trainer_state.json#global_step"
+                    f"step {text!r}: write json:FILE#KEY with a FILE in the checkpoint, as json:state.json#step"
                 )
             return cls(file=file, keys=tuple(keys.split(".")))
         try:

@@ -3,23 +3,22 @@
 from pathlib import Path
 from typing import final
 
-from phyla.controller import RunController
+from phyla.controller import Sightings
 from phyla.machine import Observed
 from phyla.records import (
     CheckpointKind,
-    RunRecord,
+    JobKind,
+    JobState,
     Seen,
     SeenState,
+    StudyRecord,
     StudyState,
-    TrialKind,
-    TrialRecord,
-    TrialState,
 )
 from phyla.store import Reader, Store
-from phyla.watcher.snapshots import link_best
+from phyla.watcher.snapshots import BestLinks
 
 WAIT_S = 1.0
-_FINAL = (TrialState.COMPLETED, TrialState.FAILED, TrialState.CANCELLED)
+_FINAL = (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)
 
 
 @final
@@ -45,11 +44,11 @@ class StudyWatcher:
 
     def __init__(
         self,
-        sink: RunController,
+        sink: Sightings,
         store: Store,
         study: int,
         *,
-        run: RunRecord,
+        run: StudyRecord,
         checkpoints: Path,
         best: Path,
         once: bool = False,
@@ -59,7 +58,7 @@ class StudyWatcher:
         self._study = study
         self._run = run
         self._checkpoints = checkpoints
-        self._best = best
+        self._best = BestLinks(best, sink.note)
         self._once = once
         self._seen: dict[tuple[str, int], Seen] = {}
         self._last_id = 0
@@ -68,11 +67,7 @@ class StudyWatcher:
         self.ended = False
 
     def look(self) -> None:
-        """Look once, and tell what is new.
-
-        Raises:
-            StoreError: the database failed; look again.
-        """
+        """Look once, and tell what is new."""
         if self.ended:
             return
         for seen in self._sink.seen(after=self._last_id):
@@ -106,9 +101,10 @@ class StudyWatcher:
             all_final = all_final and trial.state in _FINAL
             after = trial.id if all_final else after
             row = live.get(trial.checkpoint or "")
-            if row is None or not _left_it(trial) or (row.name, trial.checkpoint_index) in self._seen:
-                continue
+            left_it = trial.kind is JobKind.TRAIN and trial.state is JobState.COMPLETED
             index = trial.checkpoint_index
+            if row is None or not left_it or (row.name, index) in self._seen:
+                continue
             new.append(
                 Observed(
                     name=row.name,
@@ -124,17 +120,6 @@ class StudyWatcher:
         return sorted(new, key=lambda one: one.written_at), frozenset(live), after
 
     def tend(self) -> None:
-        """Let `best` links lead to the best checkpoints.
-
-        Raises:
-            StoreError: the database failed; tend again.
-        """
+        """Let `best` links lead to the best checkpoints."""
         _, best = self._sink.held()
-        try:
-            link_best(self._best, {name: self._checkpoints / seen.name for name, seen in best.items()})
-        except OSError as error:
-            self._sink.note("best", f"links to the best checkpoints cannot be made in {self._best}: {error}")
-
-
-def _left_it(trial: TrialRecord) -> bool:
-    return trial.kind is TrialKind.TRAIN and trial.state is TrialState.COMPLETED
+        self._best.lead_to({name: self._checkpoints / seen.name for name, seen in best.items()})

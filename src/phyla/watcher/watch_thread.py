@@ -44,11 +44,7 @@ class WatchThread:
         self.error: BaseException | None = None
 
     def start(self) -> None:
-        """Begin; the first look of every run is over when this returns.
-
-        Raises:
-            Exception: what the first look raised.
-        """
+        """Begin; the first look of every run is over when this returns, and raises here."""
         for watcher in self._watchers:
             watcher.look()
         threading.Thread(target=self._wait_for_changes, name="phyla-changes", daemon=True).start()
@@ -63,11 +59,7 @@ class WatchThread:
             self._thread.join()
 
     def tend(self) -> None:
-        """Remove what is not needed any more; for after `stop`.
-
-        Raises:
-            StoreError: the database failed.
-        """
+        """Remove what is not needed any more; for after `stop`."""
         for watcher in self._watchers:
             watcher.tend()
 
@@ -85,6 +77,7 @@ class WatchThread:
 
     def _watch(self) -> None:
         failures = 0
+        changed: set[Path] = set()
         looked = dict.fromkeys(self._watchers, time.monotonic())
         tended_at = float("-inf")
 
@@ -93,7 +86,9 @@ class WatchThread:
 
         while not self._stopped:
             with self._lock:
-                changed, self._changed = self._changed, set()
+                # What a look missed because the store failed is still in there.
+                changed |= self._changed
+                self._changed = set()
                 self._woken.clear()
             try:
                 for watcher in self._watchers:
@@ -104,6 +99,7 @@ class WatchThread:
                     self.tend()
                     tended_at = time.monotonic()
                 failures = 0
+                changed.clear()
             except StoreError:
                 failures += 1
                 if failures > STORE_FAILURES_AT_MOST:

@@ -1,4 +1,7 @@
-"""Weights that lie in several files: shards with an index, a saved model, what many ranks saved together."""
+"""Weights that lie in several files: shards with an index, a saved model, what many ranks saved together.
+
+Functions raise `OSError` where something is gone or cannot be read, and `ValueError` as `check_file` does.
+"""
 
 import json
 import posixpath
@@ -75,14 +78,7 @@ def _inside(shard: object) -> str:
 def check_index(folder: Path, index: str, files: Mapping[str, File]) -> Verdict:
     """Return whether all shards that an index names are whole, and are the ones it was written for.
 
-    Args:
-        folder: where the index lies.
-        index: its name.
-        files: what lies in `folder`, by relative path.
-
-    Raises:
-        OSError: something is gone or cannot be read.
-        ValueError: as `check_file`.
+    `files` is what lies in `folder`, by relative path.
     """
     by_shard: dict[str, list[str]] = {}
     try:
@@ -113,13 +109,7 @@ def _check_shard(folder: Path, file: File, shard: str, names: Collection[str]) -
 @final
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The weights in a directory.
-
-    Attributes:
-        verdict: whether they are whole.
-        files: the files they consist of.
-        index: the one that names the others, if there is one.
-    """
+    """The weights in a directory: whether they are whole, their files, and the one that names the others."""
 
     verdict: Verdict
     files: tuple[File, ...]
@@ -127,16 +117,7 @@ class Weights:
 
 
 def weights(folder: Path, files: Mapping[str, File]) -> Weights | None:
-    """Look for weights in a directory; None if there are none that this package knows.
-
-    Args:
-        folder: the directory.
-        files: what lies in there, by relative path.
-
-    Raises:
-        OSError: something is gone or cannot be read.
-        ValueError: as `phyla.watcher.contents.check_file`.
-    """
+    """Look for weights in a directory; None if there are none that this package knows."""
     here = {name: file for name, file in sorted(files.items()) if "/" not in name and not is_companion(name)}
     for ending in INDEX_ENDINGS:
         for index in (name for name in here if name.endswith(ending)):
@@ -183,14 +164,6 @@ def check_distributed(folder: Path, files: Mapping[str, File]) -> Verdict:
 
     `.metadata` is written last, under another name, and then renamed; it says how long each data
     file is. A rank that saves without the others writes `__RANK.metadata` instead.
-
-    Args:
-        folder: its directory.
-        files: what lies in there, by relative path.
-
-    Raises:
-        OSError: something is gone or cannot be read.
-        ValueError: `.metadata` is no pickle.
     """
     data = {name: file for name, file in files.items() if name.endswith(".distcp")}
     unfinished = next((name for name in files if name.endswith(".metadata.tmp")), None)

@@ -66,6 +66,17 @@ def test_links_out_of_a_foreign_directory_are_followed(tmp_path: Path, repositor
     assert (repository.path("start-0") / "linked.bin").read_bytes() == b"shared"
 
 
+def test_a_linked_folder_of_a_foreign_directory_is_copied_with_its_content(
+    tmp_path: Path, repository: LocalCheckpoints
+) -> None:
+    source = foreign(tmp_path)
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "tokenizer.json").write_text("{}")
+    (source / "tokenizer").symlink_to(tmp_path / "shared")
+    assert len(bring(repository, source).files) == 3
+    assert (repository.path("start-0") / "tokenizer" / "tokenizer.json").read_text() == "{}"
+
+
 def test_a_checkpoint_of_phyla_keeps_its_digest_and_step_and_takes_no_room(
     tmp_path: Path, repository: LocalCheckpoints
 ) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from blake3 import blake3
 
-from phyla.checkpoints import MANIFEST_NAME, LocalCheckpoints, Manifest
+from phyla.checkpoints import MANIFEST_NAME, LocalCheckpoints, Manifest, import_checkpoint
 from phyla.checkpoints import content as content_module
 from phyla.checkpoints import local as local_module
 from phyla.checkpoints.disk import Disk
@@ -658,6 +658,18 @@ def test_read_only_directories_can_be_committed_deleted_and_discarded(as_ordinar
     assert checkpoints.delete("1.1") > 4
     checkpoints.discard("1.2")
     assert checkpoints.names() == checkpoints.staged() == ()
+
+
+def test_a_foreign_checkpoint_that_cannot_be_read_whole_is_not_imported(as_ordinary_user: Path) -> None:
+    checkpoints = LocalCheckpoints(as_ordinary_user / "root")
+    source = as_ordinary_user / "foreign"
+    (source / "locked").mkdir(parents=True)
+    (source / "weights.bin").write_bytes(WEIGHTS)
+    (source / "locked" / "state").write_bytes(b"x")
+    (source / "locked").chmod(0)
+    with pytest.raises((OSError, CheckpointError), match="locked"):
+        import_checkpoint(checkpoints, source, "start-0", step=None, now=1.0)
+    assert checkpoints.names() == ()
 
 
 def test_a_root_without_permission_says_who_lacks_it(as_ordinary_user: Path) -> None:

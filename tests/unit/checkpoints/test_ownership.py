@@ -49,6 +49,24 @@ def test_a_damaged_marker_is_refused_until_the_directory_is_adopted(tmp_path: Pa
     made.check_owner()
 
 
+def test_a_directory_of_a_store_that_was_copied_can_be_adopted_and_one_of_another_study_cannot(
+    tmp_path: Path,
+) -> None:
+    _, ownership = checkpoints(tmp_path)
+    ownership.claim(None)
+    copied = LocalCheckpoints(tmp_path, owner=Owner(store="b" * 32, study="s", prefix="b", copied_from="a" * 32))
+    with pytest.raises(CheckpointsNotOurs, match=r"of which this store is a copy.*doctor s --adopt"):
+        copied.check_owner()
+    same_name, _ = checkpoints(tmp_path, "c" * 32)
+    with pytest.raises(
+        CheckpointsNotOurs, match=r"a study of this name in another store, a{32}\..*doctor s --adopt"
+    ):
+        same_name.check_owner()
+    other, _ = checkpoints(tmp_path, "a" * 32, "t")
+    with pytest.raises(CheckpointsNotOurs, match=r"belongs to study 's'.*another name for the study$"):
+        other.check_owner()
+
+
 def test_what_an_interrupted_claim_left_is_no_content(tmp_path: Path) -> None:
     (tmp_path / f"{OWNER_NAME}.0123").write_text("half")
     made, ownership = checkpoints(tmp_path)

@@ -19,38 +19,38 @@ from phyla.evaluation import (
 )
 from phyla.evaluation.points import array_bins
 from phyla.records import (
-    EvalTaskRecord,
+    EvalJob,
     Group,
     GroupState,
+    JobState,
     Maximize,
     Minimize,
     Seen,
     SeenState,
-    TrialState,
 )
 
 SUITE = SuiteOutline(name="s", tasks=(TaskOutline(name="t"),))
 
 
 def seen(number: int = 0, **more: object) -> Seen:
-    fields = {"id": number + 1, "run": 1, "number": number, "name": f"c{number}", "step": 10 * number}
+    fields = {"id": number + 1, "study": 1, "number": number, "name": f"c{number}", "step": 10 * number}
     return Seen(**{**fields, "identity": "i", "seen_at": 1.0, "written_at": 0.0, **more})  # type: ignore[arg-type]
 
 
 def group(of: int = 0, state: GroupState = GroupState.QUEUED, **more: object) -> Group:
-    return Group(run=1, suite="s", seen=of + 1, state=state, created_at=1.0, **more)  # type: ignore[arg-type]
+    return Group(study=1, suite="s", seen=of + 1, state=state, created_at=1.0, **more)  # type: ignore[arg-type]
 
 
-def shard(state: TrialState, *, reused: bool = False, error: str | None = None) -> EvalTaskRecord:
-    return EvalTaskRecord(run=1, task="t", identity="x", state=state, reused=reused, error=error, created_at=1.0)
+def shard(state: JobState, *, reused: bool = False, error: str | None = None) -> EvalJob:
+    return EvalJob(study=1, task="t", identity="x", state=state, reused=reused, error=error, created_at=1.0)
 
 
 P, R, C, F, X = (
-    TrialState.PENDING,
-    TrialState.RUNNING,
-    TrialState.COMPLETED,
-    TrialState.FAILED,
-    TrialState.CANCELLED,
+    JobState.PENDING,
+    JobState.RUNNING,
+    JobState.COMPLETED,
+    JobState.FAILED,
+    JobState.CANCELLED,
 )
 
 
@@ -70,7 +70,7 @@ P, R, C, F, X = (
         (GroupState.COMPLETE, [], CellStatus.MISSING),
     ],
 )
-def test_the_status_of_all_shards(state: GroupState, shards: list[TrialState], status: CellStatus) -> None:
+def test_the_status_of_all_shards(state: GroupState, shards: list[JobState], status: CellStatus) -> None:
     made = cell(seen(), group(state=state, why="because"), SUITE, "t", [shard(one) for one in shards])
     assert made.status is status
     if status in (CellStatus.SKIPPED, CellStatus.GONE):

@@ -12,14 +12,24 @@ from typing import Any
 import pytest
 
 import phyla
-from phyla.controller import RunController
-from phyla.errors import CheckpointChanged, CheckpointGone, RunFollowed
-from phyla.machine import Evaluated, EvaluationFailed
-from phyla.records import EvalResult, GroupState, RunKind, RunState, Seen, SeenState
+from phyla.controller import EVALUATE_ONLY, Controller, Sightings
+from phyla.errors import CheckpointChanged, CheckpointGone, RunFollowed, StoreBusy
+from phyla.machine import ClaimedEvaluation, Evaluated, Failure, WatchRules
+from phyla.records import EvalResult, GroupState, Seen, SeenState, StudyKind, StudyState
 from phyla.store import open_store
-from phyla.watcher import DirectorySources, DirectoryWatcher, Following, Lock, get_format, holder
+from phyla.watcher import (
+    DirectorySources,
+    DirectoryWatcher,
+    Following,
+    Lock,
+    StudyWatcher,
+    WatchThread,
+    get_format,
+    holder,
+)
 from phyla.watcher.snapshots import Mode
 from phyla.watcher.snapshots import take as take_snapshot
+from watching import wait_for
 
 NOW = 2_000_000_000.0
 
@@ -42,13 +52,14 @@ class World:
         self.snapshots = folder / "home" / "snapshots"
         self.best = folder / "home" / "best"
         self.store = open_store("memory://", clock=lambda: self.now)
-        self.run = self.store.create_run("job", RunKind.DIRECTORY, {}, location=str(self.root))
-        self.controller = RunController(self.store, self.run, [suite], lease_s=60)
+        self.run = self.store.create_study("job", {}, kind=StudyKind.DIRECTORY, location=str(self.root))
+        self.controller = Controller(self.store, self.run.id, WatchRules(suites=(suite,)))
+        self.sightings = Sightings(self.store, self.run, [suite])
         self.watcher = self.watch()
 
     def watch(self, *, quiet_s: float = 5.0, mode: Mode = "link", **following: Any) -> DirectoryWatcher:
         self.watcher = DirectoryWatcher(
-            self.controller,
+            self.sightings,
             self.root,
             get_format("marker", quiet_s=quiet_s),
             run=self.run,
@@ -78,42 +89,53 @@ class World:
         return self.watcher.ended
 
     def seen(self) -> list[Seen]:
-        return self.controller.seen()
+        return self.sightings.seen()
 
     def groups(self) -> dict[str, GroupState]:
-        with self.store.evaluations(self.run) as reader:
+        with self.store.reader(self.run.id) as reader:
             return {reader.seen(group.seen).name: group.state for group in reader.groups()}
 
     def whys(self) -> dict[str, str | None]:
-        with self.store.evaluations(self.run) as reader:
+        with self.store.reader(self.run.id) as reader:
             return {reader.seen(group.seen).name: group.why for group in reader.groups()}
 
     def events(self) -> list[tuple[str, str]]:
-        with self.store.evaluations(self.run) as reader:
+        with self.store.reader(self.run.id) as reader:
             return [(event.kind, event.message) for event in reader.events()]
 
     def evaluate(self, best: Callable[[Seen], bool] = lambda seen: False, count: int = 100) -> None:
         """Evaluate what is queued, `count` groups at most, through the machine."""
         done: list[Evaluated] = []
         for _ in range(2 * count):
-            _, claimed, _ = self.controller.exchange(done, "host:0:1:1", 1)
+            _, claimed, _ = self.controller.complete(done, "host:0:1:1", 1, kinds=EVALUATE_ONLY)
             done = []
             if not claimed:
                 return
             work = claimed[0]
-            task, group = work.task, work.group.id
+            assert isinstance(work, ClaimedEvaluation)
+            task, group = work.job, work.group.id
             if task.task:
                 result = EvalResult(
                     identity=work.seen.identity,
                     task_identity=task.identity,
-                    run=task.run,
+                    study=task.study,
                     statistics={},
                     created_at=0.0,
                 )
-                done = [Evaluated(task=task.id, group=group, token=task.token, result=result)]
+                done = [Evaluated(job=task.id, group=group, token=task.token, result=result)]
             else:
-                done = [Evaluated(task=task.id, group=group, token=task.token, values={}, best=best(work.seen))]
-        self.controller.exchange(done, "host:0:1:1", 0)
+                with self.store.reader(self.run.id) as reader:
+                    former = reader.best_group(work.group.suite)
+                aggregated = Evaluated(
+                    job=task.id,
+                    group=group,
+                    token=task.token,
+                    values={},
+                    best=best(work.seen),
+                    former=None if former is None else former.id,
+                )
+                done = [aggregated]
+        self.controller.complete(done)
 
 
 @pytest.fixture
@@ -152,19 +174,19 @@ def test_content_tells_checkpoints_apart_across_runs(world: World) -> None:
     assert not one.weak
     assert one.identity == two.identity
     world.evaluate()
-    with world.store.evaluations(world.run) as reader:
-        assert sum(task.reused for task in reader.eval_tasks()) == 0, "both were queued before one was known"
+    with world.store.reader(world.run.id) as reader:
+        assert sum(task.reused for task in reader.eval_jobs()) == 0, "both were queued before one was known"
     world.write(3, 0.5, age_s=0.0)
     world.look()
-    with world.store.evaluations(world.run) as reader:
-        assert sum(task.reused for task in reader.eval_tasks()) == 1
+    with world.store.reader(world.run.id) as reader:
+        assert sum(task.reused for task in reader.eval_jobs()) == 1
 
 
 def test_a_checkpoint_that_was_there_before_the_run_is_backfill(world: World) -> None:
     world.write(1, age_s=100.0)
     world.write(2, age_s=-1.0)
     world.look(5.0)
-    with world.store.evaluations(world.run) as reader:
+    with world.store.reader(world.run.id) as reader:
         priorities = {reader.seen(group.seen).name: group.priority for group in reader.groups()}
     assert priorities == {"step_1": 3, "step_2": 1}
 
@@ -175,13 +197,13 @@ def test_what_came_while_nobody_looked_is_not_taken_for_older_than_the_run(world
     world.write(1, age_s=1800.0)
     world.watch()
     world.look()
-    with world.store.evaluations(world.run) as reader:
+    with world.store.reader(world.run.id) as reader:
         assert [group.priority for group in reader.groups()] == [1]
 
 
 def test_damaged_ones_are_put_aside_and_seen_again_when_mended(world: World) -> None:
     world.watcher = DirectoryWatcher(
-        world.controller,
+        world.sightings,
         world.root,
         get_format("safetensors", quiet_s=5.0),
         run=world.run,
@@ -270,11 +292,11 @@ def test_one_that_a_worker_found_gone_is_not_told_again_and_again(world: World) 
     world.watch(mode="none")
     world.write(1)
     world.look(5.0)
-    _, claimed, _ = world.controller.exchange((), "host:0:1:1", 1)
-    task = claimed[0].task
-    world.controller.fail(
-        EvaluationFailed(task=task.id, group=task.group, token=task.token, error="not mounted here", gone=True)
-    )
+    _, claimed, _ = world.controller.complete((), "host:0:1:1", 1, kinds=EVALUATE_ONLY)
+    work = claimed[0]
+    assert isinstance(work, ClaimedEvaluation)
+    job = work.job
+    world.controller.fail(Failure(job=job.id, token=job.token, error="not mounted here", gone=work.seen.name))
     for _ in range(3):
         world.look()
     assert [seen.state for seen in world.seen()] == [SeenState.GONE]
@@ -321,6 +343,45 @@ def test_snapshots_that_nothing_needs_are_removed_also_those_of_a_crash(world: W
     assert json.loads((link / "weights.json").read_text()) == {"value": 0.0}
 
 
+def train(trial: phyla.Trial) -> None:
+    """Write one file."""
+    for _ in trial.steps():
+        pass
+    (trial.checkpoint_dir / "w").write_text("1")
+    trial.report(x=1.0)
+
+
+@pytest.mark.parametrize("watched", ["directory", "study"])
+def test_links_to_the_best_that_cannot_be_made_are_told_once(world: World, watched: str, tmp_path: Path) -> None:
+    tend = world.watcher.tend
+    if watched == "study":
+        strategy = phyla.RandomSearch(members=1, total_steps=1)
+        study = phyla.Study("t", {"x": phyla.Float(0.0, 1.0)}, phyla.Minimize("x"), strategy, train, home=tmp_path)
+        study.run(workers=0)
+        world.store = open_store(f"sqlite:///{tmp_path / 'phyla.db'}")
+        world.run = world.store.create_study("t-watch", {}, kind=StudyKind.STUDY, source=1)
+        rules = WatchRules(suites=(SUITE,))
+        world.controller = Controller(world.store, world.run.id, rules, source=1)
+        world.sightings = Sightings(world.store, world.run, [SUITE])
+        watcher = StudyWatcher(
+            world.sightings, world.store, 1, run=world.run, checkpoints=tmp_path, best=world.best
+        )
+        watcher.look()
+        tend = watcher.tend
+    else:
+        world.write(1)
+        world.look(5.0)
+    world.evaluate(best=lambda seen: True)
+    world.best.parent.mkdir(exist_ok=True)
+    world.best.write_text("in the way")
+    for _ in range(3):
+        tend()
+    told = [message for kind, message in world.events() if kind == "best"]
+    assert len(told) == 1
+    assert f"cannot be made in {world.best}" in told[0]
+    world.store.close()
+
+
 def test_where_links_are_impossible_originals_are_read_with_a_warning(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,9 +410,9 @@ def test_the_marker_ends_it_once_nothing_is_unfinished(world: World) -> None:
     state = {seen.name: seen.state.value for seen in world.seen()}
     assert state == {"step_1": "ready", "step_2": "quarantined"}
     world.evaluate()
-    run = world.store.find_run("job")
+    run = world.store.find_study("job")
     assert run is not None
-    assert (run.state, run.message) == (RunState.ENDED, "training wrote FINISHED")
+    assert (run.state, run.message) == (StudyState.COMPLETED, "training wrote FINISHED")
 
 
 def test_idling_ends_it(world: World) -> None:
@@ -407,6 +468,32 @@ def test_a_link_that_is_overwritten_in_place_counts_as_changed(world: World) -> 
         sources.check(seen)
 
 
+def test_a_change_is_looked_at_again_when_the_store_was_busy(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusals: list[Exception] = []
+    observe = Sightings.observe
+
+    def refuse_once(controller: Sightings, found: Any) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return observe(controller, found)
+
+    monkeypatch.setattr(Sightings, "observe", refuse_once)
+    whole = [world.write(step).rename(tmp_path / f"step_{step}") for step in (1, 2, 3)]
+    thread = WatchThread([world.watch()], poll_s=1000.0)
+    thread.start()
+    # Once the second one is seen, events arrive; the third one comes by a single event.
+    for number, folder in enumerate(whole, 1):
+        if number == len(whole):
+            refusals.append(StoreBusy("busy"))
+        folder.rename(world.root / folder.name)
+        wait_for(lambda number=number: len(world.seen()) == number, f"checkpoint {number}")
+    thread.stop()
+    assert not refusals
+    assert thread.error is None
+
+
 def test_a_second_lock_names_who_has_the_first(tmp_path: Path) -> None:
     path = tmp_path / "home" / "job.lock"
     with Lock(path, "job"), pytest.raises(RunFollowed, match=f"process {os.getpid()} on"):
@@ -419,14 +506,14 @@ def test_what_the_store_refuses_of_one_checkpoint_puts_only_that_one_aside(
 ) -> None:
     for step in (1, 2, 3):
         world.write(step, age_s=step)
-    real = world.controller.observe
+    real = world.sightings.observe
 
     def observe(found: Any) -> None:
         if any(one.name == "step_2" and one.error is None for one in found):
             raise ValueError("not this one")
         real(found)
 
-    monkeypatch.setattr(world.controller, "observe", observe)
+    monkeypatch.setattr(world.sightings, "observe", observe)
     world.look()
     assert {seen.name: seen.state for seen in world.seen()} == {
         "step_1": SeenState.READY,
@@ -447,14 +534,14 @@ def test_what_the_store_refuses_altogether_is_told_once_and_stops_nothing(
 ) -> None:
     world.write(1)
     world.write(2)
-    real = world.controller.observe
+    real = world.sightings.observe
 
     def observe(found: Any) -> None:
         if any(one.name == "step_2" for one in found):
             raise UnicodeEncodeError("utf-8", "step_2\udcff", 6, 7, "surrogates not allowed")
         real(found)
 
-    monkeypatch.setattr(world.controller, "observe", observe)
+    monkeypatch.setattr(world.sightings, "observe", observe)
     for _ in range(3):
         world.look()
     world.write(3)
@@ -481,7 +568,7 @@ def test_an_empty_directory_says_what_is_awaited_until_something_was_seen(world:
 
 def test_a_directory_of_other_things_says_which_format_found_none(world: World) -> None:
     world.watcher = DirectoryWatcher(
-        world.controller,
+        world.sightings,
         world.root,
         get_format("torch"),
         run=world.run,

@@ -15,7 +15,7 @@ from foreign import START, scans, torch_zip, trainer
 from phyla import failpoints, settings
 from phyla.errors import CheckpointChanged, CheckpointGone, CheckpointStorageFailed, ConfigurationError
 from phyla.failpoints import FailpointReached
-from phyla.watcher import Found, get_format, snapshots
+from phyla.watcher import Following, Found, get_format, snapshots
 from phyla.watcher.snapshots import Mode, clean, identity, snapshot_name, take, unchanged
 
 MODES: tuple[Mode, ...] = ("link", "copy", "none")
@@ -206,7 +206,7 @@ def test_what_cannot_be_linked_says_what_to_do_instead(
 def test_a_mode_that_is_unknown_and_a_target_that_is_no_directory(root: Path, tmp_path: Path) -> None:
     found = file_found(root)
     with pytest.raises(ConfigurationError, match="link, copy, none"):
-        take(root, found, tmp_path, "move")  # type: ignore[arg-type]
+        Following(snapshots="move")  # type: ignore[arg-type]
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointStorageFailed, match="no snapshot can be made"):
         take(root, found, tmp_path / "file", "link")
@@ -281,7 +281,7 @@ def test_names_of_snapshots_are_plain_whatever_the_checkpoint_is_called(name: st
 def test_a_listing_changes_with_time_and_content_with_bytes(find: Callable[[Path], Found], root: Path) -> None:
     found = find(root)
     listed, read = identity(root, found), identity(root, found, content=True)
-    assert (listed.kind, listed.weak, read.kind, read.weak) == ("listing", True, "content", False)
+    assert (listed.split(":")[0], read.split(":")[0]) == ("listing", "content")
     copy = shutil.copytree(root, root.parent / "copy")
     assert identity(copy, find(copy)) == listed
     assert identity(copy, find(copy), content=True) == read

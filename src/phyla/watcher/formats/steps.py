@@ -36,8 +36,7 @@ class Steps(CheckpointFormat):
         object.__setattr__(self, "templates", tuple(self.templates))
         if not self.templates or any(text.count(PLACE) != 1 or "/" in text for text in self.templates):
             raise ConfigurationError(
-                f"templates {self.templates!r} are not understood: write a list of names, each with {PLACE} once "
-                "and no slash, for example ['params_{step}', 'optimizer_{step}']"
+                f"templates {self.templates!r}: write names with {PLACE} once and no slash, as ['params_{PLACE}']"
             )
 
     @property
