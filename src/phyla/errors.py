@@ -1,45 +1,6 @@
 """Every error that phyla raises, in one tree.
 
 A message says what happened, with the values, and what to do about it.
-
-    PhylaError
-    |- UsageError                   the caller can fix it by changing the input
-    |  |- SpaceError                a search space, or values for one, that make no sense
-    |  |- ConfigurationError        a study, strategy or option that makes no sense
-    |  |  `- WrongArgument          a constructor has no such argument, or cannot take it; also a TypeError
-    |  |- StudyChanged              an existing study is opened with another configuration
-    |  |- StudyNotFound             no study of that name in that store
-    |  |- RunNotFound               no run of that name in that store
-    |  |- RunChanged                an existing run is followed at another place
-    |  |- RunFollowed               another process follows the run
-    |  `- NotImportable             a worker process could not import the function
-    |- StateError                   the request does not fit the state of the record
-    |  |- IllegalTransition         the table of transitions forbids the move
-    |  `- LeaseLost                 a newer claim, a cancellation or a quarantine took the lease away
-    |- StoreError                   the database
-    |  |- StoreUnavailable          cannot be opened or reached
-    |  |- StoreBusy                 somebody else holds it for too long
-    |  `- SchemaMismatch            made by another version of phyla
-    |- CheckpointError              the bytes of a checkpoint
-    |  |- CheckpointsAbsent         the directory of a study's checkpoints is not there; nothing was decided
-    |  |  `- CheckpointsNotOurs     something else is in its place
-    |  |- CheckpointMissing         the directory or one of its files is gone
-    |  |- CheckpointCorrupt         sizes or digests differ from the manifest
-    |  |- CheckpointChanged         somebody else wrote to it while it was used
-    |  |- CheckpointGone            somebody else deleted it
-    |  `- CheckpointStorageFailed   disk full, read-only directory, permission
-    |- TrialError                   what went wrong inside one trial; stored on the trial
-    |  |- TrainingFailed            the training function raised
-    |  |- NoCheckpoint              it returned and left no checkpoint
-    |  |- NoFitness                 it returned and never reported the objective
-    |  |- StallTimeout              it made no progress for too long and was ended
-    |  `- WorkerLost                its worker died
-    |- EvaluationError              what was measured of a checkpoint
-    |  |- MetricInvalid             a recorded value or a stored metric makes no sense
-    |  |- MetricMismatch            two metrics of one name cannot be merged
-    |  |- MetricMissing             a task lacks the metric that is asked for
-    |  `- SamplesDiffer             another number of samples was counted than there are
-    `- StudyFailed                  the study stopped itself; the message says what to do
 """
 
 
@@ -69,10 +30,6 @@ class StudyChanged(UsageError):
 
 class StudyNotFound(UsageError):
     """No study of that name in that store."""
-
-
-class RunNotFound(UsageError):
-    """No run of that name in that store."""
 
 
 class RunChanged(UsageError):
@@ -151,24 +108,12 @@ class TrialError(PhylaError):
     """What went wrong inside one trial; its text is stored on the trial."""
 
 
-class TrainingFailed(TrialError):
-    """The training function raised."""
-
-
 class NoCheckpoint(TrialError):
     """The training function returned and left no checkpoint."""
 
 
 class NoFitness(TrialError):
     """The training function returned and never reported the objective."""
-
-
-class StallTimeout(TrialError):
-    """The training function made no progress for too long and was ended."""
-
-
-class WorkerLost(TrialError):
-    """The worker of the trial died."""
 
 
 class EvaluationError(PhylaError):

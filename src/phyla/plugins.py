@@ -1,33 +1,9 @@
 """Every extension point, in one file; built-ins register exactly as third parties do.
 
-A plug-in is a frozen dataclass named under one of these entry point groups:
-
-| group               | contract                        | built in                                      |
-|---------------------|---------------------------------|-----------------------------------------------|
-| `phyla.strategies`  | `phyla.strategies.Strategy`     | `pbt`, `initiator-pbt`, `random-search`,      |
-|                     |                                 | `grid-search`, `single-worker-explore`,       |
-|                     |                                 | `fixed-schedule`, `asha`, `optuna`, `replay`  |
-| `phyla.exploit`     | `phyla.strategies.Exploit`      | `truncation`, `t-test`, `binary-tournament`,  |
-|                     |                                 | `winner-takes-all`, `backtrack`,              |
-|                     |                                 | `pareto-truncation`, `pareto-tournament`,     |
-|                     |                                 | `exploit-pipeline`                            |
-| `phyla.explore`     | `phyla.strategies.Explore`      | `perturb`, `resample`, `crossover`, `pb2`,    |
-|                     |                                 | `explore-with`, `explore-pipeline`            |
-| `phyla.fitness`     | `phyla.strategies.FitnessRule`  | `last`, `mean-of-last`, `best-of-last`,       |
-|                     |                                 | `from-suite`                                  |
-| `phyla.stopping`    | `phyla.strategies.StoppingRule` | `median-stopping`, `divergence`, `stop-with`  |
-| `phyla.objectives`  | `phyla.records.Objective`       | `maximize`, `minimize`, `weighted-sum`,       |
-|                     |                                 | `pareto`, `constrained`                       |
-| `phyla.aggregators` | `phyla.evaluation.Aggregator`   | `mean`, `weighted-mean`, `worst`, and others  |
-| `phyla.formats`     | `phyla.watcher.CheckpointFormat`| `auto`, `dcp`, `huggingface`, `marker`,       |
-|                     |                                 | `orbax`, `quiet`, `safetensors`, `steps`,     |
-|                     |                                 | `torch`                                       |
-| `phyla.launchers`   | `phyla.launchers.Launcher`      | `local`                                       |
-
-Its fields are its settings: plain JSON values, functions, and other plug-ins. `encode` writes them as JSON,
-so that a later run can tell whether it is the same study; nothing is pickled. A dataclass or function that is not
-registered is written as a reference `module:name`, or `path/to/file.py:name` when it was defined in the file that
-was run.
+A plug-in is a frozen dataclass that is registered under one of the entry point groups in `GROUPS`. Its fields are
+its settings: plain JSON values, functions, and other plug-ins. `encode` writes them as JSON, so that a later run
+can tell whether it is the same study; nothing is pickled. A dataclass or function that is not registered becomes a
+reference `module:name`, or `path/to/file.py:name` when it was defined in the file that was run.
 
 **A stored reference is never imported.** Whoever can write to the database must not be able to run code as those
 who read it. `decode` makes registered plug-ins and phyla's own settings. A reference to anything else goes to the
@@ -51,16 +27,17 @@ from phyla.errors import ConfigurationError, NotImportable
 from phyla.records import Json
 
 GROUPS = (
-    "phyla.strategies",
-    "phyla.exploit",
-    "phyla.explore",
-    "phyla.fitness",
-    "phyla.stopping",
-    "phyla.objectives",
-    "phyla.aggregators",
-    "phyla.formats",
-    "phyla.launchers",
+    "phyla.strategies",  # phyla.strategies.Strategy
+    "phyla.exploit",  # phyla.strategies.Exploit
+    "phyla.explore",  # phyla.strategies.Explore
+    "phyla.fitness",  # phyla.strategies.FitnessRule
+    "phyla.stopping",  # phyla.strategies.StoppingRule
+    "phyla.objectives",  # phyla.records.Objective
+    "phyla.aggregators",  # phyla.evaluation.Aggregator
+    "phyla.formats",  # phyla.watcher.CheckpointFormat
+    "phyla.launchers",  # phyla.launchers.Launcher
 )
+"""The groups of entry points, each with its contract."""
 STORED_BY_NAME = ("phyla.formats", "phyla.launchers")
 """Groups whose objects are never stored, so that encoding need not import them."""
 STUDY_MODULE = "__phyla_study__"
@@ -160,13 +137,13 @@ def decode(value: Json, find: Callable[[str], Callable[..., Any]] | None = None)
 def _class(name: str, find: Callable[[str], Callable[..., Any]]) -> Callable[..., Any]:
     if "/" in name and ":" not in name:
         group = name.split("/")[0]
-        known = ", ".join(sorted(key for key in registered() if key.startswith(group + "/"))) or "none"
+        known = ", ".join(f"{group}/{one}" for one in sorted(of_group(group))) or "none"
         raise ConfigurationError(f"plug-in {name!r} is not installed here; there are: {known}")
     return _own(name) or find(name)
 
 
 def _own(name: str) -> type[Any] | None:
-    """Return phyla's own class of settings that a reference names, such as `Suite`; None for any other name."""
+    """Return the class of phyla's own settings that a reference names, such as `Suite`; or None."""
     if not name.startswith(OWN_SETTINGS):
         return None
     module, _, qualname = name.partition(":")
@@ -213,13 +190,10 @@ def loaded_class(name: str) -> type[Any]:
     """
     source, _, qualname = name.rpartition(":")
     wanted = portable(name)
-    modules = (
-        [module for module in _study_modules() if portable(f"{module.__file__}:{qualname}") == wanted]
-        if source.endswith(".py")
-        else [sys.modules[source]]
-        if source in sys.modules
-        else []
-    )
+    if source.endswith(".py"):
+        modules = [module for module in _study_modules() if portable(f"{module.__file__}:{qualname}") == wanted]
+    else:
+        modules = [sys.modules[source]] if source in sys.modules else []
     for module in modules:
         found: object = module
         for part in qualname.split("."):
@@ -311,17 +285,15 @@ def study_module(path: Path) -> ModuleType:
         Exception: whatever the file raises.
     """
     path = path.resolve()
-    main = sys.modules.get("__main__")
-    if main is not None and getattr(main, "__file__", None) and Path(str(main.__file__)).resolve() == path:
+    main = sys.modules["__main__"]
+    if getattr(main, "__file__", None) and Path(str(main.__file__)).resolve() == path:
         return main
     name = STUDY_MODULE
-    loaded = sys.modules.get(name)
-    if loaded is not None and getattr(loaded, "__file__", None) != str(path):
+    if name in sys.modules and getattr(sys.modules[name], "__file__", None) != str(path):
         # A second file: what the first one defines must keep the name under which it is found again.
         name += hashlib.sha256(str(path).encode()).hexdigest()[:16]
-        loaded = sys.modules.get(name)
-    if loaded is not None:
-        return loaded
+    if name in sys.modules:
+        return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.exists():
         raise NotImportable(f"there is no study file {path}")

@@ -4,6 +4,7 @@ SciPy divides by the variance; samples that do not vary at all are compared by t
 """
 
 import math
+import statistics
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -29,16 +30,8 @@ def welch(
 ) -> float:
     """Return p of Welch's t-test. By default it is one-sided: small if the first mean is above the second.
 
-    Degrees of freedom are those of Welch and Satterthwaite.
-
-    Args:
-        first: mean of the first samples; finite.
-        first_stderr: its standard error.
-        first_n: number of samples, at least 2.
-        second: mean of the second samples; finite.
-        second_stderr: its standard error.
-        second_n: number of samples, at least 2.
-        alternative: `greater` or `two-sided`.
+    Each sample is given by its mean, which is finite, its standard error, and its size, at least 2. Degrees of
+    freedom are those of Welch and Satterthwaite.
     """
     # A decision calls this inside a transaction, and importing scipy.stats takes a second: only t's distribution.
     from scipy.special import stdtr
@@ -54,32 +47,26 @@ def welch(
 
 
 def paired(first: Sequence[float], second: Sequence[float]) -> float:
-    """Return the one-sided p of the paired t-test: small if the first values are above the second.
+    """Return the one-sided p of the paired t-test: small if the first values are above their partners.
 
-    Args:
-        first: at least 2 finite values.
-        second: their partners, in the same order.
+    Both are at least 2 finite values, in the same order.
     """
     from scipy import stats
 
     rounding = ROUNDING * max(map(abs, (*first, *second)))
     differences = [a - b for a, b in zip(first, second, strict=True)]
     if max(differences) - min(differences) <= rounding:
-        return 0.0 if math.fsum(differences) / len(differences) > rounding else 1.0
+        return 0.0 if statistics.fmean(differences) > rounding else 1.0
     return float(stats.ttest_1samp(differences, 0.0, alternative="greater").pvalue)
 
 
 def signed_rank(
     first: Sequence[float], second: Sequence[float], *, alternative: Alternative = "two-sided"
 ) -> float:
-    """Return p of Wilcoxon's signed-rank test; pairs without a difference are left out.
+    """Return p of Wilcoxon's signed-rank test of finite values and their partners, in the same order.
 
-    It is exact, with ties too, unless there are ties in more than 16 pairs: then it is a normal approximation.
-
-    Args:
-        first: finite values.
-        second: their partners, in the same order.
-        alternative: `greater` if only first values above the second ones count.
+    Pairs without a difference are left out. It is exact, with ties too, unless there are ties in more than 16
+    pairs: then it is a normal approximation. With `greater` only first values above the second ones count.
     """
     from scipy import stats
 
@@ -92,15 +79,10 @@ def signed_rank(
 
 
 def rank_sum(first: Sequence[float], second: Sequence[float], *, alternative: Alternative = "two-sided") -> float:
-    """Return p of the Mann-Whitney test.
+    """Return p of the Mann-Whitney test of two independent samples, each of at least two finite values.
 
     It is exact, with ties too, unless tied values can be split in more than 100,000 ways: then it is a normal
-    approximation.
-
-    Args:
-        first: at least two finite values.
-        second: at least two finite values, independent of the first ones.
-        alternative: `greater` if only first values above the second ones count.
+    approximation. With `greater` only first values above the second ones count.
     """
     from scipy import stats
 
@@ -113,9 +95,6 @@ def holm(p: Sequence[float]) -> list[float]:
 
     Source: Holm 1979, A simple sequentially rejective multiple test procedure. The probability of at least one
     adjusted p below alpha is at most alpha if all null hypotheses are true, whatever the dependence.
-
-    Args:
-        p: probabilities, in [0, 1].
     """
     adjusted, floor = [1.0] * len(p), 0.0
     for rank, index in enumerate(sorted(range(len(p)), key=lambda index: p[index])):
@@ -136,8 +115,8 @@ def replicates_needed(
     fall below alpha.
 
     Args:
-        first: values of the replicates of one study; finite.
-        second: those of another one; in pairs of one seed if `paired`.
+        first: finite values of the replicates of one study.
+        second: those of another one, in pairs of one seed if `paired`.
         paired: whether replicates are compared in pairs.
         alpha: level of significance.
         power: probability of a significant result if the difference is the observed one.
@@ -150,10 +129,10 @@ def replicates_needed(
     if min(len(first), len(second)) < 2:
         return None
     differences = [a - b for a, b in zip(first, second, strict=True)] if paired else []
-    difference = math.fsum(first) / len(first) - math.fsum(second) / len(second)
+    difference = statistics.fmean(first) - statistics.fmean(second)
     if abs(difference) <= ROUNDING * max(map(abs, (*first, *second))):
         return None
-    variance = _variance(differences) if paired else _variance(first) + _variance(second)
+    variance = statistics.variance(differences) if paired else sum(map(statistics.variance, (first, second)))
     z = stats.norm.isf(alpha / 2) + stats.norm.ppf(power)
     needed = math.ceil(float(z) ** 2 * variance / difference**2 / RANK_EFFICIENCY)
     fewest = 2
@@ -165,11 +144,6 @@ def replicates_needed(
 def smallest_p(first: int, second: int, *, paired: bool) -> float:
     """Return the smallest two-sided p that a rank test of this many replicates can give."""
     return min(1.0, 2 / (2**first if paired else math.comb(first + second, first)))
-
-
-def _variance(values: Sequence[float]) -> float:
-    mean = math.fsum(values) / len(values)
-    return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
 
 
 def _method(values: Sequence[float], arrangements: int) -> Any:

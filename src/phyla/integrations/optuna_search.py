@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from phyla.arguments import suggest_arguments
 from phyla.errors import ConfigurationError
-from phyla.integrations.optuna_space import anywhere, distribution, suggested, writer
-from phyla.records import Json, JsonObject, Member, MemberState, TrialRecord, TrialState
+from phyla.integrations.optuna_space import anywhere, suggested, view
+from phyla.records import JobState, Json, JsonObject, Member, MemberState, TrialRecord
 from phyla.space import Scalar, Space
 from phyla.space.conditions import conditions, hold, ordered
 from phyla.strategies import Context, Decision, FitnessRule, FromSuite, History, Population, Strategy, Wait
 from phyla.strategies.checks import check_integers, check_steps
 from phyla.strategies.fitness import LAST
-from phyla.strategies.starts import fresh, given_up, proceed, sampled, steps_left
+from phyla.strategies.starts import fresh, given_up, proceed, sampled, steps_to_line
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -48,15 +48,14 @@ class Optuna(Strategy):
     """Every member trains from the first step to the last with hyperparameters that an Optuna sampler suggests.
 
     What Optuna calls a trial, a whole run, is a member here. When a member starts, the sampler sees the runs that
-    have finished, with their final fitness, and those that are being trained, so that it does not suggest the
-    same again. It sees runs that broke, were stopped, or ended at nan or an infinity as a little worse than the
-    worst of the others. Use more members than workers, or there is nothing to learn from. With `steps_per_trial`,
-    a member that has begun goes on before another one starts.
+    have finished, with their final fitness, and those that are being trained. It sees runs that broke, were
+    stopped, or ended at nan or an infinity as a little worse than the worst of the others. Use more members than
+    workers, or there is nothing to learn from. With `steps_per_trial`, a member that has begun goes on before
+    another one starts.
 
-    Optuna's study is made in memory for each suggestion, from our results; what a sampler must remember of a trial
-    is in our trial's reason. Starting points of the space (`Space(initial=[...])`) are trained first, without the
-    sampler; the `initial` of single parameters is not used. After 10 suggestions that constraints reject,
-    hyperparameters are drawn from the priors.
+    Optuna's study is made in memory for each suggestion, from our results. Starting points of the space
+    (`Space(initial=[...])`) are trained first; the `initial` of single parameters is not used. After 10
+    suggestions that constraints reject, hyperparameters are drawn from the priors.
 
     Conditional parameters suit TPE. CMA-ES and the Gaussian process model those that all finished members
     have, and CMA-ES no choices; the rest is drawn at random.
@@ -111,12 +110,8 @@ class Optuna(Strategy):
         return self.members
 
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
-        """Ask the sampler for hyperparameters, or go on with them.
-
-        Raises:
-            SpaceError: no hyperparameters that the constraints allow were found.
-        """
-        steps = steps_left(member, self.steps_per_trial, self.total_steps)
+        """Ask the sampler for hyperparameters, or go on with them."""
+        steps = steps_to_line(member.progress, self.steps_per_trial, self.total_steps)
         if member.head is not None:
             noted = context.history.trial(member.head.trial).reason.get("optuna")
             return given_up(member) or proceed(member, steps, **({} if noted is None else {"optuna": noted}))
@@ -214,7 +209,6 @@ class Optuna(Strategy):
             settings.setdefault("warn_independent_sampling", False)
         try:
             with warnings.catch_warnings():
-                # Chosen by name; that Optuna may still change it is for the one who raises the version to see.
                 warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
                 made: BaseSampler = getattr(optuna.samplers, SAMPLERS[self.sampler][0])(**settings)
         except (TypeError, ValueError) as error:
@@ -228,10 +222,10 @@ def _history(history: History, total_steps: int) -> tuple[list[TrialRecord], lis
     """Return the runs that ended, in that order, and those that are being trained."""
     ended, running = [], []
     for trial in history.ended(total_steps):
-        if trial.state is TrialState.COMPLETED and trial.order is None:
+        if trial.state is JobState.COMPLETED and trial.order is None:
             # What waits for its evaluation is no different from what is still trained.
             running.append(trial)
-        elif trial.state is not TrialState.FAILED or trial.generation == 0:
+        elif trial.state is not JobState.FAILED or trial.generation == 0:
             # A run that has begun, and broke, is tried again with the same hyperparameters.
             ended.append(trial)
     return ended, [*running, *history.unfinished()]
@@ -251,12 +245,12 @@ def _frozen(space: Space, params: JsonObject, value: float | None, attributes: M
     from optuna.trial import TrialState as State
     from optuna.trial import create_trial
 
-    active = {name: parameter for name, parameter in space.parameters.items() if name in params}
+    active = {name: view(parameter) for name, parameter in space.parameters.items() if name in params}
     return create_trial(
         state=State.RUNNING if value is None else State.COMPLETE,
         value=value,
-        params={name: writer(parameter)(params[name]) for name, parameter in active.items()},
-        distributions={name: distribution(parameter) for name, parameter in active.items()},
+        params={name: one.write(params[name]) for name, one in active.items()},
+        distributions={name: one.distribution for name, one in active.items()},
         system_attrs=dict(attributes),
     )
 

@@ -7,7 +7,7 @@ from typing import Any, final
 
 from phyla.errors import UsageError
 from phyla.lineage.schedule import Schedule
-from phyla.records import WORST, Json, TrialKind, TrialRecord, TrialState, strict
+from phyla.records import WORST, JobKind, JobState, Json, TrialRecord, strict
 
 SCHEMA = 1
 
@@ -23,7 +23,7 @@ class Lineage:
     """Where the weights of every training trial came from.
 
     Trials form trees by `parent`, the trial whose weights they started from. A jump leads from the trial that a
-    member abandoned to the one that replaced it. Nothing here recurses, so chains may be of any depth.
+    member abandoned to the one that replaced it. Chains may be of any depth.
 
     Args:
         trials: all trials of one study, in any order; trials that only measure are left out. Imports are in it.
@@ -38,7 +38,7 @@ class Lineage:
     __slots__ = ("_children", "_trials")
 
     def __init__(self, trials: Iterable[TrialRecord]) -> None:
-        chosen = sorted((t for t in trials if t.kind is not TrialKind.MEASURE), key=lambda trial: trial.id)
+        chosen = sorted((t for t in trials if t.kind is not JobKind.MEASURE), key=lambda trial: trial.id)
         self._trials = {trial.id: trial for trial in chosen}
         self._children: defaultdict[int, list[int]] = defaultdict(list)
         for trial in chosen:
@@ -71,12 +71,9 @@ class Lineage:
         Raises:
             UsageError: there is none of that id.
         """
-        found = self._trials.get(trial)
-        if found is None:
-            raise UsageError(
-                f"there is no training trial {trial!r} in this study; it has {len(self._trials):,} of them"
-            )
-        return found
+        if trial not in self._trials:
+            raise UsageError(f"there is no training trial {trial!r} in this study; it has {len(self):,} of them")
+        return self._trials[trial]
 
     def parent(self, trial: int) -> TrialRecord | None:
         """Return the trial whose weights this one started from; None if it started fresh.
@@ -93,8 +90,7 @@ class Lineage:
         Raises:
             UsageError: there is no such trial.
         """
-        found = self._children.get(self.trial(trial).id, ())
-        return tuple(self._trials[child] for child in found)
+        return tuple(self._trials[child] for child in self._children.get(self.trial(trial).id, ()))
 
     def roots(self) -> tuple[TrialRecord, ...]:
         """Return the trials that started fresh, by id."""
@@ -120,10 +116,9 @@ class Lineage:
     def elites(self) -> dict[int, TrialRecord]:
         """Return the best trial of every member that has a finite fitness, the earliest among equals."""
         found: dict[int, TrialRecord] = {}
-        for trial in self:
-            best = found.get(trial.member)
-            if _order(trial) > (WORST if best is None else _order(best)):
-                found[trial.member] = trial
+        for trial in sorted(self, key=lambda trial: (-_order(trial), trial.id)):
+            if _order(trial) > WORST:
+                found.setdefault(trial.member, trial)
         return dict(sorted(found.items()))
 
     def best(self) -> TrialRecord | None:
@@ -131,7 +126,11 @@ class Lineage:
 
         Where goals are traded off, the best in the first goal, and among equals in the next.
         """
-        best = max(self, key=lambda trial: (_order(trial), _goals(trial), -trial.id), default=None)
+
+        def place(trial: TrialRecord) -> tuple[float, tuple[float, ...], int]:
+            return _order(trial), () if trial.criteria is None else trial.criteria.orders, -trial.id
+
+        best = max(self, key=place, default=None)
         return None if best is None or _order(best) == WORST else best
 
     def schedule(self, trial: int) -> Schedule:
@@ -164,12 +163,8 @@ def _node(trial: TrialRecord) -> Json:
     return strict(node)
 
 
-def _goals(trial: TrialRecord) -> tuple[float, ...]:
-    return () if trial.criteria is None else trial.criteria.orders
-
-
 def _order(trial: TrialRecord) -> float:
     """Sort key; the worst for trials that have not completed, or not with a finite fitness."""
-    if trial.state is not TrialState.COMPLETED or trial.order is None or not math.isfinite(trial.order):
+    if trial.state is not JobState.COMPLETED or trial.order is None or not math.isfinite(trial.order):
         return WORST
     return trial.order

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, final
 
 from phyla.errors import UsageError
-from phyla.records import Json, JsonObject, TrialKind, TrialRecord, read_list, strict
+from phyla.records import JobKind, Json, JsonObject, TrialRecord, read_list, strict
 
 SCHEMA = 1
 
@@ -39,8 +39,7 @@ class Segment:
 class Schedule:
     """Hyperparameters by training step, from fresh weights to one trial's end.
 
-    Steps are the age of the weights. Calling it gives the hyperparameters in force for one step, which is all
-    that a plain training run needs to repeat the schedule.
+    Steps are the age of the weights. Calling it gives the hyperparameters in force for one step.
 
     Args:
         segments: consecutive segments, each beginning where the one before ended.
@@ -80,18 +79,13 @@ class Schedule:
             UsageError: no trials, or trials that do not join.
         """
         path = list(ancestry)
-        if len(path) > 1 and path[0].kind is TrialKind.IMPORT:
+        if len(path) > 1 and path[0].kind is JobKind.IMPORT:
             path = path[1:]
+        ends = (trial.end_step if trial.reached_step is None else trial.reached_step for trial in path)
         return cls(
             tuple(
-                Segment(
-                    trial.start_step,
-                    trial.end_step if trial.reached_step is None else trial.reached_step,
-                    trial.params,
-                    trial=trial.id,
-                    member=trial.member,
-                )
-                for trial in path
+                Segment(trial.start_step, end, trial.params, trial=trial.id, member=trial.member)
+                for trial, end in zip(path, ends, strict=True)
             )
         )
 
@@ -118,9 +112,6 @@ class Schedule:
         The factor is relative to the first value, which has to be the optimizer's own learning rate. Steps
         count from the schedule's start, and `scheduler.step()` has to be called after each.
 
-        Args:
-            name: full name of the hyperparameter.
-
         Raises:
             UsageError: it is no number throughout the schedule, or its first value is 0.
         """
@@ -142,9 +133,6 @@ class Schedule:
         """Return a hyperparameter as an optax schedule: a function of the count of updates that can be jitted.
 
         Counts begin with 0 at the schedule's start.
-
-        Args:
-            name: full name of the hyperparameter.
 
         Raises:
             UsageError: it is no number throughout the schedule, or there are more steps than a count can hold.
@@ -204,16 +192,9 @@ class Schedule:
         """Return its changes as a table of plain text."""
         names = self.names()
         rows = [("from step", "to step", "member", "trial", *names)]
-        rows += [
-            (
-                f"{segment.start_step:,}",
-                f"{segment.end_step:,}",
-                str(segment.member),
-                str(segment.trial),
-                *(_cell(segment.params[name]) if name in segment.params else "-" for name in names),
-            )
-            for segment in self.changes()
-        ]
+        for one in self.changes():
+            values = (_cell(one.params[name]) if name in one.params else "-" for name in names)
+            rows.append((f"{one.start_step:,}", f"{one.end_step:,}", str(one.member), str(one.trial), *values))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join(
             "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows

@@ -5,7 +5,7 @@ Pure: randomness comes in as a generator, and nothing here reads a clock or a fi
 
 from phyla.arguments import suggest_arguments
 from phyla.space.conditions import Parameter
-from phyla.space.constraints import Constraint
+from phyla.space.declaration import Constraint
 from phyla.space.discrete import Choice, Ordinal
 from phyla.space.extension import check_extension
 from phyla.space.numeric import Float, Int

@@ -1,15 +1,16 @@
-"""What Space is given, checked and made flat: its parameters and its starting points."""
+"""What Space is given, checked: its parameters, constraints and starting points."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from phyla.arguments import suggestion
 from phyla.errors import SpaceError
-from phyla.space import constraints as rules
 from phyla.space.conditions import Parameter, Plan, hold, unmet
-from phyla.space.constraints import Constraint
-from phyla.space.params import flatten
+from phyla.space.params import Params, flatten
 from phyla.space.scalars import Scalar, checked
+
+Constraint: TypeAlias = Callable[..., bool]
+"""Takes Params and says whether they are allowed."""
 
 
 def parameters(mapping: object, keywords: dict[str, Any]) -> dict[str, Parameter]:
@@ -43,30 +44,21 @@ def _instead(value: object) -> str:
             return "write Float, Int, Choice or Ordinal, and keep what never changes out of the space"
 
 
-def listed_points(initial: object) -> list[object]:
-    """The starting points that Space was given; their values are checked by `starting_points`."""
-    if isinstance(initial, Mapping):
-        raise SpaceError(f"initial must be a list of starting points; write initial=[{dict(initial)!r}]")
-    if isinstance(initial, Parameter):
+def listed(option: str, given: object) -> list[Any]:
+    """The constraints, or the starting points (`initial`), that Space was given."""
+    what = "functions" if option == "constraints" else "starting points"
+    if isinstance(given, Parameter):
         raise SpaceError(
-            f"'initial' is an option of Space; give a parameter of that name as Space({{'initial': {initial!r}}})"
+            f"{option!r} is an option of Space; give a parameter of that name as Space({{{option!r}: {given!r}}})"
         )
-    if isinstance(initial, str) or not isinstance(initial, Sequence):
-        raise SpaceError(f"initial must be a list of starting points, got {initial!r}")
-    return list(initial)
-
-
-def starting_points(
-    initial: Sequence[object], plan: Plan, constraints: Sequence[Constraint]
-) -> tuple[dict[str, Scalar], ...]:
-    """The starting points of a space, flat and in canonical form."""
-    points = []
-    for member, point in enumerate(initial):
-        try:
-            points.append(starting_point(point, plan, constraints))
-        except SpaceError as error:
-            raise SpaceError(f"initial[{member}]: {error}") from error.__cause__
-    return tuple(points)
+    if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
+        alone = callable(given) if option == "constraints" else isinstance(given, Mapping)
+        instead = f"; write {option}=[{name_of(given)}]" if alone else f", got {given!r}"
+        raise SpaceError(f"{option} must be a list of {what}{instead}")
+    for one in given if option == "constraints" else ():
+        if not callable(one):
+            raise SpaceError(f"a constraint must be a function, got {one!r}")
+    return list(given)
 
 
 def starting_point(point: object, plan: Plan, constraints: Sequence[Constraint]) -> dict[str, Scalar]:
@@ -91,5 +83,34 @@ def starting_point(point: object, plan: Plan, constraints: Sequence[Constraint])
             inactive.add(name)
     # Only a point that leaves nothing to draw can be checked now; others are when they are drawn.
     if len(known) + len(inactive) == len(plan):
-        rules.check(constraints, known)
+        require(constraints, known)
     return {name: known[name] for name in known if name in flat}
+
+
+def violated(constraints: Sequence[Constraint], values: Mapping[str, Scalar]) -> Constraint | None:
+    """The first constraint that does not allow the flat values; None when all do."""
+    for constraint in constraints:
+        try:
+            allowed: object = constraint(Params.of_flat(values))
+        except Exception as error:
+            raise SpaceError(
+                f"the constraint {name_of(constraint)} raised {type(error).__name__}: {error}; "
+                f"the values were {values!r} (inactive parameters are absent: use .get)"
+            ) from error
+        if allowed is None:
+            raise SpaceError(f"the constraint {name_of(constraint)} returned None; return True or False")
+        if not allowed:
+            return constraint
+    return None
+
+
+def require(constraints: Sequence[Constraint], values: Mapping[str, Scalar]) -> None:
+    """Refuse values that a constraint does not allow."""
+    rejected = violated(constraints, values)
+    if rejected is not None:
+        raise SpaceError(f"the constraint {name_of(rejected)} does not allow {values!r}")
+
+
+def name_of(constraint: object) -> str:
+    """What a message calls a function."""
+    return str(getattr(constraint, "__name__", None) or repr(constraint))

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from dataclasses import KW_ONLY, dataclass, field
 from decimal import Decimal
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, final
 
 from phyla.errors import SpaceError
 from phyla.space.scalars import When, as_integer, as_real, as_when, call, checked, fraction
@@ -88,7 +88,8 @@ class _Range(ABC, Generic[Number]):
             raise SpaceError("step must be above 0")
         if isinstance(step, float) and (high - low) / step > sys.maxsize:
             raise SpaceError("step is too small for the range; leave it out")
-        if not self._is_whole(step):
+        whole = self._count(high - low)
+        if whole < 1 or abs(high - low - whole * step) > self._slack * step:
             steps = int((high - low) // step)
             ends = [round(low + count * step, 12) for count in (steps, steps + 1) if count > 0]
             fitting = " or ".join(like((low, end)) for end in ends)
@@ -106,7 +107,7 @@ class _Range(ABC, Generic[Number]):
                 f"the initial range {(low, high)!r} is outside of the bounds {(self.low, self.high)!r}; narrow it"
             )
         if self.step is not None:
-            self._indices(low, high)
+            self._span(low, high)
         return low, high
 
     def __repr__(self) -> str:
@@ -120,11 +121,9 @@ class _Range(ABC, Generic[Number]):
         """
         number = self._convert(value, f"the value of this {type(self).__name__}")
         if not self.low <= number <= self.high:
-            nearest = self.low if number < self.low else self.high
-            raise SpaceError(
-                f"{value!r} is outside of {[self.low, self.high]!r}; the nearest value is {nearest!r}"
-            )
-        nearest = self._nearest(number)
+            bound = self.low if number < self.low else self.high
+            raise SpaceError(f"{value!r} is outside of {[self.low, self.high]!r}; the nearest value is {bound!r}")
+        nearest: Number = self._nearest(number)
         if abs(nearest - number) > self._slack * (self.step or 1):
             raise SpaceError(
                 f"{value!r} is between the steps of {self.step!r} from {self.low!r}; "
@@ -134,15 +133,15 @@ class _Range(ABC, Generic[Number]):
 
     def draw(self, rng: "np.random.Generator") -> Number:
         """A value from the prior: uniform or log-uniform."""
-        return self._drawn(rng.random(), self.low, self.high)
+        drawn: Number = self._drawn(rng.random(), self.low, self.high)
+        return drawn
 
     def start(self, rng: "np.random.Generator") -> Number:
         """A value to start from: the initial one, one from the initial range, or one from the prior."""
-        if self.initial is None:
-            return self.draw(rng)
-        if isinstance(self.initial, tuple):
-            return self._drawn(rng.random(), *self.initial)
-        return self.initial
+        if self.initial is not None and not isinstance(self.initial, tuple):
+            return self.initial
+        started: Number = self._drawn(rng.random(), *(self.initial or (self.low, self.high)))
+        return started
 
     def unit(self, value: object) -> float:
         """Where `value` lies between low (0) and high (1), on a log scale if the parameter has one.
@@ -158,24 +157,28 @@ class _Range(ABC, Generic[Number]):
                 return fraction((math.log(number) - start) / (end - start))
         return fraction((number - self.low) / (self.high - self.low))
 
-    def _drawn_index(self, u: float, low: Number, high: Number) -> int:
-        """The index that `u` in [0, 1) stands for, among those from `low` to `high`.
+    def from_unit(self, u: float) -> Number:
+        """The value nearest to the position `u` between low (0) and high (1); the inverse of `unit`.
 
-        On a log scale the cell `[x, x + step)` belongs to its left end x, so that x has the prior mass
-        `log(1 + step / x)`: the floor of a log-uniform real number, which needs no cell below `low`.
+        Raises:
+            SpaceError: `u` is not a number.
         """
-        first, last = self._indices(low, high)
-        step = self.step or 1
-        if not self.log:
-            return min(first + int(u * (last - first + 1)), last)
-        start, end = math.log(self.low + first * step), math.log(self.low + (last + 1) * step)
-        return min(max(int((math.exp(start + u * (end - start)) - self.low) / step), first), last)
+        u = fraction(u)
+        value: Number = self.high if u == 1.0 else self._nearest(self._between(u, self.low, self.high))
+        return value
 
-    def _indices(self, low: Number, high: Number) -> tuple[int, int]:
-        first, last = self._span(low, high)
-        if first > last:
-            raise SpaceError(f"no step lies in the initial range {(low, high)!r}; widen it")
-        return first, last
+    def perturb(self, value: Number, factor: float, rng: "np.random.Generator") -> tuple[Number, str]:
+        """`value` moved by `factor`, and how it moved: "x1.2", or "step" if the factor alone moves nothing."""
+        target, by, up = value * factor, f"x{factor:g}", (factor > 1.0) == (value >= 0)
+        if self.kind == "float" and not self.log and abs(value) <= NEAR_ZERO * (self.high - self.low):
+            target, by, up = value + min(factor - 1.0, 1.0) * (self.high - self.low) / 2.0, "step", factor > 1.0
+        moved: Any = min(max(target, self.low), self.high)
+        if self.step is None:
+            return moved, by
+        index, least = self._index(moved), self._index(value) + (1 if up else -1)
+        if index < least if up else index > least:
+            index, by = min(max(least, 0), self._last), "step"
+        return self._at(index), by
 
     @abstractmethod
     def _convert(self, value: object, what: str) -> Number: ...
@@ -183,20 +186,59 @@ class _Range(ABC, Generic[Number]):
     @abstractmethod
     def _check_size(self) -> None: ...
 
-    @abstractmethod
-    def _is_whole(self, step: Number) -> bool:
-        """Whether high is low plus a whole number of steps."""
+    def _drawn(self, u: float, low: Number, high: Number) -> Any:
+        """The value that `u` in [0, 1) stands for between two numbers, by the prior.
 
-    @abstractmethod
-    def _nearest(self, number: Number) -> Number: ...
+        On a log scale the cell `[x, x + step)` belongs to its left end x, so that x has the prior mass
+        `log(1 + step / x)`: the floor of a log-uniform real number, which needs no cell below `low`.
+        """
+        step = self.step
+        if step is None:
+            return self._between(u, low, high)
+        first, last = self._span(low, high)
+        index = first + int(u * (last - first + 1))
+        if self.log:
+            start, end = math.log(self.low + first * step), math.log(self.low + (last + 1) * step)
+            index = int((math.exp(start + u * (end - start)) - self.low) / step)
+        return self._at(min(max(index, first), last))
 
-    @abstractmethod
+    def _between(self, u: float, low: Number, high: Number) -> Any:
+        if self.log:
+            value = math.exp(math.log(low) + u * (math.log(high) - math.log(low)))
+        else:
+            value = low + u * (high - low)
+        return min(max(value, low), high)
+
+    def _nearest(self, number: Any) -> Any:
+        return number if self.step is None else self._at(self._index(number))
+
+    def _count(self, distance: float) -> int:
+        """The number of steps nearest to a distance; exact for integers of any size."""
+        step = self.step or 1
+        whole, rest = divmod(distance, step)
+        return round(distance / step) if rest else int(whole)
+
+    @property
+    def _last(self) -> int:
+        return self._count(self.high - self.low)
+
+    def _index(self, number: Number) -> int:
+        return min(max(self._count(number - self.low), 0), self._last)
+
+    def _at(self, index: int) -> Any:
+        step = self.step or 1
+        digits = max(_decimals(self.low), _decimals(step))
+        return self.high if index == self._last else round(self.low + index * step, digits)
+
     def _span(self, low: Number, high: Number) -> tuple[int, int]:
         """The first and the last index between two numbers."""
-
-    @abstractmethod
-    def _drawn(self, u: float, low: Number, high: Number) -> Number:
-        """The value that `u` in [0, 1) stands for between two numbers, by the prior."""
+        slack = self._slack * (self.step or 1)
+        first, last = self._index(low), self._index(high)
+        first += low - self._at(first) > slack
+        last -= self._at(last) - high > slack
+        if first > last:
+            raise SpaceError(f"no step lies in the initial range {(low, high)!r}; widen it")
+        return first, last
 
 
 @final
@@ -229,27 +271,6 @@ class Float(_Range[float]):
     kind: ClassVar[str] = "float"
     _slack: ClassVar[float] = 1e-6
 
-    def perturb(self, value: float, factor: float, rng: "np.random.Generator") -> tuple[float, str]:
-        """`value` moved by `factor`, and how it moved: "x1.2", or "step" if the factor alone moves nothing."""
-        target, by = value * factor, f"x{factor:g}"
-        if not self.log and abs(value) <= NEAR_ZERO * (self.high - self.low):
-            target, by = value + min(factor - 1.0, 1.0) * (self.high - self.low) / 2.0, "step"
-        up = target > value
-        target = min(max(target, self.low), self.high)
-        if self.step is None:
-            return target, by
-        index, least = _moved(self._index(value), self._index(target), self._last, up=up)
-        return self._at(index), "step" if least else by
-
-    def from_unit(self, u: float) -> float:
-        """The value at the position `u` between low (0) and high (1); the inverse of `unit`.
-
-        Raises:
-            SpaceError: `u` is not a number.
-        """
-        u = fraction(u)
-        return self.high if u == 1.0 else self._nearest(self._between(u, self.low, self.high))
-
     def _convert(self, value: object, what: str) -> float:
         return as_real(value, what)
 
@@ -258,40 +279,6 @@ class Float(_Range[float]):
             raise SpaceError(f"low is too close to 0 for a log scale; take at least {sys.float_info.min!r}")
         if not math.isfinite(self.high - self.low):
             raise SpaceError("the range is wider than a float can hold; narrow it")
-
-    def _is_whole(self, step: float) -> bool:
-        steps = (self.high - self.low) / step
-        return round(steps) >= 1 and abs(steps - round(steps)) <= 1e-6
-
-    def _nearest(self, number: float) -> float:
-        return number if self.step is None else self._at(self._index(number))
-
-    def _span(self, low: float, high: float) -> tuple[int, int]:
-        step = self.step or 1.0
-        return math.ceil((low - self.low) / step - 1e-6), math.floor((high - self.low) / step + 1e-6)
-
-    def _drawn(self, u: float, low: float, high: float) -> float:
-        return self._between(u, low, high) if self.step is None else self._at(self._drawn_index(u, low, high))
-
-    def _between(self, u: float, low: float, high: float) -> float:
-        if self.log:
-            start = math.log(low)
-            value = math.exp(start + u * (math.log(high) - start))
-        else:
-            value = low + u * (high - low)
-        return min(max(value, low), high)
-
-    @property
-    def _last(self) -> int:
-        return round((self.high - self.low) / (self.step or 1.0))
-
-    def _index(self, value: float) -> int:
-        return min(max(round((value - self.low) / (self.step or 1.0)), 0), self._last)
-
-    def _at(self, index: int) -> float:
-        step = self.step or 1.0
-        digits = max(_decimals(self.low), _decimals(step))
-        return self.high if index == self._last else round(self.low + index * step, digits)
 
 
 @final
@@ -324,26 +311,6 @@ class Int(_Range[int]):
     kind: ClassVar[str] = "int"
     _slack: ClassVar[float] = 0.0
 
-    def perturb(self, value: int, factor: float, rng: "np.random.Generator") -> tuple[int, str]:
-        """`value` moved by `factor`, and how it moved: "x1.2", or "step" if rounding would undo that."""
-        target = round((min(max(value * factor, self.low), self.high) - self.low) / self.step)
-        up = (factor > 1.0) == (value >= 0)
-        index, least = _moved((value - self.low) // self.step, target, self._last, up=up)
-        return self._at(index), "step" if least else f"x{factor:g}"
-
-    def from_unit(self, u: float) -> int:
-        """The value nearest to the position `u` between low (0) and high (1).
-
-        Raises:
-            SpaceError: `u` is not a number.
-        """
-        u = fraction(u)
-        index = round(u * self._last)
-        if self.log:
-            start = math.log(self.low)
-            index = round((math.exp(start + u * (math.log(self.high) - start)) - self.low) / self.step)
-        return self._at(min(max(index, 0), self._last))
-
     def _convert(self, value: object, what: str) -> int:
         return as_integer(value, what)
 
@@ -351,36 +318,6 @@ class Int(_Range[int]):
         as_integer(self.step, "step")
         if max(abs(self.low), abs(self.high)) > LARGEST_INTEGER:
             raise SpaceError("the bounds must fit in 64 bits")
-
-    def _is_whole(self, step: int) -> bool:
-        return (self.high - self.low) % step == 0
-
-    def _nearest(self, number: int) -> int:
-        index, rest = divmod(number - self.low, self.step)
-        return self._at(round((number - self.low) / self.step) if rest else index)
-
-    def _span(self, low: int, high: int) -> tuple[int, int]:
-        return -((self.low - low) // self.step), (high - self.low) // self.step
-
-    def _drawn(self, u: float, low: int, high: int) -> int:
-        return self._at(self._drawn_index(u, low, high))
-
-    @property
-    def _last(self) -> int:
-        return (self.high - self.low) // self.step
-
-    def _at(self, index: int) -> int:
-        return self.low + index * self.step
-
-
-def _moved(index: int, target: int, last: int, *, up: bool) -> tuple[int, bool]:
-    """`target`, or the next index if that would be no move; and whether it was the next index.
-
-    At either end an outward move stays where it is.
-    """
-    least = index + 1 if up else index - 1
-    short = target < least if up else target > least
-    return min(max(least if short else target, 0), last), short
 
 
 def _decimals(number: float) -> int:

@@ -87,7 +87,7 @@ def checked(check: Callable[[object], Value], value: object, what: str) -> Value
     try:
         return check(value)
     except SpaceError as error:
-        raise SpaceError(f"{what}: {error}") from None
+        raise SpaceError(f"{what}: {error}") from error.__cause__
 
 
 def call(parameter: Any, positional: Sequence[object], options: Collection[str] | None = None) -> str:

@@ -8,8 +8,7 @@ from phyla.arguments import suggestion
 from phyla.errors import SpaceError
 from phyla.space import configuration, declaration
 from phyla.space.conditions import Parameter, conditions, hold, ordered, resolved, unmet
-from phyla.space.constraints import Constraint, check, listed, violated
-from phyla.space.constraints import name as name_of
+from phyla.space.declaration import Constraint, listed, name_of, require, starting_point, violated
 from phyla.space.params import flatten
 from phyla.space.scalars import Scalar, as_real, checked
 
@@ -54,7 +53,7 @@ class Space:
             hold, or a starting point that is not allowed.
     """
 
-    __slots__ = ("_constraints", "_defaults", "_in_order", "_initial", "_parameters", "_plan")
+    __slots__ = ("_constraints", "_initial", "_parameters", "_plan")
 
     def __init__(
         self,
@@ -65,15 +64,13 @@ class Space:
         initial: Sequence[Mapping[str, Any]] = (),
         **parameters: Any,
     ) -> None:
-        self._constraints = listed(constraints)
-        points = declaration.listed_points(initial)
+        self._constraints = tuple(listed("constraints", constraints))
+        points = listed("initial", initial)
         given = declaration.parameters(mapping, parameters)
         self._parameters = {name: resolved(name, given) for name in given}
         order = ordered(self._parameters)
-        self._in_order = order == list(self._parameters)
         self._plan = tuple((name, self._parameters[name], conditions(self._parameters[name])) for name in order)
-        self._defaults = any(parameter.default is not None for parameter in self._parameters.values())
-        self._initial = declaration.starting_points(points, self._plan, self._constraints)
+        self._initial = tuple(checked(self.check_part, point, f"initial[{i}]") for i, point in enumerate(points))
 
     @property
     def parameters(self) -> Mapping[str, Parameter]:
@@ -91,12 +88,10 @@ class Space:
         return tuple(dict(point) for point in self._initial)
 
     def sample(self, rng: "np.random.Generator", member: int | None = None) -> dict[str, Scalar]:
-        """Flat values of all active parameters, for one member.
+        """Flat values of all active parameters: draws from the priors, or where a member starts.
 
-        Args:
-            rng: Where randomness comes from.
-            member: The member starts at its entry of the space's `initial`, where that leaves a name out at the
-                parameter's own `initial`, else at a draw from the prior. None draws everything.
+        A member starts at its entry of the space's `initial`, where that leaves a name out at the parameter's own
+        `initial`, else at a draw.
 
         Raises:
             SpaceError: no allowed values were found, or a constraint raised.
@@ -113,23 +108,20 @@ class Space:
         advice = "widen the ranges, loosen the constraint, or give starting points"
         return self._found(pick, SAMPLE_TRIES, advice)[0]
 
-    def check_part(self, params: Mapping[str, Any]) -> dict[str, Scalar]:
+    def check_part(self, params: object) -> dict[str, Scalar]:
         """`params`, which may leave names out, as this space holds them: flat, plain Python values.
 
         Raises:
             SpaceError: an unknown name, a value, or values that can never be together.
         """
-        return declaration.starting_point(params, self._plan, self._constraints)
+        return starting_point(params, self._plan, self._constraints)
 
     def complete(
         self, params: Mapping[str, Scalar], others: Mapping[str, Scalar], rng: "np.random.Generator"
     ) -> dict[str, Scalar]:
-        """Flat values of all active parameters: those given, and for the rest `others`, or draws.
+        """Flat values of all active parameters: `params`, and for the rest `others`, or draws.
 
-        Args:
-            params: Values that are kept, as `check_part` gave them.
-            others: Values for other names. If the constraints do not allow them, these names are drawn instead.
-            rng: Where randomness comes from.
+        If the constraints do not allow the others, these names are drawn instead.
 
         Raises:
             SpaceError: no allowed values were found, or a constraint raised.
@@ -163,9 +155,6 @@ class Space:
             resample: The probability, per parameter, of a draw from its prior instead.
             names: The parameters that may move; None means all.
 
-        Returns:
-            The flat values, and for each parameter whose value changed how it did.
-
         Raises:
             SpaceError: an argument makes no sense, no allowed values were found, or a constraint raised.
 
@@ -177,9 +166,8 @@ class Space:
         multipliers = tuple(as_real(factor, "a factor") for factor in factors)
         if not multipliers:
             raise SpaceError("factors is empty; give at least one, such as (0.8, 1.2)")
-        for factor in multipliers:
-            if factor <= 0.0 or factor == 1.0:
-                raise SpaceError(f"every factor must be above 0 and not 1, got {factor!r} in {multipliers!r}")
+        if any(factor <= 0.0 or factor == 1.0 for factor in multipliers):
+            raise SpaceError(f"every factor must be above 0 and not 1, got {multipliers!r}")
         return self._explored(params, rng, multipliers, resample, names, PERTURB_TRIES)
 
     def resample(
@@ -198,13 +186,8 @@ class Space:
     ) -> tuple[dict[str, Scalar], dict[str, Change]]:
         """Flat values from two parents, and what changed from the first ("crossed", "activated" or "dropped").
 
-        A parameter that only one parent has comes from that one. It is drawn if neither has it.
-
-        Args:
-            first: Values as `validate` takes them; only the constraints may be violated.
-            second: The same.
-            rng: Where randomness comes from.
-            share: The probability, per parameter that both have, that it comes from the second.
+        A parameter that both parents have comes from the second with probability `share`; one that only one parent
+        has comes from that one. It is drawn if neither has it. Parents may violate the constraints.
 
         Raises:
             SpaceError: an argument makes no sense, no allowed values were found, or a constraint raised.
@@ -230,7 +213,7 @@ class Space:
             SpaceError: an unknown, missing or inactive name, a value or a constraint is the first problem.
         """
         values = self._checked(params)
-        check(self._constraints, values)
+        require(self._constraints, values)
         return values
 
     def with_defaults(self, params: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
@@ -238,8 +221,6 @@ class Space:
 
         So training can go on from trials that ran before a parameter was added.
         """
-        if not self._defaults:
-            return params
         values = dict(params)
         for name, parameter, needed in self._plan:
             if name not in values and parameter.default is not None and hold(needed, values):
@@ -345,14 +326,12 @@ class Space:
         raise SpaceError(f"the constraint {named} rejected the last of {tries} draws, {values!r}; {advice}")
 
     def _changes(self, old: dict[str, Scalar], new: dict[str, Scalar], ways: dict[str, str]) -> dict[str, Change]:
-        changes: dict[str, Change] = {}
-        for name in self._parameters:
-            if name in new:
-                if name not in old or new[name] != old[name]:
-                    changes[name] = {"from": old.get(name), "to": new[name], "by": ways[name]}
-            elif name in old:
-                changes[name] = {"from": old[name], "to": None, "by": "dropped"}
-        return changes
+        ways = {name: ways.get(name, "dropped") for name in self._parameters}
+        return {
+            name: {"from": old.get(name), "to": new.get(name), "by": way}
+            for name, way in ways.items()
+            if (name in old) != (name in new) or old.get(name) != new.get(name)
+        }
 
     def _named(self, names: Iterable[str] | None) -> Iterable[str]:
         if names is None:
@@ -383,6 +362,4 @@ class Space:
         return self._sorted(values)
 
     def _sorted(self, values: dict[str, Scalar]) -> dict[str, Scalar]:
-        if self._in_order:
-            return values
         return {name: values[name] for name in self._parameters if name in values}

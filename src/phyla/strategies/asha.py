@@ -17,18 +17,17 @@ from phyla.strategies.strategy import Context, Decision, History, Population, St
 class ASHA(Strategy):
     """Many members start, few go on: those that are among the best so far at each rung.
 
-    Rungs lie at `min_steps`, `min_steps * reduction_factor`, and so on, the last at `total_steps`; one trial leads
-    from one to the next. A member is promoted when it is among the best `1 / reduction_factor`, rounded down, of
-    those that have completed its rung, as soon as it is. Else it waits for others to complete the rung, and is
-    stopped when that can no longer help it. nan and infinite scores are stopped at once, but count as
-    completed. Of equal scores the one promoted earlier goes first, then the lower index.
+    Rungs lie at `min_steps`, `min_steps * reduction_factor`, and so on, the last at `total_steps`; one trial
+    leads from one to the next. A member is promoted as soon as it is among the best `1 / reduction_factor`,
+    rounded down, of those that have completed its rung. Else it waits for others to complete the rung, and is
+    stopped when that can no longer help it. nan and infinite scores are stopped at once, but count as completed.
+    Of equal scores the one promoted earlier goes first, then the lower index.
 
     Nobody waits for a whole rung. So a member may be promoted that turns out not to be among the best, and at
     least `members // reduction_factor ** k` members complete rung k (fewer only if fewer have a finite score).
 
-    Members that have not started go before promotions. The paper's order is the other one, for it draws
-    configurations without end; here their number is given, and the more of them are known, the fewer are
-    promoted by mistake. The price is that the first member to complete the last rung does so late.
+    Members that have not started go before promotions, unlike in the paper, which draws configurations without
+    end: the more of them are known, the fewer are promoted by mistake.
 
     Source: Li et al. 2020, A system for massively parallel hyperparameter tuning, arXiv 1810.05934, algorithm 2.
     With `quorum=1.0`: Jamieson and Talwalkar 2016, arXiv 1502.07943 (successive halving).

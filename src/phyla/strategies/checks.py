@@ -1,4 +1,7 @@
-"""Checks of a strategy's or rule's settings, when it is made."""
+"""Checks of a strategy's or rule's settings, when it is made.
+
+All raise a ConfigurationError that names the plug-in, the setting, the value, and what it has to be.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
@@ -12,21 +15,13 @@ MOST_STEPS = 2**53
 
 
 def check_integers(plugin: object, **least: int) -> None:
-    """Refuse settings of a plug-in that are no integers of at least so much, or larger than any study could use.
-
-    Raises:
-        ConfigurationError: names the plug-in, the setting and the value.
-    """
+    """Refuse settings of a plug-in that are not integers, too small, or larger than any study could use."""
     for name, lowest in least.items():
         check_integer(type(plugin).__name__, name, getattr(plugin, name), lowest)
 
 
 def check_integer(plugin: str, name: str, value: object, least: int) -> None:
-    """Refuse what is no integer, too small, or larger than any study could use.
-
-    Raises:
-        ConfigurationError: names the plug-in, the setting and the value.
-    """
+    """Refuse a value of a setting as `check_integers` does."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ConfigurationError(f"{plugin}({name}={value!r}): must be an integer of at least {least}")
     most = MOST_MEMBERS if name in ("population_size", "members") else MOST_STEPS
@@ -35,30 +30,18 @@ def check_integer(plugin: str, name: str, value: object, least: int) -> None:
 
 
 def check_share(plugin: object, **intervals: str) -> None:
-    """Refuse settings of a plug-in that are no numbers in an interval, such as "(0, 1]": above 0, at most 1.
-
-    Raises:
-        ConfigurationError: names the plug-in, the setting and the value.
-    """
+    """Refuse settings of a plug-in that are not numbers in an interval, such as "(0, 1]": above 0, at most 1."""
     for name, interval in intervals.items():
         value = getattr(plugin, name)
         low, high = map(float, interval[1:-1].split(","))
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not low <= value <= high
-            or (value == low and interval[0] == "(")
-            or (value == high and interval[-1] == ")")
-        ):
+        excluded = [low] * (interval[0] == "(") + [high] * (interval[-1] == ")")
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not low <= value <= high or value in excluded:
             raise ConfigurationError(f"{type(plugin).__name__}({name}={value!r}): must be a number in {interval}")
 
 
 def check_choice(plugin: object, name: str, *choices: object) -> None:
-    """Refuse a setting of a plug-in that is none of the choices.
-
-    Raises:
-        ConfigurationError: names the plug-in, the setting, the value and the choices.
-    """
+    """Refuse a setting of a plug-in that is none of the choices."""
     value = getattr(plugin, name)
     if value not in choices:
         known = ", ".join(map(repr, choices[:-1]))
@@ -66,11 +49,7 @@ def check_choice(plugin: object, name: str, *choices: object) -> None:
 
 
 def check_steps(plugin: Any) -> None:
-    """Refuse `total_steps` and `steps_per_trial` that are no lengths, and trials longer than the whole training.
-
-    Raises:
-        ConfigurationError: names the strategy, the setting and the value.
-    """
+    """Refuse `total_steps` and `steps_per_trial` that are out of range, and trials longer than the training."""
     check_integers(plugin, total_steps=1)
     if plugin.steps_per_trial is None:
         return
@@ -86,11 +65,7 @@ def check_steps(plugin: Any) -> None:
 def check_rules(
     plugin: object, method: Literal["choose", "propose"], name: str, *, optional: bool = False
 ) -> None:
-    """Refuse a setting that is no exploit rule, or no explore rule, and lists of such; None where it is optional.
-
-    Raises:
-        ConfigurationError: names the plug-in, the setting, the value, and what to give.
-    """
+    """Refuse a setting that is not an exploit rule, or explore rule, or a list of such; None where optional."""
     for rule in items_of(getattr(plugin, name)):
         if not callable(getattr(rule, method, None)) and not (optional and rule is None):
             example = "Truncation()" if method == "choose" else "Perturb() or ExploreWith(function)"

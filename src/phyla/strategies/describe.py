@@ -7,48 +7,43 @@ from phyla.records import Json, JsonObject
 
 def describe(reason: JsonObject) -> str:
     """Return a stored reason, of a decision or of a stop, as one line for a person."""
+    decision, compared = reason.get("decision"), _mapping(reason.get("compared"))
     if "decision" not in reason and "rule" in reason:
         return _stop(reason)
-    decision = reason.get("decision")
+    own, donor, opponent = (_mapping(compared.get(name)) for name in ("own", "donor", "opponent"))
+    giver = _mapping(reason.get("donor"))
     words = _WORDS.get(str(decision), str(decision or "unknown"))
-    compared = _mapping(reason.get("compared"))
-    if decision == "exploit":
-        words = f"took {_what(reason)} member {_mapping(compared.get('donor')).get('member')}"
-        donor, own = _mapping(compared.get("donor")), _mapping(compared.get("own"))
-        if donor and own:
-            against = f"{_score(donor)} against {_score(own)}"
-            p = compared.get("p")
-            words += f" ({against})" if p is None else f" ({against}, p {_number(p)})"
-    opponent = _mapping(compared.get("opponent"))
-    if decision == "explore" and opponent:
-        own = _mapping(compared.get("own"))
-        against = f"{_score(own)} against {_score(opponent)}"
-        words = f"won against member {opponent.get('member')} ({against})"
-    if decision == "promote":
-        words = f"promoted from rung {compared.get('rung')} ({compared.get('rank')} of {compared.get('of')})"
-    if decision == "branch":
-        words = f"tried {reason.get('way')}" if reason.get("way") != "best of three" else "went on with the best"
-    if decision == "join":
-        words = f"joined from member {_mapping(reason.get('donor')).get('member')}"
-    if decision == "recover":
-        donor = _mapping(reason.get("donor"))
-        damaged = reason.get("damaged")
-        gone = f"{reason.get('lost')} was lost" if damaged is None else f"{damaged} was damaged"
-        words = f"checkpoint {gone}: " + (f"took over member {donor.get('member')}" if donor else "started fresh")
+    match decision:
+        case "exploit":
+            copied, p = reason.get("copied"), compared.get("p")
+            words = f"took {'over' if copied in (None, 'both') else copied} member {donor.get('member')}"
+            if donor and own:
+                words += f" ({_score(donor)} against {_score(own)}{'' if p is None else f', p {_number(p)}'})"
+        case "explore" if opponent:
+            words = f"won against member {opponent.get('member')} ({_score(own)} against {_score(opponent)})"
+        case "promote":
+            words = f"promoted from rung {compared.get('rung')} ({compared.get('rank')} of {compared.get('of')})"
+        case "branch":
+            way = reason.get("way")
+            words = "went on with the best" if way == "best of three" else f"tried {way}"
+        case "join":
+            words = f"joined from member {giver.get('member')}"
+        case "recover":
+            damaged = reason.get("damaged")
+            gone = f"{reason.get('lost')} was lost" if damaged is None else f"{damaged} was damaged"
+            words = f"checkpoint {gone}: "
+            words += f"took over member {giver.get('member')}" if giver else "started fresh"
     if reason.get("imported") is not None:
         begun = "started" if words == "started fresh" else words
         words = f"{begun} from imported trial {reason['imported']}"
-    mate = _mapping(reason.get("mate"))
-    if mate:
+    if mate := _mapping(reason.get("mate")):
         words += f", crossed with member {mate.get('member')}"
-    changes = _mapping(reason.get("changes"))
-    if changes:
-        words += ", " + ", ".join(_change(name, _mapping(change)) for name, change in changes.items())
-    stopped = _mapping(reason.get("stopped"))
-    if reason.get("replaces") is not None and stopped:
-        words += f", in place of trial {reason['replaces']} ({_stop(stopped)})"
-    elif reason.get("replaces") is not None:
-        words += f", in place of broken trial {reason['replaces']}"
+    for name, change in _mapping(reason.get("changes")).items():
+        words += f", {name} {_change(_mapping(change))}"
+    if reason.get("replaces") is not None:
+        stopped = _mapping(reason.get("stopped"))
+        broken, why = ("", f" ({_stop(stopped)})") if stopped else ("broken ", "")
+        words += f", in place of {broken}trial {reason['replaces']}{why}"
     return words
 
 
@@ -77,13 +72,8 @@ def _stop(reason: JsonObject) -> str:
     return words + (f"{reason['why']} ({reason.get('rule')})" if "why" in reason else str(reason.get("rule")))
 
 
-def _what(reason: JsonObject) -> str:
-    copied = reason.get("copied")
-    return "over" if copied in (None, "both") else str(copied)
-
-
-def _change(name: str, change: JsonObject) -> str:
-    return f"{name} {_number(change.get('from'))} -> {_number(change.get('to'))} ({change.get('by')})"
+def _change(change: JsonObject) -> str:
+    return f"{_number(change.get('from'))} -> {_number(change.get('to'))} ({change.get('by')})"
 
 
 def _score(scored: JsonObject) -> str:

@@ -55,8 +55,7 @@ class MeanOfLast:
 class BestOfLast:
     """The best of the last k reports: the maximum under `Maximize`, the minimum under `Minimize`.
 
-    Values that are not finite are passed over; nan if none is finite. Only for objectives of one metric: the
-    best of each would belong to different weights.
+    Values that are not finite are passed over; nan if none is finite. Only for objectives of one metric.
 
     Raises:
         ConfigurationError: k is below 1.
@@ -79,8 +78,7 @@ class BestOfLast:
 class FromSuite:
     """The fitness of a trial is an aggregate of a suite, evaluated on the checkpoint that it left.
 
-    Members keep training while evaluation lags behind; an exploit takes over the checkpoint that was
-    evaluated, with the hyperparameters of the trial that wrote it.
+    Members keep training while evaluation lags behind.
 
     Args:
         suite: name of one of the study's suites.

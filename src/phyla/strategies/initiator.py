@@ -1,11 +1,10 @@
 """Initiator based evolution (Li et al. 2019, arXiv 1902.01894)."""
 
-import math
 from dataclasses import dataclass
 from typing import final
 
 from phyla.errors import ConfigurationError
-from phyla.records import JsonObject, Member, Scored
+from phyla.records import JobState, JsonObject, Member, Scored
 from phyla.strategies.checks import check_choice, check_integers, check_rules, check_steps
 from phyla.strategies.exploit import facts
 from phyla.strategies.explore import Explore
@@ -15,13 +14,13 @@ from phyla.strategies.starts import (
     COPIES,
     Copy,
     awaits_score,
-    before,
     explored,
     sampled,
     scored_trial,
     steps_to_line,
+    true_ancestry,
 )
-from phyla.strategies.strategy import Context, Decision, Population, Strategy, Wait, lowest_generation
+from phyla.strategies.strategy import Context, Decision, Population, Strategy, Wait, lowest_generation, sort_key
 
 
 @final
@@ -31,13 +30,12 @@ class InitiatorPBT(Strategy):
 
     The opponent is drawn uniformly from the other members' trials of the initiator's generation and of the one
     before; it has to be strictly better to win. So every trial has a child of its own or makes room for
-    another's, exactly once, which keeps small populations going. The child of either is mutated. A child that
-    breaks is replaced by another tournament of the same initiator.
+    another's, exactly once, which keeps small populations going. A child that breaks is replaced by another
+    tournament of the same initiator.
 
     With the gate, reproduction starts once the initiator's generation is complete: the budget mode of the
-    paper, for populations larger than the number of workers. Whole studies are then the same with any number
-    of workers. Without it, members may be one generation ahead of the others, so that few workers wait; who is
-    an opponent then depends on who has finished.
+    paper. Whole studies are then the same with any number of workers. Without it, members may be one generation
+    ahead of the others; who is an opponent then depends on who has finished.
 
     Source: Li et al. 2019, A generalized framework for population based training, arXiv 1902.01894, sections 3
     and 4 (initiator based evolution, budget mode, mutation).
@@ -104,7 +102,7 @@ class InitiatorPBT(Strategy):
         if met is not None:
             opponent, back = met
             compared = {**compared, "opponent": {**facts(opponent), "generation": generation - back}}
-            if opponent.order is not None and opponent.order > (-math.inf if head.order is None else head.order):
+            if sort_key(opponent) > sort_key(head):
                 donor, compared = opponent, {**compared, "donor": facts(opponent)}
         return explored(self, member, donor, population, context, compared)
 
@@ -123,10 +121,7 @@ def _of_generation(member: Member, context: Context, generation: int) -> Scored 
     """Return what a member had completed at a generation; None if it has not come as far."""
     if member.head is None or member.generation <= generation or generation < 0:
         return None
-    trial = context.history.trial(member.head.trial)
-    while trial.generation > generation:
-        earlier = before(trial, context.history)
-        if earlier is None:
-            return None
-        trial = earlier
-    return scored_trial(trial) if trial.generation == generation else None
+    path = true_ancestry(member.head.trial, context.history)
+    found = next((trial for trial in path if trial.generation <= generation), None)
+    completed = found is not None and found.generation == generation and found.state is JobState.COMPLETED
+    return scored_trial(found) if found is not None and completed else None

@@ -1,6 +1,7 @@
 """Population based training (Jaderberg et al. 2017, arXiv 1711.09846, algorithm 1)."""
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import final
 
 from phyla.errors import ConfigurationError
@@ -12,7 +13,7 @@ from phyla.strategies.explore import Explore
 from phyla.strategies.explore.perturb import PERTURB
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
 from phyla.strategies.starts import COPIES, Copy, explored, proceed, sampled, steps_to_line
-from phyla.strategies.strategy import Context, Decision, History, Measure, Population, Strategy
+from phyla.strategies.strategy import Context, Decision, History, Measure, Population, Strategy, since_taken
 
 DRAWS = 5
 """How often an exploit rule is asked whose choice may not donate."""
@@ -37,15 +38,13 @@ class PBT(Strategy):
             again; the default is `steps_per_trial`.
         burn_in: no exploit before a member has trained this many steps.
         quorum: share of the population, from 0 to 1, that must have come as far as a member before it may decide.
-            It is then compared with those only, each as it was when it had come as far. So a member is never
-            compared with longer trained ones, and weights are never older than `total_steps`. At 1.0 everybody
-            waits for the slowest member, and a study is the same with any number of workers. At 0 nobody waits,
-            and newest scores are compared, as in the paper: with fewer workers than members, or with members that
-            differ in speed, that selects for age. Below 1.0 one straggler never stops a population.
+            It is compared with those only, each as it was when it had come as far. At 1.0 everybody waits for
+            the slowest member, and a study is the same with any number of workers. At 0 nobody waits, and newest
+            scores are compared, as in the paper: with fewer workers than members, or members that differ in
+            speed, that selects for age. Below 1.0 one straggler never stops a population.
         copy: what exploit takes over: weights and hyperparameters, or only one of them.
-        min_scores: how many scores a line of training must have to donate: a member that took over weights must
-            have scored this often since, and one that started fresh, this often at all. So one lucky score does
-            not spread. A choice that may not donate is drawn again, at most 5 times.
+        min_scores: how many scores a member must have, since it started or took over weights, to donate. So one
+            lucky score does not spread. A choice that may not donate is drawn again, at most 5 times.
 
     Raises:
         ConfigurationError: a number is out of range, or nobody would ever exploit.
@@ -69,8 +68,8 @@ class PBT(Strategy):
         if self.ready_interval is not None:
             check_integers(self, ready_interval=1)
         for name in ("ready_interval", "burn_in"):
-            steps = getattr(self, name)
-            if steps is not None and steps >= self.total_steps:
+            steps = getattr(self, name) or 0
+            if steps >= self.total_steps:
                 raise ConfigurationError(
                     f"PBT({name}={steps}, total_steps={self.total_steps}): every member ends before that, so "
                     f"nobody would ever exploit or explore; lower {name} or raise total_steps, or use RandomSearch"
@@ -125,12 +124,12 @@ class PBT(Strategy):
 
     def _chosen(self, exploit: Exploit, member: Member, population: Population, context: Context) -> Exploited:
         """Ask the exploit rule, again if it chose one that may not donate."""
-        choice = Exploited(donor=None, reason={})
         for _ in range(DRAWS):
             choice = exploit.choose(member, population, context)
-            if choice.donor is None or (member.head is not None and choice.donor.trial == member.head.trial):
+            donor = choice.donor
+            if donor is None or (member.head is not None and donor.trial == member.head.trial):
                 return choice
-            why = self._refused(choice.donor, context.history)
+            why = self._refused(donor, context.history)
             if why is None:
                 return choice
             choice = keep(choice.reason, why)
@@ -140,7 +139,8 @@ class PBT(Strategy):
         """Return why a donor that a rule chose may not donate, or None."""
         if max(donor.age, donor.progress) >= self.total_steps:
             return "the donor has trained all its steps"
-        scores = _scores_of_line(donor, history, self.min_scores)
+        earlier = (trial for trial in since_taken(donor, history) if trial.order is not None)
+        scores = 1 + sum(1 for _ in islice(earlier, self.min_scores - 1))
         if scores < self.min_scores:
             return f"the donor has {scores} of the {self.min_scores} scores it needs"
         return None
@@ -150,15 +150,3 @@ class PBT(Strategy):
         if published is None or member.progress < self.burn_in:
             return False
         return published.progress - member.decided_at >= (self.ready_interval or self.steps_per_trial)
-
-
-def _scores_of_line(scored: Scored, history: History, most: int) -> int:
-    """Return how many scores, at most `most`, there are of these weights since they were taken over."""
-    if most == 1:
-        return 1
-    trial = history.trial(scored.trial)
-    count = 1
-    while count < most and trial.jump_from is None and trial.parent is not None:
-        trial = history.trial(trial.parent)
-        count += trial.order is not None
-    return count

@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
-from phyla.errors import ConfigurationError
+from phyla.errors import ConfigurationError, SpaceError
 from phyla.records import JsonObject, Member, TrialRecord
 from phyla.space import Space
 from phyla.strategies.checks import check_integer, check_integers, check_steps
 from phyla.strategies.explore import changes_of
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
-from phyla.strategies.starts import check_params, fresh, proceed, replaces, stopped
+from phyla.strategies.starts import fresh, proceed, replaces, stopped
 from phyla.strategies.strategy import Context, Decision, Population, Start, Strategy
 
 _NAMES = ("trial", "start_step", "end_step", "seed", "params")
@@ -22,9 +22,9 @@ _NAMES = ("trial", "start_step", "end_step", "seed", "params")
 class FixedSchedule(Strategy):
     """Every member trains with hyperparameters that switch at given steps.
 
-    With one member it replays a schedule; with more, each trains the same schedule with seeds of its own,
-    which shows how much of a result is chance. A trial ends at each switch. A trial that breaks is tried again
-    with the same hyperparameters and another seed; one that a stopping rule ends, ends its member.
+    With one member it replays a schedule; with more, seeds differ, which shows how much of a result is chance. A
+    trial ends at each switch. A trial that breaks is tried again with another seed; one that a stopping rule
+    ends, ends its member.
 
     Source: the library learned_optimization (Metz et al.), fixed schedules among its population mutators.
 
@@ -50,23 +50,23 @@ class FixedSchedule(Strategy):
     def __post_init__(self) -> None:
         check_integers(self, members=1)
         check_steps(self)
-        pairs: list[tuple[int, Mapping[str, Any]]] = []
+        least = 0
         for entry in self.schedule:
             if not isinstance(entry, Sequence) or len(entry) != 2 or not isinstance(entry[1], Mapping):
                 raise ConfigurationError(
                     f"FixedSchedule(schedule=...): {entry!r} is no pair of a step and hyperparameters, as in "
                     "(1000, {'lr': 0.1})"
                 )
-            check_integer("FixedSchedule", "step", entry[0], pairs[-1][0] + 1 if pairs else 0)
-            pairs.append((entry[0], dict(entry[1])))
-        if not pairs or pairs[0][0] != 0:
-            first = repr(pairs[0][0]) if pairs else "nothing"
+            check_integer("FixedSchedule", "step", entry[0], least)
+            least = entry[0] + 1
+        first = self.schedule[0][0] if self.schedule else "nothing"
+        if first != 0:
             raise ConfigurationError(f"FixedSchedule(schedule=...): it starts with {first}; it has to with step 0")
-        if pairs[-1][0] >= self.total_steps:
+        if least > self.total_steps:
             raise ConfigurationError(
-                f"FixedSchedule(total_steps={self.total_steps}): the switch at step {pairs[-1][0]} never comes"
+                f"FixedSchedule(total_steps={self.total_steps}): the switch at step {least - 1} never comes"
             )
-        object.__setattr__(self, "schedule", tuple(pairs))
+        object.__setattr__(self, "schedule", tuple((step, dict(params)) for step, params in self.schedule))
 
     @property
     def population_size(self) -> int:
@@ -80,27 +80,19 @@ class FixedSchedule(Strategy):
             SpaceError: names the step and what is wrong with its hyperparameters.
         """
         for index, (step, wanted) in enumerate(self.schedule):
-            check_params(
-                space,
-                wanted,
-                f"FixedSchedule(schedule=...): entry {index}, from step {step} on, {wanted!r}",
-                "Each entry gives all hyperparameters, as the space allows them",
-            )
+            where = f"FixedSchedule(schedule=...): entry {index}, from step {step} on, {wanted!r}"
+            _check_params(space, wanted, where, "Each entry gives all hyperparameters, as the space allows them")
 
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
-        """Train up to the next switch at most.
-
-        Raises:
-            SpaceError: the space does not allow the schedule's hyperparameters.
-        """
+        """Train up to the next switch at most."""
         stop = stopped(member)
         if stop is not None:
             return stop
         spent = member.progress
-        at = bisect_right(self.schedule, spent, key=lambda entry: entry[0]) - 1
-        since, wanted = self.schedule[at]
-        until = self.schedule[at + 1][0] if at + 1 < len(self.schedule) else self.total_steps
-        steps = until - spent if self.steps_per_trial is None else min(self.steps_per_trial, until - spent)
+        at = bisect_right(self.schedule, spent, key=lambda entry: entry[0])
+        since, wanted = self.schedule[at - 1]
+        until = self.schedule[at][0] if at < len(self.schedule) else self.total_steps
+        steps = min(self.steps_per_trial or until, until - spent)
         params: JsonObject = context.space.validate(wanted)
         if member.head is None:
             return fresh(member, params, steps, decision="start", since=since)
@@ -114,16 +106,16 @@ class FixedSchedule(Strategy):
 class Replay(Strategy):
     """One member trains the given trials again, one after the other.
 
-    Hyperparameters, steps and seeds are those of the trials. A training function that depends on nothing else
-    leaves the same checkpoint, bit for bit. A trial that breaks is tried again, with the same seed.
+    Hyperparameters, steps and seeds are those of the trials; a trial that stopped before its end is asked for
+    the same end. A training function that depends on nothing else leaves the same checkpoint, bit for bit. A
+    trial that breaks is tried again, with the same seed.
 
     Source: Li et al. 2019, A generalized framework for population based training, arXiv 1902.01894, section 3
     (training replay).
 
     Args:
         trials: mappings with `trial` (its id in the study it comes from), `start_step`, `end_step`, `seed` and
-            `params`, root first; each begins where the one before ended, which may be before the step that it was
-            asked to reach. `phyla.replay` makes them.
+            `params`, root first; each begins where the one before ended. `phyla.replay` makes them.
         of: name of the study they come from.
         fitness: how the reports of one trial become its fitness, or the suite that gives it (`FromSuite`).
 
@@ -140,32 +132,31 @@ class Replay(Strategy):
     def __post_init__(self) -> None:
         if not isinstance(self.trials, list | tuple) or not self.trials:
             raise ConfigurationError(f"Replay(trials={self.trials!r}): must be a list of at least one trial")
-        trials: list[Mapping[str, Any]] = []
+        before = None
         for entry in self.trials:
             if not isinstance(entry, Mapping) or set(entry) != set(_NAMES):
                 raise ConfigurationError(f"Replay(trials=...): {entry!r} must have exactly {', '.join(_NAMES)}")
-            start, params = entry["start_step"], entry["params"]
+            start = entry["start_step"]
             check_integer("Replay", "start_step", start, 0)
             check_integer("Replay", "end_step", entry["end_step"], start + 1)
             check_integer("Replay", "seed", entry["seed"], 0)
-            if not isinstance(params, Mapping):
-                raise ConfigurationError(f"Replay(params={params!r}): must map names to values")
-            before = trials[-1] if trials else None
+            if not isinstance(entry["params"], Mapping):
+                raise ConfigurationError(f"Replay(params={entry['params']!r}): must map names to values")
             if before is not None and not before["start_step"] < start <= before["end_step"]:
                 raise ConfigurationError(
                     f"Replay(trials=...): trial {entry['trial']} starts at step {start}, but the one before it, "
                     f"trial {before['trial']}, trained from step {before['start_step']} to {before['end_step']}"
                 )
-            trials.append({**entry, "params": dict(params)})
-        object.__setattr__(self, "trials", tuple(trials))
+            before = entry
+        object.__setattr__(
+            self, "trials", tuple({**entry, "params": dict(entry["params"])} for entry in self.trials)
+        )
 
     @classmethod
     def along(
         cls, ancestry: Sequence[TrialRecord], *, of: str = "", fitness: FitnessRule | FromSuite = LAST
     ) -> "Replay":
         """Return the replay of trials, root first.
-
-        A trial that stopped before its end is asked for the same end, so that it can stop at the same step.
 
         Raises:
             ConfigurationError: there are none, or they do not join.
@@ -185,34 +176,32 @@ class Replay(Strategy):
             SpaceError: names the trial and what is wrong with its hyperparameters.
         """
         for index, again in enumerate(self.trials):
-            check_params(
-                space,
-                again["params"],
-                f"Replay(trials=...): entry {index}, trial {again['trial']} from step {again['start_step']} on",
-                "A replay needs a space that allows what was trained",
-            )
+            where = f"Replay(trials=...): entry {index}, trial {again['trial']} from step {again['start_step']} on"
+            _check_params(space, again["params"], where, "A replay needs a space that allows what was trained")
 
     def finished(self, member: Member) -> bool:
         """Return whether the member has trained them all."""
         return member.generation >= len(self.trials)
 
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
-        """Train the next one.
-
-        Raises:
-            SpaceError: the space does not allow its hyperparameters.
-        """
+        """Train the next one."""
         stop = stopped(member)
         if stop is not None:
             return stop
         again = self.trials[member.generation]
         reached = again["start_step"] if member.head is None else member.head.step
-        reason: JsonObject = {"decision": "replay", "of": self.of, "trial": again["trial"], **replaces(member)}
         return Start(
             weights=member.head,
             params=context.space.validate(again["params"]),
             params_from=None,
             steps=max(1, again["end_step"] - reached),
-            reason=reason,
+            reason={"decision": "replay", "of": self.of, "trial": again["trial"], **replaces(member)},
             seed=again["seed"],
         )
+
+
+def _check_params(space: Space, params: Mapping[str, object], where: str, advice: str) -> None:
+    try:
+        space.validate(params)
+    except SpaceError as error:
+        raise SpaceError(f"{where}: {error}. {advice}") from error

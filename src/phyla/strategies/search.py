@@ -13,7 +13,7 @@ from phyla.records import JsonObject, Member
 from phyla.space import Scalar, Space
 from phyla.strategies.checks import MOST_MEMBERS, check_integers, check_steps
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
-from phyla.strategies.starts import fresh, given_up, proceed, sampled, steps_left
+from phyla.strategies.starts import fresh, given_up, proceed, sampled, steps_to_line
 from phyla.strategies.strategy import Context, Decision, Population, Strategy
 
 Grid: TypeAlias = Mapping[str, Sequence[Scalar]]
@@ -58,10 +58,10 @@ class RandomSearch(Strategy):
 
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
         """Draw hyperparameters, or go on with them."""
-        steps = steps_left(member, self.steps_per_trial, self.total_steps)
-        if member.head is not None:
-            return given_up(member) or proceed(member, steps)
-        return sampled(member, steps, context)
+        steps = steps_to_line(member.progress, self.steps_per_trial, self.total_steps)
+        if member.head is None:
+            return sampled(member, steps, context)
+        return given_up(member) or proceed(member, steps)
 
 
 @final
@@ -69,13 +69,11 @@ class RandomSearch(Strategy):
 class GridSearch(Strategy):
     """Every combination of the given values is trained by one member, from the first step to the last.
 
-    Parameters that the grid does not name start as the space says: at their `initial`, else drawn. A grid may
-    also be a list of grids, which come one after the other; so a conditional parameter can have values only
-    where it is active: `[{"kind": ["sgd"], "momentum": [0.0, 0.9]}, {"kind": ["adam"]}]`.
+    Parameters that the grid does not name start at their `initial`, else drawn. In a list of grids, a conditional
+    parameter has values only where it is active: `[{"kind": ["sgd"], "momentum": [0, 0.9]}, {"kind": ["adam"]}]`.
 
-    A trial that breaks is tried again with the same values and another seed, and after the third its member is
-    given up; a trial that a stopping rule ends, ends its member. A study is refused whose space does not allow a
-    combination.
+    A trial that breaks is tried again with another seed, and after the third its member is given up; a trial that
+    a stopping rule ends, ends its member. A study is refused whose space does not allow a combination.
 
     Args:
         grid: values by full name of the parameter, or several such mappings.
@@ -103,8 +101,7 @@ class GridSearch(Strategy):
             if not grid:
                 raise ConfigurationError(
                     f"GridSearch({self.grid!r}): a grid without parameters has nothing to search; name at least "
-                    "one, as in {'lr': [0.1, 0.01]}, or train what the space starts with by "
-                    "RandomSearch(members=1, ...)"
+                    "one, or train what the space starts with by RandomSearch(members=1, ...)"
                 )
             for name, values in grid.items():
                 if isinstance(values, str) or not isinstance(values, Sequence) or not values:
@@ -134,9 +131,6 @@ class GridSearch(Strategy):
     def check_space(self, space: Space) -> None:
         """Refuse a grid with a combination that the space does not allow.
 
-        Where parameters are left to be drawn and there are constraints, a combination is refused for which no
-        draw out of 1000 is allowed.
-
         Raises:
             SpaceError: names the member, its combination, and what is wrong with it.
         """
@@ -144,26 +138,17 @@ class GridSearch(Strategy):
             _started(index, point, space, np.random.default_rng(0))
 
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
-        """Start at the member's point of the grid, or go on.
-
-        Raises:
-            SpaceError: the space does not allow the point.
-        """
-        steps = steps_left(member, self.steps_per_trial, self.total_steps)
+        """Start at the member's point of the grid, or go on."""
+        steps = steps_to_line(member.progress, self.steps_per_trial, self.total_steps)
         stop = given_up(member)
         if stop is not None or member.head is not None:
             return stop or proceed(member, steps)
         point = self.points[member.index]
-        params = _started(member.index, point, context.space, context.rng)
-        return fresh(member, params, steps, point=point)
+        return fresh(member, _started(member.index, point, context.space, context.rng), steps, point=point)
 
 
 def _started(index: int, point: JsonObject, space: Space, rng: np.random.Generator) -> JsonObject:
-    """Return a combination with what it leaves out.
-
-    Raises:
-        SpaceError: the space does not allow it, or its constraints allow none of the draws.
-    """
+    """Return a combination with what it leaves out."""
     try:
         space.check_part(point)
         placed = Space(space.parameters, constraints=space.constraints, initial=[point])

@@ -1,18 +1,18 @@
 """Exploration by one member, one direction at a time."""
 
-import math
 from dataclasses import dataclass
+from itertools import islice
 from typing import final
 
 from phyla.errors import ConfigurationError
-from phyla.records import JsonObject, Member, Scored, TrialRecord
+from phyla.records import JsonObject, Member, Scored
 from phyla.space import Scalar, Space
 from phyla.strategies.checks import check_integers, check_share
 from phyla.strategies.exploit import facts
 from phyla.strategies.explore import changes_of
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
-from phyla.strategies.starts import awaits_score, before, replaces, sampled, scored_trial
-from phyla.strategies.strategy import Context, Decision, Population, Start, Strategy, Wait
+from phyla.strategies.starts import awaits_score, replaces, sampled, scored_trial, true_ancestry
+from phyla.strategies.strategy import Context, Decision, Population, Start, Strategy, Wait, sort_key
 
 _PHASES = ("center", "one way", "the other way", "best of three")
 
@@ -72,13 +72,12 @@ class SingleWorkerExplore(Strategy):
         reason: JsonObject = {"decision": "branch", "way": _PHASES[phase], **replaces(member)}
         if phase == 0:
             return _start(member.head, member.head.params, member.head, steps, reason)
-        trials = [context.history.trial(member.head.trial)]
-        while len(trials) < phase and (earlier := before(trials[0], context.history)):
-            trials.insert(0, earlier)
-        center = _scored(trials[0])
+        # The trials of this cycle, the center first.
+        trials = list(islice(true_ancestry(member.head.trial, context.history), phase))[::-1]
+        center = scored_trial(trials[0])
         if phase == 3:
-            tried = [_scored(trial) for trial in trials]
-            best = max(tried, key=lambda one: -math.inf if one.order is None else one.order)
+            tried = [scored_trial(trial) for trial in trials]
+            best = max(tried, key=sort_key)
             return _start(best, best.params, best, steps, {**reason, "tried": [facts(one) for one in tried]})
         space = context.space
         if phase == 1:
@@ -90,7 +89,7 @@ class SingleWorkerExplore(Strategy):
         # A way on which a trial was stopped, or broke twice, is gone half as far, and then half of that.
         factor = self.factor ** (0.5 ** max(member.stops, member.replacements - 1))
         params = _moved(center.params, factor, up, space, context)
-        branch = None if trials[0].parent is None else _scored(context.history.trial(trials[0].parent))
+        branch = None if trials[0].parent is None else scored_trial(context.history.trial(trials[0].parent))
         changes = changes_of(center.params, params, "moved")
         return _start(branch, params, center, steps, {**reason, "up": up, "changes": changes})
 
@@ -106,9 +105,3 @@ def _start(weights: Scored | None, params: JsonObject, source: Scored, steps: in
     return Start(
         weights=weights, params=params, params_from=source.trial, steps=steps, reason=reason, exploited=True
     )
-
-
-def _scored(trial: TrialRecord) -> Scored:
-    scored = scored_trial(trial)
-    assert scored is not None
-    return scored

@@ -1,11 +1,9 @@
 """Building blocks of strategies: where a trial starts, with which hyperparameters, and when a member ends."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from typing import Any, Final, Literal, TypeAlias, get_args
 
-from phyla.errors import SpaceError
-from phyla.records import Json, JsonObject, Member, Scored, TrialRecord, TrialState
-from phyla.space import Space
+from phyla.records import Json, JsonObject, Member, Scored, TrialRecord
 from phyla.strategies.strategy import Context, History, Population, Start, Stop
 
 BROKEN_AT_MOST = 3
@@ -21,12 +19,6 @@ def steps_to_line(start: int, steps_per_trial: int | None, total_steps: int) -> 
     """Return how many steps lead from a progress to the next grid line; with None, to the end of training."""
     left = max(1, total_steps - start)
     return left if steps_per_trial is None else min(steps_per_trial - start % steps_per_trial, left)
-
-
-def steps_left(member: Member, steps_per_trial: int | None, total_steps: int) -> int:
-    """Return the steps of a member's next trial: `steps_per_trial`, or what is left; None for all that is left."""
-    left = total_steps - member.progress
-    return left if steps_per_trial is None else min(steps_per_trial, left)
 
 
 def fresh(member: Member, params: JsonObject, steps: int, **reason: Json) -> Start:
@@ -62,10 +54,7 @@ def explored(
     context: Context,
     compared: JsonObject,
 ) -> Start:
-    """Take over a donor's state, or keep one's own, and explore from there up to the next grid line.
-
-    The strategy has `copy`, `explore`, `steps_per_trial` and `total_steps`; `compared` goes into the reason.
-    """
+    """Take over a donor's state, or keep one's own, and explore from there up to the next grid line."""
     head, copy = member.head, strategy.copy
     assert head is not None
     weights = head if donor is None or copy == "hyperparameters" else donor
@@ -89,18 +78,6 @@ def explored(
     )
 
 
-def check_params(space: Space, params: Mapping[str, object], where: str, advice: str) -> None:
-    """Refuse hyperparameters in a strategy's settings that the space does not allow.
-
-    Raises:
-        SpaceError: says where they are, what is wrong with them, and what to do.
-    """
-    try:
-        space.validate(params)
-    except SpaceError as error:
-        raise SpaceError(f"{where}: {error}. {advice}") from error
-
-
 def replaces(member: Member) -> JsonObject:
     """Return which broken trial the next one replaces, for its reason."""
     return {} if member.broken_trial is None else {"replaces": member.broken_trial}
@@ -121,9 +98,9 @@ def given_up(member: Member) -> Stop | None:
 
     For strategies whose members are independent: one that cannot be trained must not keep the others waiting.
     """
-    if member.broken_trial is None or member.replacements < BROKEN_AT_MOST:
-        return stopped(member)
-    return stopped(member) or Stop(reason={"why": "its trials broke again", "trial": member.broken_trial})
+    broken = member.broken_trial is not None and member.replacements >= BROKEN_AT_MOST
+    again = Stop(reason={"why": "its trials broke again", "trial": member.broken_trial}) if broken else None
+    return stopped(member) or again
 
 
 def awaits_score(member: Member) -> bool:
@@ -131,19 +108,22 @@ def awaits_score(member: Member) -> bool:
     return member.head is not None and not member.head.judged
 
 
-def before(trial: TrialRecord, history: History) -> TrialRecord | None:
-    """Return the true ancestor of a trial, what its member had completed before; None if there is none."""
-    ancestor = trial.parent if trial.jump_from is None else trial.jump_from
-    return None if ancestor is None else history.trial(ancestor)
+def true_ancestry(trial_id: int, history: History) -> Iterator[TrialRecord]:
+    """Iterate over a trial and what its member had completed before it, newest first."""
+    trial = history.trial(trial_id)
+    yield trial
+    while (before := trial.parent if trial.jump_from is None else trial.jump_from) is not None:
+        trial = history.trial(before)
+        yield trial
 
 
-def scored_trial(trial: TrialRecord) -> Scored | None:
-    """Return a completed trial as a decision may start from it; None if it has not completed.
+def scored_trial(trial: TrialRecord) -> Scored:
+    """Return a completed trial as a decision may start from it.
 
     Its progress is the age of its weights, as if its member had trained them itself.
     """
-    if trial.state is not TrialState.COMPLETED or trial.checkpoint is None or trial.reached_step is None:
-        return None
+    assert trial.checkpoint is not None
+    assert trial.reached_step is not None
     age = trial.age + max(0, trial.reached_step - trial.start_step)
     return Scored(
         trial=trial.id,

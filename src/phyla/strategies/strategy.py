@@ -107,8 +107,8 @@ class Wait:
 class Measure:
     """Measure a checkpoint again; its fitness becomes the mean of all measurements.
 
-    Where a suite gives the fitness, the suite runs on the checkpoint again, with other seeds, and the member waits
-    for it. Otherwise the training function gets the member's own checkpoint as a trial without steps.
+    Where a suite gives the fitness, it runs again, with other seeds, and the member waits for it. Otherwise the
+    training function gets the member's own checkpoint as a trial without steps.
 
     Attributes:
         times: how many times, at least 1.
@@ -144,11 +144,11 @@ Decision: TypeAlias = Start | Wait | Measure | Stop
 
 
 class Strategy(Protocol):
-    """Decides what each member does next. Frozen, pure, and sees no database.
+    """Decides what each member does next: a frozen dataclass with `population_size` and `decide`.
 
-    A strategy is a frozen dataclass that derives from this class, with `population_size` and `decide`; everything
-    else has a default. Register it under the entry point group `phyla.strategies` to store it by name. It may also
-    have `check_space(space)`, see `phyla.strategies.check_space`.
+    It is pure and sees no database. Everything else has a default. Register it under the entry point group
+    `phyla.strategies` to store it by name. It may also have `check_space(space)`, see
+    `phyla.strategies.check_space`.
     """
 
     if TYPE_CHECKING:
@@ -162,8 +162,8 @@ class Strategy(Protocol):
     def quorum(self) -> float:
         """Share of the population that must have come as far as a member before it may decide.
 
-        From 0 (nobody waits, and members are compared at their newest scores, however far they have come) to 1
-        (everybody waits for the slowest, and a study is the same with any number of workers).
+        From 0 (nobody waits, and newest scores are compared) to 1 (everybody waits for the slowest, and a study
+        is the same with any number of workers).
         """
         return 0.0
 
@@ -171,8 +171,7 @@ class Strategy(Protocol):
     def exclusive(self) -> bool:
         """Whether decisions of one study must be made one after the other.
 
-        Set it for strategies that keep state, or that wait for what others have decided; it costs concurrency on
-        PostgreSQL.
+        For strategies that keep state, or wait for what others decide; it costs concurrency on PostgreSQL.
         """
         return False
 
@@ -215,11 +214,8 @@ class Strategy(Protocol):
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
         """Decide about a ready member that is not finished.
 
-        Args:
-            member: the member.
-            population: the members that it is compared with, itself included, each with one published state: all
-                of them when the quorum is 0, otherwise those that have come as far.
-            context: space, objective, randomness, history.
+        The population is what it is compared with, itself included, each with one published state: all members
+        when the quorum is 0, otherwise those that have come as far.
         """
         ...
 
@@ -235,10 +231,21 @@ def ranked_best(population: Population) -> list[Scored]:
 
 
 def _best_first(states: Iterable[Scored | None]) -> list[Scored]:
-    def place(state: Scored) -> tuple[float, int]:
-        return (-math.inf if state.order is None else state.order), state.member
+    scored = [one for one in states if one is not None and one.order is not None]
+    return sorted(scored, key=lambda one: (sort_key(one), one.member), reverse=True)
 
-    return sorted((one for one in states if one is not None and one.order is not None), key=place, reverse=True)
+
+def sort_key(scored: Scored | TrialRecord) -> float:
+    """Return what scores are compared by, higher is better; minus infinity without a score."""
+    return -math.inf if scored.order is None else scored.order
+
+
+def since_taken(scored: Scored, history: History) -> Iterator[TrialRecord]:
+    """Iterate over the earlier trials of these weights, newest first, back to where the member took them over."""
+    trial = history.trial(scored.trial)
+    while trial.jump_from is None and trial.parent is not None:
+        trial = history.trial(trial.parent)
+        yield trial
 
 
 def lowest_generation(population: Population) -> int | None:
@@ -247,14 +254,7 @@ def lowest_generation(population: Population) -> int | None:
 
 
 def decision_rng(seed: int, member: int, generation: int, replacement: int) -> np.random.Generator:
-    """Return the generator for one decision: the same numbers whoever asks, and whenever.
-
-    Args:
-        seed: the study's seed, not negative.
-        member: index of the member.
-        generation: its number of completed trials.
-        replacement: how many broken trials it replaced at this generation.
-    """
+    """Return the generator for one decision: the same numbers whoever asks, and whenever."""
     sequence = np.random.SeedSequence(entropy=seed, spawn_key=(member, generation, replacement))
     return np.random.Generator(np.random.PCG64(sequence))
 
@@ -264,30 +264,17 @@ def trial_seed(rng: np.random.Generator) -> int:
     return int(rng.integers(2**31))
 
 
-_MEMBERS = (
-    "population_size",
-    "quorum",
-    "line",
-    "exclusive",
-    "fitness",
-    "member_steps",
-    "keeps_generations",
-    "keeps_best",
-    "finished",
-    "decide",
-)
-"""What every study needs of its strategy; `pareto` only those whose objective has trade-offs."""
-
-
 def check_strategy(strategy: Any) -> None:
-    """Refuse what is no strategy, and classes in place of objects: of the strategy, and of rules in its settings.
+    """Refuse what is not a strategy, and classes in place of objects, also in its settings.
 
     Raises:
         ConfigurationError: names the class and how to make one, or what the strategy or its fitness rule lacks.
     """
     if isinstance(strategy, type):
         raise ConfigurationError(f"strategy={strategy.__name__}: {_how_to_make(strategy)}")
-    missing = [name for name in _MEMBERS if not hasattr(strategy, name)]
+    # `pareto` is needed only where the objective has trade-offs.
+    needed = [name for name in vars(Strategy) if not name.startswith("_") and name != "pareto"]
+    missing = [name for name in ("population_size", *needed) if not hasattr(strategy, name)]
     if missing:
         raise ConfigurationError(
             f"strategy={strategy!r} is not a strategy: it has no {' and no '.join(missing)}. Use PBT(...), "
@@ -306,14 +293,10 @@ def check_strategy(strategy: Any) -> None:
 
 
 def check_space(plugin: object, space: Space) -> None:
-    """Let a plug-in, and the plug-ins in its settings, say whether they go with a search space.
+    """Ask a strategy or rule, and those in its settings, whether they go with a search space.
 
     Each one with a method `check_space(space)` is asked. The method is optional, for settings that name
-    parameters or hold values of them: without it a mistake shows when a worker comes to it.
-
-    Args:
-        plugin: a strategy or a rule.
-        space: the space that it will be used with.
+    parameters or hold values of them.
 
     Raises:
         SpaceError: the space does not allow what the settings say; the message names plug-in, place and values.

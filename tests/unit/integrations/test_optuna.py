@@ -18,9 +18,9 @@ import pytest
 
 from phyla.errors import ConfigurationError
 from phyla.integrations.optuna_search import SAMPLERS, Optuna, _frozen
-from phyla.integrations.optuna_space import distribution, read, writer
-from phyla.machine import Ended, Failure, Rules
-from phyla.records import Maximize, Minimize, Objective, Report, StudyState, TrialRecord, TrialState
+from phyla.integrations.optuna_space import view
+from phyla.machine import Ended, Failure, TrainRules
+from phyla.records import JobState, Maximize, Minimize, Objective, Report, StudyState, TrialRecord
 from phyla.settings import child_environment
 from phyla.space import Choice, Float, Int, Ordinal, Parameter, Params, Space
 from phyla.strategies import Divergence
@@ -47,7 +47,7 @@ def ran(
     failure_rate: float = 0.0,
     broken: bool = False,
 ) -> list[TrialRecord]:
-    rules = Rules(
+    rules = TrainRules(
         space=space,
         objective=objective or Minimize("Q"),
         strategy=strategy,
@@ -58,7 +58,7 @@ def ran(
     ended = simulation.run(workers, np.random.default_rng(seed), failure_rate=failure_rate)
     assert ended.state is StudyState.COMPLETED, ended.message
     with simulation.store.reader(simulation.study.id) as reader:
-        return [trial for trial in reader.trials() if broken or trial.state is TrialState.COMPLETED]
+        return [trial for trial in reader.trials() if broken or trial.state is JobState.COMPLETED]
 
 
 def distances(done: list[TrialRecord], fitness: Fitness = bowl) -> list[float]:
@@ -140,7 +140,7 @@ def test_stopped_runs_are_shown_as_the_worst_and_avoided() -> None:
     def half(trial: TrialRecord) -> float:
         return math.nan if float(str(trial.params["x"])) > 0 else 1.0
 
-    rules = Rules(
+    rules = TrainRules(
         space=Space(x=Float(-5.0, 5.0)),
         objective=Minimize("Q"),
         strategy=Optuna(40, 1, "tpe"),
@@ -171,7 +171,7 @@ def test_stopped_runs_are_shown_as_the_worst_and_avoided() -> None:
 @pytest.mark.parametrize("members", [8, 16])
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_replacements_leave_where_runs_always_break(sampler: str, members: int) -> None:
-    rules = Rules(
+    rules = TrainRules(
         space=Space(lr=Float(1e-3, 2.0, log=True)),
         objective=Minimize("Q"),
         strategy=Optuna(members, 1, sampler, {"n_startup_trials": 4} if sampler in ("gp", "tpe") else {}),
@@ -184,7 +184,7 @@ def test_replacements_leave_where_runs_always_break(sampler: str, members: int) 
         claimed, rest = simulation.controller.claim("w")
         for work in claimed:
             if float(str(work.trial.params["lr"])) > 0.2:
-                simulation.controller.fail(Failure(trial=work.trial.id, token=1, error="out of memory"))
+                simulation.controller.fail(Failure(job=work.trial.id, token=1, error="out of memory"))
             else:
                 simulation.controller.complete([simulation.completion(work.trial)])
     assert rest.state is StudyState.COMPLETED, rest.message
@@ -292,12 +292,13 @@ def test_what_constraints_mostly_reject_is_drawn_from_the_priors() -> None:
 )
 def test_values_survive_the_translation_and_stay_in_the_distribution(parameter: Parameter) -> None:
     rng = np.random.default_rng(0)
-    told: Any = distribution(parameter)
+    told: Any
+    told, write, read = view(parameter)
     for _ in range(200):
         value = parameter.draw(rng)
-        there = writer(parameter)(value)
+        there = write(value)
         assert told._contains(told.to_internal_repr(there))
-        back = read(parameter, there)
+        back = read(there)
         assert type(back) is type(value)
         assert back == pytest.approx(value) if isinstance(value, float) else back == value
 
@@ -305,7 +306,7 @@ def test_values_survive_the_translation_and_stay_in_the_distribution(parameter: 
 def test_running_members_count_so_that_nothing_is_suggested_twice() -> None:
     space = Space(x=Float(-5.0, 5.0))
     strategy = Optuna(24, 1, "gp", {"n_startup_trials": 4})
-    rules = Rules(space=space, objective=Minimize("Q"), strategy=strategy)
+    rules = TrainRules(space=space, objective=Minimize("Q"), strategy=strategy)
     simulation = Simulation(rules, lambda parent, trial: (None, float(str(trial.params["x"])) ** 2))
     for _ in range(8):
         claimed, _ = simulation.controller.claim("w")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from phyla.errors import UsageError
 from phyla.lineage import Lineage, Schedule, Segment
-from phyla.records import Json, TrialKind, TrialRecord, TrialState
+from phyla.records import JobKind, JobState, Json, TrialRecord
 
 QUICK = settings(max_examples=60)
 
@@ -25,11 +25,11 @@ def trial(
     fitness: float | None = None,
     lr: float = 0.1,
     steps: int = 10,
-    state: TrialState = TrialState.COMPLETED,
+    state: JobState = JobState.COMPLETED,
     replaces: int | None = None,
 ) -> TrialRecord:
     start = parent.reached_step if parent and parent.reached_step is not None else 0
-    done = state is TrialState.COMPLETED
+    done = state is JobState.COMPLETED
     finite = fitness is not None and abs(fitness) < float("inf")
     return TrialRecord(
         id=key,
@@ -58,11 +58,11 @@ def small() -> list[TrialRecord]:
     b0 = trial(2, 1, 0, fitness=0.9, lr=0.2, steps=5)
     a1 = trial(3, 0, 1, a0, fitness=0.7, lr=0.1)
     b1 = trial(4, 1, 1, b0, fitness=0.2, lr=0.2, steps=5)
-    broken = trial(5, 1, 2, a1, jump_from=4, lr=0.12, state=TrialState.FAILED)
+    broken = trial(5, 1, 2, a1, jump_from=4, lr=0.12, state=JobState.FAILED)
     mended = trial(6, 1, 2, b1, fitness=0.9, lr=0.3, replaces=5)
     a2 = trial(7, 0, 2, a1, fitness=float("nan"), lr=0.1)
     jumped = trial(8, 0, 3, mended, jump_from=7, fitness=0.8, lr=0.36)
-    running = trial(9, 1, 3, mended, lr=0.3, state=TrialState.RUNNING)
+    running = trial(9, 1, 3, mended, lr=0.3, state=JobState.RUNNING)
     return [a0, b0, a1, b1, broken, mended, a2, jumped, running]
 
 
@@ -170,7 +170,7 @@ def test_conditional_hyperparameters_come_and_go_in_the_table() -> None:
 
 def test_measurements_are_no_part_of_a_lineage() -> None:
     first = trial(1, 0, 0, fitness=0.5)
-    again = replace(trial(2, 0, 1, first, fitness=0.9), kind=TrialKind.MEASURE)
+    again = replace(trial(2, 0, 1, first, fitness=0.9), kind=JobKind.MEASURE)
     lineage = Lineage([first, again])
     assert len(lineage) == 1
     assert lineage.best() == first
@@ -218,12 +218,12 @@ def histories(draw: st.DrawFn) -> list[TrialRecord]:
         member = draw(st.integers(0, size - 1))
         head = heads.get(member)
         parent, jump_from = head, None
-        done = [t for t in trials if t.state is TrialState.COMPLETED and (head is None or t.id != head.id)]
+        done = [t for t in trials if t.state is JobState.COMPLETED and (head is None or t.id != head.id)]
         if head is not None and done and draw(st.booleans()):
             parent, jump_from = draw(st.sampled_from(done)), head.id
         elif head is not None and draw(st.integers(0, 9)) == 0:
             parent, jump_from = None, head.id
-        state = draw(st.sampled_from([TrialState.COMPLETED] * 4 + [TrialState.FAILED]))
+        state = draw(st.sampled_from([JobState.COMPLETED] * 4 + [JobState.FAILED]))
         new = trial(
             key,
             member,
@@ -236,7 +236,7 @@ def histories(draw: st.DrawFn) -> list[TrialRecord]:
             state=state,
         )
         trials.append(new)
-        if state is TrialState.COMPLETED:
+        if state is JobState.COMPLETED:
             heads[member] = new
             generations[member] += 1
     return trials

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phyla.errors import ConfigurationError
-from phyla.machine import Rules
-from phyla.records import Maximize, MemberState, Minimize, StudyState, TrialRecord, TrialState
+from phyla.machine import TrainRules
+from phyla.records import JobState, Maximize, MemberState, Minimize, StudyState, TrialRecord
 from phyla.space import Float, Space
 from phyla.strategies import ASHA, FromSuite, Start, Stop, Wait, describe
 from populations import Listed, context
@@ -36,13 +36,13 @@ FITNESSES: dict[str, Fitness] = {
 def ran(
     strategy: ASHA, fitness: Fitness, workers: int = 1, seed: int = 0, failure_rate: float = 0.0
 ) -> list[TrialRecord]:
-    rules = Rules(space=SPACE, objective=Maximize("Q"), strategy=strategy, max_attempts=3, max_broken=1000)
+    rules = TrainRules(space=SPACE, objective=Maximize("Q"), strategy=strategy, max_attempts=3, max_broken=1000)
     simulation = Simulation(rules, lambda parent, trial: (None, fitness(trial)), seed=seed)
     ended = simulation.run(workers, np.random.default_rng(seed), failure_rate=failure_rate)
     assert ended.state is StudyState.COMPLETED, ended.message
     with simulation.store.reader(simulation.study.id) as reader:
         assert {member.state for member in reader.members()} == {MemberState.DONE}
-        return [trial for trial in reader.trials() if trial.state is TrialState.COMPLETED]
+        return [trial for trial in reader.trials() if trial.state is JobState.COMPLETED]
 
 
 def at_rungs(done: list[TrialRecord]) -> list[int]:
@@ -119,7 +119,7 @@ def test_promote_wait_or_stop() -> None:
         return strategy.decide(population.member(index), population, context(history=population))
 
     running = population.add(6, 0, 0.0, None)
-    population.trials[running] = replace(population.trials[running], state=TrialState.RUNNING, order=None)
+    population.trials[running] = replace(population.trials[running], state=JobState.RUNNING, order=None)
     assert isinstance(decided(0), Start)
     assert isinstance(decided(1), Start)
     assert isinstance(decided(2), Wait)

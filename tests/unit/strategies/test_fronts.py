@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phyla.records import Criteria, TrialRecord, TrialState
+from phyla.records import Criteria, JobState, TrialRecord
 from phyla.strategies import crowding, dominates, front_of, front_ranks, thinned
 
 NUMBERS = st.integers(-4, 4).map(float) | st.floats(allow_nan=False, allow_infinity=False)
@@ -102,7 +102,7 @@ def trial(number: int, *orders: float, infeasible: str | None = None) -> TrialRe
         study=1,
         member=0,
         generation=0,
-        state=TrialState.COMPLETED,
+        state=JobState.COMPLETED,
         params={},
         start_step=0,
         end_step=1,

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from phyla.errors import ConfigurationError
-from phyla.machine import Rules
-from phyla.records import Maximize, TrialRecord, TrialState
+from phyla.machine import TrainRules
+from phyla.records import JobState, Maximize, TrialRecord
 from phyla.space import Choice, Float, Ordinal, Space
 from phyla.strategies import FromSuite, InitiatorPBT, describe
 from simulation import Simulation, VirtualClock
@@ -20,7 +20,7 @@ def ran(
     workers: int, *, size: int = 6, trials: int = 8, failure_rate: float = 0.0, **settings: Any
 ) -> dict[int, TrialRecord]:
     strategy = InitiatorPBT(population_size=size, steps_per_trial=10, total_steps=10 * trials, **settings)
-    rules = Rules(
+    rules = TrainRules(
         space=SPACE, objective=Maximize("Q"), strategy=strategy, lease_s=1e9, max_attempts=1, max_broken=100
     )
     clock = VirtualClock()
@@ -32,7 +32,7 @@ def ran(
     simulation = Simulation(rules, train, clock=clock)
     simulation.run(workers, np.random.default_rng(workers), failure_rate=failure_rate)
     with simulation.store.reader(simulation.study.id) as reader:
-        return {trial.id: trial for trial in reader.trials() if trial.state is TrialState.COMPLETED}
+        return {trial.id: trial for trial in reader.trials() if trial.state is JobState.COMPLETED}
 
 
 def waited(rows: dict[int, TrialRecord], back: int) -> bool:

@@ -1,6 +1,8 @@
 """Built-in strategies and rules are plug-ins like a stranger's: registered by name, and stored under it."""
 
+import re
 from dataclasses import is_dataclass
+from pathlib import Path
 
 import phyla.strategies
 from phyla import plugins
@@ -26,3 +28,14 @@ def test_the_fitness_of_a_suite_is_stored_by_its_registered_name() -> None:
     assert stored["plugin"] == "phyla.strategies/pbt"
     assert stored["fitness"]["plugin"] == "phyla.fitness/from-suite"
     assert plugins.decode(stored) == strategy
+
+
+def test_a_rule_can_be_deleted_without_touching_another() -> None:
+    folder = Path(phyla.strategies.__file__).parent
+    for package in ("exploit", "explore", "stopping"):
+        for file in (folder / package).glob("[!_]*.py"):
+            imported = set(
+                re.findall(rf"^from phyla\.strategies\.{package}\.(\w+) import", file.read_text(), re.M)
+            )
+            # The rule that others have as a default, and the model that only PB2 uses.
+            assert imported <= {"perturb", "gaussian_process"}, file

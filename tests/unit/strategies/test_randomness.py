@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import pytest
 
-from phyla.strategies import decision_rng
+from phyla.strategies import decision_rng, trial_seed
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**31, 2**32 - 1, 2**32, 2**80 + 5])
@@ -29,3 +29,9 @@ def test_the_generator_spawns_and_pickles_as_any_other(key: tuple[int, int, int]
     assert again.spawn(1)[0].random() == wanted.spawn(1)[0].random()
     words = found.bit_generator.seed_seq.generate_state(3)
     assert words.tolist() == wanted.bit_generator.seed_seq.generate_state(3).tolist()
+
+
+def test_seeds_of_trials_fit_into_31_bits_and_use_them_all() -> None:
+    seeds = [trial_seed(np.random.default_rng(number)) for number in range(200)]
+    assert 2**30 < max(seeds) < 2**31
+    assert 0 <= min(seeds) < 2**27

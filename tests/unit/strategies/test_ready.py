@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from phyla.errors import ConfigurationError
-from phyla.machine import Rules
-from phyla.records import Maximize, TrialRecord, TrialState
+from phyla.machine import TrainRules
+from phyla.records import JobState, Maximize, TrialRecord
 from phyla.space import Float, Space
 from phyla.strategies import PBT, Truncation
 from simulation import Simulation
@@ -26,10 +26,10 @@ def history(strategy: PBT) -> list[TrialRecord]:
     def train(_parent: object, trial: TrialRecord) -> tuple[object, float]:
         return trial.id, float(np.random.default_rng(trial.seed).normal())
 
-    run = Simulation(Rules(space=SPACE, objective=Maximize("Q"), strategy=strategy), train)
+    run = Simulation(TrainRules(space=SPACE, objective=Maximize("Q"), strategy=strategy), train)
     run.run(3, np.random.default_rng(0))
     with run.store.reader(run.study.id) as reader:
-        rows = [trial for trial in reader.trials() if trial.state is TrialState.COMPLETED]
+        rows = [trial for trial in reader.trials() if trial.state is JobState.COMPLETED]
     return sorted(rows, key=lambda row: (row.member, row.generation))
 
 

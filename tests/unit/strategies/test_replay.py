@@ -8,8 +8,8 @@ import pytest
 
 from phyla import plugins
 from phyla.errors import ConfigurationError
-from phyla.machine import Ended, Rules
-from phyla.records import Maximize, TrialRecord, TrialState
+from phyla.machine import Ended, TrainRules
+from phyla.records import JobState, Maximize, TrialRecord
 from phyla.space import Float, Space
 from phyla.strategies import PBT, Replay, Start, Truncation
 from simulation import Simulation
@@ -17,8 +17,8 @@ from simulation import Simulation
 SPACE = Space(lr=Float(0.01, 1.0, log=True))
 
 
-def rules(strategy: Any) -> Rules:
-    return Rules(space=SPACE, objective=Maximize("Q"), strategy=strategy, max_broken=100, max_attempts=1)
+def rules(strategy: Any) -> TrainRules:
+    return TrainRules(space=SPACE, objective=Maximize("Q"), strategy=strategy, max_broken=100, max_attempts=1)
 
 
 def train(parent: Any, trial: TrialRecord) -> tuple[Any, float]:
@@ -36,7 +36,7 @@ def run(strategy: Any, *, failure_rate: float = 0.0, seed: int = 0) -> Simulatio
 
 def completed(simulation: Simulation) -> list[TrialRecord]:
     with simulation.store.reader(simulation.study.id) as reader:
-        return [row for row in reader.trials() if row.state is TrialState.COMPLETED]
+        return [row for row in reader.trials() if row.state is JobState.COMPLETED]
 
 
 @pytest.mark.parametrize("failure_rate", [0.0, 0.3])

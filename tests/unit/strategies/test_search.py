@@ -8,8 +8,8 @@ import pytest
 
 from phyla.controller import check_extension
 from phyla.errors import ConfigurationError
-from phyla.machine import Rules
-from phyla.records import Maximize, StudyState, TrialRecord, TrialState
+from phyla.machine import TrainRules
+from phyla.records import JobState, Maximize, StudyState, TrialRecord
 from phyla.space import Choice, Float, Int, Space
 from phyla.strategies import FixedSchedule, GridSearch, RandomSearch, Strategy, describe
 from simulation import Simulation
@@ -18,12 +18,12 @@ SPACE = Space(lr=Float(0.1, 1.0), width=Int(1, 9))
 
 
 def ran(strategy: Strategy, space: Space = SPACE, *, failure_rate: float = 0.0) -> list[TrialRecord]:
-    rules = Rules(space=space, objective=Maximize("Q"), strategy=strategy, max_attempts=3, max_broken=1000)
+    rules = TrainRules(space=space, objective=Maximize("Q"), strategy=strategy, max_attempts=3, max_broken=1000)
     simulation = Simulation(rules, lambda parent, trial: (None, float(trial.seed)))
     ended = simulation.run(2, np.random.default_rng(0), failure_rate=failure_rate)
     assert ended.state is StudyState.COMPLETED, ended.message
     with simulation.store.reader(simulation.study.id) as reader:
-        return [trial for trial in reader.trials() if trial.state is TrialState.COMPLETED]
+        return [trial for trial in reader.trials() if trial.state is JobState.COMPLETED]
 
 
 def test_random_search_keeps_hyperparameters_and_weights() -> None:

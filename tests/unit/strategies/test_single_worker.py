@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from phyla.errors import ConfigurationError
-from phyla.machine import Ended, Failure, Rules
-from phyla.records import Maximize, StudyState, TrialRecord, TrialState
+from phyla.machine import Ended, Failure, TrainRules
+from phyla.records import JobState, Maximize, StudyState, TrialRecord
 from phyla.space import Choice, Float, Space
 from phyla.strategies import SingleWorkerExplore, describe
 from simulation import Simulation
@@ -18,7 +18,7 @@ SPACE = Space(lr=Float(1e-6, 1e6, initial=1.0), decay=Float(1e-6, 1e6, initial=1
 def test_a_way_that_cannot_be_trained_is_gone_half_as_far() -> None:
     strategy = SingleWorkerExplore(explore_steps=1, exploit_steps=1, total_steps=4, factor=4.0)
     space = Space(lr=Float(1e-3, 1e3, log=True, initial=1.0))
-    rules = Rules(space=space, objective=Maximize("Q"), strategy=strategy, max_attempts=1)
+    rules = TrainRules(space=space, objective=Maximize("Q"), strategy=strategy, max_attempts=1)
     simulation = Simulation(rules, lambda parent, trial: (None, 0.0))
     tried: list[float] = []
     rest = None
@@ -28,7 +28,7 @@ def test_a_way_that_cannot_be_trained_is_gone_half_as_far() -> None:
             lr = float(str(work.trial.params["lr"]))
             if lr > 1.5:
                 tried.append(lr)
-                simulation.controller.fail(Failure(trial=work.trial.id, token=1, error="diverged"))
+                simulation.controller.fail(Failure(job=work.trial.id, token=1, error="diverged"))
             else:
                 simulation.controller.complete([simulation.completion(work.trial)])
     assert rest.state is StudyState.COMPLETED
@@ -37,7 +37,7 @@ def test_a_way_that_cannot_be_trained_is_gone_half_as_far() -> None:
 
 def ran(total: int, *, failure_rate: float = 0.0) -> list[TrialRecord]:
     strategy = SingleWorkerExplore(explore_steps=2, exploit_steps=5, total_steps=total, factor=2.0)
-    rules = Rules(space=SPACE, objective=Maximize("Q"), strategy=strategy, max_attempts=1, max_broken=1000)
+    rules = TrainRules(space=SPACE, objective=Maximize("Q"), strategy=strategy, max_attempts=1, max_broken=1000)
 
     def train(parent: object, trial: TrialRecord) -> tuple[None, float]:
         return None, float(trial.params["lr"]) - float(trial.params["decay"])  # type: ignore[arg-type]
@@ -45,7 +45,7 @@ def ran(total: int, *, failure_rate: float = 0.0) -> list[TrialRecord]:
     simulation = Simulation(rules, train)
     simulation.run(2, np.random.default_rng(1), failure_rate=failure_rate)
     with simulation.store.reader(simulation.study.id) as reader:
-        return [trial for trial in reader.trials() if trial.state is TrialState.COMPLETED]
+        return [trial for trial in reader.trials() if trial.state is JobState.COMPLETED]
 
 
 @pytest.mark.parametrize("failure_rate", [0.0, 0.1])

@@ -39,10 +39,7 @@ class Explore(Protocol):
     def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
         """Return new hyperparameters, or None to leave it to the next rule of a pipeline.
 
-        Args:
-            source: the trial whose hyperparameters are taken over; the child may start from other weights.
-            population: the others.
-            context: space, objective, randomness.
+        The source is the trial whose hyperparameters are taken over; the child may start from other weights.
         """
         ...
 
@@ -75,11 +72,8 @@ class ExplorePipeline:
 
     def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
         """Ask each rule in turn."""
-        for rule in self.rules:
-            explored = rule.propose(source, population, context)
-            if explored is not None:
-                return explored
-        return None
+        proposals = (rule.propose(source, population, context) for rule in self.rules)
+        return next((explored for explored in proposals if explored is not None), None)
 
 
 ExploreFunction: TypeAlias = Callable[[Params, np.random.Generator], Mapping[str, Any] | None]
@@ -96,7 +90,8 @@ class ExploreWith:
             `rng`. For worker processes it has to be a function of a file, no lambda.
 
     Raises:
-        ConfigurationError: it is no function.
+        ConfigurationError: it is not a function.
+        SpaceError: `propose`: the space does not allow what the function returned.
     """
 
     function: ExploreFunction
@@ -106,11 +101,7 @@ class ExploreWith:
             raise ConfigurationError(f"ExploreWith({self.function!r}): give a function of (params, rng)")
 
     def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
-        """Ask the function.
-
-        Raises:
-            SpaceError: the space does not allow what it returned.
-        """
+        """Ask the function."""
         name = getattr(self.function, "__name__", repr(self.function))
         made = self.function(Params(source.params), context.rng)
         if made is None:

@@ -17,9 +17,9 @@ from phyla.strategies.strategy import Context, Population, ranked
 class Crossover:
     """Each parameter comes from the hyperparameters taken over or from a second good member; then they mutate.
 
-    The second parent is drawn uniformly from the top quantile; it may be the first one, and then only mutation
-    changes something. If constraints allow no mixture, the first parent is kept and the reason says so. Weights
-    come from the first parent alone. `Space.cross` says how parameters combine that only one parent has.
+    The second parent is drawn uniformly from the top quantile; it may be the first one. If constraints allow no
+    mixture, the first parent is kept and the reason says so. Weights come from the first parent alone.
+    `Space.cross` says how parameters combine that only one parent has.
 
     Source: Li et al. 2019, arXiv 1902.01894, section 3 (a child is a copy of its parent after mutation and
     crossover).

@@ -1,14 +1,14 @@
 """Population based bandits (Parker-Holder et al. 2020, arXiv 2002.02518): explore by a model, not by chance."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast, final
 
 import numpy as np
 
 from phyla.errors import ConfigurationError
-from phyla.records import JsonObject, Scored, TrialKind, TrialRecord, TrialState
+from phyla.records import JobKind, JobState, JsonObject, Scored, TrialRecord
 from phyla.space import Float, Int, Scalar
 from phyla.strategies.checks import check_integers, check_rules, check_share
 from phyla.strategies.explore import Explore, Explored, changes_of
@@ -30,18 +30,15 @@ class PB2:
 
     The model is a Gaussian process over age of the weights, fitness before, and hyperparameters, all scaled to
     [0, 1], hyperparameters on their own scale. It predicts how much a trial gains per step over the fitness of
-    the trial that it started from; whether the objective is maximised or minimised, gain is good. Gains are
-    standardised and clipped at +-2, after a few far from the median (10 deviations) were moved nearer to it. A
-    trial that ended at nan, broke, or was stopped counts as the worst gain there is. Older gains
-    count less, as fast as the marginal likelihood says; it also says how many of the last rows, 200 at least,
-    are used. Trials that are running lower the deviation where they are, so that children differ. kappa is
-    sqrt(0.2 ln(0.4 n)) for n rows, and 0 for n below 3.
+    the trial that it started from. Gains are standardised and clipped at +-2, after a few far from the median (10
+    deviations) were moved nearer to it. A trial that ended at nan, broke, or was stopped counts as the worst gain
+    there is. Older gains count less, as fast as the marginal likelihood says; it also says how many of the last
+    rows, 200 at least, are used. Trials that are running lower the deviation where they are, so that children
+    differ. kappa is sqrt(0.2 ln(0.4 n)) for n rows, and 0 for n below 3.
 
     Only the Float and Int parameters that the parent has are modelled, and only trials that have the same
     ones are rows. The others are kept, or with a probability drawn afresh. Without enough rows, or where
     constraints allow none of the best points, `fallback` decides and the reason says why.
-
-    The child is taken to start from the parent's weights, also where only hyperparameters are taken over.
 
     Who is running depends on who asked first. So even with `quorum=1.0` several workers do not repeat a
     study, unless `repeatable=True`.
@@ -101,18 +98,15 @@ class PB2:
             values = {n: p.from_unit(u) for (n, p), u in zip(numbers.items(), units, strict=True)}
             if space.contains({**kept, **values}):
                 chosen = space.validate({**kept, **values})
-                moved = changes_of(params, chosen, "pb2")
-                moved = {name: change for name, change in moved.items() if name in numbers}
+                all_changes = changes_of(params, chosen, "pb2").items()
+                moved = {name: change for name, change in all_changes if name in numbers}
                 return Explored(params=chosen, changes={**moved, **changes}, facts={"model": told})
         return self._fall_back(source, population, context, "constraints allow nothing near the best points")
 
     def _others(self, params: JsonObject, context: Context) -> tuple[Mapping[str, Scalar], dict[str, JsonObject]]:
         """Return the parameters with those that are not modelled kept or drawn afresh."""
-        others = [
-            name
-            for name, parameter in context.space.parameters.items()
-            if name in params and not isinstance(parameter, Float | Int)
-        ]
+        parameters = context.space.parameters
+        others = [name for name in parameters if name in params and not isinstance(parameters[name], Float | Int)]
         drawn = [name for name in others if context.rng.random() < self.resample]
         if not drawn:
             return cast("Mapping[str, Scalar]", params), {}
@@ -129,21 +123,23 @@ class PB2:
         self, population: Population, history: History, numbers: Mapping[str, Float | Int]
     ) -> tuple[list["_Row"], list["_Row"]]:
         """Return the gains of trials that ended last, newest first, and the places of running ones."""
+        ahead = 2 * len(population) if self.repeatable else 0
+        done = [*history.last_completed(self.rows + ahead), *history.ended(None)]
         if self.repeatable:
             lowest = lowest_generation(population)
-            done = [*history.last_completed(self.rows + 2 * len(population)), *history.ended(None)]
             done = [one for one in done if lowest is None or one.generation < lowest]
             done = sorted(done, key=lambda one: (-one.generation, one.member))[: self.rows]
         else:
-            done = [*history.last_completed(self.rows), *history.ended(None)]
             done = sorted(done, key=lambda one: (one.ended_at or 0.0, one.id), reverse=True)[: self.rows]
             # In an order that clocks do not change, since sums of numbers depend on it.
             done.sort(key=lambda one: one.id, reverse=True)
         known = {trial.id: trial for trial in done}
-        rows = [row for trial in done if (row := _row(trial, known, history, numbers)) is not None]
-        running = () if self.repeatable else history.unfinished()
-        pending = [row for trial in running if (row := _row(trial, known, history, numbers)) is not None]
-        return [row for row in rows if row.gain is not None], pending
+
+        def rows(trials: Iterable[TrialRecord]) -> list[_Row]:
+            return [row for trial in trials if (row := _row(trial, known, history, numbers)) is not None]
+
+        ended = [row for row in rows(done) if row.gain is not None]
+        return ended, [] if self.repeatable else rows(history.unfinished())
 
 
 @final
@@ -164,15 +160,15 @@ def _row(
     trial: TrialRecord, known: Mapping[int, TrialRecord], history: History, numbers: Mapping[str, Float | Int]
 ) -> _Row | None:
     """Return a trial's row: its gain is over the trial whose weights it started from, also across a jump."""
-    if trial.kind is not TrialKind.TRAIN or trial.parent is None or not numbers.keys() <= trial.params.keys():
+    if trial.kind is not JobKind.TRAIN or trial.parent is None or not numbers.keys() <= trial.params.keys():
         return None
     parent = known.get(trial.parent) or history.trial(trial.parent)
     if parent.order is None or not math.isfinite(parent.order):
         return None
-    if trial.state is TrialState.CANCELLED and trial.stop_reason is None:
+    if trial.state is JobState.CANCELLED and trial.stop_reason is None:
         # Its member was retired, or its parent's files were lost: that says nothing about its hyperparameters.
         return None
-    gain = float("-inf") if trial.state in (TrialState.FAILED, TrialState.CANCELLED) else None
+    gain = float("-inf") if trial.state in (JobState.FAILED, JobState.CANCELLED) else None
     if trial.order is not None and trial.reached_step is not None:
         gain = (trial.order - parent.order) / max(1, trial.reached_step - trial.start_step)
     return _Row(trial.start_step, parent.order, _units(numbers, trial.params), gain)

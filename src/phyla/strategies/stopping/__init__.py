@@ -70,12 +70,10 @@ class Others(Protocol):
 
 
 class StoppingRule(Protocol):
-    """Judges a running trial report by report. Frozen, pure, and sees no database.
+    """Judges a running trial report by report: a frozen dataclass with `judge`; everything else has a default.
 
-    A rule is a frozen dataclass that derives from this class, with `judge`; everything else has a default.
     Register it under the entry point group `phyla.stopping`. It may also have `watches(objective)`, which returns
-    the names of the metrics without which it stops nothing: if training does not report one of them, a warning
-    says so.
+    the metrics without which it stops nothing: a warning says so if training does not report one of them.
     """
 
     @property
@@ -97,17 +95,17 @@ class StoppingRule(Protocol):
 
 
 def check_rule(rule: Any) -> None:
-    """Refuse what is no stopping rule.
+    """Refuse what is not a stopping rule.
 
     Raises:
         ConfigurationError: a class instead of an object, or a member is missing or makes no sense.
     """
     missing = [name for name in ("judge", "marks_every", "history") if not hasattr(rule, name)]
     if isinstance(rule, type) or missing:
+        why = f", it has no {' and no '.join(missing)}" if missing else " but a class"
         raise ConfigurationError(
-            f"stopping={rule!r}: this is no stopping rule"
-            + (f", it has no {' and no '.join(missing)}" if missing else " but a class")
-            + "; use MedianStopping(...), Divergence(...) or StopWith(function)"
+            f"stopping={rule!r}: this is no stopping rule{why}; use MedianStopping(...), Divergence(...) or "
+            "StopWith(function)"
         )
     name = type(rule).__name__
     if rule.marks_every is not None:
@@ -130,7 +128,8 @@ class StopWith(StoppingRule):
         history: how many of the trial's last reports `reported.reports` holds.
 
     Raises:
-        ConfigurationError: it is no function, or the history is not at least 1.
+        ConfigurationError: it is not a function, returned neither words nor a bool nor None, or the history is not
+            at least 1.
     """
 
     function: StopFunction
@@ -142,11 +141,7 @@ class StopWith(StoppingRule):
         check_integers(self, history=1)
 
     def judge(self, reported: Reported, others: Others) -> JsonObject | None:
-        """Ask the function.
-
-        Raises:
-            ConfigurationError: it returned neither words nor a bool nor None.
-        """
+        """Ask the function."""
         name = getattr(self.function, "__name__", repr(self.function))
         said = self.function(reported)
         if said is not None and not isinstance(said, str | bool | np.bool_):

@@ -33,11 +33,9 @@ class Divergence(StoppingRule):
             raise ConfigurationError(
                 f"Divergence(metric={self.metric!r}): name a reported metric, or leave it out"
             )
-        for name in ("above", "below"):
-            bound = getattr(self, name)
-            if bound is None:
-                continue
-            if isinstance(bound, bool) or not isinstance(bound, int | float) or not math.isfinite(bound):
+        for name, bound in (("above", self.above), ("below", self.below)):
+            number = isinstance(bound, int | float) and not isinstance(bound, bool) and math.isfinite(bound)
+            if bound is not None and not number:
                 raise ConfigurationError(
                     f"Divergence({name}={bound!r}): must be a finite number; nan and infinities always stop"
                 )
@@ -56,18 +54,13 @@ class Divergence(StoppingRule):
             value = reported.report.metrics.get(metric)
             if value is None:
                 continue
-            above = None if place else self.above
-            below = None if place else self.below
-            found: JsonObject = {
-                "rule": "divergence",
-                "metric": metric,
-                "step": reported.step,
-                "value": json_number(value),
-            }
+            found: JsonObject = {"rule": "divergence", "metric": metric, "step": reported.step}
+            found = {**found, "value": json_number(value)}
             if not math.isfinite(value):
                 return found
-            if above is not None and value > above:
-                return {**found, "above": above}
-            if below is not None and value < below:
-                return {**found, "below": below}
+            # Bounds are for the first metric.
+            if place == 0 and self.above is not None and value > self.above:
+                return {**found, "above": self.above}
+            if place == 0 and self.below is not None and value < self.below:
+                return {**found, "below": self.below}
         return None

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from phyla.errors import ConfigurationError
-from phyla.machine import Rules
-from phyla.records import Goal, JsonObject, Maximize, Minimize, Scored, TrialRecord, TrialState
+from phyla.machine import TrainRules
+from phyla.records import Goal, JobState, JsonObject, Maximize, Minimize, Scored, TrialRecord
 from phyla.space import Choice, Float, Int, Params, Space
 from phyla.strategies import PB2, PBT, Explore, Explored, Perturb, Truncation, describe
 from phyla.strategies.explore.pb2 import kappa, standardised
@@ -109,7 +109,7 @@ def test_running_trials_keep_children_apart() -> None:
     for _ in range(5):
         running = listed.add(1, 5, 0.0, parent, params={"lr": alone})
         listed.trials[running] = replace(
-            listed.trials[running], state=TrialState.RUNNING, order=None, fitness=None, reached_step=None
+            listed.trials[running], state=JobState.RUNNING, order=None, fitness=None, reached_step=None
         )
     source = listed.scored_trial(parent)
     explored = PB2().propose(source, listed, context(3, space=LR, history=listed))
@@ -147,9 +147,9 @@ def test_it_leaves_where_trials_break_or_are_stopped(how: str) -> None:
         lr = index / 29
         trial = listed.add(0, 1, lr / 10, parent, params={"lr": lr})
         if lr > 0.7:
-            change: Any = {"state": TrialState.FAILED}
+            change: Any = {"state": JobState.FAILED}
             if how == "stopped":
-                change = {"state": TrialState.CANCELLED, "stop_reason": {"rule": "divergence"}}
+                change = {"state": JobState.CANCELLED, "stop_reason": {"rule": "divergence"}}
             listed.trials[trial] = replace(
                 listed.trials[trial], order=None, fitness=None, reached_step=None, **change
             )
@@ -208,7 +208,9 @@ def test_a_population_gets_further_than_by_perturbing() -> None:
             explore=explore,
             quorum=1.0,
         )
-        simulation = Simulation(Rules(space=space, objective=Maximize("Q"), strategy=strategy), train, seed=seed)
+        simulation = Simulation(
+            TrainRules(space=space, objective=Maximize("Q"), strategy=strategy), train, seed=seed
+        )
         simulation.run_serially()
         with simulation.store.reader(simulation.study.id) as reader:
             return max(trial.fitness for trial in reader.trials() if trial.fitness is not None)

@@ -14,6 +14,7 @@ from phyla import plugins
 from phyla.errors import ConfigurationError
 from phyla.records import (
     Goal,
+    JobState,
     JsonObject,
     Mark,
     Maximize,
@@ -22,7 +23,6 @@ from phyla.records import (
     Pareto,
     Report,
     TrialRecord,
-    TrialState,
 )
 from phyla.strategies import Divergence, MedianStopping, Reported, StopWith, describe
 
@@ -48,7 +48,7 @@ def trial(start: int = 0, end: int = 1000) -> TrialRecord:
         study=1,
         member=3,
         generation=0,
-        state=TrialState.RUNNING,
+        state=JobState.RUNNING,
         params={"opt/lr": 0.5},
         start_step=start,
         end_step=end,
