@@ -11,9 +11,11 @@ import numpy as np
 from phyla import machine
 from phyla.controller import Controller
 from phyla.records import (
+    Aim,
     Attempt,
     AttemptState,
     Checkpoint,
+    JobState,
     Maximize,
     Member,
     MemberState,
@@ -21,7 +23,6 @@ from phyla.records import (
     StudyRecord,
     StudyState,
     TrialRecord,
-    TrialState,
 )
 from phyla.report import StudyData
 from phyla.space import Choice, Float, Int, Ordinal, Space
@@ -71,7 +72,7 @@ def simulated(
         exploit=Truncation(quantile),
         explore=Perturb(factors=(0.8, 1.25), resample=0.1),
     )
-    rules = machine.Rules(
+    rules = machine.TrainRules(
         space=space,
         objective=Maximize(metric) if maximize else Minimize(metric),
         strategy=pbt,
@@ -95,7 +96,7 @@ def simulated(
             if draw < failing:
                 error = "Traceback (most recent call last):\n  ...\nRuntimeError: CUDA error: out of memory"
                 again = bool(rng.random() < 0.4)
-                controller.fail(machine.Failure(trial=trial.id, token=trial.token, error=error, retryable=again))
+                controller.fail(machine.Failure(job=trial.id, token=trial.token, error=error, retryable=again))
             elif draw < failing * 1.3:
                 controller.lose_worker(worker, "the worker was killed by signal 9", counts=False)
             else:
@@ -109,14 +110,15 @@ def simulated(
             assert isinstance(work, machine.Claimed)
             heapq.heappush(queue, (ends, turn, number, work))
     with store.reader(study.id) as reader:
+        trials = reader.trials()
+        folder = Path("/data/runs/digits/checkpoints")
         return StudyData(
             study=reader.study(),
             members=reader.members(),
-            trials=reader.trials(),
-            attempts=reader.all_attempts(),
-            maximize=maximize,
-            metric=metric,
-            checkpoint_paths=lambda name: str(Path("/data/runs/digits/checkpoints") / name),
+            trials=trials,
+            attempts=reader.trial_attempts(),
+            aim=Aim.of(rules.objective),
+            checkpoint_paths={one.checkpoint: str(folder / one.checkpoint) for one in trials if one.checkpoint},
         )
 
 
@@ -163,8 +165,7 @@ def empty(*, config: dict[str, Any] | None = None, name: str = "nothing yet") ->
         members=[Member(study=1, index=index, state=MemberState.READY) for index in range(3)],
         trials=[],
         attempts=[],
-        maximize=True,
-        metric="accuracy",
+        aim=Aim.of(Maximize("accuracy")),
     )
 
 
@@ -192,7 +193,7 @@ def large(members: int, generations: int, seed: int = 0) -> StudyData:
                 study=1,
                 member=member,
                 generation=generation,
-                state=TrialState.COMPLETED,
+                state=JobState.COMPLETED,
                 parent=parent.id if parent else None,
                 jump_from=head.id if jumps and head else None,
                 params={"lr": changed, "opt/momentum": 0.9, "layers": 3, "activation": "relu"},
@@ -214,7 +215,7 @@ def large(members: int, generations: int, seed: int = 0) -> StudyData:
             heads[member] = trial
             attempts.append(
                 Attempt(
-                    trial=key,
+                    job=key,
                     token=1,
                     study=1,
                     worker=f"node{member % 16}:1:1",

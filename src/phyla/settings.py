@@ -18,9 +18,9 @@ import io
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 from phyla.errors import ConfigurationError
 
@@ -34,12 +34,8 @@ VARIABLES = (
 )
 
 
-class Clock(Protocol):
-    """Tells the time: the system's, or a virtual one in tests and simulations."""
-
-    def __call__(self) -> float:
-        """Return seconds since the epoch (UTC)."""
-        ...
+Clock: TypeAlias = Callable[[], float]
+"""Tells seconds since the epoch (UTC): the system's time, or a virtual one in tests and simulations."""
 
 
 def system_clock() -> float:

@@ -59,7 +59,7 @@ class Constraint:
         if sign not in _SIGNS:
             raise ConfigurationError(f"{where}: {sign!r} is no comparison; {_EXAMPLE}")
         if _number(metric) is not None and _number(bound) is None:
-            turned = {"<=": ">=", ">=": "<=", "<": ">", ">": "<"}[sign]
+            turned = sign.translate(str.maketrans("<>", "><"))
             raise ConfigurationError(f"{where}: put the metric first: '{bound or 'metric'} {turned} {metric}'")
         value = _number(bound)
         if not metric or value is None or not math.isfinite(value):

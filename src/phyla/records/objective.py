@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, final
+from typing import Any, ClassVar, Protocol, TypeAlias, final
 
 from phyla.errors import ConfigurationError
 from phyla.records.json import JsonObject
@@ -62,9 +62,53 @@ class Objective(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _OneMetric:
+    metric: str
+
+    _sign: ClassVar[int]
+
+    def __post_init__(self) -> None:
+        check_metric(self.metric, type(self).__name__)
+
+    @property
+    def goals(self) -> "tuple[Goal, ...]":
+        """Itself."""
+        return (self,)  # type: ignore[return-value]  # Maximize and Minimize are all there are
+
+    @property
+    def tradeoffs(self) -> "tuple[Goal, ...]":
+        """None."""
+        return ()
+
+    @property
+    def name(self) -> str:
+        """The metric."""
+        return self.metric
+
+    @property
+    def maximize(self) -> bool:
+        """Whether a higher fitness is better."""
+        return self._sign > 0
+
+    @property
+    def description(self) -> str:
+        """What is selected for, in words."""
+        return f"{'maximise' if self.maximize else 'minimise'} {self.metric}"
+
+    def order(self, fitness: float) -> float:
+        """Return the sort key of a fitness: higher is better, nan and infinities are worst."""
+        return self._sign * fitness if math.isfinite(fitness) else WORST
+
+    def judge(self, values: Mapping[str, float]) -> Judgement:
+        """Judge one trial by the metric."""
+        fitness = values[self.metric]
+        return Judgement(fitness=fitness, order=self.order(fitness))
+
+
 @final
 @dataclass(frozen=True, slots=True)
-class Maximize:
+class Maximize(_OneMetric):
     """Select for high values of a reported metric.
 
     Args:
@@ -74,49 +118,12 @@ class Maximize:
         ConfigurationError: the metric is not a name.
     """
 
-    metric: str
-
-    def __post_init__(self) -> None:
-        check_metric(self.metric, "Maximize")
-
-    @property
-    def goals(self) -> "tuple[Goal, ...]":
-        """Itself."""
-        return (self,)
-
-    @property
-    def tradeoffs(self) -> "tuple[Goal, ...]":
-        """None."""
-        return ()
-
-    @property
-    def name(self) -> str:
-        """The metric."""
-        return self.metric
-
-    @property
-    def maximize(self) -> bool:
-        """True."""
-        return True
-
-    @property
-    def description(self) -> str:
-        """What is selected for, in words."""
-        return f"maximise {self.metric}"
-
-    def order(self, fitness: float) -> float:
-        """Return the sort key of a fitness: higher is better, nan and infinities are worst."""
-        return fitness if math.isfinite(fitness) else WORST
-
-    def judge(self, values: Mapping[str, float]) -> Judgement:
-        """Judge one trial by the metric."""
-        fitness = values[self.metric]
-        return Judgement(fitness=fitness, order=self.order(fitness))
+    _sign = 1
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Minimize:
+class Minimize(_OneMetric):
     """Select for low values of a reported metric.
 
     Args:
@@ -126,44 +133,7 @@ class Minimize:
         ConfigurationError: the metric is not a name.
     """
 
-    metric: str
-
-    def __post_init__(self) -> None:
-        check_metric(self.metric, "Minimize")
-
-    @property
-    def goals(self) -> "tuple[Goal, ...]":
-        """Itself."""
-        return (self,)
-
-    @property
-    def tradeoffs(self) -> "tuple[Goal, ...]":
-        """None."""
-        return ()
-
-    @property
-    def name(self) -> str:
-        """The metric."""
-        return self.metric
-
-    @property
-    def maximize(self) -> bool:
-        """False."""
-        return False
-
-    @property
-    def description(self) -> str:
-        """What is selected for, in words."""
-        return f"minimise {self.metric}"
-
-    def order(self, fitness: float) -> float:
-        """Return the sort key of a fitness: higher is better, nan and infinities are worst."""
-        return -fitness if math.isfinite(fitness) else WORST
-
-    def judge(self, values: Mapping[str, float]) -> Judgement:
-        """Judge one trial by the metric."""
-        fitness = values[self.metric]
-        return Judgement(fitness=fitness, order=self.order(fitness))
+    _sign = -1
 
 
 Goal: TypeAlias = Maximize | Minimize
@@ -176,11 +146,7 @@ def direction(objective: Objective) -> Goal:
 
 
 def check_metric(metric: object, kind: str) -> None:
-    """Refuse what is no name of a metric.
-
-    Raises:
-        ConfigurationError: names the objective and what it was given.
-    """
+    """Refuse what is not the name of a metric."""
     if not isinstance(metric, str) or not metric:
         raise ConfigurationError(f'{kind}({metric!r}): name a reported metric, as in {kind}("accuracy")')
 
@@ -227,13 +193,8 @@ class Aim:
 
     @classmethod
     def from_config(cls, config: JsonObject) -> "Aim":
-        """Read it from a study's configuration; older ones only hold a `Maximize` or `Minimize`."""
-        raw: Any = config.get("aim")
-        if raw is None:
-            objective: Any = config["objective"]
-            high = str(objective["plugin"]).endswith(("maximize", "Maximize"))
-            metric = str(objective["metric"])
-            return cls.of(Maximize(metric) if high else Minimize(metric))
+        """Read what `to_json` wrote."""
+        raw: Any = config["aim"]
         return cls(
             name=str(raw["name"]),
             maximize=bool(raw["maximize"]),

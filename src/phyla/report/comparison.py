@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
@@ -30,13 +30,7 @@ MOST_NEEDED = 10_000
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedStudy:
-    """One study of a comparison.
-
-    Attributes:
-        data: its records.
-        group: name of the study that it is a replicate of, or its own.
-        replicate: number of the replicate; None if it is not one.
-    """
+    """One study of a comparison: its records, what it is a replicate of (else its own name), and which one."""
 
     data: StudyData
     group: str
@@ -49,29 +43,14 @@ class ComparedStudy:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
-    """How values of replicates are spread.
-
-    Attributes:
-        values: one per replicate.
-        median: their median.
-        low: first quartile, interpolated linearly.
-        high: third quartile.
-        mean: their mean.
-    """
+class Spread(NamedTuple):
+    """Values of replicates, their quartiles (interpolated linearly) and their mean."""
 
     values: tuple[float, ...]
-    median: float
     low: float
+    median: float
     high: float
     mean: float
-
-    @staticmethod
-    def of(values: Sequence[float]) -> "Spread":
-        """Summarise at least one value."""
-        low, median, high = np.quantile(values, [0.25, 0.5, 0.75]).tolist()
-        return Spread(values=tuple(values), median=median, low=low, high=high, mean=statistics.fmean(values))
 
 
 @final
@@ -86,11 +65,11 @@ class PairTest:
         count: replicates that were compared of each.
         difference: median of the first less that of the second, over the replicates that were compared.
         p: two-sided; None where a group has fewer than two replicates to compare.
-        p_holm: p adjusted for all pairs of groups having been looked at (Holm 1979).
+        p_holm: p adjusted for all pairs of groups (Holm 1979).
         smallest: the smallest p that so few replicates can give.
-        needed: replicates of each with which the observed difference would be significant, also after the
-            adjustment, with a power of 80 %, by `significance.replicates_needed`; more than there are. None if it
-            is significant, if there is no difference, or with fewer than two replicates.
+        needed: replicates of each, more than there are, with which the observed difference would be significant
+            after the adjustment with a power of 80 %, by `significance.replicates_needed`. None if it is
+            significant, if there is no difference, or with fewer than two replicates.
     """
 
     first: str
@@ -126,13 +105,7 @@ class PairTest:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class StudyGroup:
-    """Replicates of one study.
-
-    Attributes:
-        name: of the study they repeat.
-        studies: those with a finite fitness, in the order of replicates.
-        curves: how good each was after how much work.
-    """
+    """Replicates of one study: those with a finite fitness, and how good each was after how much work."""
 
     name: str
     studies: tuple[ComparedStudy, ...]
@@ -146,7 +119,9 @@ class StudyGroup:
     @cached_property
     def final(self) -> Spread:
         """The last values of its replicates."""
-        return Spread.of([one.ys[-1] for one in self.curves])
+        values = [one.ys[-1] for one in self.curves]
+        low, median, high = np.quantile(values, [0.25, 0.5, 0.75]).tolist()
+        return Spread(tuple(values), low, median, high, statistics.fmean(values))
 
     @cached_property
     def by_seed(self) -> dict[int, float]:
@@ -171,15 +146,8 @@ class StudyGroup:
     @cached_property
     def time(self) -> TimeSpent:
         """Where the time of its workers went, over all replicates."""
-        each = [time_spent(one.data.attempts, one.data.evaluating) for one in self.studies]
-        seconds = {phase: sum(one.seconds[phase] for one in each) for phase in each[0].seconds}
-        return TimeSpent(
-            seconds=seconds, timed=sum(one.timed for one in each), ended=sum(one.ended for one in each)
-        )
-
-    def reached(self, target: float, *, maximize: bool) -> list[float | None]:
-        """Return the work after which each replicate was first as good as a target; None where it never was."""
-        return [one.first(target, maximize=maximize) for one in self.curves]
+        attempts = [attempt for one in self.studies for attempt in one.data.attempts]
+        return time_spent(attempts, [interval for one in self.studies for interval in one.data.evaluating])
 
 
 @final
@@ -213,8 +181,8 @@ class StudyComparison:
     def target(self) -> float:
         """The value whose first time is shown.
 
-        By default it is the worst median of the groups' final values; of two values in the middle the worse one
-        counts. More than half of each group's replicates reached it.
+        By default it is the worst median of the groups' final values, of two in the middle the worse one; so more
+        than half of each group's replicates reached it.
         """
         if self.given_target is not None:
             return self.given_target
@@ -226,10 +194,9 @@ class StudyComparison:
     def reached(self, group: StudyGroup) -> tuple[int, float | None]:
         """Return how many replicates reached the target, and the median work after which they did.
 
-        The median is over all replicates; those that never reached it count as last. It is None if one of these is
-        in the middle.
+        Replicates that never reached it count as last; the median is None if one of them is in the middle.
         """
-        found = group.reached(self.target, maximize=self.maximize)
+        found = [one.first(self.target, maximize=self.maximize) for one in group.curves]
         middle = statistics.median(math.inf if one is None else one for one in found)
         return sum(one is not None for one in found), middle if math.isfinite(middle) else None
 
@@ -247,10 +214,7 @@ class StudyComparison:
         return [replace(test, needed=None) if test.is_significant else test for test in found]
 
     def write_report(self, path: str | os.PathLike[str]) -> Path:
-        """Write one self-contained HTML file with the figures; return its path.
-
-        Args:
-            path: the file; it is replaced if it exists.
+        """Write one self-contained HTML file with the figures, in place of an existing one; return its path.
 
         Raises:
             OSError: the file cannot be written.
@@ -270,10 +234,12 @@ class StudyComparison:
             "groups": [self._group(group) for group in self.groups],
             "tests": [
                 {
-                    **{
-                        name: getattr(test, name)
-                        for name in ("first", "second", "test", "difference", "p", "p_holm")
-                    },
+                    "first": test.first,
+                    "second": test.second,
+                    "test": test.test,
+                    "difference": test.difference,
+                    "p": test.p,
+                    "p_holm": test.p_holm,
                     "n": list(test.count),
                     "smallest_p": test.smallest,
                     "seeds_needed": test.needed,
@@ -286,10 +252,15 @@ class StudyComparison:
     def _group(self, group: StudyGroup) -> dict[str, Any]:
         count, work = self.reached(group)
         final, band, time = group.final, group.band, group.time
-        quartiles = {"median": final.median, "low": final.low, "high": final.high}
         return {
             "group": group.name,
-            "final": {**quartiles, "mean": final.mean, "n": len(final.values)},
+            "final": {
+                "median": final.median,
+                "low": final.low,
+                "high": final.high,
+                "mean": final.mean,
+                "n": len(final.values),
+            },
             "reached": {"replicates": count, "median": work},
             "steps": group.steps,
             "age": group.age,
@@ -304,9 +275,7 @@ class StudyComparison:
         """Return one flat row per study."""
         rows: list[dict[str, Any]] = []
         for group in self.groups:
-            reached = group.reached(self.target, maximize=self.maximize)
-            for one, its, work in zip(group.studies, group.curves, reached, strict=True):
-                spent = time_spent(one.data.attempts, one.data.evaluating)
+            for one, its in zip(group.studies, group.curves, strict=True):
                 rows.append(
                     {
                         "group": group.name,
@@ -319,8 +288,8 @@ class StudyComparison:
                         "steps": one.data.total_steps,
                         "age": one.data.best_age,
                         "wall_s": one.data.wall_seconds,
-                        "reached_target_at": work,
-                        **{f"{phase.value}_s": spent.seconds[phase] for phase in Phase},
+                        "reached_target_at": its.first(self.target, maximize=self.maximize),
+                        **{f"{phase.value}_s": one.data.time.seconds[phase] for phase in Phase},
                     }
                 )
         return rows
@@ -360,8 +329,8 @@ def compare_studies(
             for name, its in groups.items()
             if its
         ),
-        metric=studies[0].data.metric,
-        maximize=studies[0].data.maximize,
+        metric=studies[0].data.aim.name,
+        maximize=studies[0].data.aim.maximize,
         measure=measure,
         by=by,
         given_target=target,
@@ -380,7 +349,9 @@ def _check(studies: Sequence[ComparedStudy]) -> None:
     for one in studies:
         objectives.setdefault(_objective(one.data), []).append(one)
     if len(objectives) > 1:
-        told = "; ".join(f"{', '.join(one.name for one in its)}: {its[0].data.aim}" for its in objectives.values())
+        told = "; ".join(
+            f"{', '.join(one.name for one in its)}: {its[0].data.aim.description}" for its in objectives.values()
+        )
         raise UsageError(
             f"studies with different objectives cannot be compared: {told}. Run them with one objective, "
             "constraints too, under new names; metrics that it does not name are kept as well"
@@ -389,8 +360,8 @@ def _check(studies: Sequence[ComparedStudy]) -> None:
 
 def _objective(data: StudyData) -> object:
     """Return a key that is equal for equal objectives; the order of constraints does not matter."""
-    what, *constraints = data.aim.split(", subject to ")
-    return data.metric, data.maximize, what, frozenset(" and ".join(constraints).split(" and "))
+    what, *constraints = data.aim.description.split(", subject to ")
+    return data.aim.name, data.aim.maximize, what, frozenset(" and ".join(constraints).split(" and "))
 
 
 def _different_fitness(studies: Sequence[ComparedStudy]) -> list[str]:

@@ -5,12 +5,13 @@ import statistics
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, final
+from typing import Literal, NamedTuple, TypeAlias, final
 
 import numpy as np
 
-from phyla.records import StudyState, TrialRecord, TrialState
-from phyla.report.data import Interval, StudyData, finite_fitness
+from phyla.records import StudyState, TrialRecord
+from phyla.report.data import StudyData, finite_fitness
+from phyla.report.times import Interval
 
 By: TypeAlias = Literal["steps", "time"]
 """What counts as work: steps of all members together, or seconds in which anything was running."""
@@ -47,23 +48,13 @@ class Curve:
 
     def first(self, target: float, *, maximize: bool) -> float | None:
         """Return where it first is as good as a target; None if it never is."""
-        for x, y in zip(self.xs, self.ys, strict=True):
-            if y >= target if maximize else y <= target:
-                return x
-        return None
+        reached = (x for x, y in zip(self.xs, self.ys, strict=True) if (y >= target if maximize else y <= target))
+        return next(reached, None)
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Band:
-    """Median and quartiles of curves, step functions too.
-
-    Attributes:
-        xs: every place where one of the curves changes and all have a value.
-        low: first quartile from there on.
-        middle: median.
-        high: third quartile.
-    """
+class Band(NamedTuple):
+    """Median and quartiles of curves, interpolated linearly: step functions too, which change at `xs`."""
 
     xs: tuple[float, ...]
     low: tuple[float, ...]
@@ -77,13 +68,8 @@ def curve(data: StudyData, *, by: By = "steps", measure: Measure = "best") -> Cu
     Work counts when a trial completes; that of failed trials is in the time, but not in the steps. Time passes
     while a trial or an eval task is running, so it stands still while a study is interrupted. A fitness counts
     from the moment that its trial completed, even if a suite gave it later.
-
-    Args:
-        data: the study.
-        by: what counts as work.
-        measure: what counts as good.
     """
-    better: Callable[[float, float], float] = max if data.maximize else min
+    better: Callable[[float, float], float] = max if data.aim.maximize else min
     xs: list[float] = []
     ys: list[float] = []
     last, newest = 0.0, dict[int, float]()
@@ -112,10 +98,8 @@ def curve(data: StudyData, *, by: By = "steps", measure: Measure = "best") -> Cu
 
 def _completions(data: StudyData, by: By) -> Iterator[tuple[float, TrialRecord]]:
     """Return completed training trials in the order of time, each with the work done until then."""
-    done = [trial for trial in data.lineage if trial.state is TrialState.COMPLETED]
-    done.sort(key=lambda trial: (trial.ended_at or 0.0, trial.id))
-    running = [(a.claimed_at, data.last_moment if a.ended_at is None else a.ended_at) for a in data.attempts]
-    passed = time_in([*running, *data.evaluating]) if by == "time" else None
+    done = sorted(data.completed, key=lambda trial: (trial.ended_at or 0.0, trial.id))
+    passed = time_in([*data.running, *data.evaluating]) if by == "time" else None
     steps = 0
     for trial in done:
         steps += max(0, (trial.reached_step or 0) - trial.start_step)
@@ -123,11 +107,7 @@ def _completions(data: StudyData, by: By) -> Iterator[tuple[float, TrialRecord]]
 
 
 def time_in(intervals: Sequence[Interval]) -> Callable[[float], float]:
-    """Return a function that gives the seconds before a moment that lie in at least one of the intervals.
-
-    Args:
-        intervals: in any order; they may overlap.
-    """
+    """Return a function that gives the seconds before a moment that lie in at least one of the intervals."""
     merged: list[list[float]] = []
     for begin, end in sorted(intervals):
         if merged and begin <= merged[-1][1]:
@@ -139,20 +119,13 @@ def time_in(intervals: Sequence[Interval]) -> Callable[[float], float]:
 
 
 def band(curves: Sequence[Curve]) -> Band:
-    """Return median and quartiles of curves, wherever all of them have a value.
-
-    Quartiles are interpolated linearly between the values, as NumPy does by default.
-
-    Args:
-        curves: at least one; those without any value are left out.
-    """
+    """Return median and quartiles of curves, wherever all of those that have values have one."""
     known = [one for one in curves if one.xs]
     if not known:
-        return Band(xs=(), low=(), middle=(), high=())
+        return Band((), (), (), ())
     first = max(one.xs[0] for one in known)
     end = min((one.last for one in known if not one.finished), default=math.inf)
     end = min(end, max(one.last for one in known))
     xs = sorted({x for one in known for x in (*one.xs, one.last) if first <= x <= end})
     values = np.array([[one.at(x) for x in xs] for one in known], dtype=float).reshape(len(known), len(xs))
-    low, middle, high = np.quantile(values, [0.25, 0.5, 0.75], axis=0)
-    return Band(xs=tuple(xs), low=tuple(low.tolist()), middle=tuple(middle.tolist()), high=tuple(high.tolist()))
+    return Band(tuple(xs), *map(tuple, np.quantile(values, [0.25, 0.5, 0.75], axis=0).tolist()))

@@ -1,20 +1,16 @@
 """StudyData: the records of one study, and what its figures share."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, TypeAlias, final
+from typing import NamedTuple, final
 
 from phyla.lineage import Lineage, Schedule
-from phyla.records import Attempt, Checkpoint, Goal, Json, Member, StudyRecord, TrialRecord, TrialState
+from phyla.records import Aim, Attempt, Checkpoint, JobState, Json, Member, StudyRecord, TrialRecord
+from phyla.report.times import Interval, TimeSpent, time_spent
 from phyla.strategies import front_of
-
-CheckpointPaths: TypeAlias = Mapping[str, str] | Callable[[str], str | None]
-"""Where checkpoints are, by name."""
-Interval: TypeAlias = tuple[float, float]
-"""Begin and end, in seconds since the epoch."""
-
 
 LOG_RATIO = 50
 """Positive values that span more than this get a log axis if the space does not say whether they are."""
@@ -60,11 +56,8 @@ class StudyData:
         members: its members.
         trials: all its trials.
         attempts: all its attempts.
-        maximize: whether a higher fitness is better.
-        metric: name of the fitness.
-        description: what is selected for, in words; by default made of `maximize` and `metric`.
-        tradeoffs: the goals that span a Pareto front; empty without one.
-        checkpoint_paths: where checkpoints are, as a mapping or a function of their name; optional.
+        aim: what it selects for.
+        checkpoint_paths: where checkpoints are, by name; None where that is not known.
         damaged: checkpoints whose files are not what was committed.
         evaluating: when each eval task of the study ran.
         now: when the records were read, in seconds since the epoch; what still runs is drawn up to it.
@@ -74,11 +67,8 @@ class StudyData:
     members: Sequence[Member]
     trials: Sequence[TrialRecord]
     attempts: Sequence[Attempt]
-    maximize: bool
-    metric: str
-    description: str | None = None
-    tradeoffs: tuple[Goal, ...] = ()
-    checkpoint_paths: CheckpointPaths | None = None
+    aim: Aim
+    checkpoint_paths: Mapping[str, str] | None = None
     damaged: Sequence[Checkpoint] = ()
     evaluating: Sequence[Interval] = ()
     now: float | None = None
@@ -107,7 +97,7 @@ class StudyData:
             clock = 0
             for trial in trials:
                 end = None
-                if trial.state is TrialState.COMPLETED and trial.reached_step is not None:
+                if trial.state is JobState.COMPLETED and trial.reached_step is not None:
                     end = clock + max(0, trial.reached_step - trial.start_step)
                 found[trial.id] = Spent(clock, end)
                 clock = clock if end is None else end
@@ -121,17 +111,12 @@ class StudyData:
     @cached_property
     def completed(self) -> list[TrialRecord]:
         """Completed training trials, by id."""
-        return [trial for trial in self.lineage if trial.state is TrialState.COMPLETED]
+        return [trial for trial in self.lineage if trial.state is JobState.COMPLETED]
 
     @cached_property
     def front(self) -> list[TrialRecord]:
         """The Pareto front of all completed trials, best in the first goal first; empty without trade-offs."""
-        return front_of(self.completed) if self.tradeoffs else []
-
-    @property
-    def aim(self) -> str:
-        """What is selected for, in words."""
-        return self.description or f"{'maximise' if self.maximize else 'minimise'} {self.metric}"
+        return front_of(self.completed) if self.aim.tradeoffs else []
 
     @cached_property
     def winner_path(self) -> tuple[TrialRecord, ...]:
@@ -165,62 +150,55 @@ class StudyData:
     @cached_property
     def scored(self) -> list[TrialRecord]:
         """Completed training trials that are feasible and have a finite fitness, by id."""
-        return [trial for trial in self.lineage if finite_fitness(trial) is not None]
+        return [trial for trial in self.completed if finite_fitness(trial) is not None]
 
     @cached_property
-    def counts(self) -> dict[TrialState, int]:
+    def counts(self) -> Counter[JobState]:
         """How many training trials are in each state."""
-        found = dict.fromkeys(TrialState, 0)
-        for trial in self.lineage:
-            found[trial.state] += 1
-        return found
+        return Counter(trial.state for trial in self.lineage)
 
     @property
     def total_steps(self) -> int:
         """Steps that all members together have spent."""
-        return sum(
-            max((self.spent[trial.id].end or self.spent[trial.id].start for trial in trials), default=0)
-            for trials in self.by_member.values()
-        )
+        last = [trials[-1] for trials in self.by_member.values() if trials]
+        return sum(self.spent[trial.id].end or self.spent[trial.id].start for trial in last)
 
     @property
     def last_moment(self) -> float:
         """The latest time the records know of, in seconds since the epoch."""
         if self.now is not None:
             return self.now
-        times = [self.study.created_at]
-        times += [a.claimed_at if a.ended_at is None else a.ended_at for a in self.attempts]
-        times += [trial.ended_at for trial in self.trials if trial.ended_at is not None]
-        return max(times)
+        ended = [one.ended_at or one.claimed_at for one in self.attempts]
+        ended += [trial.ended_at for trial in self.trials if trial.ended_at is not None]
+        return max(ended, default=self.study.created_at)
 
     @property
     def wall_seconds(self) -> float | None:
         """Time from the first claim to the end of the last attempt, or to now if one is running."""
-        if not self.attempts:
-            return None
-        start = min(attempt.claimed_at for attempt in self.attempts)
-        now = self.last_moment
-        return max(0.0, max(now if a.ended_at is None else a.ended_at for a in self.attempts) - start)
+        ran = self.running
+        return max(0.0, max(end for _, end in ran) - min(begin for begin, _ in ran)) if ran else None
 
     @property
-    def direction(self) -> str:
-        """What is better, in words."""
-        return "higher is better" if self.maximize else "lower is better"
+    def running(self) -> list[Interval]:
+        """When each attempt ran; those that run still end now."""
+        now = self.last_moment
+        return [(one.claimed_at, now if one.ended_at is None else one.ended_at) for one in self.attempts]
+
+    @cached_property
+    def time(self) -> TimeSpent:
+        """Where the time of its workers went."""
+        return time_spent(self.attempts, self.evaluating)
 
     def checkpoint_path(self, name: str) -> str | None:
-        """Return where a checkpoint is, if that was given."""
-        if self.checkpoint_paths is None:
-            return None
-        if isinstance(self.checkpoint_paths, Mapping):
-            return self.checkpoint_paths.get(name)
-        return self.checkpoint_paths(name)
+        """Return where a checkpoint is, if that is known."""
+        return (self.checkpoint_paths or {}).get(name)
 
 
 def finite_fitness(trial: TrialRecord) -> float | None:
     """Return the fitness of a completed trial if it is a finite number and the trial is feasible."""
     if trial.criteria is not None and trial.criteria.infeasible:
         return None
-    if trial.state is not TrialState.COMPLETED or trial.fitness is None or not math.isfinite(trial.fitness):
+    if trial.state is not JobState.COMPLETED or trial.fitness is None or not math.isfinite(trial.fitness):
         return None
     return trial.fitness
 

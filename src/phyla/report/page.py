@@ -1,42 +1,35 @@
 """Reports: one HTML file each, made from the templates, that needs nothing else."""
 
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from phyla.evaluation import CellStatus, causes
-from phyla.records import TrialRecord, TrialState, shown
-from phyla.report import figures, words
+from phyla.records import JobState, TrialRecord, shown
+from phyla.report import words
 from phyla.report.comparison import ALPHA, StudyComparison
 from phyla.report.data import StudyData, finite_fitness
-from phyla.report.evaluation import EvaluationData, measured, step_of
-from phyla.report.times import time_spent
+from phyla.report.evaluation_data import EvaluationData, measured, step_of
+from phyla.report.figures.comparison import curves_figure, finals_figure, sensitivity_figure, time_figure
+from phyla.report.figures.fitness import fitness_figure
+from phyla.report.figures.front import front_figure
+from phyla.report.figures.lineage import lineage_figure
+from phyla.report.figures.schedules import schedules_figure
+from phyla.report.figures.suites import aggregates_figure, lag_figure, matrix_figure
+from phyla.report.figures.timeline import timeline_figure
 from phyla.strategies import describe
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
     from markupsafe import Markup
 
+STUDY_FIGURES = (fitness_figure, schedules_figure, lineage_figure, timeline_figure)
+"""What the report of a study shows, the first one above its tables."""
 ROWS = 1_000
 """Rows that a table shows."""
 WARNINGS = ("regression", "changed-source", "rewound")
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Section:
-    """Something to add at the end of a report.
-
-    Attributes:
-        title: its heading, as plain text.
-        html: its body. It is not escaped: escape what users wrote.
-    """
-
-    title: str
-    html: str
 
 
 @final
@@ -52,47 +45,30 @@ class Drawn:
 
 
 def write_report(
-    data: StudyData,
-    path: str | os.PathLike[str],
-    *,
-    title: str | None = None,
-    evaluation: EvaluationData | None = None,
-    extra_sections: Iterable[Section] = (),
+    data: StudyData, path: str | os.PathLike[str], *, evaluation: EvaluationData | None = None
 ) -> Path:
-    """Write a report of a study as one HTML file that works offline.
+    """Write a report of a study, and of the evaluation of its checkpoints, as one HTML file that works offline.
 
-    The file appears complete or not at all; folders on the way are created.
-
-    Args:
-        data: the study.
-        path: the file; an existing one is replaced.
-        title: heading of the report; the default is the study's name.
-        evaluation: the results of its suites, if it has any.
-        extra_sections: what to put at its end.
-
-    Returns:
-        The file.
+    The file replaces an existing one, and appears complete or not at all; folders on the way are created.
 
     Raises:
         OSError: the file cannot be written.
     """
-    drawn = [_drawn(f"figure-{index}", draw(data)) for index, draw in enumerate(figures.STUDY_FIGURES)]
-    spent = time_spent(data.attempts, data.evaluating)
-    if spent.timed:
-        drawn.append(_drawn("times", figures.time_figure({data.study.name: spent}, spent.words().capitalize())))
+    drawn = [_drawn(f"figure-{index}", draw(data)) for index, draw in enumerate(STUDY_FIGURES)]
+    if data.time.timed:
+        drawn.append(_drawn("times", time_figure({data.study.name: data.time}, data.time.words().capitalize())))
     known = [t for t in data.front if t.checkpoint is not None and data.checkpoint_path(t.checkpoint) is not None]
     return _write(
         "study.html",
         path,
-        title=title or data.study.name,
+        title=data.study.name,
         now=data.last_moment,
         data=data,
         figures=drawn,
-        front=_drawn("figure-front", figures.front_figure(data)) if data.tradeoffs else None,
+        front=_drawn("figure-front", front_figure(data)) if data.aim.tradeoffs else None,
         kept=data.front if data.checkpoint_paths is None else known,
         members=_members(data),
         evaluation=evaluation,
-        extra_sections=list(extra_sections),
         **({} if evaluation is None else _suites(evaluation)),
     )
 
@@ -126,13 +102,13 @@ def write_comparison_report(comparison: StudyComparison, path: str | os.PathLike
     """
     groups = comparison.groups
     choose = max if comparison.maximize else min
-    times = figures.time_figure(
+    times = time_figure(
         {group.name: group.time for group in groups}, "Seconds of all workers and replicates, failed attempts too"
     )
     drawn = {
-        "curves": figures.curves_figure(comparison),
-        "finals": figures.finals_figure(comparison),
-        "sensitivity": figures.sensitivity_figure(comparison),
+        "curves": curves_figure(comparison),
+        "finals": finals_figure(comparison),
+        "sensitivity": sensitivity_figure(comparison),
         "times": times,
     }
     names = " and ".join(group.name for group in groups)
@@ -153,7 +129,7 @@ def _members(data: StudyData) -> list[dict[str, Any]]:
     elites = data.lineage.elites()
     rows = []
     for index, trials in list(data.by_member.items())[:ROWS]:
-        done = [trial for trial in trials if trial.state is TrialState.COMPLETED]
+        done = [trial for trial in trials if trial.state is JobState.COMPLETED]
         rows.append(
             {
                 "index": index,
@@ -162,14 +138,14 @@ def _members(data: StudyData) -> list[dict[str, Any]]:
                 "spent": max((data.spent[trial.id].end or 0 for trial in done), default=0),
                 "is_odd": bool(done) and finite_fitness(done[-1]) is None,
                 "elite": elites.get(index),
-                "decision": _decision(trials[-1], data.metric) if trials else "",
+                "decision": _decision(trials[-1], data.aim.name) if trials else "",
             }
         )
     return rows
 
 
 def _decision(trial: TrialRecord, metric: str) -> str:
-    ended_badly = trial.state in (TrialState.FAILED, TrialState.CANCELLED)
+    ended_badly = trial.state in (JobState.FAILED, JobState.CANCELLED)
     return describe(trial.reason) + (f" ({words.outcome(trial, metric)})" if ended_badly else "")
 
 
@@ -177,10 +153,10 @@ def _suites(data: EvaluationData) -> dict[str, Any]:
     names = dict.fromkeys([suite.name for suite in data.suites] + [cell.suite for cell in data.cells])
     drawn = []
     for index, suite in enumerate(names):
-        drawn.append(_drawn(f"aggregates-{index}", figures.aggregates_figure(data, suite)))
-        drawn.append(_drawn(f"matrix-{index}", figures.matrix_figure(data, suite)))
+        drawn.append(_drawn(f"aggregates-{index}", aggregates_figure(data, suite)))
+        drawn.append(_drawn(f"matrix-{index}", matrix_figure(data, suite)))
     return {
-        "suite_figures": [*drawn, _drawn("lag", figures.lag_figure(data))],
+        "suite_figures": [*drawn, _drawn("lag", lag_figure(data))],
         "warnings": [event for event in data.events if event.kind in WARNINGS][-ROWS:][::-1],
         "causes": causes(cell for cell in data.cells if cell.replicate == 0),
     }

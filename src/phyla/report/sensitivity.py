@@ -26,10 +26,10 @@ class Sensitivity:
     Attributes:
         name: flat name of the hyperparameter.
         ordered: whether its values have an order: then `strength` is a rank correlation in [-1, 1], else a
-            share in [0, 1] that says nothing about a direction.
+            share in [0, 1] without a direction.
         strength: 0 for none; None with fewer than `FEWEST` trials, or if it never varied.
         noise: the bound below which chance alone keeps `strength` in 95 of 100 cases.
-        trials: the number of trials that it is based on: those of generations in which it varied.
+        trials: the trials that it is based on: those of generations in which it varied.
         gains: for a hyperparameter without order, the median gain of the trials by value.
     """
 
@@ -53,9 +53,6 @@ def sensitivities(studies: Sequence[StudyData]) -> list[Sensitivity]:
       share of the variance of these ranks that lies between values, less what chance would give.
 
     A correlation is not a cause: an exploit changes all hyperparameters at once.
-
-    Args:
-        studies: replicates of one study.
     """
     by_generation: dict[tuple[int, int], list[tuple[TrialRecord, float]]] = defaultdict(list)
     for number, data in enumerate(studies):
@@ -75,7 +72,7 @@ def sensitivities(studies: Sequence[StudyData]) -> list[Sensitivity]:
 
 
 def _gains(data: StudyData) -> Iterator[tuple[TrialRecord, float]]:
-    sign = 1.0 if data.maximize else -1.0
+    sign = 1.0 if data.aim.maximize else -1.0
     for trial in data.scored:
         parent = data.lineage.parent(trial.id)
         before = None if parent is None else finite_fitness(parent)
@@ -135,8 +132,9 @@ def _unordered(name: str, groups: Sequence[Sequence[tuple[str, float]]]) -> Sens
         h = float(stats.kruskal(*ranks.values()).statistic) * freedom / (trials - 1)
         strength = math.sqrt(max(0.0, (h - between) / (freedom - between)))
         noise = math.sqrt(min(1.0, (float(stats.chi2.isf(0.05, between)) - between) / freedom))
-    gains: dict[str, list[float]] = defaultdict(list)
-    for label, gain in sorted((pair for group in groups for pair in group), key=lambda pair: pair[0]):
-        gains[label].append(gain)
-    medians = {label: statistics.median(its) for label, its in gains.items()}
+    every = [pair for group in groups for pair in group]
+    medians = {
+        label: statistics.median(gain for value, gain in every if value == label)
+        for label in sorted({label for label, _ in every})
+    }
     return Sensitivity(name=name, ordered=False, strength=strength, noise=noise, trials=trials, gains=medians)

@@ -76,17 +76,17 @@ TEMPLATE = {
 }
 
 
+def series_colour(place: int) -> str:
+    """Return the colour of a line by its place among others."""
+    return PALETTE[place % len(PALETTE)]
+
+
 def figure(
     title: str, subtitle: str = "", *, height: int, notes: Sequence[str] = (), grid: "go.Figure | None" = None
 ) -> "go.Figure":
-    """Return a figure without traces.
+    """Return a figure without traces: what it shows, with units; how to read it; notes on what it leaves out.
 
-    Args:
-        title: what it shows, with units.
-        subtitle: how to read it, in one line.
-        height: pixels, without the notes.
-        notes: what it leaves out.
-        grid: a figure with subplots to style; by default a new one.
+    `height` is in pixels, without the notes. A `grid` is a figure with subplots to style.
     """
     import plotly.graph_objects as go
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import TypeAlias, final
 
 from phyla.records import Attempt, Phase
-from phyla.report.data import Interval
 from phyla.report.words import duration
 
+Interval: TypeAlias = tuple[float, float]
+"""Begin and end, in seconds since the epoch."""
 PHASES = (Phase.TRAINING, Phase.LOADING, Phase.SAVING, Phase.EVALUATING, Phase.CONTROL, Phase.WAITING)
 """All phases, in the order in which they are shown."""
 

@@ -5,7 +5,7 @@ import math
 import textwrap
 from datetime import UTC, datetime
 
-from phyla.records import Json, TrialRecord, TrialState
+from phyla.records import JobState, Json, TrialRecord
 from phyla.strategies import describe
 
 PARAMS_SHOWN = 12
@@ -34,12 +34,12 @@ def duration(seconds: float | None) -> str:
         return "none yet"
     if seconds < 60:
         return f"{seconds:.3g} s"
-    minutes, hours, days = seconds / 60, seconds / 3600, seconds / 86400
+    minutes, hours = int(seconds // 60), int(seconds // 3600)
     if hours < 1:
-        return f"{int(minutes)} min {int(seconds % 60)} s"
-    if days < 1:
-        return f"{int(hours)} h {int(minutes % 60)} min"
-    return f"{int(days)} d {int(hours % 24)} h"
+        return f"{minutes} min {int(seconds % 60)} s"
+    if hours < 24:
+        return f"{hours} h {minutes % 60} min"
+    return f"{hours // 24} d {hours % 24} h"
 
 
 def time_unit(longest: float) -> tuple[str, float]:
@@ -82,7 +82,7 @@ def last_line(text: str) -> str:
 
 def outcome(trial: TrialRecord, metric: str) -> str:
     """Return how a trial ended."""
-    if trial.state is TrialState.COMPLETED:
+    if trial.state is JobState.COMPLETED:
         found = f"{metric} {score(trial.fitness)}"
         if trial.criteria is None:
             return found

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import final
 
-from phyla.machine import Retention, Rules, View
-from phyla.records import TrialRecord, TrialState
+from phyla.machine import Retention, TrainRules, View
+from phyla.records import JobState, TrialRecord
 
 
 class MachineDefect(RuntimeError):
@@ -13,14 +13,9 @@ class MachineDefect(RuntimeError):
 
 @final
 class Invariants:
-    """Follows trials from claim to end.
+    """Follows trials from claim to end; `state_of` tells the state of a trial."""
 
-    Args:
-        rules: what the study's decisions go by.
-        state_of: tells the state of a trial.
-    """
-
-    def __init__(self, rules: Rules, state_of: Callable[[int], TrialState]) -> None:
+    def __init__(self, rules: TrainRules, state_of: Callable[[int], JobState]) -> None:
         self._rules = rules
         self._state_of = state_of
         self._newest: dict[int, tuple[int, int]] = {}
@@ -33,7 +28,7 @@ class Invariants:
             MachineDefect: it is not so.
         """
         newest, token = self._newest.get(trial.member, (0, 0))
-        if newest not in (0, trial.id) and self._state_of(newest) is TrialState.FAILED:
+        if newest not in (0, trial.id) and self._state_of(newest) is JobState.FAILED:
             newest, token = 0, 0
         if newest not in (0, trial.id) or trial.token != token + 1:
             raise MachineDefect(
@@ -53,14 +48,10 @@ class Invariants:
         Raises:
             MachineDefect: more are.
         """
-        others = [suite for suite in self._rules.suites if suite.name != self._fitness_suite]
+        fitness = self._rules.suite_fitness
+        others = [suite for suite in self._rules.suites if fitness is None or suite.name != fitness.suite]
         if self._rules.keep_every_steps is None and not others and len(found.kept) > found.bound:
             raise MachineDefect(f"{len(found.kept)} checkpoints are kept, and the bound is {found.bound}")
-
-    @property
-    def _fitness_suite(self) -> str | None:
-        fitness = self._rules.suite_fitness
-        return None if fitness is None else fitness.suite
 
     def finished(self, view: View) -> None:
         """The study completed: each member spent what it completed, and no less than the strategy says.

@@ -1,13 +1,13 @@
 """What one simulated run of a study came to."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import final
 
 from phyla.records import StudyState
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class WorkerSeconds:
     """What the workers did, in seconds of one worker; together they are workers x wall time.
 
@@ -32,12 +32,12 @@ class WorkerSeconds:
 
     def shares(self) -> dict[str, float]:
         """Return each as a share of all, in [0, 1]."""
-        names = ("training", "evaluating", "moving", "waiting", "lost")
-        return {name: getattr(self, name) / (self.total or 1.0) for name in names}
+        total = self.total or 1.0
+        return {name: seconds / total for name, seconds in asdict(self).items()}
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Steps:
     """Training steps, by what became of them.
 

@@ -19,25 +19,22 @@ from phyla.machine import (
     Failure,
     Idle,
     RenewAttempts,
-    RenewEvalAttempts,
-    Rules,
+    TrainRules,
 )
 from phyla.records import (
     CheckpointState,
-    EvalTaskKind,
-    RunKind,
+    Group,
+    GroupState,
+    JobKind,
+    JobState,
     StudyState,
-    TrialKind,
-    TrialState,
     WorkKind,
 )
-from phyla.simulation.account import Account
+from phyla.simulation.conditions import Crew, Durations, Hazards
 from phyla.simulation.curve import Fitness
-from phyla.simulation.durations import Draws, Durations, Hazards
 from phyla.simulation.invariants import Invariants, MachineDefect
-from phyla.simulation.measurements import Measurements
-from phyla.simulation.outcome import SimulatedRun
-from phyla.simulation.workers import Crew, SimulatedWorker
+from phyla.simulation.measurements import Measurements, SimulatedWorker
+from phyla.simulation.outcome import EvaluationLag, SimulatedRun, Steps, WorkerSeconds
 from phyla.store import open_store
 
 HOUR = 3600.0
@@ -70,7 +67,7 @@ class Simulator:
 
     def __init__(
         self,
-        rules: Rules,
+        rules: TrainRules,
         seed: int,
         *,
         crew: Crew,
@@ -84,12 +81,10 @@ class Simulator:
         self.now = 0.0
         self.store = open_store("memory://", clock=lambda: self.now)
         self.study = self.store.create_study("simulated", {}, seed, rules.strategy.population_size).id
-        if rules.suites:
-            self.store.create_run("simulated", RunKind.STUDY, {}, study=self.study)
         self.controller = Controller(self.store, self.study, rules)
         self._durations = durations
         self._hazards = hazards
-        self._draws = Draws(rng)
+        self._rng = rng
         self._collect_every = collect_every
         self._invariants = Invariants(rules, self._state_of)
         evaluate = frozenset({WorkKind.EVALUATE})
@@ -105,8 +100,12 @@ class Simulator:
         self._collected_at = -math.inf
         self._since_collection = 0
         self._in_vain, self._cut_off = 0, False
-        self._account = Account([suite.name for suite in rules.suites])
-        self._measurements = Measurements(rules, fitness, self._draws.rng, self.store, self.study)
+        self._seconds, self._steps = WorkerSeconds(), Steps()
+        self._attempts = self._checkpoints = 0
+        self._lags: dict[str, list[float]] = {suite.name: [] for suite in rules.suites}
+        # By completed trial: whose weights it took, and its steps.
+        self._trained: dict[int, tuple[int, int]] = {}
+        self._measurements = Measurements(rules, fitness, rng, self.store, self.study)
 
     def run(self) -> SimulatedRun:
         """Simulate to the end.
@@ -118,10 +117,10 @@ class Simulator:
             self._start_process(worker)
             self._ask(worker)
         while self._events and self._ended is None and self._in_vain < IN_VAIN:
-            self.step()
+            self._step()
         return self._outcome()
 
-    def step(self) -> None:
+    def _step(self) -> None:
         """Let the next thing happen."""
         self.now, _, kind, index, mark = heapq.heappop(self._events)
         self._refused.clear()
@@ -148,8 +147,8 @@ class Simulator:
 
     # Asking for work
 
-    def _ask(self, worker: SimulatedWorker, done: Sequence[Completion | Evaluated] = ()) -> bool:
-        """Hand in and claim; return whether there was work."""
+    def _ask(self, worker: SimulatedWorker, done: Sequence[Completion | Evaluated] = ()) -> None:
+        """Hand in, and claim the next work."""
         answers, claimed, rest = self.controller.complete(
             done, worker.name, 1, kinds=worker.kinds, holding=worker.holding
         )
@@ -157,26 +156,26 @@ class Simulator:
             if isinstance(answer, LeaseLost) and isinstance(done[0], Completion):
                 raise MachineDefect(f"a worker that renewed its lease lost it: {answer}")
         if claimed:
-            if worker.idle_since is not None:
-                self._account.seconds["waiting"] += self.now - worker.idle_since
-                worker.idle_since = None
+            self._end_waiting(worker)
             if isinstance(claimed[0], Claimed):
                 self._start_trial(worker, claimed[0])
             else:
                 self._start_evaluation(worker, claimed[0])
-            return True
-        if isinstance(rest, Ended):
+        elif isinstance(rest, Ended):
             self._ended = rest
-            return False
-        if worker.idle_since is None:
-            worker.idle_since = self.now
-        kinds = worker.kinds
-        self._parked[kinds].append(worker)
-        self._refused.add(kinds)
-        if isinstance(rest, Idle):
-            self._idle = rest
-            self._ask_later(rest.seconds)
-        return False
+        else:
+            if worker.idle_since is None:
+                worker.idle_since = self.now
+            self._parked[worker.kinds].append(worker)
+            self._refused.add(worker.kinds)
+            if isinstance(rest, Idle):
+                self._idle = rest
+                self._ask_later(rest.seconds)
+
+    def _end_waiting(self, worker: SimulatedWorker) -> None:
+        if worker.idle_since is not None:
+            self._seconds.waiting += self.now - worker.idle_since
+            worker.idle_since = None
 
     def _ask_parked(self) -> None:
         """Let idle workers ask, until one of each kind is refused: the others would be, too."""
@@ -190,9 +189,8 @@ class Simulator:
         """Make sure that somebody asks when waiting members, or eval tasks, are due."""
         due = math.inf if seconds is None else self.now + seconds
         if self.rules.suites:
-            with self.store.transaction(self.study, exclusive=False) as tx:
-                evaluation = tx.evaluation()
-                until = None if evaluation is None else evaluation.next_not_before()
+            with self.store.reader(self.study) as reader:
+                until = reader.next_not_before()
             due = due if until is None else min(due, until)
         if due < self._asks_at:
             # A clock that is not moved on would stand still.
@@ -203,55 +201,51 @@ class Simulator:
 
     def _start_process(self, worker: SimulatedWorker) -> None:
         if worker.gone_since is not None:
-            self._account.seconds["lost"] += self.now - worker.gone_since
-        worker.start_process()
+            self._seconds.lost += self.now - worker.gone_since
+        worker.life += 1
+        worker.name = f"simulated:{worker.index}:{worker.life}:0"
+        worker.holding = worker.gone_since = None
         for kind, per_hour in (
             (_PREEMPT, self._hazards.preempt_per_hour),
             (_CRASH, self._hazards.crash_per_hour),
         ):
             if per_hour:
-                self._at(self.now + HOUR * self._draws.hours_until(per_hour), kind, worker.index, worker.life)
+                self._at(self.now + self._rng.exponential(HOUR / per_hour), kind, worker.index, worker.life)
 
     def _start_trial(self, worker: SimulatedWorker, work: Claimed) -> None:
         trial = work.trial
         self._invariants.claimed(trial)
-        self._account.attempts += 1
-        load_s, train_s, save_s = 0.0, self._durations.train_s(trial, self._draws), 0.0
-        if trial.parent is not None and self._durations.load_s:
-            load_s = self._durations.load_s * self._durations.factor(self._draws)
-        if trial.kind is TrialKind.TRAIN and self._durations.save_s:
-            save_s = self._durations.save_s * self._durations.factor(self._draws)
-        self._start(worker, work, load_s, train_s, save_s)
-        fails = self._hazards.fail > 0 and next(self._draws.uniforms) < self._hazards.fail
-        if fails:
-            self._plan(worker, _FAIL, load_s + train_s * next(self._draws.uniforms))
-        else:
-            self._plan(worker, _DONE, load_s + train_s + save_s)
+        self._attempts += 1
+        durations, rng = self._durations, self._rng
+        train_s = durations.train_s(trial, rng)
+        load_s = 0.0 if trial.parent is None else durations.drawn(durations.load_s, rng)
+        save_s = durations.drawn(durations.save_s, rng) if trial.kind is JobKind.TRAIN else 0.0
+        fails_after_s = load_s + train_s * rng.random() if rng.random() < self._hazards.fail else None
+        self._begin(worker, work, load_s, train_s, save_s, fails_after_s=fails_after_s)
 
     def _start_evaluation(self, worker: SimulatedWorker, work: ClaimedEvaluation) -> None:
         load_s, eval_s = 0.0, 0.0
-        if work.task.kind is EvalTaskKind.EVALUATE:
+        if work.job.kind is JobKind.EVALUATE:
             loaded = worker.holding == work.seen.id
-            load_s, eval_s = self._durations.evaluate_s(work.task, self._draws, loaded=loaded)
+            load_s, eval_s = self._durations.evaluate_s(work.job, self._rng, loaded=loaded)
             worker.holding = work.seen.id
-        self._start(worker, work, load_s, eval_s, 0.0)
-        self._plan(worker, _DONE, load_s + eval_s)
+        self._begin(worker, work, load_s, eval_s, 0.0)
 
-    def _start(
+    def _begin(
         self,
         worker: SimulatedWorker,
         work: Claimed | ClaimedEvaluation,
         load_s: float,
         busy_s: float,
         save_s: float,
+        *,
+        fails_after_s: float | None = None,
     ) -> None:
         worker.mark += 1
-        worker.work = work
-        worker.began = self.now
+        worker.work, worker.began = work, self.now
         worker.load_s, worker.busy_s, worker.save_s = load_s, busy_s, save_s
-
-    def _plan(self, worker: SimulatedWorker, kind: int, seconds: float) -> None:
-        self._at(self.now + seconds, kind, worker.index, worker.mark)
+        seconds = load_s + busy_s + save_s if fails_after_s is None else fails_after_s
+        self._at(self.now + seconds, _DONE if fails_after_s is None else _FAIL, worker.index, worker.mark)
         if seconds >= self.rules.lease_s:
             # As if it renewed its lease until then; should it crash before, `_leave` says when it did last.
             self._lease_until(worker, self.now + seconds + self.rules.lease_s)
@@ -260,7 +254,7 @@ class Simulator:
         with self.store.transaction(self.study, exclusive=False) as tx:
             tx.apply([RenewAttempts(worker.name, expires_at)])
             if self.rules.suites:
-                tx.apply([RenewEvalAttempts(worker.name, expires_at)])
+                tx.apply([RenewAttempts(worker.name, expires_at)])
 
     # Work ends
 
@@ -268,27 +262,28 @@ class Simulator:
         self._in_vain, self._cut_off = 0, False
         work = worker.work
         worker.work = None
-        self._account.seconds["moving"] += worker.load_s + worker.save_s
+        self._seconds.moving += worker.load_s + worker.save_s
         if isinstance(work, Claimed):
-            self._account.seconds["training"] += worker.busy_s
+            self._seconds.training += worker.busy_s
             steps = work.trial.end_step - work.trial.start_step
             self._invariants.completed(work.trial, steps)
-            self._account.completed(work.trial, steps)
+            self._trained[work.trial.id] = (work.trial.parent or 0, steps)
             self._ask(worker, [self._measurements.completion(work.trial, self.now)])
             self._since_collection += 1
             self._collect()
         else:
             assert work is not None
-            self._account.seconds["evaluating"] += worker.busy_s
-            if work.task.kind is EvalTaskKind.AGGREGATE:
-                self._account.lags[work.group.suite].append(self.now - work.seen.written_at)
+            self._seconds.evaluating += worker.busy_s
+            if work.job.kind is JobKind.AGGREGATE:
+                self._lags[work.group.suite].append(self.now - work.seen.written_at)
             self._ask(worker, [self._measurements.evaluated(work, worker, self.now)])
 
     def _fail(self, worker: SimulatedWorker) -> None:
         work = worker.work
         assert isinstance(work, Claimed)
-        self._throw_away(worker, "failed")
-        self.controller.fail(Failure(trial=work.trial.id, token=work.trial.token, error="simulated failure"))
+        self._steps.failed += worker.steps_done(self.now)
+        self._drop(worker)
+        self.controller.fail(Failure(job=work.trial.id, token=work.trial.token, error="simulated failure"))
         self._ask(worker)
 
     def _leave(self, worker: SimulatedWorker, *, told: bool) -> None:
@@ -300,35 +295,31 @@ class Simulator:
         worker.life += 1
         worker.gone_since = self.now
         if worker.idle_since is not None:
-            self._account.seconds["waiting"] += self.now - worker.idle_since
-            worker.idle_since = None
+            self._end_waiting(worker)
             self._parked[worker.kinds].remove(worker)
         if work is not None:
-            began = worker.began
-            self._throw_away(worker, "preempted")
+            self._steps.preempted += worker.steps_done(self.now)
+            self._drop(worker)
             if not told:
                 renews_s = self.rules.lease_s / 3
-                expires_at = began + (self.now - began) // renews_s * renews_s + self.rules.lease_s
+                renewed_at = worker.began + (self.now - worker.began) // renews_s * renews_s
+                expires_at = renewed_at + self.rules.lease_s
                 self._lease_until(worker, expires_at)
                 # Whoever asks looks at leases only so often.
                 self._at(expires_at + min(1.0, self.rules.lease_s / 10), _ASK, -1, 0)
             elif isinstance(work, Claimed):
                 self.controller.release(work.trial.id, work.trial.token)
             else:
-                self.controller.release_evaluation(work.task.id, work.task.token)
+                self.controller.release(work.job.id, work.job.token)
         self._at(self.now + self._hazards.restart_s, _BACK, worker.index, worker.life)
 
-    def _throw_away(self, worker: SimulatedWorker, why: str) -> None:
-        work = worker.work
-        if isinstance(work, Claimed):
-            self._account.wasted[why] += int(
-                worker.share_done(self.now) * (work.trial.end_step - work.trial.start_step) + 1e-9
-            )
-        self._account.seconds["lost"] += self.now - worker.began
+    def _drop(self, worker: SimulatedWorker) -> None:
+        """Give up the work of a worker."""
+        self._seconds.lost += self.now - worker.began
         worker.work = None
         worker.mark += 1
 
-    def _state_of(self, trial: int) -> TrialState:
+    def _state_of(self, trial: int) -> JobState:
         with self.store.reader(self.study) as reader:
             return reader.trial(trial).state
 
@@ -344,7 +335,7 @@ class Simulator:
         self._collected_at, self._since_collection = self.now, 0
         found = self.controller.retention()
         self._invariants.collected(found)
-        self._account.checkpoints = max(self._account.checkpoints, len(found.kept) + len(found.collectable))
+        self._checkpoints = max(self._checkpoints, len(found.kept) + len(found.collectable))
         marked = self.controller.mark_deleting(found.collectable)
         self.controller.set_checkpoints(marked, CheckpointState.DELETED)
 
@@ -353,11 +344,11 @@ class Simulator:
     def _outcome(self) -> SimulatedRun:
         for worker in self._workers:
             if worker.idle_since is not None:
-                self._account.seconds["waiting"] += self.now - worker.idle_since
+                self._end_waiting(worker)
             elif worker.gone_since is not None:
-                self._account.seconds["lost"] += self.now - worker.gone_since
+                self._seconds.lost += self.now - worker.gone_since
             elif worker.work is not None:
-                self._account.seconds["lost"] += self.now - worker.began
+                self._seconds.lost += self.now - worker.began
         self._collect(at_once=True)
         with self.store.reader(self.study) as reader:
             study = reader.study()
@@ -366,24 +357,47 @@ class Simulator:
             counts = reader.counts()
             orders = [(m.head.order, m.head.fitness) for m in reader.members() if m.head and m.head.can_donate]
             heads = [member.head.trial for member in reader.members() if member.head]
-            evaluation = reader.evaluation()
-            groups = [] if evaluation is None else [*evaluation.groups()]
+            groups = [*reader.groups()]
         message = study.message
         if self._ended is None and self._cut_off:
             message = f"it makes no progress: {IN_VAIN} times in a row a worker left before its work was done"
         elif self._ended is None:
             message = "it stands still: " + (self._idle.why if self._idle else "nobody asks for work")
+        trained = {steps for _, steps in self._trained.values()} - {0}
+        self._steps.kept = self._kept(heads)
+        self._steps.abandoned = sum(steps for _, steps in self._trained.values()) - self._steps.kept
         return SimulatedRun(
             state=study.state,
             message=message,
             wall_s=self.now,
-            seconds=self._account.worker_seconds(),
-            steps=self._account.steps(heads),
+            seconds=self._seconds,
+            steps=self._steps,
             completed=counts.get("completed", 0),
             failed=counts.get("failed", 0),
-            attempts=self._account.attempts,
-            trial_steps=self._account.trial_steps(),
-            checkpoints=self._account.checkpoints,
-            lag=self._account.lag(groups),
+            attempts=self._attempts,
+            trial_steps=(min(trained, default=0), max(trained, default=0)),
+            checkpoints=self._checkpoints,
+            lag={name: _lag(lags, name, groups) for name, lags in self._lags.items()},
             best=max(orders, default=(0.0, math.nan), key=lambda pair: pair[0] or 0.0)[1] or math.nan,
         )
+
+    def _kept(self, heads: Sequence[int]) -> int:
+        """Return how many steps are among the ancestors of these trials."""
+        kept, seen = 0, {0}
+        for trial in heads:
+            at = trial
+            while at not in seen:
+                seen.add(at)
+                at, steps = self._trained[at]
+                kept += steps
+        return kept
+
+
+def _lag(lags: Sequence[float], suite: str, groups: Sequence[Group]) -> EvaluationLag:
+    others = sum(group.suite == suite and group.state is not GroupState.COMPLETE for group in groups)
+    return EvaluationLag(
+        complete=len(lags),
+        others=others,
+        median_s=float(np.median(lags)) if lags else math.nan,
+        longest_s=max(lags, default=math.nan),
+    )

@@ -15,6 +15,7 @@ from scipy import stats
 from compared import replicates_of, study_of
 from phyla.errors import UsageError
 from phyla.records import (
+    Aim,
     AttemptState,
     Constrained,
     Maximize,
@@ -28,12 +29,9 @@ from phyla.report import (
     ComparedStudy,
     StudyComparison,
     compare_studies,
-    curves_figure,
-    finals_figure,
-    sensitivity_figure,
-    time_figure,
     time_spent,
 )
+from phyla.report.figures.comparison import curves_figure, finals_figure, sensitivity_figure, time_figure
 from report_study import simulated
 
 HOSTILE = "<script>alert('x')</script> \"quoted\" & </script>"
@@ -120,7 +118,7 @@ def test_the_target_is_the_worst_median_or_what_was_asked_for() -> None:
     high = compare_studies([*replicates_of("a", A), *replicates_of("b", B)], target=0.75)
     assert [high.reached(group) for group in high.groups] == [(2, None), (0, None)]
     down = [
-        replace(one, data=replace(one.data, maximize=False))
+        replace(one, data=replace(one.data, aim=Aim.of(Minimize("score"))))
         for one in (*replicates_of("a", A), *replicates_of("b", B))
     ]
     assert compare_studies(down).target == 0.7
@@ -130,7 +128,7 @@ def test_the_target_is_the_worst_median_or_what_was_asked_for() -> None:
 @given(st.lists(st.lists(st.floats(0.1, 1.0), min_size=1, max_size=6), min_size=1, max_size=3))
 def test_more_than_half_of_each_group_reach_the_target(maximize: bool, groups: list[list[float]]) -> None:
     studies = [
-        replace(one, data=replace(one.data, maximize=maximize))
+        replace(one, data=replace(one.data, aim=Aim.of((Maximize if maximize else Minimize)("score"))))
         for index, finals in enumerate([*groups, [0.5]])
         for one in replicates_of(f"g{index}", finals)
     ]
@@ -194,8 +192,7 @@ def test_the_order_of_constraints_makes_no_other_objective() -> None:
 
 def aimed(name: str, objective: Objective) -> ComparedStudy:
     """A study with an objective."""
-    data = study_of([(0, 1, 1.0, 0.5)], name=name, metric=objective.name, maximize=objective.maximize)
-    data = replace(data, description=objective.description, tradeoffs=objective.tradeoffs)
+    data = replace(study_of([(0, 1, 1.0, 0.5)], name=name), aim=Aim.of(objective))
     return ComparedStudy(data=data, group=name)
 
 

@@ -11,13 +11,11 @@ import pytest
 from evaluated_run import HELDOUT, EvaluatedRun, eventful
 from phyla.report import (
     EvaluationData,
-    aggregates_figure,
-    lag_figure,
-    matrix_figure,
     style,
     write_evaluation_report,
     write_report,
 )
+from phyla.report.figures.suites import aggregates_figure, lag_figure, matrix_figure
 from report_study import simulated
 
 
@@ -68,7 +66,7 @@ def test_cells_of_partial_groups_are_hatched(data: EvaluationData) -> None:
 
 
 def test_a_long_history_is_cut_and_that_is_said(data: EvaluationData, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("phyla.report.figures.matrix.COLUMNS", 5)
+    monkeypatch.setattr("phyla.report.figures.suites.COLUMNS", 5)
     figure = matrix_figure(data, "heldout")
     (heatmap,) = traces(figure, "heatmap")
     assert len(heatmap.z[0]) == 5

@@ -10,16 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phyla.records import AttemptState, Criteria, Goal, Maximize, Minimize, Pareto, TrialRecord, TrialState
-from phyla.report import (
-    StudyData,
-    fitness_figure,
-    front_figure,
-    lineage_figure,
-    schedules_figure,
-    timeline_figure,
-)
+from phyla.records import Aim, AttemptState, Criteria, Goal, JobState, Maximize, Minimize, Pareto, TrialRecord
+from phyla.report import StudyData
 from phyla.report.data import finite_fitness
+from phyla.report.figures.fitness import fitness_figure
+from phyla.report.figures.front import front_figure
+from phyla.report.figures.lineage import lineage_figure
+from phyla.report.figures.schedules import schedules_figure
+from phyla.report.figures.timeline import timeline_figure
 from report_study import empty, large, simulated
 
 Draw = Callable[[StudyData], Any]
@@ -76,7 +74,7 @@ def test_fitness_has_a_line_for_each_member_on_its_own_clock(study: StudyData) -
     assert len(lines) == 8
     assert sum(line.showlegend for line in lines) == 1
     for line, trials in zip(lines, study.by_member.values(), strict=True):
-        done = [trial for trial in trials if trial.state is TrialState.COMPLETED]
+        done = [trial for trial in trials if trial.state is JobState.COMPLETED]
         assert list(line.x) == [250 * (place + 1) for place in range(20)]
         assert list(line.y) == [finite_fitness(trial) for trial in done]
 
@@ -135,7 +133,7 @@ def test_failed_trials_and_odd_fitness_lie_at_the_edge(study: StudyData) -> None
     figure = fitness_figure(data)
     odd, failed = trace(figure, "1 nan or infinite"), trace(figure, "failed trials")
     assert len(odd.x) == 1
-    assert len(failed.x) == data.counts[TrialState.FAILED]
+    assert len(failed.x) == data.counts[JobState.FAILED]
     assert set(failed.y) == {0.012}
     assert "out of memory" in failed.text[0]
     line = next(one for one in figure.data if one.meta and one.meta["member"] == data.lineage.trial(20).member)
@@ -213,8 +211,8 @@ def test_the_lineage_shows_every_trial_and_every_edge(study: StudyData) -> None:
     nodes = trace(figure, "fitness")
     assert len(nodes.x) == len(study.scored)
     assert list(nodes.marker.color) == [trial.fitness for trial in study.scored]
-    assert len(trace(figure, "failed").x) == study.counts[TrialState.FAILED] > 0
-    completed = [trial for trial in study.lineage if trial.state is TrialState.COMPLETED]
+    assert len(trace(figure, "failed").x) == study.counts[JobState.FAILED] > 0
+    completed = [trial for trial in study.lineage if trial.state is JobState.COMPLETED]
     assert len(pieces(trace(figure, "abandoned").x)) == sum(trial.jump_from is not None for trial in completed)
     assert len(pieces(trace(figure, "weights taken from").x)) == sum(t.parent is not None for t in completed)
     path = pieces(trace(figure, "the winner's path").x)
@@ -223,7 +221,7 @@ def test_the_lineage_shows_every_trial_and_every_edge(study: StudyData) -> None:
 
 def test_a_failed_trial_lies_before_the_one_that_replaced_it(study: StudyData) -> None:
     failed = trace(lineage_figure(study), "failed")
-    generations = [trial.generation for trial in study.lineage if trial.state is TrialState.FAILED]
+    generations = [trial.generation for trial in study.lineage if trial.state is JobState.FAILED]
     assert all(g - 0.5 < x < g for x, g in zip(failed.x, generations, strict=True))
 
 
@@ -247,7 +245,7 @@ def test_what_still_runs_is_drawn_up_to_now() -> None:
     bars = trace(timeline_figure(replace(data, now=now)), "running")
     assert list(bars.x) == [pytest.approx(1000 * (now - a.claimed_at)) for a in running]
     unfinished = trace(lineage_figure(data), "unfinished")
-    assert len(unfinished.x) == data.counts[TrialState.RUNNING] + data.counts[TrialState.PENDING]
+    assert len(unfinished.x) == data.counts[JobState.RUNNING] + data.counts[JobState.PENDING]
 
 
 @pytest.mark.parametrize("draw", ALL)
@@ -261,7 +259,7 @@ def nothing_completed() -> StudyData:
     data = simulated(until=4, failing=0)
     first = [t for t in data.trials if t.parent is None]
     open_fields: dict[str, Any] = {
-        "state": TrialState.RUNNING,
+        "state": JobState.RUNNING,
         "reached_step": None,
         "fitness": None,
         "order": None,
@@ -289,7 +287,7 @@ def test_odd_studies_are_drawn_all_the_same(make: Callable[[], StudyData], draw:
 
 
 def test_labels_show_markup_as_it_was_written(study: StudyData) -> None:
-    data = replace(study, metric="<b>acc</b> & more")
+    data = replace(study, aim=replace(study.aim, name="<b>acc</b> & more"))
     assert "&lt;b&gt;acc&lt;/b&gt; &amp; more" in fitness_figure(data).layout.title.text
     assert "<b>acc" not in str(lineage_figure(data).to_json())
 
@@ -337,7 +335,7 @@ def judged(data: StudyData, *goals: Goal, limit: float = math.inf) -> StudyData:
     rng = np.random.default_rng(0)
     trials = []
     for one in data.trials:
-        if one.state is TrialState.COMPLETED and one.fitness is not None:
+        if one.state is JobState.COMPLETED and one.fitness is not None:
             values = {"accuracy": one.fitness, "cost": float(rng.gamma(2.0)), "memory": float(rng.random())}
             found = Pareto(*goals).judge(values)
             why = f"cost {values['cost']:g} > {limit:g}" if values["cost"] > limit else None
@@ -346,7 +344,7 @@ def judged(data: StudyData, *goals: Goal, limit: float = math.inf) -> StudyData:
             trials.append(replace(one, order=order, criteria=criteria))
         else:
             trials.append(one)
-    return replace(data, trials=trials, tradeoffs=goals)
+    return replace(data, trials=trials, aim=replace(data.aim, tradeoffs=goals))
 
 
 def test_the_front_is_drawn_on_top_of_all_trials(study: StudyData) -> None:
@@ -376,7 +374,7 @@ def test_a_third_goal_is_a_colour(study: StudyData) -> None:
 
 
 def test_a_front_without_trials_says_so() -> None:
-    figure = front_figure(replace(empty(), tradeoffs=(Maximize("a"), Minimize("b"))))
+    figure = front_figure(replace(empty(), aim=Aim.of(Pareto(Maximize("a"), Minimize("b")))))
     assert "No trial has completed" in figure.layout.annotations[0].text
 
 

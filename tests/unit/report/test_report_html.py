@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from phyla.records import StudyState
-from phyla.report import Section, StudyData, write_report
+from phyla.report import StudyData, write_report
 from report_study import empty, large, simulated
 
 HOSTILE = "<script>alert('x')</script> \"quoted\" & </script>"
@@ -110,19 +110,18 @@ def test_what_users_wrote_is_shown_as_they_wrote_it(study: StudyData, tmp_path: 
         study=replace(study.study, name=HOSTILE, message=HOSTILE, state=StudyState.FAILED, config={}),
         trials=trials,
         attempts=attempts,
-        metric=HOSTILE,
-        checkpoint_paths=lambda name: HOSTILE,
+        aim=replace(study.aim, name=HOSTILE, description=HOSTILE),
+        checkpoint_paths={t.checkpoint: HOSTILE for t in trials if t.checkpoint},
     )
-    path = write_report(hostile, tmp_path / "report.html", extra_sections=[Section(HOSTILE, "<p>own words</p>")])
+    path = write_report(hostile, tmp_path / "report.html")
     text = path.read_text(encoding="utf-8")
     assert "<script>alert" not in text
     page = Page(text)
     assert page.tags.count("script") == 2 + 4
     assert page.text.count("<script>alert('x')</script>") > 8
-    assert "own words" in page.text
 
 
-def test_checkpoints_may_be_a_mapping_or_unknown(study: StudyData, tmp_path: Path) -> None:
+def test_where_a_checkpoint_is_may_be_unknown(study: StudyData, tmp_path: Path) -> None:
     best = study.best
     assert best is not None
     name = best.checkpoint or ""
@@ -130,15 +129,6 @@ def test_checkpoints_may_be_a_mapping_or_unknown(study: StudyData, tmp_path: Pat
     for paths, shown in (({name: "s3://bucket/best"}, "s3://bucket/best"), ({}, name), (None, name)):
         path = write_report(replace(study, checkpoint_paths=paths), tmp_path / "report.html")
         assert f"<code>{shown}</code>" in path.read_text(encoding="utf-8")
-
-
-def test_title_and_sections_can_be_given(study: StudyData, tmp_path: Path) -> None:
-    path = write_report(
-        study, tmp_path / "new" / "r.html", title="Monday", extra_sections=[Section("Notes", "<p>n")]
-    )
-    text = path.read_text(encoding="utf-8")
-    assert "<title>Monday</title>" in text
-    assert text.index("<h2>Notes</h2>") > text.index("<h2>What every worker did</h2>")
 
 
 @pytest.mark.parametrize("data", [empty(), simulated(until=12)], ids=["empty", "unfinished"])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from phyla.evaluation import EvalTask, Policy, Suite
-from phyla.machine import Rules
+from phyla.machine import TrainRules
 from phyla.records import Maximize
 from phyla.simulation import Crew, Durations, Hazards, LearningCurve, Simulator
 from phyla.space import Float, Space
@@ -76,7 +76,7 @@ def test_the_budget_is_kept_under_any_conditions(seed: int) -> None:
     tasks = (EvalTask("a", nothing, shards=2), EvalTask("b", nothing))
     held = Suite("held", tasks, objective=Maximize("q_mean"), policy=policy)
     suites = (held,) if waits or rng.random() < 0.4 else ()
-    rules = Rules(space=SPACE, objective=Maximize("Q"), strategy=strategy, suites=suites)
+    rules = TrainRules(space=SPACE, objective=Maximize("Q"), strategy=strategy, suites=suites)
     crew = Crew(workers=int(rng.integers(1, 9)), evaluators=int(rng.integers(3)) if suites else 0)
     run = Simulator(
         rules,

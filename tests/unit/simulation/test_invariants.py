@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from phyla.machine import Retention, Rules
-from phyla.records import Checkpoint, Maximize, TrialRecord, TrialState
+from phyla.machine import Retention, TrainRules
+from phyla.records import Checkpoint, JobState, Maximize, TrialRecord
 from phyla.simulation import MachineDefect
 from phyla.simulation.invariants import Invariants
 from phyla.space import Float, Space
 from phyla.store import open_store
 from phyla.strategies import PBT
 
-RULES = Rules(
+RULES = TrainRules(
     space=Space(x=Float(0.0, 1.0)),
     objective=Maximize("Q"),
     strategy=PBT(population_size=2, steps_per_trial=5, total_steps=10),
@@ -22,7 +22,7 @@ TRIAL = TrialRecord(
     study=1,
     member=0,
     generation=0,
-    state=TrialState.RUNNING,
+    state=JobState.RUNNING,
     params={},
     start_step=0,
     end_step=5,
@@ -33,7 +33,7 @@ TRIAL = TrialRecord(
 
 
 def test_a_member_has_one_trial_and_its_tokens_count_up() -> None:
-    states = {1: TrialState.RUNNING}
+    states = {1: JobState.RUNNING}
     invariants = Invariants(RULES, lambda trial: states[trial])
     invariants.claimed(TRIAL)
     invariants.claimed(replace(TRIAL, token=2))
@@ -41,14 +41,14 @@ def test_a_member_has_one_trial_and_its_tokens_count_up() -> None:
         invariants.claimed(replace(TRIAL, token=2))
     with pytest.raises(MachineDefect, match="its newest attempt was 2 of trial 1"):
         invariants.claimed(replace(TRIAL, id=2))
-    states[1] = TrialState.FAILED
+    states[1] = JobState.FAILED
     invariants.claimed(replace(TRIAL, id=2))
     invariants.completed(replace(TRIAL, id=2), 5)
     invariants.claimed(replace(TRIAL, id=3))
 
 
 def test_steps_are_counted_once() -> None:
-    invariants = Invariants(RULES, lambda trial: TrialState.COMPLETED)
+    invariants = Invariants(RULES, lambda trial: JobState.COMPLETED)
     store = open_store("memory://", clock=lambda: 0.0)
     study = store.create_study("s", {}, 0, 2)
     invariants.claimed(TRIAL)
@@ -60,7 +60,7 @@ def test_steps_are_counted_once() -> None:
 
 
 def test_no_more_checkpoints_are_kept_than_the_formula_says() -> None:
-    invariants = Invariants(RULES, lambda trial: TrialState.COMPLETED)
+    invariants = Invariants(RULES, lambda trial: JobState.COMPLETED)
     row = Checkpoint(name="1.1", study=1, trial=1, step=5, digest="", size_bytes=0, created_at=0.0)
     invariants.collected(Retention(kept=((row, "why"),), collectable=(row,), bound=1))
     with pytest.raises(MachineDefect, match="2 checkpoints are kept, and the bound is 1"):

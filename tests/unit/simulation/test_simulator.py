@@ -8,7 +8,7 @@ import pytest
 
 from phyla.errors import ConfigurationError
 from phyla.evaluation import EvalTask, Policy, Suite
-from phyla.machine import Rules
+from phyla.machine import TrainRules
 from phyla.records import JsonObject, Maximize, Minimize, StudyState, WorkKind
 from phyla.simulation import Crew, Durations, Fitness, Hazards, LearningCurve, SimulatedRun, Simulator
 from phyla.space import Choice, Float, Int, Space
@@ -49,7 +49,7 @@ def simulated(
     seed: int = 0,
     **options: Any,
 ) -> SimulatedRun:
-    rules = Rules(space=space, objective=Maximize("Q"), strategy=strategy, suites=suites, **options)
+    rules = TrainRules(space=space, objective=Maximize("Q"), strategy=strategy, suites=suites, **options)
     return Simulator(
         rules,
         seed,
@@ -302,7 +302,7 @@ def test_the_fitness_is_asked_with_hyperparameters_and_age() -> None:
 def test_the_synthetic_curve_rises_and_turns_around_for_a_minimum() -> None:
     rng = np.random.default_rng(0)
     curve = LearningCurve(SPACE, Maximize("Q"), 100, noise=0.0)
-    best: JsonObject = {"rate": 10 ** (-3 * 0.3), "width": 1 + 0.7 * 8, "kind": "b"}
+    best: JsonObject = {"rate": 10 ** (-3 * 0.3), "width": 7, "kind": "b"}
     worse: JsonObject = {"rate": 1e-3, "width": 1, "kind": "a"}
     assert 0.8 < curve(best, 100, rng) < 1
     assert curve(best, 10, rng) < curve(best, 50, rng) < curve(best, 100, rng)

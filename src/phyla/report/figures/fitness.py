@@ -3,7 +3,7 @@
 import math
 from typing import TYPE_CHECKING, Any
 
-from phyla.records import TrialRecord, TrialState
+from phyla.records import JobState, TrialRecord
 from phyla.report import style
 from phyla.report.data import StudyData, finite_fitness
 from phyla.report.words import counted, hover, plain, score
@@ -22,11 +22,12 @@ EDGE = 1_000
 def fitness_figure(data: StudyData) -> "go.Figure":
     """Return the fitness of every member over the steps it has spent.
 
-    There is one muted line per member. On top are the best so far, an arrow from donor to child for every jump,
-    and the path that the winner's weights took. Trials that failed, are infeasible, or have no finite fitness lie
-    along the edge where bad values are.
+    On top of a muted line per member are the best so far, an arrow from donor to child for every jump, and the
+    path that the winner's weights took. Trials that failed, are infeasible, or have no finite fitness lie along
+    the edge where bad values are.
     """
-    title = f"Fitness of every member: {data.metric}, {data.direction}"
+    better = "higher" if data.aim.maximize else "lower"
+    title = f"Fitness of every member: {data.aim.name}, {better} is better"
     if not data.completed:
         return style.empty(title, "No trial has completed yet.")
     notes: list[str] = []
@@ -40,7 +41,7 @@ def fitness_figure(data: StudyData) -> "go.Figure":
         look = {"line": {"color": style.WINNER, "width": 2.4}, "marker": {"color": style.WINNER, "size": sizes}}
         traces.append(style.trace(path, mode="lines+markers", name="the winner's path", **look))
     values = [trial.fitness or 0.0 for trial in data.scored]
-    limits = style.sensible_range(values, maximize=data.maximize)
+    limits = style.sensible_range(values, maximize=data.aim.maximize)
     inside = [value for value in values if limits is None or limits[0] <= value <= limits[1]]
     # On a linear axis a loss that falls by orders of magnitude is a flat line after the first trials.
     log = style.is_wide(inside)
@@ -53,7 +54,7 @@ def fitness_figure(data: StudyData) -> "go.Figure":
     figure = style.figure(title, subtitle, height=560, notes=notes)
     figure.add_traces([*traces, *_mishaps(data)])
     figure.update_xaxes(title_text="steps spent by the member", rangemode="tozero", tickformat="~s")
-    figure.update_yaxes(title_text=plain(data.metric), type="log" if log else None, range=limits)
+    figure.update_yaxes(title_text=plain(data.aim.name), type="log" if log else None, range=limits)
     figure.update_layout(yaxis2={"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True})
     if data.best is not None:
         _add_label(figure, data, data.best, log=log)
@@ -62,7 +63,7 @@ def fitness_figure(data: StudyData) -> "go.Figure":
 
 def _row(data: StudyData, trial: TrialRecord) -> tuple[int, float | None, str]:
     start, end = data.spent[trial.id]
-    return start if end is None else end, finite_fitness(trial), hover(trial, data.metric)
+    return start if end is None else end, finite_fitness(trial), hover(trial, data.aim.name)
 
 
 def _member_lines(data: StudyData, notes: list[str]) -> list[dict[str, Any]]:
@@ -73,7 +74,7 @@ def _member_lines(data: StudyData, notes: list[str]) -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = []
     shown = 0
     for member, trials in data.by_member.items():
-        done = [trial for trial in trials if trial.state is TrialState.COMPLETED]
+        done = [trial for trial in trials if trial.state is JobState.COMPLETED]
         on_path = [index for index, trial in enumerate(done) if trial.id in path]
         picked = style.outline([finite_fitness(trial) for trial in done], limit, on_path)
         shown += len(picked)
@@ -114,7 +115,7 @@ def _jumps(data: StudyData, notes: list[str]) -> list[dict[str, Any]]:
 
 
 def _best_so_far(data: StudyData) -> dict[str, Any]:
-    sign = 1 if data.maximize else -1
+    sign = 1 if data.aim.maximize else -1
     points = sorted((_row(data, t)[0], -sign * (t.fitness or 0.0), t.id) for t in data.scored)
     rows: list[tuple[int, float, str]] = []
     for x, worse, trial in points:
@@ -135,7 +136,7 @@ def _add_label(figure: "go.Figure", data: StudyData, best: TrialRecord, *, log: 
         text=f"<b>{plain(score(best.fitness))}</b>  trial {best.id}, member {best.member}",
         showarrow=False,
         xanchor="right" if late else "left",
-        yshift=16 if data.maximize else -16,
+        yshift=16 if data.aim.maximize else -16,
         font={"color": style.WINNER, "size": 13},
         name="winner",
     )
@@ -143,8 +144,8 @@ def _add_label(figure: "go.Figure", data: StudyData, best: TrialRecord, *, log: 
 
 def _mishaps(data: StudyData) -> list[dict[str, Any]]:
     """Return marks at the edge of bad values, where trials failed and where a fitness is not a finite number."""
-    broken = [trial for trial in data.lineage if trial.state is TrialState.FAILED]
-    cancelled = [trial for trial in data.lineage if trial.state is TrialState.CANCELLED]
+    broken = [trial for trial in data.lineage if trial.state is JobState.FAILED]
+    cancelled = [trial for trial in data.lineage if trial.state is JobState.CANCELLED]
     unfit = [trial for trial in data.completed if finite_fitness(trial) is None]
     infeasible = [trial for trial in unfit if trial.criteria is not None and trial.criteria.infeasible]
     odd = [trial for trial in unfit if trial.criteria is None or not trial.criteria.infeasible]
@@ -156,7 +157,7 @@ def _mishaps(data: StudyData) -> list[dict[str, Any]]:
         (f"{len(cancelled):,} cancelled", cancelled, "x-open"),
     ):
         found = [_row(data, trials[index]) for index in style.kept(len(trials), EDGE)]
-        rows = [(x, 0.012 if data.maximize else 0.988, words) for x, _, words in found]
+        rows = [(x, 0.012 if data.aim.maximize else 0.988, words) for x, _, words in found]
         look = {
             "marker": {"symbol": symbol, "color": style.FAILED, "size": 8, "opacity": 0.9},
             "cliponaxis": False,

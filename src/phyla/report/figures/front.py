@@ -24,7 +24,7 @@ def front_figure(data: StudyData) -> "go.Figure":
     A third goal is the colour of the front's trials; further ones appear under the pointer. Infeasible trials are
     crosses. Trials with a goal that is not a finite number are left out.
     """
-    goals = data.tradeoffs
+    goals = data.aim.tradeoffs
     title = f"Pareto front: {' and '.join(goal.metric for goal in goals)}"
     judged = [trial for trial in data.completed if trial.criteria is not None and trial.criteria.orders]
     drawn = [trial for trial in judged if all(math.isfinite(_value(trial, goal)) for goal in goals[:2])]
@@ -66,7 +66,7 @@ def front_figure(data: StudyData) -> "go.Figure":
         (infeasible, "infeasible", {"color": style.FAILED, "size": 6, "symbol": "x-thin-open"}),
         (data.front, "on the front", {"size": size, "line": {"color": "#fff", "width": 1}, **top}),
     ):
-        rows = [(_value(t, goals[0]), _value(t, goals[1]), hover(t, data.metric)) for t in trials]
+        rows = [(_value(t, goals[0]), _value(t, goals[1]), hover(t, data.aim.name)) for t in trials]
         name = f"{counted(len(trials), 'trial')} {what}"
         figure.add_traces([style.trace(rows, mode="markers", marker=marker, name=name)] if rows else [])
     for update, goal, known in zip((figure.update_xaxes, figure.update_yaxes), goals, limits, strict=False):

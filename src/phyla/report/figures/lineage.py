@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from phyla.records import TrialRecord, TrialState
+from phyla.records import JobState, TrialRecord
 from phyla.report import style
 from phyla.report.data import StudyData, finite_fitness
 from phyla.report.words import counted, hover
@@ -12,7 +12,7 @@ from phyla.report.words import counted, hover
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-GIVEN_UP = (TrialState.FAILED, TrialState.CANCELLED)
+GIVEN_UP = (JobState.FAILED, JobState.CANCELLED)
 NODES = 20_000
 """Trials that are drawn; beyond, the newest ones and the winner's path."""
 TOLD = 5_000
@@ -97,22 +97,22 @@ def _nodes(
     scored = [trial for trial in trials if finite_fitness(trial) is not None]
     rest = [trial for trial in trials if finite_fitness(trial) is None]
     values = [trial.fitness or 0.0 for trial in scored]
-    low, high = style.sensible_range(values, maximize=data.maximize) or (
+    low, high = style.sensible_range(values, maximize=data.aim.maximize) or (
         min(values, default=0),
         max(values, default=1),
     )
-    ramp = {"colorscale": style.SCALE, "reversescale": not data.maximize, "cmin": low, "cmax": high}
+    ramp = {"colorscale": style.SCALE, "reversescale": not data.aim.maximize, "cmin": low, "cmax": high}
     border = {"color": style.INK, "width": 0.6 if size > 5 else 0}
     nodes = []
     for name, states, marker in (
-        ("fitness", None, {"color": values, **ramp, "line": border, "colorbar": style.colorbar(data.metric)}),
-        ("nan or infinite", (TrialState.COMPLETED,), {"symbol": "circle-open", "color": style.FAILED}),
-        ("failed", (TrialState.FAILED,), {"symbol": "x", "color": style.FAILED}),
-        ("cancelled", (TrialState.CANCELLED,), {"symbol": "x", "color": style.MUTED}),
-        ("unfinished", (TrialState.RUNNING, TrialState.PENDING), {"symbol": "circle-open", "color": style.INK}),
+        ("fitness", None, {"color": values, **ramp, "line": border, "colorbar": style.colorbar(data.aim.name)}),
+        ("nan or infinite", (JobState.COMPLETED,), {"symbol": "circle-open", "color": style.FAILED}),
+        ("failed", (JobState.FAILED,), {"symbol": "x", "color": style.FAILED}),
+        ("cancelled", (JobState.CANCELLED,), {"symbol": "x", "color": style.MUTED}),
+        ("unfinished", (JobState.RUNNING, JobState.PENDING), {"symbol": "circle-open", "color": style.INK}),
     ):
         group = scored if states is None else [trial for trial in rest if trial.state in states]
-        told: dict[str, Any] = {"text": [hover(trial, data.metric) for trial in group]}
+        told: dict[str, Any] = {"text": [hover(trial, data.aim.name) for trial in group]}
         if len(trials) > TOLD:
             fitness = "<br>%{marker.color}" if states is None else ""
             words = f"trial %{{customdata}}, member %{{y}}, generation %{{x}}{fitness}<extra></extra>"

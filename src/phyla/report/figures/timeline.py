@@ -45,9 +45,7 @@ def timeline_figure(data: StudyData) -> "go.Figure":
     if len(chosen) > BARS:
         notes.append(f"The newest {BARS:,} of {counted(len(chosen), 'attempt')} are shown.")
     end = data.last_moment
-    busy, span = _busy(chosen, end), max(_end(one, end) for one in chosen) - chosen[0].claimed_at
-    share = f", busy {busy / (span * len(workers)):.0%} of the time" if span > 0 else ""
-    subtitle = f"{counted(len(attempts), 'attempt')} by {counted(len(workers), 'worker')}{share}; time in UTC"
+    subtitle = f"{counted(len(attempts), 'attempt')} by {counted(len(workers), 'worker')}; time in UTC"
     figure = style.figure(
         title, subtitle, height=190 + len(workers) * (26 if len(workers) <= 30 else 15), notes=notes
     )
@@ -82,20 +80,9 @@ def _end(attempt: Attempt, now: float) -> float:
     return max(attempt.claimed_at, now if attempt.ended_at is None else attempt.ended_at)
 
 
-def _busy(attempts: Sequence[Attempt], now: float) -> float:
-    """Return the seconds in which workers did something; what overlaps on one worker counts once."""
-    until: dict[str, float] = {}
-    busy = 0.0
-    for attempt in attempts:
-        begin, end = max(attempt.claimed_at, until.get(attempt.worker, 0.0)), _end(attempt, now)
-        busy += max(0.0, end - begin)
-        until[attempt.worker] = max(begin, end)
-    return busy
-
-
 def _words(attempt: Attempt, now: float) -> str:
     lines = [
-        f"<b>trial {attempt.trial}</b>, attempt {attempt.token}: {attempt.state.value}",
+        f"<b>trial {attempt.job}</b>, attempt {attempt.token}: {attempt.state.value}",
         f"{moment(attempt.claimed_at):%Y-%m-%d %H:%M:%S}, {duration(_end(attempt, now) - attempt.claimed_at)}",
         plain(short(attempt.worker)),
     ]

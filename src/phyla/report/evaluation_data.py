@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import final
 
 from phyla.evaluation import Cell, GroupValues, Lag, SuiteOutline
-from phyla.records import EvalEvent, Group, RunRecord, Seen, shown
+from phyla.records import EvalEvent, Group, Seen, StudyRecord, shown
 from phyla.report.words import counted, duration, number, plain, short
 
 
@@ -18,7 +18,6 @@ class EvaluationData:
 
     Attributes:
         run: the run.
-        state: how it stands; by default the run's own state, which says nothing about a study.
         suites: its suites.
         cells: the state of every eval task on every checkpoint that is shown.
         values: the aggregates of every group on those checkpoints.
@@ -27,9 +26,10 @@ class EvaluationData:
         lag: how far each suite is behind.
         members: the member of every trial, in a study.
         now: when this was read, in seconds since the epoch.
+        state: how it stands; by default the run's own state, which says nothing about a study.
     """
 
-    run: RunRecord
+    run: StudyRecord
     suites: Sequence[SuiteOutline]
     cells: Sequence[Cell]
     values: Sequence[GroupValues]
@@ -78,18 +78,7 @@ class EvaluationData:
     @property
     def lag_words(self) -> list[str]:
         """How far each suite is behind, in words."""
-        lines = []
-        for lag in self.lag:
-            if not lag.checkpoints:
-                done = (
-                    "nothing is evaluated yet" if lag.complete is None else f"up to date at step {lag.complete:,}"
-                )
-                lines.append(f"{lag.suite}: {done}")
-            else:
-                steps = "" if lag.steps is None or lag.complete is None else f" and {lag.steps:,} steps"
-                behind = f"{counted(lag.checkpoints, 'checkpoint')}{steps} behind"
-                lines.append(f"{lag.suite}: {behind}, the oldest for {duration(lag.oldest_s)}")
-        return lines
+        return [f"{lag.suite}: {_behind(lag)}" for lag in self.lag]
 
     def series(self, seen: Seen) -> str:
         """Return the line that a checkpoint lies on: its member and branch; empty without either."""
@@ -100,6 +89,13 @@ class EvaluationData:
         if seen.index and member is None:
             parts.append(f"model {seen.index}")
         return ", ".join(parts)
+
+
+def _behind(lag: Lag) -> str:
+    if lag.checkpoints:
+        steps = "" if lag.steps is None or lag.complete is None else f" and {lag.steps:,} steps"
+        return f"{counted(lag.checkpoints, 'checkpoint')}{steps} behind, the oldest for {duration(lag.oldest_s)}"
+    return "nothing is evaluated yet" if lag.complete is None else f"up to date at step {lag.complete:,}"
 
 
 def measured(value: float, stderr: float | None) -> str:

@@ -1,0 +1,120 @@
+"""What a study is simulated under: who works, how long things take, and how often they go wrong."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import final
+
+import numpy as np
+
+from phyla.errors import ConfigurationError
+from phyla.records import EvalJob, TrialRecord, WorkKind
+
+BOTH = frozenset({WorkKind.TRAIN, WorkKind.EVALUATE})
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crew:
+    """Who works: workers that do `kinds`, and evaluators that only evaluate.
+
+    Raises:
+        ConfigurationError: nobody trains.
+    """
+
+    workers: int
+    evaluators: int = 0
+    kinds: frozenset[WorkKind] = BOTH
+
+    def __post_init__(self) -> None:
+        for name, least in (("workers", 1), ("evaluators", 0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ConfigurationError(f"{name}={value!r}: must be an integer of at least {least}")
+        if WorkKind.TRAIN not in self.kinds:
+            raise ConfigurationError("kinds: somebody has to train")
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Durations:
+    """How long things take: the arguments of `phyla.simulate` of the same names, or seconds that were measured.
+
+    With a spread, each duration is multiplied by a draw of its own from the log-normal distribution
+    exp(N(-spread^2 / 2, spread^2)), whose mean is 1. `measured_step_s` are seconds per step of whole trials, from
+    claim to completion; `measured_eval_s` those of shards by name of the eval task. Both include loading.
+
+    Raises:
+        ConfigurationError: a number is out of range, or not exactly one of `step_s`, `trial_s` and
+            `measured_step_s` says how long training takes.
+    """
+
+    step_s: float | None = None
+    trial_s: float | None = None
+    load_s: float = 0.0
+    save_s: float = 0.0
+    eval_s: float = 0.0
+    spread: float = 0.0
+    measured_step_s: Sequence[float] = ()
+    measured_eval_s: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_numbers(self, "step_s", "trial_s", "load_s", "save_s", "eval_s", "spread")
+        if [self.step_s is not None, self.trial_s is not None, bool(self.measured_step_s)].count(True) != 1:
+            raise ConfigurationError(
+                "say how long training takes, in one way: step_s, trial_s, or like= a study that was run (on the "
+                "command line: --seconds step=S, --seconds trial=S, --like STUDY)"
+            )
+
+    def train_s(self, trial: TrialRecord, rng: np.random.Generator) -> float:
+        """Draw how long the steps of a trial take."""
+        steps = trial.end_step - trial.start_step
+        if self.measured_step_s:
+            return steps * _one_of(self.measured_step_s, rng)
+        if self.trial_s is not None:
+            return self.drawn(self.trial_s, rng) if steps else 0.0
+        assert self.step_s is not None
+        return self.drawn(steps * self.step_s, rng)
+
+    def evaluate_s(self, task: EvalJob, rng: np.random.Generator, *, loaded: bool) -> tuple[float, float]:
+        """Draw how long loading and one shard of an eval task take."""
+        measured = self.measured_eval_s.get(task.task)
+        if measured:
+            return 0.0, _one_of(measured, rng)
+        load_s = 0.0 if loaded else self.drawn(self.load_s, rng)
+        return load_s, self.drawn(self.eval_s / task.shards, rng)
+
+    def drawn(self, mean_s: float, rng: np.random.Generator) -> float:
+        """Draw a duration from its mean."""
+        return mean_s * rng.lognormal(-(self.spread**2) / 2, self.spread) if self.spread else mean_s
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hazards:
+    """How often things go wrong: the arguments of `phyla.simulate` of the same names.
+
+    Raises:
+        ConfigurationError: a number is out of range.
+    """
+
+    preempt_per_hour: float = 0.0
+    crash_per_hour: float = 0.0
+    restart_s: float = 60.0
+    fail: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_numbers(self, "preempt_per_hour", "crash_per_hour", "restart_s")
+        if not 0 <= self.fail <= 1:
+            raise ConfigurationError(f"fail={self.fail!r}: a probability lies between 0 and 1")
+
+
+def _one_of(values: Sequence[float], rng: np.random.Generator) -> float:
+    return values[int(rng.integers(len(values)))]
+
+
+def _check_numbers(settings: object, *names: str) -> None:
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and not (math.isfinite(value) and value >= 0):
+            raise ConfigurationError(f"{name}={value!r}: must be a finite number of at least 0")
