@@ -1,8 +1,9 @@
 """What a Python user holds: a study to run, and the results of one."""
 
-from phyla.study.changes import Change, Missing, Watched
 from phyla.study.comparing import compare
 from phyla.study.evaluations import BestEvaluation, Evaluations, load_evaluations
+from phyla.study.feed import Change, Missing, Watched
+from phyla.study.files import load_schedule
 from phyla.study.limits import Retention, Retries
 from phyla.study.maintenance import Maintenance, maintain
 from phyla.study.places import Places
@@ -22,13 +23,12 @@ from phyla.study.results import (
     ConfigChange,
     Results,
     list_studies,
-    load_schedule,
     load_study,
 )
 from phyla.study.simulating import Simulated, simulate
 from phyla.study.study import Study
 from phyla.study.suites import load_suites
-from phyla.study.watched import Standing, SuiteStanding, find_watched, list_watched, standing
+from phyla.study.watch_status import Standing, SuiteStanding, list_all, open_any, standing
 from phyla.study.watching import evaluate, watch
 
 __all__ = [
@@ -56,14 +56,14 @@ __all__ = [
     "compare",
     "continue_training",
     "evaluate",
-    "find_watched",
+    "list_all",
     "list_studies",
-    "list_watched",
     "load_evaluations",
     "load_schedule",
     "load_study",
     "load_suites",
     "maintain",
+    "open_any",
     "plan",
     "prepare_continuation",
     "prepare_replay",

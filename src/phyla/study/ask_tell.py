@@ -17,24 +17,12 @@ from phyla.errors import (
 )
 from phyla.machine import Claimed, Ended, Failure, NoWork, Outdated
 from phyla.records import MemberState, StudyState, TrialRecord
-from phyla.study.liveness import take_back
+from phyla.study.findings import Lookout
 from phyla.study.opened import OpenedStudy
-from phyla.study.unreported import Unreported
-from phyla.worker import Launch, Session, Trial, session_of, unusable_start
+from phyla.worker import Session, Trial, session_of, unusable_start
 
 if TYPE_CHECKING:
     from phyla.study.study import Study
-
-
-def launched(study: "Study", opened: OpenedStudy) -> Launch:
-    """Return the launch under which this process asks, and take back what dead ones held.
-
-    Raises:
-        StoreError: the database failed.
-    """
-    launch = Launch(study.places.locks, opened.store.url, [study.name])
-    take_back(opened, launch)
-    return launch
 
 
 def ask(study: "Study", opened: OpenedStudy, worker: str, count: int) -> list[Trial]:
@@ -105,20 +93,12 @@ def metrics_of(
 def tell(
     opened: OpenedStudy,
     worker: str,
-    unreported: Unreported,
+    lookout: Lookout,
     trials: Sequence[Trial],
     metrics: Sequence[Mapping[str, Any]],
     checkpoint: Trial | None,
 ) -> None:
-    """Complete trials, in one transaction.
-
-    Args:
-        opened: their study.
-        worker: name of this process as a worker.
-        unreported: looks out for metrics that are not reported.
-        trials: the trials.
-        metrics: last metrics to report, one mapping per trial, or none.
-        checkpoint: the first trial, if it holds the checkpoint of all.
+    """Complete trials, in one transaction; `checkpoint` is the first one, if it holds the checkpoint of all.
 
     Raises:
         LeaseLost: a trial was given to another worker meanwhile; the others count.
@@ -150,7 +130,7 @@ def tell(
         if finished(opened):
             # Who asks, and gets nothing, ends a study whose members are all done.
             opened.client.exchange((), worker, 1)
-    unreported.look(opened.store, opened.record.id, at_once=True)
+    lookout.look_at_metrics(opened.store, opened.record.id, at_once=True)
     for answer in answers:
         if isinstance(answer, LeaseLost):
             raise answer
@@ -168,7 +148,7 @@ def tell_failed(opened: OpenedStudy, trials: Sequence[Trial], error: str) -> Non
         session = session_of(trial)
         session.discard()
         try:
-            opened.client.fail(Failure(trial=trial.id, token=trial.token, error=error, timings=session.timings()))
+            opened.client.fail(Failure(job=trial.id, token=trial.token, error=error, timings=session.timings()))
         except LeaseLost as gone:
             lost = gone
     if lost is not None:

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from phyla.errors import ConfigurationError, StudyNotFound
-from phyla.study.opening import open_existing
+from phyla.study.opening import names_in, open_existing
 from phyla.study.places import Places
 from phyla.study.replicates import replicate_of
 from phyla.study.results import Results
 
 if TYPE_CHECKING:
-    from phyla.report import ComparedStudy, StudyComparison
+    from phyla.report import StudyComparison
     from phyla.store import Store
 
 
@@ -49,7 +49,7 @@ def compare(
         ConfigurationError: an argument makes no sense.
         StoreError: the database failed.
     """
-    from phyla.report import compare_studies
+    from phyla.report import ComparedStudy, compare_studies
 
     if metric not in ("best", "median"):
         raise ConfigurationError(f"metric={metric!r}: choose 'best' or 'median'")
@@ -63,7 +63,14 @@ def compare(
         found.setdefault((results.places.storage, results.name), results)
     group_of = _groups(list(found.values()))
     return compare_studies(
-        [_compared(one, group_of(one)) for one in found.values()],
+        [
+            ComparedStudy(
+                data=one.data(),
+                group=group_of(one),
+                replicate=None if one.replicate is None else one.replicate.index,
+            )
+            for one in found.values()
+        ],
         measure="best" if metric == "best" else "median",
         by="steps" if by == "steps" else "time",
         target=target,
@@ -81,15 +88,15 @@ def _found(asked: "Sequence[str | Results]", places: Places) -> Iterator[Results
 
 
 def _named(name: str, store: "Store", places: Places) -> list[Results]:
-    known = store.studies()
+    known = [study for study in store.studies() if not study.watched]
     replicates = [(replicate_of(study.config), study) for study in known]
     of_it = [(which.index, study) for which, study in replicates if which is not None and which.of == name]
     chosen = [study for _, study in sorted(of_it, key=lambda pair: pair[0])]
     chosen = chosen or [study for study in known if study.name == name]
     if not chosen:
-        names = ", ".join(repr(study.name) for study in known) or "none"
         raise StudyNotFound(
-            f"there is no study {name!r} in {store.url}, nor replicates of one; there are: {names}"
+            f"there is no study {name!r} in {store.url}, nor replicates of one; there are: "
+            f"{names_in(store, watched=False)}"
         )
     return [Results(store, study, places) for study in chosen]
 
@@ -103,14 +110,3 @@ def _groups(studies: Sequence[Results]) -> Callable[[Results], str]:
 
 def _repeats(results: Results) -> str:
     return results.name if results.replicate is None else results.replicate.of
-
-
-def _compared(results: Results, group: str) -> "ComparedStudy":
-    from phyla.report import ComparedStudy
-
-    which = results.replicate
-    return ComparedStudy(
-        data=results.data(),
-        group=group,
-        replicate=None if which is None else which.index,
-    )

@@ -1,12 +1,12 @@
 """What the evaluation of a run has found so far; read-only, and needs no training or evaluation code."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, TypeVar, final
 
-from phyla.errors import ConfigurationError, RunNotFound
+from phyla.errors import ConfigurationError, StudyNotFound
 from phyla.evaluation import (
     Cell,
     CellStatus,
@@ -22,17 +22,18 @@ from phyla.evaluation import (
     lag,
     outlines,
 )
-from phyla.records import EvalEvent, EvalTaskRecord, Group, RunRecord, Seen
-from phyla.study.evaluation_matrix import Matrix, MatrixRow
-from phyla.study.evaluation_rows import cell_row, flat
+from phyla.records import EvalEvent, EvalJob, Group, Seen, StudyKind, StudyRecord, TrialRecord
 from phyla.study.opening import open_existing
 from phyla.study.places import Places
+from phyla.study.rows import MatrixRow, cell_row, flat, frame, matrix_rows
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from phyla.report import EvaluationData
-    from phyla.store import Store
+    from phyla.store import Reader, Store
+
+Row = TypeVar("Row", Seen, Group, TrialRecord)
 
 ROWS = 1000
 """Records that are read in one transaction where they are all that is read."""
@@ -85,11 +86,10 @@ class Evaluations:
         places: where saved arrays and a study's checkpoints are.
     """
 
-    def __init__(self, store: "Store", run: RunRecord, places: Places) -> None:
+    def __init__(self, store: "Store", run: StudyRecord, places: Places) -> None:
         self._store = store
         self._run = run
         self._places = places
-        self._matrix = Matrix(store, run)
 
     def close(self) -> None:
         """Close the store."""
@@ -101,28 +101,19 @@ class Evaluations:
         return self._run.name
 
     @property
-    def run(self) -> RunRecord:
+    def run(self) -> StudyRecord:
         """The run as it stands."""
-        return self._store.find_run(self._run.name) or self._run
+        return self._store.find_study(self._run.name) or self._run
 
     @property
     def state(self) -> str:
-        """How it stands: of a study whose own suites are evaluated, as the study; else as the watched run."""
-        run = self.run
-        if run.study is None or run.config:
-            return run.state.value
-        with self._store.reader(run.study) as reader:
-            return reader.study().state.value
+        """How it stands."""
+        return self.run.state.value
 
     @property
     def suites(self) -> tuple[SuiteOutline, ...]:
-        """The suites, as the study's or the run's configuration has them, without their functions."""
-        run = self.run
-        own = outlines(run.config)
-        if own or run.study is None:
-            return own
-        study = next((one for one in self._store.studies() if one.id == run.study), None)
-        return () if study is None else outlines(study.config)
+        """The suites, as its configuration has them, without their functions."""
+        return outlines(self.run.config)
 
     def suite(self, name: str) -> SuiteOutline:
         """Return a suite by name.
@@ -142,34 +133,31 @@ class Evaluations:
 
     def checkpoints(self) -> Iterator[Seen]:
         """Yield the checkpoints that were seen, oldest first; those that are gone or quarantined too."""
-        after = 0
-        while True:
-            with self._store.evaluations(self._run) as reader:
-                page = reader.all_seen(after=after, limit=ROWS)
-            if not page:
-                return
-            yield from page
-            after = page[-1].id
+        return self._paged(lambda reader, after: reader.all_seen(after=after, limit=ROWS))
 
     def groups(self, suite: str | None = None) -> Iterator[Group]:
         """Yield evaluation groups by id; of one suite, or all."""
+        return self._paged(lambda reader, after: reader.groups(suite=suite, after=after, limit=ROWS))
+
+    def _paged(self, read: "Callable[[Reader, int], Sequence[Row]]", study: int | None = None) -> "Iterator[Row]":
+        """Yield rows by id, with one transaction for each page."""
         after = 0
         while True:
-            with self._store.evaluations(self._run) as reader:
-                page = reader.groups(suite=suite, after=after, limit=ROWS)
+            with self._store.reader(study or self._run.id) as reader:
+                page = read(reader, after)
             if not page:
                 return
             yield from page
             after = page[-1].id
 
-    def eval_tasks(self) -> list[EvalTaskRecord]:
+    def eval_tasks(self) -> list[EvalJob]:
         """Return all eval tasks, and the aggregations of their groups, by id."""
-        with self._store.evaluations(self._run) as reader:
-            return list(reader.eval_tasks())
+        with self._store.reader(self._run.id) as reader:
+            return list(reader.eval_jobs())
 
     def events(self) -> list[EvalEvent]:
         """Return what a person should know: regressions, quarantined checkpoints and the like, oldest first."""
-        with self._store.evaluations(self._run) as reader:
+        with self._store.reader(self._run.id) as reader:
             return list(reader.events())
 
     # The matrix
@@ -214,7 +202,7 @@ class Evaluations:
                 f"suite {suite!r} has no objective, so none of its checkpoints is the best; give it one, such as "
                 'objective=phyla.Maximize("accuracy_mean")'
             )
-        with self._store.evaluations(self._run) as reader:
+        with self._store.reader(self._run.id) as reader:
             group = reader.best_group(suite)
             seen = None if group is None else reader.seen(group.seen)
         if group is None or seen is None:
@@ -256,13 +244,13 @@ class Evaluations:
         found = []
         for suite in self.suites:
             groups = self.groups(suite.name)
-            with self._store.evaluations(self._run) as reader:
+            with self._store.reader(self._run.id) as reader:
                 now = reader.now()
             found.append(lag(suite.name, groups, self._seen, now))
         return found
 
     def _seen(self, seen: int) -> Seen:
-        with self._store.evaluations(self._run) as reader:
+        with self._store.reader(self._run.id) as reader:
             return reader.seen(seen)
 
     def summary(self, suite: str | None = None) -> dict[str, int]:
@@ -291,13 +279,12 @@ class Evaluations:
         Raises:
             ConfigurationError: there is no such suite.
         """
-        wanted = self._wanted(suite)
         members = self._members()
         order = sorted(
             (seen.branch, members.get(seen.trial or 0, -1), seen.index, _place(seen), seen.id)
             for seen in self.checkpoints()
         )
-        for row in self._matrix.rows_of([key[-1] for key in order], wanted, everything=suite is None):
+        for row in self._rows(suite, ids=[key[-1] for key in order]):
             member = members.get(row.seen.trial or 0)
             for one in row.cells:
                 yield from cell_points(one, member)
@@ -324,17 +311,10 @@ class Evaluations:
 
     def _members(self) -> dict[int, int]:
         """Return the member of every trial of a study."""
-        members: dict[int, int] = {}
-        if self._run.study is None:
-            return members
-        after = 0
-        while True:
-            with self._store.reader(self._run.study) as reader:
-                page = reader.trials(after=after, limit=ROWS)
-            if not page:
-                return members
-            members |= {trial.id: trial.member for trial in page}
-            after = page[-1].id
+        if self._run.kind is StudyKind.DIRECTORY:
+            return {}
+        trials = self._paged(lambda reader, after: reader.trials(after=after, limit=ROWS), self._run.source)
+        return {trial.id: trial.member for trial in trials}
 
     def dataframe(self, suite: str | None = None) -> "pd.DataFrame":
         """Return one row per checkpoint and eval task; measured values as `values.*`, errors as `stderr.*`.
@@ -346,15 +326,7 @@ class Evaluations:
             ImportError: pandas is not installed; `pip install "phyla[pandas]"`.
             ConfigurationError: there is no such suite.
         """
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise ImportError('dataframe() needs pandas: pip install "phyla[pandas]"') from error
-        frame = pd.DataFrame([flat(cell_row(one)) for one in self.cells(suite)])
-        for column in ("written_at", "evaluated_at"):
-            if column in frame:
-                frame[column] = pd.to_datetime(frame[column], unit="s", utc=True)
-        return frame
+        return frame((flat(cell_row(one)) for one in self.cells(suite)), "written_at", "evaluated_at")
 
     def data(self, *, last: int | None = None) -> "EvaluationData":
         """Return what the figures and the report show.
@@ -370,7 +342,7 @@ class Evaluations:
             # What it was read from may be large, and is not drawn.
             cells += [replace(one, metrics={}) for one in row.cells]
             values += row.values
-        with self._store.evaluations(self._run) as reader:
+        with self._store.reader(self._run.id) as reader:
             now = reader.now()
         return EvaluationData(
             run=self.run,
@@ -411,17 +383,19 @@ class Evaluations:
 
         return write_evaluation_report(self.data(last=ROWS), Path(path))
 
-    # Reading
-
-    def _wanted(self, suite: str | None) -> tuple[SuiteOutline, ...]:
-        return self.suites if suite is None else (self.suite(suite),)
-
-    def _rows(self, suite: str | None, *, last: int | None = None, decode: bool = True) -> Iterator[MatrixRow]:
-        wanted = self._wanted(suite)
-        if last is None:
-            return self._matrix.rows(wanted, decode=decode, everything=suite is None)
-        newest = deque((seen.id for seen in self.checkpoints()), maxlen=last)
-        return self._matrix.rows_of(list(newest), wanted, decode=decode, everything=suite is None)
+    def _rows(
+        self,
+        suite: str | None,
+        *,
+        last: int | None = None,
+        ids: Sequence[int] | None = None,
+        decode: bool = True,
+    ) -> Iterator[MatrixRow]:
+        """Yield rows of the matrix: those of all checkpoints, of the newest ones, or of some by id."""
+        wanted = self.suites if suite is None else (self.suite(suite),)
+        if ids is None:
+            ids = list(deque((seen.id for seen in self.checkpoints()), maxlen=last))
+        return matrix_rows(self._store, self._run.id, ids, wanted, decode=decode, everything=suite is None)
 
 
 def _place(seen: Seen) -> int:
@@ -444,8 +418,7 @@ def load_evaluations(
         checkpoints: directory of all studies' checkpoints, if that is not in the home.
 
     Raises:
-        RunNotFound: there is no such run there, or the study has no suites.
-        StudyNotFound: the SQLite file does not exist.
+        StudyNotFound: there is no such run there, or the study has no suites.
         StoreError: the database failed.
     """
     places = Places.of(home, storage, checkpoints)
@@ -453,17 +426,19 @@ def load_evaluations(
 
 
 def evaluations_of(store: "Store", name: str, places: Places) -> Evaluations:
-    """Find a run by name.
+    """Return what the suites of a study of any kind have found.
 
     Raises:
-        RunNotFound: there is no such run there, or the study has no suites.
+        StudyNotFound: there is no such study, or it has no suites.
     """
-    run = store.find_run(name)
-    if run is not None:
-        return Evaluations(store, run, places)
-    if store.find_study(name) is not None:
-        raise RunNotFound(
+    found = store.find_study(name)
+    if found is None:
+        names = ", ".join(repr(known.name) for known in store.studies() if outlines(known.config)) or "none"
+        raise StudyNotFound(f"there is no run {name!r} in {store.url}; runs that are evaluated: {names}")
+    with store.reader(found.id) as reader:
+        evaluated = found.watched or bool(found.config.get("suites")) or bool(reader.all_seen(limit=1))
+    if not evaluated:
+        raise StudyNotFound(
             f"study {name!r} has no suites, so nothing was evaluated; give it some: Study(..., suites=[...])"
         )
-    names = ", ".join(repr(known.name) for known in store.runs()) or "none"
-    raise RunNotFound(f"there is no run {name!r} in {store.url}; runs that are evaluated: {names}")
+    return Evaluations(store, found, places)

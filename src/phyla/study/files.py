@@ -1,11 +1,16 @@
-"""Reads Python files in which users define studies and suites."""
+"""Reads files that users give: Python files that define studies and suites, and schedules."""
 
+import json
 import traceback
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from phyla import plugins
 from phyla.errors import UsageError
+
+if TYPE_CHECKING:
+    from phyla.lineage import Schedule
 
 
 def read_file(file: Path, what: str) -> ModuleType:
@@ -44,3 +49,25 @@ def _place_in(file: Path, error: BaseException) -> str:
         if Path(frame.filename) == file.resolve()
     ]
     return f"{file}, line {lines[-1]}:" if lines else f"{file}:"
+
+
+def load_schedule(path: str | Path) -> "Schedule":
+    """Read a schedule that `phyla export STUDY --what schedule --format json` wrote.
+
+    Args:
+        path: the file.
+
+    Raises:
+        UsageError: there is no such file, or it holds no schedule.
+    """
+    from phyla.lineage import Schedule
+
+    try:
+        value = json.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise UsageError(f"cannot read the schedule {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UsageError(
+            f"{path} is no JSON: {error}; export it with: phyla export STUDY --what schedule --format json"
+        ) from error
+    return Schedule.from_json(value)

@@ -4,21 +4,28 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, final
 
+from phyla.arguments import suggestion
 from phyla.errors import StoreError
-from phyla.records import Attempt, StudyState, TrialKind, TrialRecord, TrialState
+from phyla.machine import TrainRules
+from phyla.records import Attempt, GroupState, JobKind, JobState, StudyState, TrialRecord
+from phyla.study.progress import NEWEST, Failures
 
 if TYPE_CHECKING:
-    from phyla.store import Reader
+    from phyla.store import Reader, Store
 
 LOG = logging.getLogger("phyla")
 
 LOOKED_AT = 20
 """Completed trials that one look reads at most of the first ones, and of the newest ones."""
+
+GROUPS = 100
+"""Groups of a suite that one look reads."""
 
 EVERY_S = 1.0
 SHARE = 20
@@ -42,14 +49,10 @@ class Finding:
 
 
 def findings(reader: "Reader") -> list[Finding]:
-    """Return what is probably wrong with a study.
-
-    Args:
-        reader: a look at the study.
-    """
-    first = [trial for trial in reader.trials(after=0, limit=LOOKED_AT) if trial.state is TrialState.COMPLETED]
+    """Return what is probably wrong with a study."""
+    first = [trial for trial in reader.trials(after=0, limit=LOOKED_AT) if trial.state is JobState.COMPLETED]
     seen = {trial.id: trial for trial in (*first, *reader.last_completed(LOOKED_AT))}
-    trials = [trial for _, trial in sorted(seen.items()) if trial.kind is TrialKind.TRAIN]
+    trials = [trial for _, trial in sorted(seen.items()) if trial.kind is JobKind.TRAIN]
     attempts = [reader.attempt(trial.id, trial.token) for trial in trials]
     done = [(trial, attempt) for trial, attempt in zip(trials, attempts, strict=True) if attempt is not None]
     return [
@@ -138,39 +141,109 @@ def _scores(reader: "Reader", trials: Sequence[TrialRecord]) -> Iterator[Finding
 
 
 @final
-class Findings:
-    """Says each finding once, through the logger `phyla`.
+class Lookout:
+    """Looks at a study from time to time, and says once what is probably wrong.
+
+    A look must not end a run: where the database fails, the next one tells.
 
     Args:
-        find: returns all findings.
-        failures: returns the attempts that failed since the last call, where nothing else shows them.
+        study: name of the study.
+        rules: what it goes by. A stopping rule may say by `watches(objective)` without which metrics it stops
+            nothing.
     """
 
-    def __init__(self, find: Callable[[], list[Finding]], failures: Callable[[], list[Attempt]] = list) -> None:
-        self._find = find
-        self._failures = failures
+    def __init__(self, study: str, rules: TrainRules) -> None:
+        self._study = study
+        self._watched = [
+            (rule, metric)
+            for rule in rules.stopping
+            if hasattr(rule, "watches")
+            for metric in rule.watches(rules.objective)
+        ]
+        self._after = {suite.name: 0 for suite in rules.suites}
         self._said: set[tuple[str, str]] = set()
         self._next = 0.0
 
-    def look(self, *, at_once: bool = False) -> None:
+    def look(
+        self,
+        store: "Store",
+        study: int,
+        *,
+        at_once: bool = False,
+        failures: Failures | None = None,
+    ) -> None:
         """Say what is new, if it is time.
 
         Args:
+            store: where the study is.
+            study: its key.
             at_once: look also if it is not time.
+            failures: the attempts that failed, where nothing else shows them.
         """
         before = time.monotonic()
         if before < self._next and not at_once:
             return
-        # A warning is not worth ending a run for.
-        with contextlib.suppress(StoreError):
-            for attempt in self._failures():
+        with contextlib.suppress(StoreError), store.reader(study) as reader:
+            self._look_at_metrics(reader)
+            for suite in [*self._after]:
+                self._look_at_suite(reader, suite)
+            for attempt in failures.new(reader) if failures is not None else ():
                 LOG.warning("%s", attempt.words)
-            for finding in self._find():
+            for finding in findings(reader):
                 if (finding.kind, finding.about) not in self._said:
                     self._said.add((finding.kind, finding.about))
                     LOG.warning("warning: %s", finding.text)
         after = time.monotonic()
         self._next = after + max(EVERY_S, SHARE * (after - before))
+
+    def look_at_metrics(self, store: "Store", study: int, *, at_once: bool = False) -> None:
+        """Warn, once a trial has completed, of each stopping rule whose metric was not reported."""
+        now = time.monotonic()
+        if not self._watched or (now < self._next and not at_once):
+            return
+        self._next = now + EVERY_S
+        with contextlib.suppress(StoreError), store.reader(study) as reader:
+            self._look_at_metrics(reader)
+
+    def _look_at_metrics(self, reader: "Reader") -> None:
+        if not self._watched:
+            return
+        trials = reader.last_completed(NEWEST)[::-1]
+        done = [trial for trial in trials if trial.state is JobState.COMPLETED and trial.kind is JobKind.TRAIN]
+        if not done:
+            return
+        watched, self._watched = self._watched, []
+        reported = {metric: None for trial in done for metric in trial.metrics}
+        for rule, metric in watched:
+            if metric not in reported:
+                warnings.warn(
+                    f"study {self._study!r}: {rule!r} stops nothing as long as {metric!r} is not reported, and "
+                    f"none of the trials that have completed ({len(done)}) reported it; "
+                    f"{suggestion(metric, reported)}",
+                    stacklevel=4,
+                )
+
+    def _look_at_suite(self, reader: "Reader", suite: str) -> None:
+        """Warn if the first results of a suite have no aggregates."""
+        all_ended = True
+        for group in reader.groups(suite=suite, after=self._after[suite], limit=GROUPS):
+            failed = group.state is GroupState.PARTIAL and any(
+                job.kind is JobKind.AGGREGATE and job.state is JobState.FAILED
+                for job in reader.group_jobs(group.id)
+            )
+            if failed or group.state is GroupState.COMPLETE:
+                del self._after[suite]
+            if failed:
+                warnings.warn(
+                    f"study {self._study!r}: suite {suite!r} was evaluated, and gives nothing: {group.why}. "
+                    "Its results are kept: correct the suite and run the study again",
+                    stacklevel=4,
+                )
+            if suite not in self._after:
+                return
+            all_ended = all_ended and group.state is not GroupState.QUEUED
+            if all_ended:
+                self._after[suite] = group.id
 
 
 def date(at: float) -> str:

@@ -7,6 +7,21 @@ from phyla.arguments import suggest_arguments
 from phyla.errors import ConfigurationError
 from phyla.machine.rules import MOST
 
+MOVED = {
+    "extend": "change a study that exists with study.change() (on the command line: phyla change FILE.py)",
+    "newcomers": "write study.change(newcomers=...)",
+    "lease_s": "write study.run(lease_s=...)",
+    "stall_timeout_s": "write study.run(stall_timeout_s=...)",
+    "yield_at_report": "write study.run(yield_at_report=...)",
+    "keep_best": "write retention=phyla.Retention(best=...)",
+    "keep_front": "write retention=phyla.Retention(front=...)",
+    "keep_every_steps": "write retention=phyla.Retention(every_steps=...)",
+    "max_attempts": "write retries=phyla.Retries(attempts=...)",
+    "max_broken": "write retries=phyla.Retries(broken=...)",
+    "max_stops": "write retries=phyla.Retries(stops=...)",
+}
+"""Arguments that a study had once, and what to write instead."""
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)

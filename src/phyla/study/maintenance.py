@@ -121,7 +121,7 @@ class Maintenance:
         Raises:
             StateError: it is not running.
         """
-        state = self._state()
+        state = self._now().state
         if state is not StudyState.RUNNING:
             raise StateError(f"study {self._study.name!r} is {state} already; there is nothing to stop")
         self._store.set_state(self._study.id, StudyState.STOPPED, message)
@@ -132,7 +132,7 @@ class Maintenance:
         Raises:
             StateError: it is completed.
         """
-        state = self._state()
+        state = self._now().state
         if state is StudyState.COMPLETED:
             raise StateError(
                 f"study {self._study.name!r} is completed: every member has spent its steps. Raise total_steps "
@@ -161,8 +161,7 @@ class Maintenance:
             NotImportable: the strategy or the objective is of a class that is not registered; change its
                 study file, and give the study the settings with `phyla change FILE`.
         """
-        with self._store.reader(self._study.id) as reader:
-            study = reader.study()
+        study = self._now()
         strategy: Any = study.config["strategy"]
         if "population_size" not in strategy:
             raise ConfigurationError(
@@ -190,9 +189,9 @@ class Maintenance:
         controller.change(config, changes, before=study.config, fresh=newcomers == "fresh")
         return before
 
-    def _state(self) -> StudyState:
+    def _now(self) -> StudyRecord:
         with self._store.reader(self._study.id) as reader:
-            return reader.study().state
+            return reader.study()
 
 
 def maintain(
@@ -202,13 +201,7 @@ def maintain(
     storage: str | None = None,
     checkpoints: str | Path | None = None,
 ) -> Maintenance:
-    """Open a study to maintain it.
-
-    Args:
-        name: name of the study.
-        home: directory where it lives; by default `.phyla` or the environment's.
-        storage: URL of its store, if that is not in the home.
-        checkpoints: directory of all studies' checkpoints, if that is not in the home.
+    """Open a study to maintain it; where it is, is said as for `load_study`.
 
     Raises:
         StudyNotFound: there is no such study there.

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, final
 
 from phyla import settings
 from phyla.checkpoints import LocalCheckpoints
-from phyla.controller import RunController, differences, suite_differences
-from phyla.errors import ConfigurationError, StateError, StudyChanged
+from phyla.controller import Sightings, differences, suite_differences
+from phyla.errors import StateError, StudyChanged
 from phyla.local_client import LocalClient, claim_checkpoints, open_checkpoints
-from phyla.records import RunKind, RunRecord, StudyRecord, StudyState
+from phyla.records import StudyRecord, StudyState
 from phyla.store import Store, open_store
-from phyla.study.opening import find_study
+from phyla.study.opening import checked_population, find_population, find_study
 from phyla.study.overwriting import say_if_edited
 from phyla.study.progress import lease_s
 from phyla.study.reconciling import reconcile
@@ -32,7 +32,6 @@ class OpenedStudy:
         repository: its checkpoints.
         client: what workers of this process ask.
         references: names of the functions that worker processes import; None where there are none to start.
-        run: the run under which its checkpoints are evaluated; None without suites.
         works: whether its checkpoint directory was claimed, so that it may be worked on.
     """
 
@@ -41,17 +40,7 @@ class OpenedStudy:
     repository: LocalCheckpoints
     client: LocalClient
     references: tuple[str | None, str | None]
-    run: RunRecord | None
     works: bool
-
-    def found(self) -> tuple[Store, StudyRecord]:
-        """Return the store, and the study as it is there now.
-
-        Raises:
-            StoreError: the database failed.
-        """
-        with self.store.reader(self.record.id) as reader:
-            return self.store, reader.study()
 
     def claim(self) -> None:
         """Make sure, before anything is decided, that the checkpoint directory is there and the study's.
@@ -79,7 +68,7 @@ def open_study(
 
     Args:
         study: the study.
-        references: names of the functions that worker processes import; None where there are none to start.
+        references: names of the functions that worker processes import.
         works: whether the study is worked on; else it is only looked at, and its checkpoints may be elsewhere.
         store: its store, if that is open already.
 
@@ -93,20 +82,24 @@ def open_study(
     config = study.config(references)
     if store is None:
         store = open_store(study.places.storage)
+    found = find_population(store, study.name)
     repository = open_checkpoints(store, study.name, study.places.checkpoints(study.name))
     if works:
         # Before anything is stored: nothing is decided where the checkpoints are not to be seen.
-        claim_checkpoints(store, store.find_study(study.name), repository)
+        claim_checkpoints(store, found, repository)
     population_size = study.rules.strategy.population_size
-    if study.start_from and store.find_study(study.name) is None:
+    if study.start_from and found is None:
         # Raises before the study is stored.
         check_usable(study.start_from, population_size)
-    record = store.create_study(study.name, config, study.seed, population_size)
+    record = checked_population(store, store.create_study(study.name, config, study.seed, population_size))
     before = record
     record = reconcile(store, record, config, study)
     if record.state is StudyState.COMPLETED:
-        say_if_edited(store, before, study)
+        say_if_edited(before, study)
     client = LocalClient(store, record, study.rules, repository)
+    if study.rules.suites:
+        # Fills in what suites have gained.
+        Sightings(store, record, study.rules.suites).backfill()
     if works:
         client.start_from(study.start_from, settings.system_clock)
     return OpenedStudy(
@@ -115,17 +108,12 @@ def open_study(
         repository=repository,
         client=client,
         references=references,
-        run=_run_record(study, store, record) if study.rules.suites else None,
         works=works,
     )
 
 
 def join_study(study: "Study", references: tuple[str | None, str | None]) -> OpenedStudy:
     """Open a study that exists to add workers to it; creates and changes nothing.
-
-    Args:
-        study: the study, from its file.
-        references: names of the functions that worker processes import; None where there are none to start.
 
     Raises:
         StudyNotFound: there is no such study.
@@ -160,19 +148,5 @@ def join_study(study: "Study", references: tuple[str | None, str | None]) -> Ope
         repository=repository,
         client=client,
         references=references,
-        run=store.find_run(study.name) if study.rules.suites else None,
         works=True,
     )
-
-
-def _run_record(study: "Study", store: Store, record: StudyRecord) -> RunRecord:
-    """Return the run under which the study's checkpoints are evaluated; fill in what suites have gained."""
-    run = store.create_run(study.name, RunKind.STUDY, {}, study=record.id)
-    if run.study != record.id:
-        raise ConfigurationError(
-            f"{store.url} has a run called {study.name!r} that watches {run.location or 'another study'}; give "
-            "the study another name"
-        )
-    controller = RunController(store, run, study.rules.suites, lease_s=study.rules.lease_s, rules=study.rules)
-    controller.backfill()
-    return run

@@ -4,15 +4,14 @@ import logging
 import re
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from phyla.errors import CheckpointError, ConfigurationError
 from phyla.local_client import open_checkpoints
 from phyla.records import CheckpointState, StudyRecord, StudyState
-from phyla.store import Store, open_store, pages
-from phyla.study.opening import sqlite_file
+from phyla.store import Store, pages
+from phyla.study.opening import find_population, open_if_there
 from phyla.study.source_digest import code_digest
 
 if TYPE_CHECKING:
@@ -22,14 +21,8 @@ LOG = logging.getLogger("phyla")
 LOG_FILE = re.compile(r"worker-\d+\.log")
 
 
-def say_if_edited(store: Store, record: StudyRecord, study: "Study") -> None:
-    """Say that a study is complete and was trained with another training function, if that is so.
-
-    Args:
-        store: where it is.
-        record: the study, as it was before this process opened it.
-        study: the study that is opened.
-    """
+def say_if_edited(record: StudyRecord, study: "Study") -> None:
+    """Say that a study, as it was before it was opened, is complete and was trained with another function."""
     known: Any = record.config.get("code")
     if record.state is not StudyState.COMPLETED or study.train is None or not known:
         # Where training goes on, the change is a finding of the study.
@@ -45,45 +38,30 @@ def say_if_edited(store: Store, record: StudyRecord, study: "Study") -> None:
     )
 
 
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overwritten:
-    """What was deleted of a study.
-
-    Attributes:
-        trials: number of its trials.
-        freed_bytes: size of the checkpoints that were deleted.
-        left: what is still there, with the reason.
-    """
-
-    trials: int
-    freed_bytes: int
-    left: tuple[str, ...]
-
-
-def overwrite(study: "Study") -> Overwritten | None:
-    """Delete what is stored of a study; return None if nothing is.
+def overwrite(study: "Study") -> None:
+    """Delete what is stored of a study, and say what was deleted and what is left.
 
     Deletes its rows in the store, the checkpoints that these name, and in the home the working directories of its
     trials and the logs of its workers. Everything else is left alone.
 
     Raises:
-        ConfigurationError: the study would start from one of the checkpoints that are deleted.
+        ConfigurationError: the study would start from one of the checkpoints that are deleted, or what has its
+            name is watched.
         StateError: other workers are at work on it.
         StoreError: the database failed.
     """
-    file = sqlite_file(study.places.storage)
-    if study.places.storage == "memory://" or (file is not None and not file.exists()):
-        return None
-    store = open_store(study.places.storage)
+    store = None if study.places.storage == "memory://" else open_if_there(study.places)
+    if store is None:
+        return
     try:
-        record = store.find_study(study.name)
-        return None if record is None else _overwrite(study, store, record)
+        record = find_population(store, study.name)
+        if record is not None:
+            _overwrite(study, store, record)
     finally:
         store.close()
 
 
-def _overwrite(study: "Study", store: Store, record: StudyRecord) -> Overwritten:
+def _overwrite(study: "Study", store: Store, record: StudyRecord) -> None:
     root = study.places.checkpoints(study.name)
     for entry in study.start_from:
         if Path(entry.path).expanduser().resolve().is_relative_to(root.resolve()):
@@ -99,12 +77,11 @@ def _overwrite(study: "Study", store: Store, record: StudyRecord) -> Overwritten
     store.delete_study(record.id)
     # From here on nothing refers to the files; what cannot be deleted is told, and harms nobody.
     left: list[str] = []
-    freed = 0
     try:
         if names:
             # Only under its own marker is anything deleted.
             repository.check_owner()
-            freed = repository.delete(*names)
+            repository.delete(*names)
     except CheckpointError as error:
         left.append(str(error))
     work, logs = study.places.work(study.name), study.places.logs(study.name)
@@ -117,7 +94,9 @@ def _overwrite(study: "Study", store: Store, record: StudyRecord) -> Overwritten
             left.append(f"{folder}: {', '.join(sorted(others)[:3])}{more}")
         elif folder in (work, logs) and folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
-    return Overwritten(trials=len(trials), freed_bytes=freed, left=tuple(left))
+    LOG.warning("study %r is started anew: its %d stored trials were deleted", study.name, len(trials))
+    for each in left:
+        LOG.warning("left alone: %s", each)
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -133,10 +112,3 @@ def _remove(paths: Iterable[Path], left: list[str]) -> None:
                 path.unlink(missing_ok=True)
         except OSError as error:
             left.append(f"{path}: {error.strerror or error}")
-
-
-def say_overwritten(study: str, done: Overwritten) -> None:
-    """Say what was deleted, and what is left."""
-    LOG.warning("study %r is started anew: its %d stored trials were deleted", study, done.trials)
-    for left in done.left:
-        LOG.warning("left alone: %s", left)

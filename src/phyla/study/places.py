@@ -1,5 +1,6 @@
 """Where a study keeps its things."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -7,6 +8,8 @@ from typing import final
 from phyla import settings
 from phyla.store.sqlite_url import sqlite_url
 
+NAME = re.compile(r"\w[\w.-]{0,99}")
+"""What studies of every kind may be called."""
 NOT_FOUND = "(not found on this machine)"
 
 

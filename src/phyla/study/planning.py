@@ -1,20 +1,22 @@
 """What watching would compute, and how long that may take; changes nothing."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from phyla import settings
 from phyla.evaluation import Skip, Suite, decide
-from phyla.records import GroupState, RunRecord, Seen, SeenState
-from phyla.study.opening import sqlite_file
+from phyla.records import GroupState, Seen, SeenState
+from phyla.study.opening import open_if_there
 from phyla.study.places import Places
 from phyla.study.suites import chosen_suites
 from phyla.study.targets import Target, check_directories, targets_of
 
 if TYPE_CHECKING:
-    from phyla.store import EvalReader, Store
+    from phyla.store import Reader, Store
     from phyla.watcher import Following
 
 OPEN = (GroupState.QUEUED, GroupState.COMPLETE, GroupState.PARTIAL)
@@ -61,18 +63,6 @@ def plan(
 
     Checkpoints that were never seen count as new, also where their content turns out to be known.
 
-    Args:
-        paths: as for `watch`.
-        suites: as for `watch`.
-        workers: as for `watch`.
-        name: as for `watch`.
-        home: as for `watch`.
-        storage: as for `watch`.
-        checkpoints: as for `watch`.
-        format: as for `watch`.
-        options: as for `watch`.
-        following: as for `watch`.
-
     Raises:
         UsageError: an argument makes no sense.
         StoreError: the database failed.
@@ -84,102 +74,64 @@ def plan(
     chosen = chosen_suites(suites)
     how = following or Following()
     scanner = get_format(format, **(options or {}))
-    file = sqlite_file(places.storage)
     # A database that is not there is not made.
-    exists = file is None or file.exists()
-    store = open_store(places.storage if exists else "memory://")
+    store = open_if_there(places) or open_store("memory://")
     try:
         found: list[Planned] = []
         targets = targets_of(store, paths, name)
         check_directories(targets)
         for target in targets:
-            run = store.find_run(target.name)
-            cells = _Cells(chosen)
-            if run is None:
-                _count_new(cells, store, target, scanner, how, {})
-                found += cells.rows(target.name, workers, None)
-                continue
-            with store.evaluations(run) as reader:
-                newest = _count_seen(cells, reader, run, chosen)
-                _count_new(cells, store, target, scanner, how, newest)
-                found += cells.rows(target.name, workers, reader)
+            run = store.find_study(target.name)
+            present = _present(store, target, scanner, how)
+            with nullcontext() if run is None or not run.watched else store.reader(run.id) as reader:
+                wanted, known = _count(reader, chosen, present)
+                for suite, task in ((each, task) for each in chosen for task in each.tasks):
+                    cells = wanted[suite.name, task.name]
+                    mean_s = None if reader is None else reader.mean_duration_s(task.identity)
+                    found.append(
+                        Planned(
+                            run=target.name,
+                            suite=suite.name,
+                            task=task.name,
+                            cells=cells,
+                            known=known[suite.name, task.name],
+                            mean_s=mean_s,
+                            seconds=None if mean_s is None else cells * mean_s / max(1, workers),
+                        )
+                    )
         return found
     finally:
         store.close()
 
 
-@final
-class _Cells:
-    def __init__(self, suites: Sequence[Suite]) -> None:
-        self.suites = suites
-        self.wanted: dict[tuple[str, str], int] = {}
-        self.known: dict[tuple[str, str], int] = {}
-
-    def add(self, suite: Suite, reader: "EvalReader | None" = None, identity: str = "") -> None:
-        for task in suite.tasks:
-            done = 0
-            if reader is not None:
-                done = len(reader.shards_done(identity, task.identity, 0, task.shards))
-            key = (suite.name, task.name)
-            self.known[key] = self.known.get(key, 0) + done
-            self.wanted[key] = self.wanted.get(key, 0) + task.shards - done
-
-    def rows(self, run: str, workers: int, reader: "EvalReader | None") -> list[Planned]:
-        found = []
-        for suite in self.suites:
-            for task in suite.tasks:
-                cells = self.wanted.get((suite.name, task.name), 0)
-                mean_s = None if reader is None else reader.mean_duration_s(task.identity)
-                found.append(
-                    Planned(
-                        run=run,
-                        suite=suite.name,
-                        task=task.name,
-                        cells=cells,
-                        known=self.known.get((suite.name, task.name), 0),
-                        mean_s=mean_s,
-                        seconds=None if mean_s is None else cells * mean_s / max(1, workers),
-                    )
-                )
-        return found
-
-
-def _count_seen(
-    cells: _Cells, reader: "EvalReader", run: RunRecord, suites: Sequence[Suite]
-) -> dict[tuple[str, int], Seen]:
+def _count(
+    reader: "Reader | None", suites: Sequence[Suite], present: Sequence[tuple[str, str, int]]
+) -> tuple[Counter[tuple[str, str]], Counter[tuple[str, str]]]:
+    """Return how many shards of each eval task are to be computed, and how many are in the ledger."""
+    wanted: Counter[tuple[str, str]] = Counter()
+    known: Counter[tuple[str, str]] = Counter()
     newest: dict[tuple[str, int], Seen] = {}
-    for seen in reader.all_seen():
+    for seen in () if reader is None else reader.all_seen():
+        assert reader is not None
         newest[seen.name, seen.index] = seen
-        if seen.state is not SeenState.READY:
-            continue
-        for suite in suites:
+        for suite in suites if seen.state is SeenState.READY else ():
             group = reader.find_group(seen.id, suite.name)
-            if group is None:
-                taken = not isinstance(_decision(suite, seen.number, seen.step), Skip)
-            else:
-                taken = group.state in OPEN
-            if taken:
-                cells.add(suite, reader, seen.identity)
-    return newest
-
-
-def _count_new(
-    cells: _Cells,
-    store: "Store",
-    target: Target,
-    scanner: Any,
-    how: "Following",
-    newest: Mapping[tuple[str, int], Seen],
-) -> None:
+            if not (_takes(suite, seen.number, seen.step) if group is None else group.state in OPEN):
+                continue
+            for task in suite.tasks:
+                done = len(reader.shards_done(seen.identity, task.identity, 0, task.shards))
+                known[suite.name, task.name] += done
+                wanted[suite.name, task.name] += task.shards - done
     number = 1 + max((seen.number for seen in newest.values()), default=-1)
-    for name, fingerprint, step in _present(store, target, scanner, how):
+    for name, fingerprint, step in present:
         before = newest.get((name, 0))
         if before is not None and before.state is not SeenState.GONE and before.fingerprint == fingerprint:
             continue
-        for suite in cells.suites:
-            if not isinstance(_decision(suite, number, step), Skip):
-                cells.add(suite)
+        for suite in suites:
+            if _takes(suite, number, step):
+                wanted.update({(suite.name, task.name): task.shards for task in suite.tasks})
         number += 1
+    return wanted, known
 
 
 def _present(store: "Store", target: Target, scanner: Any, how: "Following") -> list[tuple[str, str, int]]:
@@ -195,5 +147,5 @@ def _present(store: "Store", target: Target, scanner: Any, how: "Following") -> 
         return [(row.name, "", row.step) for row in reader.live_checkpoints()]
 
 
-def _decision(suite: Suite, number: int, step: int) -> object:
-    return decide(suite.policy, number=number, step=step, existed=True)
+def _takes(suite: Suite, number: int, step: int) -> bool:
+    return not isinstance(decide(suite.policy, number=number, step=step, existed=True), Skip)

@@ -39,7 +39,7 @@ class Progress:
         now: the database's time, in seconds since the epoch.
         members: all members by index.
         trials: the trial that a member is at, by its index: its running one, else its last completed one.
-        running: the running attempts.
+        running: the running attempts at trials.
         counts: how many training trials are in each state.
         best: the completed trial with the best finite fitness whose checkpoint is kept; None without one.
         front: trials on the Pareto front, best in the first goal first; without trade-offs only the best.
@@ -106,39 +106,32 @@ class Progress:
         return sum(not member.retired for member in self.members)
 
 
-def look(
-    reader: "Reader",
-    config: JsonObject,
-    choose: Callable[[Sequence[Member]], Iterable[Member]] = lambda members: members,
-) -> Progress:
-    """Read how far a study is.
-
-    Args:
-        reader: a look at the study.
-        config: its configuration.
-        choose: the members whose trials are wanted; by default all.
-    """
+def look(reader: "Reader", choose: Callable[[Sequence[Member]], Iterable[Member]]) -> Progress:
+    """Read how far a study is; see `Results.progress`."""
+    study = reader.study()
     members = tuple(reader.members())
-    aim = Aim.from_config(config)
+    aim = Aim.from_config(study.config)
     front = best_of(reader, aim)
     trials = {}
     for member in choose(members):
         trial = member.current_trial or (member.head.trial if member.head else None)
         if trial is not None:
             trials[member.index] = reader.trial(trial)
-    study = reader.study()
     counts = reader.counts()
-    plan = Plan.of(config)
-    now, running = reader.now(), tuple(reader.running())
-    last_activity = _last_activity(reader, study, members)
-    leases = [attempt.expires_at for attempt in running]
-    silent = silent_s(leases, now, lease_s(config), last_activity)
+    plan = Plan.of(study.config)
+    now, held = reader.now(), reader.running()
+    current = {member.current_trial for member in members}
+    last_activity = _last_activity(reader, study)
+    silent = None
+    if study.state is StudyState.RUNNING:
+        leases = [attempt.expires_at for attempt in held]
+        silent = silent_s(leases, now, lease_s(study.config), last_activity)
     return Progress(
         study=study,
         now=now,
         members=members,
         trials=trials,
-        running=running,
+        running=tuple(attempt for attempt in held if attempt.job in current),
         counts=counts,
         best=front[0] if front else None,
         front=tuple(front),
@@ -147,7 +140,7 @@ def look(
         planned_trials=_planned_trials(study, plan, members, counts.get("completed", 0)),
         last_activity=last_activity,
         damaged=tuple(reader.damaged_checkpoints()),
-        silent_s=silent if study.state is StudyState.RUNNING else None,
+        silent_s=silent,
     )
 
 
@@ -184,20 +177,11 @@ def _planned_trials(study: StudyRecord, plan: Plan, members: Sequence[Member], c
     return None if None in left else done + sum(each for each in left if each is not None)
 
 
-def _last_activity(reader: "Reader", study: StudyRecord, members: Sequence[Member]) -> float:
+def _last_activity(reader: "Reader", study: StudyRecord) -> float:
     times = [study.created_at]
-    for trial in reader.trials(after=newest_trial(members) - NEWEST, limit=AT_ONCE):
+    for trial in reader.newest_trials(NEWEST):
         times += [time for time in (trial.started_at, trial.ended_at) if time is not None]
     return max(times)
-
-
-def newest_trial(members: Sequence[Member]) -> int:
-    """Return the highest id of a trial that the members refer to; 0 without any."""
-    newest = 0
-    for member in members:
-        head = member.head.trial if member.head else 0
-        newest = max(newest, head, member.current_trial or 0, member.broken_trial or 0)
-    return newest
 
 
 @final
@@ -217,7 +201,8 @@ class Failures:
         """Return the attempts that failed since the last call, by trial and token."""
         if self._after is None:
             members = reader.members()
-            self._after = max(0, newest_trial(members) - NEWEST)
+            newest = reader.newest_trials(NEWEST)
+            self._after = newest[-1].id - 1 if newest else 0
             current = (member.current_trial for member in members)
             self._open = {trial: 0 for trial in current if trial is not None and trial <= (self._after or 0)}
         trials = [reader.trial(known) for known in sorted(self._open)]

@@ -10,7 +10,7 @@ from phyla.errors import NotImportable, StudyChanged
 from phyla.machine import SetConfig
 from phyla.records import JsonObject, StudyRecord, StudyState
 from phyla.study.replicates import replicate_of
-from phyla.study.source_digest import code_digest, source_digest, source_file
+from phyla.study.source_digest import code_digest, source_file
 
 if TYPE_CHECKING:
     from phyla.store import Store
@@ -18,16 +18,7 @@ if TYPE_CHECKING:
 
 
 def stored_config(study: "Study", references: tuple[str | None, str | None]) -> JsonObject:
-    """Return a study's configuration as JSON.
-
-    Args:
-        study: the study.
-        references: names of its functions that worker processes import; by default those that are known.
-
-    Raises:
-        ConfigurationError: a setting cannot be written as JSON.
-        NotImportable: worker processes could not find a function.
-    """
+    """Return a study's configuration as JSON; see `Study.config`."""
     named = references[0] is not None
     config = to_config(
         study.rules,
@@ -37,8 +28,7 @@ def stored_config(study: "Study", references: tuple[str | None, str | None]) -> 
         # What runs in this process only need not be found again by name.
         name_of=plugins.reference if named else plugins.reference_here,
     )
-    source = None if study.train is None else source_digest(study.train)
-    config = {**config, "train_source": source, "code": None if study.train is None else _code(study.train)}
+    config = {**config, "code": None if study.train is None else _code(study.train)}
     return config if study.replicate_of is None else {**config, "replicate": study.replicate_of.to_json()}
 
 
@@ -52,12 +42,7 @@ def reconcile(
 ) -> StudyRecord:
     """Compare a study with what is stored, and store what may change; return it as it is stored then.
 
-    Args:
-        store: where it is stored.
-        record: what is stored.
-        config: the settings of `study`.
-        study: the study.
-        newcomers: how members start that join when settings change; None: settings that decide must not differ.
+    With `newcomers`, settings may change, and it says how members start that join; else they must not differ.
 
     Raises:
         StudyChanged: it decides differently, and is not to be changed; or another process changed it meanwhile.
@@ -77,10 +62,10 @@ def reconcile(
     kept: tuple[str, ...] = ()
     if study.train is None:
         # Ask/tell keeps the stored functions.
-        kept = ("train", "setup", "train_source", "code")
+        kept = ("train", "setup", "code")
     elif record.state is StudyState.COMPLETED and not changed:
         # An edited function trains nothing of a study that is complete.
-        kept = ("train_source", "code")
+        kept = ("code",)
     config = {**config, **{name: record.config.get(name) for name in kept}}
     began: Any = record.config.get("code")
     code: Any = config.get("code")

@@ -7,29 +7,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-import numpy as np
-
 from phyla import plugins
 from phyla.controller import from_config, known_to
 from phyla.errors import ConfigurationError, NotImportable, StudyChanged, StudyNotFound
 from phyla.lineage import Lineage
-from phyla.machine import Rules
 from phyla.records import (
     Checkpoint,
     CheckpointState,
+    JobKind,
+    JobState,
     Json,
     StartFrom,
-    StudyRecord,
-    TrialKind,
     TrialRecord,
-    TrialState,
 )
 from phyla.strategies import FixedSchedule, Replay, Strategy
 from phyla.study.limits import Retention, Retries
 from phyla.study.opening import find_study
 from phyla.study.places import Places
+from phyla.study.replicates import derived_seed
 from phyla.study.results import Results
-from phyla.study.source_digest import source_digest
+from phyla.study.source_digest import code_digest
 from phyla.study.study import Study
 
 if TYPE_CHECKING:
@@ -103,9 +100,7 @@ def replay(
     """
     old, places, source = _given(study, home, storage, checkpoints)
     return _run(
-        lambda: prepare_replay(
-            old, places, source, trial=trial, from_step=from_step, name=name, train=train, setup=setup
-        ),
+        prepare_replay(old, places, source, trial=trial, from_step=from_step, name=name, train=train, setup=setup),
         workers,
     )
 
@@ -152,7 +147,7 @@ def continue_training(
     """
     old, places, source = _given(study, home, storage, checkpoints)
     return _run(
-        lambda: prepare_continuation(old, places, steps, source, trial=trial, name=name, train=train, setup=setup),
+        prepare_continuation(old, places, steps, source, trial=trial, name=name, train=train, setup=setup),
         workers,
     )
 
@@ -164,16 +159,15 @@ def _given(
     checkpoints: str | Path | None,
 ) -> tuple[str, Places, Study | None]:
     """Return the name of a study, where it is, and the study itself if that was given."""
+    if plugins.reading_study_file():
+        raise plugins.StudyFileRead
     if isinstance(study, str):
         return study, Places.of(home, storage, checkpoints), None
     elsewhere = any(place is not None for place in (home, storage, checkpoints))
     return study.name, Places.of(home, storage, checkpoints) if elsewhere else study.places, study
 
 
-def _run(prepare: Callable[[], Prepared], workers: int) -> Results:
-    if plugins.reading_study_file():
-        raise plugins.StudyFileRead
-    prepared = prepare()
+def _run(prepared: Prepared, workers: int) -> Results:
     for note in prepared.notes:
         warnings.warn(note, stacklevel=3)
     return prepared.study.run(workers)
@@ -190,24 +184,13 @@ def prepare_replay(
     train: "Callable[[Trial], object] | None" = None,
     setup: "Callable[[WorkerContext], object] | None" = None,
 ) -> Prepared:
-    """Make the study of `replay`; see there. Nothing is stored before it runs.
-
-    Args:
-        study: name of the study.
-        places: where it is.
-        source: the study whose functions are used; None to use only `train` and `setup`.
-        trial: as for `replay`.
-        from_step: as for `replay`.
-        name: as for `replay`.
-        train: as for `replay`.
-        setup: as for `replay`.
-    """
-    old = _Old.find(study, places, source)
+    """Make the study of `replay`, whose functions are those of `source`; nothing is stored before it runs."""
+    old = _Old(study, places, source)
     path = old.ancestry(trial)
     start: tuple[StartFrom, ...] = ()
     if from_step is not None:
         path, start = old.suffix(path, from_step)
-    elif path[0].kind is TrialKind.IMPORT:
+    elif path[0].kind is JobKind.IMPORT:
         path, start = path[1:], (old.imported(path[0]),)
     if not path:
         raise StudyNotFound(f"study {study!r}: the trial was imported, so there is no training to repeat")
@@ -226,10 +209,10 @@ def prepare_continuation(
     train: "Callable[[Trial], object] | None" = None,
     setup: "Callable[[WorkerContext], object] | None" = None,
 ) -> Prepared:
-    """Make the study of `continue_training`; see there, and `prepare_replay`. Nothing is stored before it runs."""
+    """Make the study of `continue_training`; see `prepare_replay`."""
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise ConfigurationError(f"steps={steps!r}: must be an integer of at least 1")
-    old = _Old.find(study, places, source)
+    old = _Old(study, places, source)
     last = old.ancestry(trial)[-1]
     row = old.live(last)
     if row is None:
@@ -237,7 +220,9 @@ def prepare_continuation(
             f"study {study!r} does not keep the checkpoint of trial {last.id} any more; go on from the best one, "
             f"or train it again first: phyla replay {study} --file FILE.py --trial {last.id}"
         )
-    usual = old.steps_per_trial or last.end_step - last.start_step
+    stored: Any = old.record.config["strategy"]
+    steps_per_trial = stored.get("steps_per_trial")
+    usual = steps_per_trial if isinstance(steps_per_trial, int) else last.end_step - last.start_step
     strategy = FixedSchedule(
         [(0, dict(last.params))],
         total_steps=steps,
@@ -259,8 +244,7 @@ def continuation_seed(seed: int, trial: int) -> int:
         seed: seed of the study that it goes on from.
         trial: id of the trial there.
     """
-    sequence = np.random.SeedSequence(entropy=seed, spawn_key=(trial, 1))
-    return int(sequence.generate_state(1, np.uint64)[0]) >> 11
+    return derived_seed(seed, trial, 1)
 
 
 def _how_to_give(name: str) -> str:
@@ -274,33 +258,19 @@ def _how_to_give(name: str) -> str:
 class _Old:
     """The study that something is taken from."""
 
-    def __init__(self, record: StudyRecord, results: Results, rules: Rules, source: Study | None) -> None:
-        self.record = record
-        self.source = source
-        self.results = results
-        self.rules = rules
-        self._lineage = Lineage(results.trials())
-        self._rows = {row.name: row for row in results.checkpoints()}
-
-    @staticmethod
-    def find(name: str, places: Places, source: Study | None) -> "_Old":
-        store, record = find_study(name, places)
+    def __init__(self, name: str, places: Places, source: Study | None) -> None:
+        self._store, self.record = find_study(name, places)
         find = plugins.refuse if source is None else known_to(source.rules)
         try:
-            rules = from_config(record.config, find)
+            self.rules = from_config(self.record.config, find)
         except NotImportable as error:
             raise NotImportable(f"study {name!r}: {error}: {_how_to_give(name)}") from error
-        return _Old(record, Results(store, record, places), rules, source)
-
-    @property
-    def name(self) -> str:
-        return self.record.name
-
-    @property
-    def steps_per_trial(self) -> int | None:
-        strategy: Any = self.record.config["strategy"]
-        steps = strategy.get("steps_per_trial")
-        return steps if isinstance(steps, int) else None
+        self.name = name
+        self._source = source
+        self._places = places
+        results = Results(self._store, self.record, places)
+        self._lineage = Lineage(results.trials())
+        self._rows = {row.name: row for row in results.checkpoints()}
 
     def ancestry(self, trial: int | None) -> list[TrialRecord]:
         if trial is None:
@@ -311,7 +281,7 @@ class _Old:
         if trial not in self._lineage:
             raise StudyNotFound(f"study {self.name!r} has no training trial {trial}")
         path = list(self._lineage.ancestry(trial))
-        if path[-1].state is not TrialState.COMPLETED:
+        if path[-1].state is not JobState.COMPLETED:
             raise StudyNotFound(
                 f"trial {trial} of study {self.name!r} is {path[-1].state}; only a completed one can be trained "
                 "again, or on"
@@ -324,7 +294,7 @@ class _Old:
 
     def start_from(self, trial: TrialRecord, row: Checkpoint) -> StartFrom:
         return StartFrom(
-            self.results.places.checkpoints(self.name) / row.name,
+            self._places.checkpoints(self.name) / row.name,
             step=row.step,
             index=trial.checkpoint_index,
             digest=row.digest,
@@ -344,7 +314,7 @@ class _Old:
 
     def suffix(self, path: Sequence[TrialRecord], step: int) -> tuple[list[TrialRecord], tuple[StartFrom, ...]]:
         """Return the trials from a step on, and what they start from."""
-        if step == 0 and path[0].kind is not TrialKind.IMPORT:
+        if step == 0 and path[0].kind is not JobKind.IMPORT:
             return list(path), ()
         kept: list[str] = []
         for index, trial in enumerate(path[:-1]):
@@ -373,16 +343,16 @@ class _Old:
     ) -> Prepared:
         config = self.record.config
         notes: list[str] = []
-        if train is None and self.source is not None:
-            train, setup = self.source.train, setup or self.source.setup
+        if train is None and self._source is not None:
+            train, setup = self._source.train, setup or self._source.setup
         if train is None:
             named = f" (the store calls it {config['train']})" if config.get("train") else ""
             raise ConfigurationError(
                 f"study {self.name!r} cannot be trained again without its training function{named}, and phyla "
                 f"does not import what a database names: {_how_to_give(self.name)}"
             )
-        before, now = config.get("train_source"), source_digest(train)
-        if before and now and before != now:
+        code: Any = config.get("code")
+        if code and code["now"] != code_digest(train):
             notes.append(
                 f"the training function {config.get('train')} is not what it was when study {self.name!r} last ran"
             )
@@ -400,7 +370,7 @@ class _Old:
             retention=Retention(best=rules.keep_best, front=rules.keep_front, every_steps=rules.keep_every_steps),
             retries=Retries(attempts=rules.max_attempts, broken=rules.max_broken),
         )
-        study.places = self.results.places
+        study.places = self._places
         self._check_new(study)
         digest = self._rows[last.checkpoint or ""].digest if last.checkpoint in self._rows else None
         return Prepared(
@@ -409,9 +379,7 @@ class _Old:
 
     def _check_new(self, study: Study) -> None:
         """Refuse a name that another study has; the same again is resumed."""
-        store, _ = find_study(self.name, study.places)
-        found = store.find_study(study.name)
-        store.close()
+        found = self._store.find_study(study.name)
         if found is None:
             return
         stored: dict[str, Json] = {name: found.config.get(name) for name in ("strategy", "start_from")}

@@ -54,7 +54,12 @@ def replicate_seed(seed: int, index: int) -> int:
         seed: the study's seed, not negative.
         index: 0 for the first replicate.
     """
-    sequence = np.random.SeedSequence(entropy=seed, spawn_key=(index,))
+    return derived_seed(seed, index)
+
+
+def derived_seed(seed: int, *key: int) -> int:
+    """Return a seed in [0, 2**53) that depends on a seed and a key alone, in every version."""
+    sequence = np.random.SeedSequence(entropy=seed, spawn_key=key)
     return int(sequence.generate_state(1, np.uint64)[0]) >> 11
 
 

@@ -1,13 +1,12 @@
 """What a study has found so far; read-only, and needs no training code."""
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from phyla.errors import StudyNotFound, UsageError
+from phyla.errors import StudyNotFound
 from phyla.records import (
     Aim,
     Attempt,
@@ -22,12 +21,12 @@ from phyla.records import (
     TrialRecord,
 )
 from phyla.space import Params
-from phyla.strategies import describe
 from phyla.study.findings import Finding, findings
-from phyla.study.opening import find_study, sqlite_file
+from phyla.study.opening import find_study, open_if_there
 from phyla.study.places import Places, shown
-from phyla.study.progress import Failures, Progress, best_of, lease_s, look, silent_s
+from phyla.study.progress import Failures, Progress, best_of, lease_s, look
 from phyla.study.replicates import Replicate, replicate_of
+from phyla.study.rows import frame, trial_row
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -127,10 +126,8 @@ class Results:
         """Where the study keeps its things."""
         return self._places
 
-    @contextmanager
-    def _reader(self) -> "Iterator[Reader]":
-        with self._store.reader(self._study.id) as reader:
-            yield reader
+    def _reader(self) -> "AbstractContextManager[Reader]":
+        return self._store.reader(self._study.id)
 
     def study(self) -> StudyRecord:
         """Return the study as it stands."""
@@ -229,7 +226,7 @@ class Results:
     def attempts(self) -> list[Attempt]:
         """Return all attempts by trial and token."""
         with self._reader() as reader:
-            return list(reader.all_attempts())
+            return list(reader.trial_attempts())
 
     def checkpoints(self) -> list[Checkpoint]:
         """Return all checkpoints, deleted ones too."""
@@ -260,14 +257,7 @@ class Results:
             choose: the members whose trials are wanted; by default all.
         """
         with self._reader() as reader:
-            progress = look(reader, reader.study().config, choose)
-        run = None if progress.silent_s is None else self._store.find_run(self.name)
-        if run is None:
-            return progress
-        with self._store.evaluations(run) as reader:
-            leases = [attempt.expires_at for attempt in reader.running_evaluations()]
-        silent = silent_s(leases, progress.now, self.lease_s, progress.now - (progress.silent_s or 0.0))
-        return replace(progress, silent_s=silent)
+            return look(reader, choose)
 
     def failures(self, since: float) -> Callable[[], list[Attempt]]:
         """Return a function that tells, at each call, the attempts that failed since the call before.
@@ -333,7 +323,7 @@ class Results:
         """Return what the suites have found on the study's checkpoints.
 
         Raises:
-            RunNotFound: the study has no suites.
+            StudyNotFound: the study has no suites.
         """
         from phyla.study.evaluations import evaluations_of
 
@@ -342,17 +332,14 @@ class Results:
     @property
     def has_suites(self) -> bool:
         """Whether the study's checkpoints are evaluated."""
-        return bool(self._study.config.get("suites")) and self._store.find_run(self.name) is not None
+        return bool(self._study.config.get("suites"))
 
     def evaluating(self) -> list[tuple[float, float]]:
         """Return when each eval task of the study ran: begin and end of its newest attempt, in seconds."""
-        run = self._store.find_run(self.name) if self._study.config.get("suites") else None
-        if run is None:
-            return []
-        with self._store.evaluations(run) as reader:
+        with self._reader() as reader:
             return [
                 (task.started_at, task.ended_at)
-                for task in reader.eval_tasks()
+                for task in reader.eval_jobs()
                 if task.started_at is not None and task.ended_at is not None
             ]
 
@@ -377,11 +364,8 @@ class Results:
                 study=reader.study(),
                 members=tuple(reader.members()),
                 trials=tuple(reader.trials()),
-                attempts=tuple(reader.all_attempts()),
-                maximize=self.maximize,
-                metric=self.metric,
-                description=self.aim.description,
-                tradeoffs=self.aim.tradeoffs,
+                attempts=tuple(reader.trial_attempts()),
+                aim=self.aim,
                 checkpoint_paths=live,
                 damaged=tuple(reader.damaged_checkpoints()),
                 evaluating=evaluating,
@@ -405,54 +389,7 @@ class Results:
         Raises:
             ImportError: pandas is not installed; `pip install "phyla[pandas]"`.
         """
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise ImportError('dataframe() needs pandas: pip install "phyla[pandas]"') from error
-        frame = pd.DataFrame([trial_row(trial) for trial in self.trials()])
-        for column in ("created_at", "started_at", "ended_at"):
-            if column in frame:
-                frame[column] = pd.to_datetime(frame[column], unit="s", utc=True)
-        return frame
-
-
-def trial_row(trial: TrialRecord) -> dict[str, Any]:
-    """Return a trial as one flat row."""
-    return {
-        "trial": trial.id,
-        "member": trial.member,
-        "generation": trial.generation,
-        "kind": trial.kind.value,
-        "state": trial.state.value,
-        "fitness": trial.fitness,
-        "start_step": trial.start_step,
-        "end_step": trial.end_step,
-        "reached_step": trial.reached_step,
-        "parent": trial.parent,
-        "jump_from": trial.jump_from,
-        "decision": describe(trial.reason),
-        "seed": trial.seed,
-        "attempts": trial.token,
-        "failures": trial.failures,
-        "error": trial.error,
-        "stop_reason": None if trial.stop_reason is None else describe(trial.stop_reason),
-        "checkpoint": trial.checkpoint,
-        "worker": trial.worker,
-        "created_at": trial.created_at,
-        "started_at": trial.started_at,
-        "ended_at": trial.ended_at,
-        **{f"params.{name}": value for name, value in trial.params.items()},
-        **{f"metrics.{name}": value for name, value in trial.metrics.items()},
-        **_criteria_columns(trial),
-    }
-
-
-def _criteria_columns(trial: TrialRecord) -> dict[str, Any]:
-    """Return what several metrics were judged as; the values may be means of what was reported."""
-    if trial.criteria is None:
-        return {}
-    values = {f"criteria.{name}": value for name, value in trial.criteria.values.items()}
-    return {**values, "infeasible": trial.criteria.infeasible}
+        return frame(map(trial_row, self.trials()), "created_at", "started_at", "ended_at")
 
 
 def load_study(
@@ -479,28 +416,6 @@ def load_study(
     return Results(store, study, places)
 
 
-def load_schedule(path: str | Path) -> "Schedule":
-    """Read a schedule that `phyla export STUDY --what schedule --format json` wrote.
-
-    Args:
-        path: the file.
-
-    Raises:
-        UsageError: there is no such file, or it holds no schedule.
-    """
-    from phyla.lineage import Schedule
-
-    try:
-        value = json.loads(Path(path).read_bytes())
-    except OSError as error:
-        raise UsageError(f"cannot read the schedule {path}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise UsageError(
-            f"{path} is no JSON: {error}; export it with: phyla export STUDY --what schedule --format json"
-        ) from error
-    return Schedule.from_json(value)
-
-
 def list_studies(
     *,
     home: str | Path | None = None,
@@ -509,19 +424,13 @@ def list_studies(
 ) -> list[Results]:
     """Open all studies of a store to read their results, oldest first; a SQLite file that is missing has none.
 
-    Args:
-        home: directory where they live; by default `.phyla` or the environment's.
-        storage: URL of their store, if that is not in the home.
-        checkpoints: directory of all studies' checkpoints, if that is not in the home.
+    Watched directories and studies are not among them. Where the studies are, is said as for `load_study`.
 
     Raises:
         StoreError: the database failed.
     """
-    from phyla.store import open_store
-
     places = Places.of(home, storage, checkpoints)
-    file = sqlite_file(places.storage)
-    if file is not None and not file.exists():
+    store = open_if_there(places)
+    if store is None:
         return []
-    store = open_store(places.storage)
-    return [Results(store, study, places) for study in store.studies()]
+    return [Results(store, study, places) for study in store.studies() if not study.watched]

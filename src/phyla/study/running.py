@@ -1,79 +1,25 @@
 """Running a study until it ends, in this process or in worker processes; resuming it, and interrupting it."""
 
-import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 from phyla import plugins, settings
-from phyla.checkpoints import advice_on
-from phyla.errors import CheckpointsAbsent, CheckpointStorageFailed, ConfigurationError, StudyChanged, StudyFailed
-from phyla.launchers import Launcher, WorkerSpec, get_launcher
-from phyla.machine import Outdated
+from phyla.errors import CheckpointsAbsent, CheckpointStorageFailed, ConfigurationError, StudyFailed
+from phyla.launchers import WorkerSpec, get_launcher, gpu_environments
 from phyla.records import Aim, StudyState
-from phyla.study.findings import Findings, say_nothing_to_do
-from phyla.study.interrupting import interrupts
-from phyla.study.liveness import others_at_work, take_back
+from phyla.study.findings import say_nothing_to_do
+from phyla.study.leftovers import others_at_work, remove_outputs, take_back
 from phyla.study.opened import OpenedStudy
-from phyla.study.outputs import remove_leftovers
-from phyla.study.progress import best_of
+from phyla.study.progress import Failures, best_of
 from phyla.study.results import Results
-from phyla.study.unaggregated import Unaggregated
-from phyla.study.unreported import Unreported
-from phyla.worker import (
-    EvaluatedRun,
-    Evaluator,
-    Launch,
-    StudySources,
-    Trainer,
-    Worker,
-    WorkerContext,
-)
+from phyla.study.working import check_workers, checked_kinds, work_here
+from phyla.worker import Launch, Worker, population_worker
 
 if TYPE_CHECKING:
     from phyla.study.study import Study
-
-
-MOST_WORKERS = 10_000
-"""Processes of one run on this machine."""
-
-
-def checked_kinds(study: "Study", workers: int, evaluators: int, kinds: Sequence[str]) -> frozenset[str]:
-    """Return what workers do, once it is clear that such workers can run the study.
-
-    Raises:
-        ConfigurationError: they cannot.
-    """
-    if study.train is None:
-        raise ConfigurationError("Study(train=...) is needed to run; without it use ask() and tell()")
-    for name, count in (("workers", workers), ("evaluators", evaluators)):
-        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MOST_WORKERS:
-            raise ConfigurationError(
-                f"{name}={count!r}: must be an integer of at least 0, at most {MOST_WORKERS:,}"
-            )
-    wanted = frozenset(kinds)
-    if not wanted or not wanted <= {"train", "evaluate"}:
-        raise ConfigurationError(f"kinds={kinds!r}: choose 'train', 'evaluate', or both")
-    if "train" not in wanted and not study.rules.suites:
-        raise ConfigurationError(f"kinds={kinds!r}: this study has no suites= to evaluate")
-    if evaluators and not (workers and study.rules.suites):
-        raise ConfigurationError(
-            f"evaluators={evaluators}: they need suites= to evaluate, and workers= of at least 1 that train"
-        )
-    if workers and settings.in_worker():
-        raise ConfigurationError(
-            "study.run(workers=...) was called in a worker process, which would start workers without end; "
-            'call it under `if __name__ == "__main__":`, or with workers=0 inside training code'
-        )
-    if workers and study.places.storage == "memory://":
-        raise ConfigurationError(
-            "storage='memory://' exists in this process only, where worker processes cannot see it; "
-            "run with workers=0, or leave storage= out"
-        )
-    return wanted
 
 
 def function_names(study: "Study") -> tuple[str, str | None]:
@@ -86,32 +32,75 @@ def function_names(study: "Study") -> tuple[str, str | None]:
     return plugins.reference(study.train), None if study.setup is None else plugins.reference(study.setup)
 
 
-def run_study(
-    study: "Study",
-    opened: OpenedStudy,
-    unreported: Unreported,
-    *,
-    kinds: frozenset[str],
-    environments: Sequence[Mapping[str, str]],
-    evaluators: int,
-    stall_timeout_s: float | None,
-    yield_at_report: bool,
-    on_progress: Callable[[Results], None] | None,
-    on_interrupt: Callable[[], None],
-) -> Results:
-    """Train until the study ends; resumes what an earlier run left.
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crew:
+    """Who works on a study, and who is told.
 
-    Args:
-        study: the study.
-        opened: the same, in its store.
-        unreported: looks out for metrics that are not reported.
+    Attributes:
         kinds: what workers do.
-        environments: one per worker process; without any, this process works.
+        environments: of each worker process; without any, this process works.
         evaluators: how many of those, the last ones, only evaluate.
         stall_timeout_s: seconds without progress before a worker process is ended; None never ends one.
-        yield_at_report: whether `trial.report()` may run an eval task that waits.
+        yields: whether `trial.report()` may run an eval task that waits.
         on_progress: called many times a second in this process; if it works, after every trial.
         on_interrupt: called for each Ctrl-C or SIGTERM inside the signal handler.
+    """
+
+    kinds: frozenset[str]
+    environments: Sequence[Mapping[str, str]]
+    evaluators: int = 0
+    stall_timeout_s: float | None = None
+    yields: bool = False
+    on_progress: Callable[[Results], None] | None
+    on_interrupt: Callable[[], None]
+
+
+def crew_of(
+    study: "Study",
+    workers: int,
+    kinds: Sequence[str],
+    gpus_per_worker: float,
+    *,
+    evaluators: int = 0,
+    stall_timeout_s: float | None = None,
+    yields: bool = False,
+    on_progress: Callable[[Results], None] | None,
+    on_interrupt: Callable[[], None],
+) -> Crew:
+    """Return who is to work on a study, once it is clear that they can.
+
+    Raises:
+        ConfigurationError: they cannot.
+    """
+    if plugins.reading_study_file():
+        raise plugins.StudyFileRead
+    if study.train is None:
+        raise ConfigurationError("Study(train=...) is needed to run; without it use ask() and tell()")
+    check_workers(study.places, workers=workers, evaluators=evaluators)
+    wanted = checked_kinds(kinds)
+    if "train" not in wanted and not study.rules.suites:
+        raise ConfigurationError(f"kinds={kinds!r}: this study has no suites= to evaluate")
+    if evaluators and not (workers and study.rules.suites):
+        raise ConfigurationError(
+            f"evaluators={evaluators}: they need suites= to evaluate, and workers= of at least 1 that train"
+        )
+    number = isinstance(stall_timeout_s, (int, float)) and not isinstance(stall_timeout_s, bool)
+    if stall_timeout_s is not None and not (number and stall_timeout_s > 0):
+        raise ConfigurationError(f"stall_timeout_s={stall_timeout_s!r}: must be above 0, or None")
+    return Crew(
+        kinds=wanted,
+        environments=gpu_environments(workers + evaluators, gpus_per_worker),
+        evaluators=evaluators,
+        stall_timeout_s=stall_timeout_s,
+        yields=yields,
+        on_progress=on_progress,
+        on_interrupt=on_interrupt,
+    )
+
+
+def run_study(study: "Study", opened: OpenedStudy, crew: Crew) -> Results:
+    """Train until the study ends; resumes what an earlier run left.
 
     Raises:
         StudyChanged: it was given other settings meanwhile.
@@ -121,35 +110,10 @@ def run_study(
         StoreError: the database failed.
     """
     with Launch(study.places.locks, opened.store.url, [study.name]) as launch:
-        return _run(
-            study,
-            opened,
-            launch,
-            unreported,
-            kinds=kinds,
-            environments=environments,
-            evaluators=evaluators,
-            stall_timeout_s=stall_timeout_s,
-            yield_at_report=yield_at_report,
-            on_progress=on_progress,
-            on_interrupt=on_interrupt,
-        )
+        return _run(study, opened, launch, crew)
 
 
-def _run(
-    study: "Study",
-    opened: OpenedStudy,
-    launch: Launch,
-    unreported: Unreported,
-    *,
-    kinds: frozenset[str],
-    environments: Sequence[Mapping[str, str]],
-    evaluators: int,
-    stall_timeout_s: float | None,
-    yield_at_report: bool,
-    on_progress: Callable[[Results], None] | None,
-    on_interrupt: Callable[[], None],
-) -> Results:
+def _run(study: "Study", opened: OpenedStudy, launch: Launch, crew: Crew) -> Results:
     results = Results(opened.store, opened.record, study.places)
     _resume(study, opened, launch)
     if results.state is StudyState.COMPLETED:
@@ -157,63 +121,42 @@ def _run(
             say_nothing_to_do(reader)
 
     # Whoever is told of progress shows what failed.
-    failed = {} if on_progress is not None else {"failures": results.failures(settings.system_clock())}
-    findings = Findings(results.findings, **failed)
-    unaggregated = Unaggregated(study.name, opened.run, tuple(suite.name for suite in study.rules.suites))
+    failures = Failures(settings.system_clock()) if crew.on_progress is None else None
+    look = partial(study.lookout.look, opened.store, opened.record.id, failures=failures)
 
     def tick() -> None:
-        unreported.look(opened.store, opened.record.id)
-        unaggregated.look(opened.store)
-        findings.look()
-        if on_progress is not None:
-            on_progress(results)
+        look()
+        if crew.on_progress is not None:
+            crew.on_progress(results)
 
     try:
-        if environments:
-            launcher = _launcher(
-                *(study, opened, launch, environments, kinds, evaluators, tick, on_interrupt),
-                stall_timeout_s=stall_timeout_s,
-                yields=yield_at_report,
-            )
-            finished = launcher.run()
-        else:
-            name = launch.worker_name()
-            finished = _run_here(study, opened, name, kinds, tick, on_interrupt, yields=yield_at_report)
-        unreported.look(opened.store, opened.record.id, at_once=True)
-        unaggregated.look(opened.store, at_once=True)
-        findings.look(at_once=True)
+        finished = _work(study, opened, launch, crew, tick)
+        look(at_once=True)
         opened.client.collect()
         opened.client.recover()
         if results.state is StudyState.COMPLETED:
             _verify_best(opened)
     except (CheckpointsAbsent, CheckpointStorageFailed) as error:
-        if results.state is StudyState.RUNNING and not others_at_work(opened, launch):
-            opened.store.set_state(opened.record.id, StudyState.STOPPED, str(error))
+        _stop(opened, launch, str(error))
         raise
     _clean_outputs(study, opened)
-    record = results.study()
     if not finished:
-        if record.state is StudyState.RUNNING and not others_at_work(opened, launch):
-            opened.store.set_state(record.id, StudyState.STOPPED, "interrupted; run it again to resume")
+        _stop(opened, launch, "interrupted; run it again to resume")
         raise KeyboardInterrupt
+    record = results.study()
     if record.state is StudyState.FAILED:
         raise StudyFailed(f"study {study.name!r} stopped itself: {record.message}")
     return results
 
 
-def add_workers(
-    study: "Study",
-    opened: OpenedStudy,
-    unreported: Unreported,
-    *,
-    kinds: frozenset[str],
-    environments: Sequence[Mapping[str, str]],
-    on_progress: Callable[[Results], None] | None,
-    on_interrupt: Callable[[], None],
-) -> Results:
-    """Train a study that others run, until it ends; changes nothing but by the work that is done.
+def _stop(opened: OpenedStudy, launch: Launch, why: str) -> None:
+    """Stop a study that is running, unless others are at work on it."""
+    if opened.client.study().state is StudyState.RUNNING and not others_at_work(opened, launch):
+        opened.store.set_state(opened.record.id, StudyState.STOPPED, why)
 
-    Args: as for `run_study`.
+
+def add_workers(study: "Study", opened: OpenedStudy, crew: Crew) -> Results:
+    """Train a study that others run, until it ends; changes nothing but by the work that is done.
 
     Raises:
         StudyChanged: it was given other settings meanwhile.
@@ -225,20 +168,16 @@ def add_workers(
     results = Results(opened.store, opened.record, study.places)
 
     def tick() -> None:
-        unreported.look(opened.store, opened.record.id)
-        if on_progress is not None:
-            on_progress(results)
+        study.lookout.look_at_metrics(opened.store, opened.record.id)
+        if crew.on_progress is not None:
+            crew.on_progress(results)
 
     if not opened.client.is_active():
         return results
     opened.claim()
     with Launch(study.places.locks, opened.store.url, [study.name]) as launch:
-        if environments:
-            finished = _launcher(study, opened, launch, environments, kinds, 0, tick, on_interrupt).run()
-        else:
-            finished = _run_here(study, opened, launch.worker_name(), kinds, tick, on_interrupt)
-    if not finished:
-        raise KeyboardInterrupt
+        if not _work(study, opened, launch, crew, tick):
+            raise KeyboardInterrupt
     return results
 
 
@@ -247,7 +186,7 @@ def _resume(study: "Study", opened: OpenedStudy, launch: Launch) -> None:
     record = opened.client.study()
     if record.state in (StudyState.STOPPED, StudyState.FAILED):
         opened.store.set_state(record.id, StudyState.RUNNING)
-    take_back(opened, launch)
+    take_back(opened.store, opened.record.id, opened.client.lose_worker, launch)
     opened.client.recover()
     _clean_outputs(study, opened)
 
@@ -263,137 +202,64 @@ def _verify_best(opened: OpenedStudy) -> None:
 
 
 def _clean_outputs(study: "Study", opened: OpenedStudy) -> None:
-    if opened.run is not None:
+    if study.rules.suites:
         # What cannot be removed now is removed after the next run.
-        with opened.store.evaluations(opened.run) as evaluations, suppress(OSError):
-            remove_leftovers(evaluations, study.places.outputs(study.name))
+        with opened.store.reader(opened.record.id) as reader, suppress(OSError):
+            remove_outputs(reader, study.places.outputs(study.name))
 
 
-# In this process
+def _work(study: "Study", opened: OpenedStudy, launch: Launch, crew: Crew, tick: Callable[[], None]) -> bool:
+    """Work, here or in processes, until the study ends; return False when a person interrupted it."""
+    if not crew.environments:
+        name = launch.worker_name()
+        return work_here(_worker(study, opened, crew, name), name, opened.client, crew.on_interrupt, on_trial=tick)
+    launcher = get_launcher()(
+        opened.client,
+        _specs(study, opened, crew),
+        launch=launch,
+        environments=crew.environments,
+        logs=study.places.logs(study.name),
+        renew_s=study.rules.lease_s / 3,
+        stall_timeout_s=crew.stall_timeout_s,
+        on_tick=tick,
+        on_interrupt=crew.on_interrupt,
+    )
+    return launcher.run()
 
 
-def _run_here(
-    study: "Study",
-    opened: OpenedStudy,
-    name: str,
-    kinds: frozenset[str],
-    tick: Callable[[], None],
-    on_interrupt: Callable[[], None],
-    *,
-    yields: bool = False,
-) -> bool:
-    """Work in this process; return whether nobody interrupted it."""
-    worker = _worker(study, opened, kinds, name, yields=yields)
-    with interrupts(worker.stop, on_interrupt) as interrupted:
-        try:
-            ended = worker.run(on_trial=tick)
-        except BaseException:
-            opened.client.lose_worker(name, "its run was interrupted", counts=False)
-            raise
-    if isinstance(ended, Outdated):
-        raise StudyChanged(ended.why)
-    return not interrupted.is_set()
-
-
-def _worker(study: "Study", opened: OpenedStudy, kinds: frozenset[str], name: str, *, yields: bool) -> Worker:
+def _worker(study: "Study", opened: OpenedStudy, crew: Crew, name: str) -> Worker:
     """Return the worker that this process is."""
     assert study.train is not None
-    work_root = study.places.work(study.name)
-    state = None
-    if study.setup is not None:
-        directory = work_root / "worker-0"
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StudyFailed(f"cannot make {directory}: {error.strerror}; {advice_on(error)}") from error
-        state = study.setup(WorkerContext(name=name, index=0, study=study.name, working_dir=directory))
-    evaluator = None
-    if study.rules.suites and "evaluate" in kinds:
-        own = EvaluatedRun(
-            suites=study.rules.suites,
-            sources=StudySources(opened.repository),
-            outputs=study.places.outputs(study.name),
-            stop=partial(opened.client.end_study, StudyState.FAILED),
-        )
-        evaluator = Evaluator(
-            opened.client,
-            lambda run: own,
-            work_root=work_root,
-            name=name,
-            clock=settings.system_clock,
-            timer=time.perf_counter,
-            state=state,
-        )
-    trainer = None
-    if "train" in kinds:
-        trainer = Trainer(
-            opened.client,
-            opened.repository,
-            study.train,
-            metrics=study.rules.reported_metrics,
-            work_root=work_root,
-            clock=settings.system_clock,
-            state=state,
-            log=study.places.logs(study.name) / "worker-0.log",
-        )
-    return Worker(
+    return population_worker(
         opened.client,
+        opened.record,
+        opened.repository,
+        study.rules,
+        study.train,
+        study.setup,
         name=name,
-        clock=settings.system_clock,
-        trainer=trainer,
-        evaluator=evaluator,
-        yields=yields,
+        kinds=crew.kinds,
+        work_root=study.places.work(study.name),
+        outputs=study.places.outputs(study.name),
+        log=study.places.logs(study.name) / "worker-0.log",
         renew_s=study.rules.lease_s / 3,
+        yields=crew.yields,
     )
 
 
-# In worker processes
-
-
-def _launcher(
-    study: "Study",
-    opened: OpenedStudy,
-    launch: Launch,
-    environments: Sequence[Mapping[str, str]],
-    kinds: frozenset[str],
-    evaluators: int,
-    tick: Callable[[], None],
-    on_interrupt: Callable[[], None],
-    *,
-    stall_timeout_s: float | None = None,
-    yields: bool = False,
-) -> Launcher:
-    """Return the supervisor of worker processes, which starts them when it is run."""
-    train, setup = opened.references
-    assert train is not None
-    first_evaluator = len(environments) - evaluators
+def _specs(study: "Study", opened: OpenedStudy, crew: Crew) -> list[WorkerSpec]:
+    first_evaluator = len(crew.environments) - crew.evaluators
     config = study.config(opened.references)
-    specs = [
+    return [
         WorkerSpec(
-            study=study.name,
+            configs={study.name: config},
             storage=study.places.storage,
             checkpoints=str(study.places.checkpoints(study.name)),
             work_root=str(study.places.work(study.name)),
-            train=train,
-            setup=setup,
-            index=index,
-            beat_file="",
-            python_path=tuple(entry or str(Path.cwd()) for entry in sys.path),
             outputs=str(study.places.outputs(study.name)),
-            kinds=tuple(sorted(kinds)) if index < first_evaluator else ("evaluate",),
-            yields=yields,
-            config=config,
+            index=index,
+            kinds=tuple(sorted(crew.kinds)) if index < first_evaluator else ("evaluate",),
+            yields=crew.yields,
         )
-        for index in range(len(environments))
+        for index in range(len(crew.environments))
     ]
-    return get_launcher()(
-        opened.client,
-        specs,
-        launch=launch,
-        environments=environments,
-        logs=study.places.logs(study.name),
-        renew_s=study.rules.lease_s / 3,
-        stall_timeout_s=stall_timeout_s,
-        on_tick=tick,
-        on_interrupt=on_interrupt,
-    )

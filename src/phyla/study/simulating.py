@@ -8,8 +8,8 @@ from typing import Any, final
 import numpy as np
 
 from phyla.errors import ConfigurationError
-from phyla.machine import Rules, bound
-from phyla.records import EvalTaskKind, TrialKind, TrialState, WorkKind
+from phyla.machine import TrainRules, bound
+from phyla.records import JobKind, JobState, WorkKind
 from phyla.simulation import (
     Crew,
     Durations,
@@ -21,6 +21,7 @@ from phyla.simulation import (
 )
 from phyla.study.results import Results, load_study
 from phyla.study.study import Study
+from phyla.study.working import checked_kinds
 
 DEFAULT_STEPS = 100
 """Age at which the learning curve saturates, for a strategy that does not say how long members train."""
@@ -148,9 +149,7 @@ def simulate(
         raise ConfigurationError(f"runs={runs!r}: must be an integer of at least 1")
     if not isinstance(seed, int) or seed < 0:
         raise ConfigurationError(f"seed={seed!r}: must be an integer of at least 0")
-    wanted = frozenset(kinds)
-    if not wanted or not wanted <= {"train", "evaluate"}:
-        raise ConfigurationError(f"kinds={kinds!r}: choose 'train', 'evaluate', or both")
+    wanted = checked_kinds(kinds)
     if evaluators and not rules.suites:
         raise ConfigurationError(f"evaluators={evaluators}: the study has no suites= to evaluate")
     if eval_s and not rules.suites:
@@ -158,7 +157,17 @@ def simulate(
             f"eval_s={eval_s!r} (on the command line: --seconds eval=S): the study has no suites= to evaluate"
         )
     crew = Crew(workers=workers, evaluators=evaluators, kinds=frozenset(WorkKind(kind) for kind in wanted))
-    durations = _durations(study, like, step_s, trial_s, load_s, save_s, eval_s, spread)
+    if like is None:
+        durations = Durations(
+            step_s=step_s, trial_s=trial_s, load_s=load_s, save_s=save_s, eval_s=eval_s, spread=spread
+        )
+    elif step_s is not None or trial_s is not None or load_s or save_s:
+        raise ConfigurationError(
+            "the durations of another study include loading and saving; leave step_s, trial_s, load_s and save_s "
+            "out (on the command line: step, trial, load and save of --seconds)"
+        )
+    else:
+        durations = _durations_like(study, like, eval_s, spread)
     hazards = Hazards(
         preempt_per_hour=preempt_per_hour, crash_per_hour=crash_per_hour, restart_s=restart_s, fail=fail
     )
@@ -180,7 +189,7 @@ def simulate(
     )
 
 
-def _notes(rules: Rules, runs: Sequence[SimulatedRun], trial_s: float | None) -> Iterator[str]:
+def _notes(rules: TrainRules, runs: Sequence[SimulatedRun], trial_s: float | None) -> Iterator[str]:
     if rules.stopping:
         names = ", ".join(type(rule).__name__ for rule in rules.stopping)
         yield (
@@ -196,25 +205,7 @@ def _notes(rules: Rules, runs: Sequence[SimulatedRun], trial_s: float | None) ->
         )
 
 
-def _durations(
-    study: Study,
-    like: Results | str | None,
-    step_s: float | None,
-    trial_s: float | None,
-    load_s: float,
-    save_s: float,
-    eval_s: float,
-    spread: float,
-) -> Durations:
-    if like is None:
-        return Durations(
-            step_s=step_s, trial_s=trial_s, load_s=load_s, save_s=save_s, eval_s=eval_s, spread=spread
-        )
-    if step_s is not None or trial_s is not None or load_s or save_s:
-        raise ConfigurationError(
-            "the durations of another study include loading and saving; leave step_s, trial_s, load_s and save_s "
-            "out (on the command line: step, trial, load and save of --seconds)"
-        )
+def _durations_like(study: Study, like: Results | str, eval_s: float, spread: float) -> Durations:
     if isinstance(like, str):
         like = load_study(like, home=study.places.home, storage=study.places.storage)
     by_step, by_task = measured(like)
@@ -231,8 +222,8 @@ def measured(results: Results) -> tuple[tuple[float, ...], Mapping[str, Sequence
     by_step = tuple(
         (trial.ended_at - trial.started_at) / (trial.reached_step - trial.start_step)
         for trial in results.trials()
-        if trial.state is TrialState.COMPLETED
-        and trial.kind is TrialKind.TRAIN
+        if trial.state is JobState.COMPLETED
+        and trial.kind is JobKind.TRAIN
         and trial.token == 1
         and trial.started_at is not None
         and trial.ended_at is not None
@@ -241,7 +232,7 @@ def measured(results: Results) -> tuple[tuple[float, ...], Mapping[str, Sequence
     )
     by_task: dict[str, list[float]] = {}
     for task in results.evaluations().eval_tasks() if results.has_suites else []:
-        first = task.state is TrialState.COMPLETED and task.kind is EvalTaskKind.EVALUATE and task.token == 1
+        first = task.state is JobState.COMPLETED and task.kind is JobKind.EVALUATE and task.token == 1
         if first and task.started_at is not None and task.ended_at is not None:
             by_task.setdefault(task.task, []).append(task.ended_at - task.started_at)
     return by_step, by_task

@@ -1,52 +1,34 @@
 """A study: what to search, how, with which training function; run it and read its results."""
 
 import copy
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final, overload
 
-from phyla import plugins
 from phyla.arguments import suggest_arguments
 from phyla.errors import ConfigurationError
-from phyla.evaluation import check_aggregate, suite_named
-from phyla.machine import Rules
+from phyla.machine import TrainRules
 from phyla.records import JsonObject, Objective, StartFrom, StudyState
 from phyla.space import Space
 from phyla.strategies import StoppingRule, Strategy, check_space
-from phyla.study.limits import Retention, Retries
+from phyla.study.findings import Lookout
+from phyla.study.limits import MOVED, Retention, Retries
 from phyla.study.opening import find_study
-from phyla.study.places import Places
+from phyla.study.places import NAME, Places
 from phyla.study.reconciling import reconcile, stored_config
 from phyla.study.replicates import Replicate, replicate_seed
 from phyla.study.results import ConfigChange, Results
 from phyla.study.starts import checked_starts
-from phyla.study.suites import check_objective
-from phyla.study.unreported import Unreported
+from phyla.study.suites import check_objectives
 
 if TYPE_CHECKING:
     from phyla.evaluation import Suite
     from phyla.study.opened import OpenedStudy
     from phyla.worker import Launch, Trial, WorkerContext
 
-NAME = re.compile(r"[\w][\w.-]{0,99}")
 LEASE_S = 60.0
-MOVED = {
-    "extend": "change a study that exists with study.change() (on the command line: phyla change FILE.py)",
-    "newcomers": "write study.change(newcomers=...)",
-    "lease_s": "write study.run(lease_s=...)",
-    "stall_timeout_s": "write study.run(stall_timeout_s=...)",
-    "yield_at_report": "write study.run(yield_at_report=...)",
-    "keep_best": "write retention=phyla.Retention(best=...)",
-    "keep_front": "write retention=phyla.Retention(front=...)",
-    "keep_every_steps": "write retention=phyla.Retention(every_steps=...)",
-    "max_attempts": "write retries=phyla.Retries(attempts=...)",
-    "max_broken": "write retries=phyla.Retries(broken=...)",
-    "max_stops": "write retries=phyla.Retries(stops=...)",
-}
-"""Arguments that a study had once, and what to write instead."""
 
 
 @final
@@ -116,7 +98,7 @@ class Study:
         self.train = train
         self.setup = setup
         self.places = Places.of(home, storage, checkpoints)
-        self.rules = Rules(
+        self.rules = TrainRules(
             space=space if isinstance(space, Space) else Space(space),
             objective=objective,
             strategy=strategy,
@@ -130,14 +112,14 @@ class Study:
             stopping=tuple(stopping) if isinstance(stopping, Sequence) else (stopping,),
             max_stops=retries.stops,
         )
-        _check_aggregates(self.rules)
+        check_objectives(self.rules)
         for plugin in (self.rules.strategy, *self.rules.stopping):
             check_space(plugin, self.rules.space)
         self.retention = retention
         self.retries = retries
         self.replicate_of: Replicate | None = None
         self.start_from = checked_starts(start_from, self.rules.space)
-        self._unreported = Unreported(name, self.rules)
+        self.lookout = Lookout(name, self.rules)
         self._opened: OpenedStudy | None = None
         self._reopen = False
         self._launch: Launch | None = None
@@ -157,7 +139,7 @@ class Study:
         made.replicate_of = Replicate(of=self.name, index=index)
         made.name = made.replicate_of.name
         made.seed = replicate_seed(self.seed, index)
-        made._unreported = Unreported(made.name, made.rules)
+        made.lookout = Lookout(made.name, made.rules)
         made._opened = None
         made._launch = None
         if not NAME.fullmatch(made.name):
@@ -210,32 +192,24 @@ class Study:
             KeyboardInterrupt: a person stopped it; run it again to resume.
             StoreError: the database failed.
         """
-        from phyla.launchers import gpu_environments
-        from phyla.study.running import checked_kinds, function_names, run_study
+        from phyla.study.running import crew_of, function_names, run_study
 
-        if plugins.reading_study_file():
-            raise plugins.StudyFileRead
-        wanted = checked_kinds(self, workers, evaluators, kinds)
-        number = isinstance(stall_timeout_s, (int, float)) and not isinstance(stall_timeout_s, bool)
-        if stall_timeout_s is not None and not (number and stall_timeout_s > 0):
-            raise ConfigurationError(f"stall_timeout_s={stall_timeout_s!r}: must be above 0, or None")
-        self._set_lease(lease_s)
-        references = function_names(self) if workers else (None, None)
-        environments = gpu_environments(workers + evaluators, gpus_per_worker)
-        if overwrite:
-            self._overwrite(references)
-        return run_study(
+        crew = crew_of(
             self,
-            self._open(references),
-            self._unreported,
-            kinds=wanted,
-            environments=environments,
+            workers,
+            kinds,
+            gpus_per_worker,
             evaluators=evaluators,
             stall_timeout_s=stall_timeout_s,
-            yield_at_report=yield_at_report,
+            yields=yield_at_report,
             on_progress=on_progress,
             on_interrupt=on_interrupt,
         )
+        self._set_lease(lease_s)
+        references = function_names(self) if workers else (None, None)
+        if overwrite:
+            self._overwrite(references)
+        return run_study(self, self._open(references), crew)
 
     def work(
         self,
@@ -270,34 +244,20 @@ class Study:
             KeyboardInterrupt: a person stopped these workers; the study goes on.
             StoreError: the database failed.
         """
-        from phyla.launchers import gpu_environments
         from phyla.study.opened import join_study
-        from phyla.study.running import add_workers, checked_kinds, function_names
+        from phyla.study.running import add_workers, crew_of, function_names
 
-        if plugins.reading_study_file():
-            raise plugins.StudyFileRead
-        wanted = checked_kinds(self, workers, 0, kinds)
-        opened = join_study(self, function_names(self) if workers else (None, None))
-        return add_workers(
-            self,
-            opened,
-            self._unreported,
-            kinds=wanted,
-            environments=gpu_environments(workers, gpus_per_worker),
-            on_progress=on_progress,
-            on_interrupt=on_interrupt,
-        )
+        crew = crew_of(self, workers, kinds, gpus_per_worker, on_progress=on_progress, on_interrupt=on_interrupt)
+        return add_workers(self, join_study(self, function_names(self) if workers else (None, None)), crew)
 
     def _overwrite(self, references: tuple[str | None, str | None]) -> None:
-        from phyla.study.overwriting import overwrite, say_overwritten
+        from phyla.study.overwriting import overwrite
 
         self.config(references)  # Raises before anything is deleted.
         if self._opened is not None:
             self._opened.store.close()
             self._opened = None
-        done = overwrite(self)
-        if done is not None:
-            say_overwritten(self.name, done)
+        overwrite(self)
 
     def change(self, *, newcomers: Literal["best", "fresh"] = "best") -> list[ConfigChange]:
         """Give the study that exists under this name these settings, and train nothing.
@@ -322,7 +282,11 @@ class Study:
         """
         if newcomers not in ("best", "fresh"):
             raise ConfigurationError(f"newcomers={newcomers!r}: choose 'best' or 'fresh'")
-        store, record = find_study(self.name, self.places) if self._opened is None else self._opened.found()
+        store, record = (
+            (self._opened.store, self._opened.client.study())
+            if self._opened
+            else find_study(self.name, self.places)
+        )
         try:
             changed = reconcile(store, record, self.config(), self, newcomers=newcomers)
             if record.state in (StudyState.STOPPED, StudyState.FAILED):
@@ -409,7 +373,7 @@ class Study:
         if error is not None:
             ask_tell.tell_failed(opened, many, error)
         else:
-            ask_tell.tell(opened, self._worker(opened), self._unreported, many, each, checkpoint)
+            ask_tell.tell(opened, self._worker(opened), self.lookout, many, each, checkpoint)
 
     def renew(self) -> None:
         """Renew the leases of the trials that this process asked for."""
@@ -418,10 +382,12 @@ class Study:
 
     def _worker(self, opened: "OpenedStudy") -> str:
         """Return the name under which this process asks."""
-        from phyla.study import ask_tell
+        from phyla.study.leftovers import take_back
+        from phyla.worker import Launch
 
         if self._launch is None:
-            self._launch = ask_tell.launched(self, opened)
+            self._launch = Launch(self.places.locks, opened.store.url, [self.name])
+            take_back(opened.store, opened.record.id, opened.client.lose_worker, self._launch)
         return self._launch.worker_name()
 
     @property
@@ -471,21 +437,6 @@ class Study:
             NotImportable: worker processes could not find a function.
         """
         return stored_config(self, references)
-
-
-def _check_aggregates(rules: Rules) -> None:
-    """Make sure that suites can give what objectives name.
-
-    Raises:
-        ConfigurationError: one never does.
-    """
-    for suite in rules.suites:
-        check_objective(suite)
-    if rules.suite_fitness is not None:
-        suite = suite_named(rules.suites, rules.suite_fitness.suite)
-        where = "the objective" if rules.suite_fitness.metric is None else "FromSuite"
-        for name in rules.aggregates.values():
-            check_aggregate(suite, name, where)
 
 
 suggest_arguments(Study, moved=MOVED)

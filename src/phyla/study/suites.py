@@ -1,19 +1,26 @@
 """Suites from Python files, modules and TOML files."""
 
 import importlib
+import shlex
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from phyla import plugins
-from phyla.errors import ConfigurationError, UsageError
-from phyla.evaluation import EvalTask, Policy, Suite, check_aggregate
-from phyla.records import Goal, Maximize, Minimize
+from phyla.controller import suites_from
+from phyla.errors import ConfigurationError, NotImportable, StudyNotFound, UsageError
+from phyla.evaluation import EvalTask, Policy, Suite, check_aggregate, outlines, suite_named
+from phyla.machine import TrainRules
+from phyla.records import Goal, Maximize, Minimize, StudyRecord, StudyState
 from phyla.study.files import read_file
+from phyla.study.opening import names_in
+
+if TYPE_CHECKING:
+    from phyla.store import Store
 
 EXAMPLE = """  # at the top level of the file
   import phyla
@@ -89,6 +96,21 @@ def check_objective(suite: Suite) -> None:
     """
     if suite.objective is not None:
         check_aggregate(suite, suite.objective.metric, f"the objective of suite {suite.name!r}")
+
+
+def check_objectives(rules: TrainRules) -> None:
+    """Make sure that suites can give what their objectives, and that of a study, name.
+
+    Raises:
+        ConfigurationError: one never does.
+    """
+    for suite in rules.suites:
+        check_objective(suite)
+    if rules.suite_fitness is not None:
+        suite = suite_named(rules.suites, rules.suite_fitness.suite)
+        where = "the objective" if rules.suite_fitness.metric is None else "FromSuite"
+        for name in rules.aggregates.values():
+            check_aggregate(suite, name, where)
 
 
 def _suites_in(module: ModuleType) -> tuple[Suite, ...]:
@@ -204,3 +226,74 @@ def _known(given: Any, known: Iterable[str], where: str) -> None:
     unknown = [key for key in given if key not in names]
     if unknown:
         raise UsageError(f"{where}: there is no key {unknown[0]!r}; the keys are {', '.join(names)}")
+
+
+# Of watched runs
+
+
+def runs_with(store: "Store", suites: Sequence[Suite]) -> list[str]:
+    """Return the names of the watched runs whose suites are among these; of these the unended ones, if any.
+
+    Raises:
+        StudyNotFound: there is none.
+    """
+    given = {suite.name for suite in suites}
+    found = [
+        study
+        for study in store.studies()
+        if study.watched and given >= {suite.name for suite in outlines(study.config)}
+    ]
+    if not found:
+        raise StudyNotFound(
+            f"{store.url} has no watched run with the suites {', '.join(sorted(given)) or 'none'} alone; it has: "
+            f"{names_in(store, watched=True)}"
+        )
+    return [run.name for run in found if run.state is not StudyState.COMPLETED] or [run.name for run in found]
+
+
+def suites_of(store: "Store", name: str, given: "Suite | str | Sequence[Suite | str]") -> tuple[Suite, ...]:
+    """Return the given suites that a run has; without any, those of its stored ones that name no code."""
+    run = store.find_study(name)
+    if run is None:
+        raise StudyNotFound(
+            f"there is no watched run {name!r} in {store.url}; there are: {names_in(store, watched=True)}"
+        )
+    if not run.watched:
+        raise ConfigurationError(
+            f"run {name!r} is that of a study; add workers that evaluate it with: "
+            f"phyla worker FILE.py --study {shlex.quote(name)} --kinds evaluate (in Python: study.work())"
+        )
+    if not given:
+        return _stored_suites(run)
+    stored = [suite.name for suite in outlines(run.config)]
+    chosen = {suite.name: suite for suite in chosen_suites(given)}
+    missing = [each for each in stored if each not in chosen]
+    if missing:
+        raise ConfigurationError(
+            f"run {name!r} has the suites {', '.join(stored)}, and {', '.join(missing)} was not given; add the "
+            "file that defines it (in Python: to suites=)"
+        )
+    return tuple(chosen[each] for each in stored)
+
+
+def _stored_suites(run: StudyRecord) -> tuple[Suite, ...]:
+    """Return a run's suites from what is stored of them, which names registered plug-ins only.
+
+    Raises:
+        ConfigurationError: they name functions or commands.
+    """
+    try:
+        suites = suites_from(run.config)
+    except NotImportable as error:
+        raise ConfigurationError(
+            f"run {run.name!r}: {error}: phyla worker FILE.py (in Python: suites=)"
+        ) from error
+    for suite in suites:
+        for task in suite.tasks:
+            if task.command is not None:
+                raise ConfigurationError(
+                    f"run {run.name!r}: eval task {task.name!r} of suite {suite.name!r} is the command "
+                    f"{task.command!r}; phyla runs no command that only the database names, so give the file that "
+                    "defines it: phyla worker FILE.py (in Python: suites=)"
+                )
+    return suites

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, final
 
 from phyla.errors import ConfigurationError, StudyNotFound
 from phyla.records import StudyRecord, shown
+from phyla.study.opening import names_in
+from phyla.study.places import NAME
 
 if TYPE_CHECKING:
     from phyla.store import Store
 
-NAME = re.compile(r"\w[\w.-]{0,99}")
 COMMON = frozenset(
     {"checkpoints", "checkpoint", "ckpt", "ckpts", "models", "model", "weights", "output", "outputs"}
 )
@@ -51,7 +52,7 @@ def targets_of(store: "Store", paths: str | Path | Sequence[str | Path], name: s
     found: list[Target] = []
     for path in many:
         study = None if isinstance(path, Path) or Path(path).is_dir() else store.find_study(path)
-        if study is not None:
+        if study is not None and not study.watched:
             if name == study.name:
                 raise ConfigurationError(
                     f"name={name!r}: the study's own suites are evaluated under that name; leave it out for "
@@ -59,7 +60,7 @@ def targets_of(store: "Store", paths: str | Path | Sequence[str | Path], name: s
                 )
             found.append(Target(name=name or f"{study.name}-watch", study=study))
         elif isinstance(path, str) and "/" not in path and not Path(path).is_dir():
-            known = ", ".join(repr(one.name) for one in store.studies()) or "none"
+            known = names_in(store, watched=False)
             where = shown(str(Path(path).absolute()))
             raise StudyNotFound(
                 f"there is neither a directory {where} nor a study {path!r} (studies in {store.url}: {known}); "

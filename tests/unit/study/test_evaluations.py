@@ -9,8 +9,8 @@ import pytest
 import phyla
 from evaluated_run import HELDOUT, SPARSE, EvaluatedRun, VirtualClock, clean, eventful, noisy
 from phyla import plugins
-from phyla.controller import RunController
-from phyla.errors import ConfigurationError, RunNotFound, StudyNotFound
+from phyla.controller import Sightings
+from phyla.errors import ConfigurationError, StudyNotFound
 from phyla.evaluation import EvalTask, PointKind, Suite
 from phyla.records import GroupState
 from phyla.store import open_store
@@ -119,7 +119,7 @@ def test_only_the_newest_checkpoints_on_demand(run: EvaluatedRun) -> None:
 def test_a_history_is_read_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = eventful(tmp_path)
     whole = [list(run.evaluations.cells()), list(run.evaluations.points()), list(run.evaluations.groups())]
-    monkeypatch.setattr("phyla.study.evaluation_matrix.PAGE", 2)
+    monkeypatch.setattr("phyla.study.rows.PAGE", 2)
     monkeypatch.setattr("phyla.study.evaluations.ROWS", 3)
     assert [list(run.evaluations.cells()), list(run.evaluations.points()), list(run.evaluations.groups())] == whole
 
@@ -180,9 +180,9 @@ def test_an_eval_task_that_was_added_is_missing_until_it_is_backfilled(tmp_path:
     run.sees("a", 100)
     run.work()
     suite = Suite("s", (clean, noisy))
-    run.store.set_run_config(run.run.id, {"suites": [plugins.encode(suite, plugins.reference_here)]})
+    run.store.set_config(run.run.id, {"suites": [plugins.encode(suite, plugins.reference_here)]})
     assert statuses(run, "a", "s") == {"clean": "done", "noisy": "missing"}
-    RunController(run.store, run.run, [suite], lease_s=60.0).backfill()
+    Sightings(run.store, run.run, [suite]).backfill()
     assert statuses(run, "a", "s") == {"clean": "done", "noisy": "queued"}
 
 
@@ -191,7 +191,7 @@ def test_a_changed_eval_task_shows_its_newest_version(tmp_path: Path) -> None:
     run.sees("a", 100)
     run.work()
     suite = Suite("s", (replace(clean, version="2", shards=1),))
-    RunController(run.store, run.run, [suite], lease_s=60.0).backfill()
+    Sightings(run.store, run.run, [suite]).backfill()
     (cell,) = run.evaluations.cells()
     assert (cell.status.value, cell.shards) == ("queued", 1)
 
@@ -201,7 +201,7 @@ def test_results_can_be_read_where_the_code_cannot_be_imported(tmp_path: Path) -
     before = [(cell.status, cell.values) for cell in run.evaluations.cells()]
     config = run.evaluations.run.config
     text = repr(config).replace("evaluated_run:", "gone.module:")
-    run.store.set_run_config(run.run.id, eval(text))  # plain JSON of ours
+    run.store.set_config(run.run.id, eval(text))  # plain JSON of ours
     with pytest.raises(phyla.PhylaError):
         plugins.decode(run.evaluations.run.config["suites"])
     assert [(cell.status, cell.values) for cell in run.evaluations.cells()] == before
@@ -260,10 +260,10 @@ def test_names_that_are_not_there_get_those_that_are(tmp_path: Path) -> None:
     run = EvaluatedRun(tmp_path)
     with pytest.raises(ConfigurationError, match="no suite 'odd'; there are: heldout, sparse"):
         list(run.evaluations.cells("odd"))
-    with pytest.raises(RunNotFound, match="no run 'odd' in memory://; runs that are evaluated: 'watched'"):
+    with pytest.raises(StudyNotFound, match="no run 'odd' in memory://; runs that are evaluated: 'watched'"):
         evaluations_of(run.store, "odd", run.places)
     run.store.create_study("bare", {}, 0, 1)
-    with pytest.raises(RunNotFound, match="study 'bare' has no suites"):
+    with pytest.raises(StudyNotFound, match="study 'bare' has no suites"):
         evaluations_of(run.store, "bare", run.places)
     with pytest.raises(StudyNotFound, match="there is no run 'x'"):
         phyla.load_evaluations("x", home=tmp_path / "nothing")

@@ -23,14 +23,14 @@ def test_each_failed_attempt_is_told_once(tmp_path: Path) -> None:
     assert new() == []
     first, other = made.ask(2)
     made.tell(first, error="ValueError: one")
-    assert [(told.trial, told.token, told.error) for told in new()] == [(first.id, 1, "ValueError: one")]
+    assert [(told.job, told.token, told.error) for told in new()] == [(first.id, 1, "ValueError: one")]
     assert new() == []
     again = made.ask()
     assert again is not None
     assert again.id == first.id
     made.tell(again, error="ValueError: two")
     made.tell(other, error="ValueError: other")
-    assert [(told.trial, told.token) for told in new()] == [(first.id, 2), (other.id, 1)]
+    assert [(told.job, told.token) for told in new()] == [(first.id, 2), (other.id, 1)]
     assert new() == []
 
 

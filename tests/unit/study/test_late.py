@@ -30,7 +30,7 @@ def test_cleaning_up_leaves_a_late_trial_its_files(tmp_path: Path) -> None:
         from phyla import machine
 
         (gone,) = tx.expired(1)
-        tx.apply(machine.lose(tx, other.rules, gone.trial, gone.token, "ran out", counts=False))
+        tx.apply(machine.lose(tx, other.rules, gone.job, gone.token, "ran out", counts=False))
     opened.client.recover()
     made.tell(late, metrics={"score": 1.0})
     assert made.results().counts() == {"completed": 1}

@@ -107,4 +107,4 @@ def test_a_store_that_cannot_be_read_now_does_not_end_the_run(
         raise StoreError("busy")
 
     monkeypatch.setattr(SqlStore, "reader", busy)
-    made._unreported.look(opened.store, opened.record.id, at_once=True)
+    made.lookout.look(opened.store, opened.record.id, at_once=True)

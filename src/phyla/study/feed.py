@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias, final
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast, final
 
-from phyla.records import EvalEvent, Group, GroupState, RunRecord, RunState, Seen, SeenState
+from phyla.records import EvalEvent, Group, GroupState, Seen, SeenState, StudyRecord, StudyState
 
 if TYPE_CHECKING:
-    from phyla.store import EvalReader, Store
+    from phyla.store import Reader, Store
 
 ChangeKind: TypeAlias = Literal["seen", "quarantined", "complete", "partial", "skipped", "gone", "event"]
 BEFORE = "before its"
@@ -45,13 +45,10 @@ class Changes:
         runs: the runs. What they hold already is not told.
     """
 
-    def __init__(self, store: "Store", runs: Sequence[RunRecord]) -> None:
+    def __init__(self, store: "Store", runs: Sequence[StudyRecord]) -> None:
         self._store = store
         self._of_runs = [_RunChanges(run) for run in runs]
-        for each in self._of_runs:
-            with store.evaluations(each.run) as reader:
-                for _ in each.new(reader):
-                    pass
+        self.new()
 
     def new(self) -> list[Change]:
         """Return what happened.
@@ -61,14 +58,14 @@ class Changes:
         """
         found: list[Change] = []
         for each in self._of_runs:
-            with self._store.evaluations(each.run) as reader:
+            with self._store.reader(each.run.id) as reader:
                 found += each.new(reader)
         return found
 
 
 @final
 class _RunChanges:
-    def __init__(self, run: RunRecord) -> None:
+    def __init__(self, run: StudyRecord) -> None:
         self.run = run
         self._seen: dict[int, Seen] = {}
         self._seen_after = 0
@@ -76,7 +73,7 @@ class _RunChanges:
         self._groups_after = 0
         self._ended: dict[int, float | None] = {}
 
-    def new(self, reader: "EvalReader") -> list[Change]:
+    def new(self, reader: "Reader") -> list[Change]:
         found: list[Change] = []
         for seen in reader.all_seen(after=self._seen_after):
             self._seen[seen.id] = seen
@@ -93,25 +90,17 @@ class _RunChanges:
                 self._ended[group.id] = group.ended_at
                 seen = self._seen.get(group.seen) or reader.seen(group.seen)
                 lag_s = None if group.ended_at is None else max(0.0, group.ended_at - seen.written_at)
-                kind = _KINDS[group.state]
+                kind = cast("ChangeKind", group.state.value)
                 found.append(Change(run=self.run.name, kind=kind, seen=seen, group=group, lag_s=lag_s))
             if all_ended:
                 self._groups_after = group.id
                 self._ended.pop(group.id, None)
         for event in reader.events(after=self._events_after):
             self._events_after = event.id
-            if event.kind != "gone" and event.kind != "quarantined":
+            if event.kind not in ("gone", "quarantined"):
                 of = None if event.seen is None else self._seen.get(event.seen)
                 found.append(Change(run=self.run.name, kind="event", seen=of, event=event))
         return found
-
-
-_KINDS: Mapping[GroupState, ChangeKind] = {
-    GroupState.COMPLETE: "complete",
-    GroupState.PARTIAL: "partial",
-    GroupState.SKIPPED: "skipped",
-    GroupState.GONE: "gone",
-}
 
 
 @final
@@ -146,7 +135,7 @@ class Watched:
         missing: evaluations that should be there and are not.
     """
 
-    runs: tuple[RunRecord, ...]
+    runs: tuple[StudyRecord, ...]
     counts: Mapping[str, int]
     checkpoints: int
     missing: tuple[Missing, ...]
@@ -154,7 +143,7 @@ class Watched:
     @property
     def ended(self) -> bool:
         """Whether every run has ended: no more checkpoints come, and every checkpoint is evaluated or skipped."""
-        return all(run.state is RunState.ENDED for run in self.runs)
+        return all(run.state is StudyState.COMPLETED for run in self.runs)
 
     @property
     def complete(self) -> bool:
@@ -168,12 +157,12 @@ def account(store: "Store", names: Iterable[str]) -> Watched:
     Raises:
         StoreError: the database failed.
     """
-    runs = [run for run in map(store.find_run, names) if run is not None]
+    runs = [run for run in map(store.find_study, names) if run is not None]
     counts: dict[str, int] = {}
     missing: list[Missing] = []
     checkpoints = 0
     for run in runs:
-        with store.evaluations(run) as reader:
+        with store.reader(run.id) as reader:
             rows = {seen.id: seen for seen in reader.all_seen()}
             groups = reader.groups()
         checkpoints += len(rows)

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from phyla.errors import CheckpointError, CheckpointsAbsent, PhylaError
-from phyla.records import CheckpointState, RunRecord, RunState, StudyRecord, shown
+from phyla.records import CheckpointState, StudyKind, StudyRecord, StudyState, shown
 from phyla.study.evaluations import Evaluations
-from phyla.study.opening import sqlite_file
+from phyla.study.opening import find_study, sqlite_file
 from phyla.study.places import Places
-from phyla.study.watched import find_watched, is_watched, standing
+from phyla.study.watch_status import standing
 
 if TYPE_CHECKING:
     from phyla.store import Store
@@ -73,16 +73,16 @@ def examine(places: Places, name: str | None = None, *, digests: bool = False) -
         digests: also read every byte of every checkpoint.
 
     Raises:
-        RunNotFound: there is neither of that name.
+        StudyNotFound: there is neither of that name.
     """
     if name is None:
         yield from _installation()
-        yield from _home(places)
+        yield from _directory("home", places.home)
+        if not places.checkpoint_root.is_relative_to(places.home):
+            yield from _directory("checkpoints", places.checkpoint_root)
         yield from _gpus()
     else:
-        found = find_watched(name, places)
-        if found is not None:
-            found.close()
+        find_study(name, places, watched=True)[0].close()
     yield from _store(places, name, digests=digests)
 
 
@@ -91,12 +91,8 @@ def _installation() -> Iterator[Finding]:
     yield Finding(Verdict.OK, "versions", f"Python {platform.python_version()}, {packages}")
     for name, extra in EXTRAS:
         found = _version(name)
-        if found is None:
-            yield Finding(
-                Verdict.OK, f"optional {name}", "not installed", f'if you want it: pip install "phyla[{extra}]"'
-            )
-        else:
-            yield Finding(Verdict.OK, f"optional {name}", found)
+        advice = f'if you want it: pip install "phyla[{extra}]"' if found is None else ""
+        yield Finding(Verdict.OK, f"optional {name}", found or "not installed", advice)
 
 
 def _version(name: str) -> str | None:
@@ -104,13 +100,6 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
-
-
-def _home(places: Places) -> Iterator[Finding]:
-    for about, path in {"home": places.home, "checkpoints": places.checkpoint_root}.items():
-        if about == "checkpoints" and path.is_relative_to(places.home):
-            continue
-        yield from _directory(about, path)
 
 
 def _directory(about: str, path: Path) -> Iterator[Finding]:
@@ -141,15 +130,14 @@ def _file_system(about: str, path: Path) -> Iterator[Finding]:
     from phyla.store.sql.file_systems import network_file_system
 
     network = network_file_system(path)
-    if network is None:
-        yield Finding(Verdict.OK, f"{about} file system", "local")
-    else:
-        yield Finding(
-            Verdict.WARN,
-            f"{about} file system",
-            f"{network}, a network file system",
-            "checkpoints are fine there; for the store name a local file or a PostgreSQL server with --storage",
-        )
+    yield Finding(
+        Verdict.OK if network is None else Verdict.WARN,
+        f"{about} file system",
+        "local" if network is None else f"{network}, a network file system",
+        ""
+        if network is None
+        else "checkpoints are fine there; for the store name a local file or a PostgreSQL server with --storage",
+    )
 
 
 def _fsync(about: str, path: Path) -> Iterator[Finding]:
@@ -209,45 +197,45 @@ def _store(places: Places, name: str | None, *, digests: bool) -> Iterator[Findi
             yield _schema(found, head)
             return
         store = open_store(places.storage)
-        studies = store.studies()
-        runs = [run for run in store.runs() if is_watched(run)]
+        known = store.studies()
     except PhylaError as error:
         yield Finding(Verdict.FAIL, "store", str(error))
         return
+    runs = sum(study.watched for study in known)
+    studies = len(known) - runs
     yield Finding(
         Verdict.OK,
         "store",
-        f"{store.url}, schema {found}, {len(studies)} {'study' if len(studies) == 1 else 'studies'}"
-        + (f", {len(runs)} watched run{'' if len(runs) == 1 else 's'}" if runs else ""),
+        f"{store.url}, schema {found}, {studies} {'study' if studies == 1 else 'studies'}"
+        + (f", {runs} watched run{'' if runs == 1 else 's'}" if runs else ""),
     )
     try:
-        for study in studies:
+        for study in sorted(known, key=lambda study: study.watched):
             if name in (None, study.name):
-                yield from _study(store, study, places, digests=digests)
-        for run in runs:
-            if name in (None, run.name):
-                yield from _run(store, run, places)
+                yield from (
+                    _run(store, study, places) if study.watched else _study(store, study, places, digests=digests)
+                )
     finally:
         store.close()
 
 
-def _run(store: "Store", run: RunRecord, places: Places) -> Iterator[Finding]:
+def _run(store: "Store", run: StudyRecord, places: Places) -> Iterator[Finding]:
     about = f"watched run {run.name}"
     how = standing(Evaluations(store, run, places), places)
-    with store.evaluations(run) as reader:
+    with store.reader(run.id) as reader:
         now = reader.now()
-        running = reader.running_evaluations()
+        running = reader.running()
         held = [reader.seen(number) for number in sorted(reader.held_paths())]
     where = shown(run.location)
-    if run.study is None and not Path(run.location).is_dir():
-        ended = run.state is RunState.ENDED
+    if run.kind is StudyKind.DIRECTORY and not Path(run.location).is_dir():
+        ended = run.state is StudyState.COMPLETED
         yield Finding(
             Verdict.WARN if ended else Verdict.FAIL,
             f"{about} directory",
             f"{where} does not exist",
             "checkpoints without a snapshot are gone" if ended else "mount its file system, or check the path",
         )
-    elif run.study is None:
+    elif run.kind is StudyKind.DIRECTORY:
         yield Finding(Verdict.OK, f"{about} directory", where)
     lost = [seen for seen in held if seen.path and not Path(seen.path).exists()]
     if lost:
@@ -330,30 +318,27 @@ def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool)
         damaged = reader.damaged_checkpoints()
         running = reader.running()
         now = reader.now()
-    strange = [*found.unknown, *found.forgotten]
-    if strange:
-        more = "" if len(strange) <= UNKNOWN_SHOWN else f" and {len(strange) - UNKNOWN_SHOWN} more"
-        yield Finding(
-            Verdict.WARN,
-            about,
-            f"{len(strange)} directories in {places.checkpoints(study.name)} are not known to this store: "
-            f"{', '.join(strange[:UNKNOWN_SHOWN])}{more}",
-            "phyla leaves them alone; delete them yourself if nobody needs them",
-        )
+    root = places.checkpoints(study.name)
     back = sorted(
-        name
-        for name, row in found.rows.items()
-        if row.state is CheckpointState.DELETED and (places.checkpoints(study.name) / name).exists()
+        name for name, row in found.rows.items() if row.state is CheckpointState.DELETED and (root / name).exists()
     )
-    if back:
-        more = "" if len(back) <= UNKNOWN_SHOWN else f" and {len(back) - UNKNOWN_SHOWN} more"
-        yield Finding(
-            Verdict.WARN,
-            about,
-            f"{len(back)} checkpoints that were deleted are in {places.checkpoints(study.name)} again: "
-            f"{', '.join(back[:UNKNOWN_SHOWN])}{more}",
-            "the study does not use them and leaves them alone; delete them yourself if nobody needs them",
-        )
+    strange = [*found.unknown, *found.forgotten]
+    for listed, what, unused in (
+        (strange, f"directories in {root} are not known to this store", "phyla leaves them alone"),
+        (
+            back,
+            f"checkpoints that were deleted are in {root} again",
+            "the study does not use them and leaves them alone",
+        ),
+    ):
+        if listed:
+            more = "" if len(listed) <= UNKNOWN_SHOWN else f" and {len(listed) - UNKNOWN_SHOWN} more"
+            yield Finding(
+                Verdict.WARN,
+                about,
+                f"{len(listed)} {what}: {', '.join(listed[:UNKNOWN_SHOWN])}{more}",
+                f"{unused}; delete them yourself if nobody needs them",
+            )
     problems = []
     for row in rows:
         try:

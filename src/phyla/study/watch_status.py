@@ -3,14 +3,14 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from phyla.errors import ConfigurationError, RunNotFound, StudyNotFound
-from phyla.records import GroupState, RunRecord, RunState, Seen, SeenState
+from phyla.errors import ConfigurationError
+from phyla.records import GroupState, Seen, SeenState, StudyRecord, StudyState
 from phyla.study.evaluations import BestEvaluation, Evaluations
-from phyla.study.opening import open_existing, sqlite_file
+from phyla.study.opening import find_study, open_if_there
 from phyla.study.places import Places
+from phyla.study.results import Results
 
 if TYPE_CHECKING:
     from phyla.store import Store
@@ -49,7 +49,7 @@ class Standing:
         quarantined: checkpoints that cannot be evaluated as they are now, with the reason as `error`.
     """
 
-    run: RunRecord
+    run: StudyRecord
     watcher: str | None
     checkpoints: int
     newest: Seen | None
@@ -60,7 +60,7 @@ class Standing:
     @property
     def state(self) -> str:
         """The run's state; a run that has not ended and that no process of this machine watches says so."""
-        if self.watcher is None and self.run.state is not RunState.ENDED:
+        if self.watcher is None and self.run.state is not StudyState.COMPLETED:
             return f"{self.run.state}, not watched here"
         return self.run.state.value
 
@@ -81,15 +81,14 @@ def standing(found: Evaluations, places: Places) -> Standing:
     run = found.run
     checkpoints = 0
     newest: Seen | None = None
-    latest: dict[tuple[str, int], Seen] = {}
+    quarantined: dict[tuple[str, int], Seen] = {}
     for seen in found.checkpoints():
         checkpoints += 1
-        newest = newest if seen.state is SeenState.QUARANTINED else seen
-        key = (seen.name, seen.index)
         if seen.state is SeenState.QUARANTINED:
-            latest[key] = seen
+            quarantined[seen.name, seen.index] = seen
         else:
-            latest.pop(key, None)
+            newest = seen
+            quarantined.pop((seen.name, seen.index), None)
     return Standing(
         run=run,
         watcher=holder(places.watch_lock(run.name)),
@@ -97,7 +96,7 @@ def standing(found: Evaluations, places: Places) -> Standing:
         newest=newest,
         step_from=_step_from(run, newest),
         suites=tuple(_suites(found)),
-        quarantined=tuple(latest.values()),
+        quarantined=tuple(quarantined.values()),
     )
 
 
@@ -119,7 +118,7 @@ def _suites(found: Evaluations) -> Iterable[SuiteStanding]:
         )
 
 
-def _step_from(run: RunRecord, newest: Seen | None) -> str | None:
+def _step_from(run: StudyRecord, newest: Seen | None) -> str | None:
     from phyla.watcher import get_format
 
     options: Any = run.config.get("format")
@@ -133,65 +132,27 @@ def _step_from(run: RunRecord, newest: Seen | None) -> str | None:
         return None
 
 
-def list_watched(
-    *, home: str | Path | None = None, storage: str | None = None, checkpoints: str | Path | None = None
-) -> list[Evaluations]:
-    """Open all watched runs of a store, oldest first; a SQLite file that is missing has none.
+def list_all(places: Places) -> list[Results | Evaluations]:
+    """Open all studies of a store, watched ones as what their evaluation found; oldest first.
 
-    Args:
-        home: directory where they live; by default `.phyla` or the environment's.
-        storage: URL of their store, if that is not in the home.
-        checkpoints: directory of all studies' checkpoints, if that is not in the home.
+    A SQLite file that is missing has none.
 
     Raises:
         StoreError: the database failed.
     """
-    from phyla.store import open_store
-
-    places = Places.of(home, storage, checkpoints)
-    file = sqlite_file(places.storage)
-    if file is not None and not file.exists():
-        return []
-    store = open_store(places.storage)
-    return [Evaluations(store, run, places) for run in store.runs() if is_watched(run)]
+    store = open_if_there(places)
+    return [] if store is None else [_opened(store, study, places) for study in store.studies()]
 
 
-def find_watched(name: str, places: Places) -> Evaluations | None:
-    """Return a watched run, or None if a study has that name.
+def open_any(name: str, places: Places) -> Results | Evaluations:
+    """Open a study of any kind, a watched one as what its evaluation found.
 
     Raises:
-        RunNotFound: there is neither; the message names what there is.
+        StudyNotFound: there is none; the message names what there is.
         StoreError: the database failed.
     """
-    try:
-        store = open_existing(f"study or run {name!r}", places)
-    except StudyNotFound as error:
-        raise RunNotFound(str(error)) from error
-    return watched_of(store, name, places)
+    return _opened(*find_study(name, places, watched=True), places)
 
 
-def watched_of(store: "Store", name: str, places: Places) -> Evaluations | None:
-    """Return a watched run, or None if a study has that name; closes the store unless it returns a run.
-
-    Raises:
-        RunNotFound: there is neither; the message names what there is.
-        StoreError: the database failed.
-    """
-    run = store.find_run(name)
-    if run is not None and is_watched(run):
-        return Evaluations(store, run, places)
-    studies = [study.name for study in store.studies()]
-    runs = [known.name for known in store.runs() if is_watched(known)]
-    store.close()
-    if name in studies:
-        return None
-    told = f"; watched runs: {', '.join(map(repr, runs))}" if runs else ""
-    raise RunNotFound(
-        f"there is no study {name!r} in {store.url}, and no watched run of that name; there are: "
-        f"{', '.join(map(repr, studies)) or 'none'}{told}"
-    )
-
-
-def is_watched(run: RunRecord) -> bool:
-    """Return whether a run is watched, and is not that of a study whose own suites are evaluated."""
-    return bool(run.config) or run.study is None
+def _opened(store: "Store", study: StudyRecord, places: Places) -> Results | Evaluations:
+    return (Evaluations if study.watched else Results)(store, study, places)
