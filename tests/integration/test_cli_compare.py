@@ -123,7 +123,7 @@ def test_replicates_are_interrupted_and_resumed_by_the_same_command(tmp_path: Pa
     def is_training() -> bool:
         # From its 11th trial on, which is in the first replicate, training waits.
         studies = list_studies(home=tmp_path / ".phyla")
-        return any(attempt.trial > 10 for one in studies for attempt in one.progress().running)
+        return any(attempt.job > 10 for one in studies for attempt in one.progress().running)
 
     try:
         wait_for(is_training, "trial that waits")

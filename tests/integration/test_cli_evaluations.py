@@ -85,7 +85,7 @@ def found(home: Path) -> Evaluations:
 def test_the_matrix(phyla_at: Phyla, found: Evaluations) -> None:
     text = phyla_at("evaluations", "watched", "--suite", "heldout")
     lines = text.splitlines()
-    assert lines[0].startswith("watched: following; the newest 20 checkpoints: ")
+    assert lines[0].startswith("watched: running; the newest 20 checkpoints: ")
     assert "1 failed" in lines[0]
     assert lines[1].startswith("heldout: 2 checkpoints and 400 steps behind, the oldest for ")
     rows = {line.split()[1]: line.split() for line in lines if "step_" in line and line[:4].strip()}
@@ -133,7 +133,7 @@ def test_a_study_stands_as_the_study_does(phyla_at: Phyla, home: Path, tmp_path:
     assert json.loads(phyla_at("evaluations", "suited", "--json"))["state"] == "completed"
     page = load_evaluations("suited", home=home).write_report(tmp_path / "page.html").read_text()
     assert '<span class="state completed">completed</span>' in page
-    assert json.loads(phyla_at("evaluations", "watched", "--json"))["state"] == "following"
+    assert json.loads(phyla_at("evaluations", "watched", "--json"))["state"] == "running"
 
 
 def test_many_eval_tasks_are_shown_in_several_tables(phyla_at: Phyla, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,7 +258,7 @@ def test_a_run_without_checkpoints(cli: Phyla, tmp_path: Path) -> None:
     store.close()
     text = cli("evaluations", "fresh", "--home", tmp_path)
     assert text.splitlines()[:2] == [
-        "fresh: following; nothing to show",
+        "fresh: running; nothing to show",
         "heldout: nothing is evaluated yet",
     ]
     assert json.loads(cli("export", "fresh", "--what", "evaluations", "--home", tmp_path)) == []

@@ -1,6 +1,6 @@
-"""The application: every command, and what becomes of errors.
+"""The application: every command, how the command line is read, and what becomes of errors.
 
-Command modules import what they need inside their functions, so that `phyla --help` is quick.
+Commands import what is slow to import inside their functions, so that `phyla --help` is quick.
 """
 
 import sys
@@ -10,33 +10,50 @@ from collections.abc import Callable
 from typing import Annotated, Any, NoReturn
 
 import typer
+from typer import Context, Exit, Option
+from typer.core import TyperGroup
 
 from phyla import settings
-from phyla.cli import (
-    best,
-    compare,
-    control,
-    doctor,
-    evaluations,
-    export,
-    gc,
-    options,
-    replay,
-    report,
-    run,
-    simulate,
-    status,
-    trials,
-    watch,
-    worker,
-)
-from phyla.cli.group import Commands
+from phyla.cli import options
+from phyla.cli.best import best
+from phyla.cli.compare import compare
+from phyla.cli.evaluations import evaluations
+from phyla.cli.export import export, report
+from phyla.cli.maintenance import change, doctor, gc, stop
 from phyla.cli.output import show as print
 from phyla.cli.output import visible
+from phyla.cli.replay import replay
+from phyla.cli.run import run
+from phyla.cli.simulate import simulate
+from phyla.cli.status import status
+from phyla.cli.trials import trials
+from phyla.cli.watch import watch
+from phyla.cli.worker import worker
 from phyla.errors import PhylaError, UsageError
 
-EXIT_FAILED = 1
-EXIT_USAGE = 2
+
+class Commands(TyperGroup):
+    """The commands; places may also follow them."""
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        """Put the options of `phyla` itself first, wherever they are."""
+        first: list[str] = []
+        rest: list[str] = []
+        left = iter(args)
+        for word in left:
+            if word == "--":
+                rest += [word, *left]
+            elif word in options.PLACES:
+                value = next(left, None)
+                if value is None:
+                    ctx.fail(f"Option '{word}' requires an argument.")
+                first += [word, value]
+            elif word.partition("=")[0] in options.PLACES:
+                first.append(word)
+            else:
+                rest.append(word)
+        return super().parse_args(ctx, [*first, *rest])
+
 
 app = typer.Typer(
     name="phyla",
@@ -48,23 +65,14 @@ app = typer.Typer(
 )
 
 PANELS: dict[str, tuple[Callable[..., Any], ...]] = {
-    "Run": (run.run, worker.worker, watch.watch, control.change, control.stop, replay.replay, simulate.simulate),
-    "Look": (
-        status.status,
-        best.best,
-        trials.trials,
-        evaluations.evaluations,
-        compare.compare,
-        report.report,
-        export.export,
-    ),
-    "Look after": (gc.gc, doctor.doctor),
+    "Run": (run, worker, watch, change, stop, replay, simulate),
+    "Look": (status, best, trials, evaluations, compare, report, export),
+    "Look after": (gc, doctor),
 }
 for panel, commands in PANELS.items():
     for function in commands:
-        app.command(rich_help_panel=panel, epilog="Also: --home, --storage and --checkpoints; see phyla --help.")(
-            function
-        )
+        epilog = "Also: --home, --storage and --checkpoints; see phyla --help."
+        app.command(rich_help_panel=panel, epilog=epilog)(function)
 
 
 def _print_version(value: bool) -> None:
@@ -72,7 +80,7 @@ def _print_version(value: bool) -> None:
         from phyla import __version__
 
         print(f"phyla {__version__}")
-        raise typer.Exit
+        raise Exit
 
 
 @app.callback()
@@ -81,7 +89,7 @@ def _options(
     storage: options.Storage = None,
     checkpoints: options.Checkpoints = None,
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool, Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     pass
@@ -96,7 +104,7 @@ def run_app() -> NoReturn:
         app()
     except PhylaError as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED)
+        sys.exit(options.EXIT_USAGE if isinstance(error, UsageError) else options.EXIT_FAILED)
     except Exception:  # noqa: BLE001  # the last resort: nothing is hidden, and the way to report it is shown
         print(traceback.format_exc(), file=sys.stderr)
         print(
@@ -104,5 +112,5 @@ def run_app() -> NoReturn:
             "output of `phyla doctor`.",
             file=sys.stderr,
         )
-        sys.exit(EXIT_FAILED)
+        sys.exit(options.EXIT_FAILED)
     sys.exit(0)

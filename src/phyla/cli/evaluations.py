@@ -4,9 +4,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Context, Option
 
 from phyla.cli import options
+from phyla.cli.output import console, page_width, picked, print_json, table
+from phyla.cli.output import show as print
+from phyla.cli.words import counted, duration, step, value
+from phyla.errors import UsageError
+from phyla.records import shown
 
 if TYPE_CHECKING:
     from phyla.evaluation import Cell, GroupValues, Lag, SuiteOutline
@@ -32,23 +37,22 @@ BEST = "*"
 
 
 def evaluations(
-    ctx: typer.Context,
+    ctx: Context,
     run: options.RunName,
-    suite: Annotated[str | None, typer.Option(help="Only this suite.", show_default="all")] = None,
+    suite: Annotated[str | None, Option(help="Only this suite.", show_default="all")] = None,
     task: Annotated[
-        list[str] | None, typer.Option(help="Only this eval task; may be repeated.", show_default="all")
+        list[str] | None, Option(help="Only this eval task; may be repeated.", show_default="all")
     ] = None,
-    missing: Annotated[bool, typer.Option("--missing", help="Only checkpoints where a value is missing.")] = False,
+    missing: Annotated[bool, Option("--missing", help="Only checkpoints where a value is missing.")] = False,
     last: Annotated[
         int | None,
-        typer.Option(min=1, help="Only the newest N checkpoints.", show_default="20; all if --json or --missing"),
+        Option(min=1, help="Only the newest N checkpoints.", show_default="20; all if --json or --missing"),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Show the matrix of checkpoints and eval tasks: values, what is queued, what was skipped or failed, why."""
-    from phyla.cli.output import print_json
-    from phyla.errors import UsageError
     from phyla.study import load_evaluations
+    from phyla.study.rows import cell_row, values_row
 
     found = load_evaluations(run, **options.where(ctx))
     suites = found.suites if suite is None else (found.suite(suite),)
@@ -67,48 +71,30 @@ def evaluations(
     if as_json:
         shown = {(one.seen.id, one.suite) for one in cells}
         values = [one for one in values if (one.seen.id, one.group.suite) in shown]
-        print_json(_json(found, suites, cells, values))
+        print_json(
+            {
+                "run": found.run.name,
+                "kind": found.run.kind,
+                "state": found.state,
+                "suites": [
+                    {
+                        "name": suite.name,
+                        "tasks": [picked(task, "name", "tags") for task in suite.tasks],
+                        **picked(suite, "objective", "maximize"),
+                    }
+                    for suite in suites
+                ],
+                "lag": found.lag(),
+                "summary": _summary(cells),
+                "cells": [cell_row(cell) for cell in cells],
+                "values": [values_row(one) for one in values],
+                "events": [
+                    picked(event, "kind", "suite", "message", "data", "created_at") for event in found.events()
+                ],
+            }
+        )
         return
     _print(found, suites, cells, values, limit)
-
-
-def _json(
-    found: "Evaluations",
-    suites: "Sequence[SuiteOutline]",
-    cells: "Sequence[Cell]",
-    values: "Sequence[GroupValues]",
-) -> dict[str, Any]:
-    from phyla.study.evaluation_rows import cell_row, values_row
-
-    run = found.run
-    return {
-        "run": run.name,
-        "kind": run.kind,
-        "state": found.state,
-        "suites": [
-            {
-                "name": suite.name,
-                "tasks": [{"name": task.name, "tags": list(task.tags)} for task in suite.tasks],
-                "objective": suite.objective,
-                "maximize": suite.maximize,
-            }
-            for suite in suites
-        ],
-        "lag": [lag_row(lag) for lag in found.lag()],
-        "summary": _summary(cells),
-        "cells": [cell_row(cell) for cell in cells],
-        "values": [values_row(one) for one in values],
-        "events": [
-            {
-                "kind": event.kind,
-                "suite": event.suite,
-                "message": event.message,
-                "data": event.data,
-                "created_at": event.created_at,
-            }
-            for event in found.events()
-        ],
-    }
 
 
 def _summary(cells: "Sequence[Cell]") -> dict[str, int]:
@@ -117,37 +103,18 @@ def _summary(cells: "Sequence[Cell]") -> dict[str, int]:
     return {status: counts[status] for status in ("done", "reused", *MARKS) if counts[status]}
 
 
-def lag_row(lag: "Lag") -> dict[str, Any]:
-    """Return a lag as JSON."""
-    return {
-        "suite": lag.suite,
-        "newest": lag.newest,
-        "complete": lag.complete,
-        "checkpoints": lag.checkpoints,
-        "steps": lag.steps,
-        "oldest_s": lag.oldest_s,
-        "waiting": lag.waiting,
-    }
-
-
 def lag_line(lag: "Lag") -> str:
     """Return how far a suite is behind on one line."""
-    from phyla.cli.words import counted, duration
-
     more = lag.waiting - lag.checkpoints
     older = f"; {more} older or repeated evaluations wait" if more else ""
     if not lag.checkpoints:
         if lag.complete is None:
             return f"{lag.suite}: nothing is evaluated yet{older}"
-        return f"{lag.suite}: up to date at step {_step(lag.complete)}{older}"
+        return f"{lag.suite}: up to date at step {step(lag.complete)}{older}"
     count = counted(lag.checkpoints, "checkpoint")
     steps = "" if lag.steps is None or lag.complete is None else f" and {counted(lag.steps, 'step')}"
-    done = "none is complete" if lag.complete is None else f"complete up to step {_step(lag.complete)}"
+    done = "none is complete" if lag.complete is None else f"complete up to step {step(lag.complete)}"
     return f"{lag.suite}: {count}{steps} behind, the oldest for {duration(lag.oldest_s)}; {done}{older}"
-
-
-def _step(step: int) -> str:
-    return str(step) if step >= 0 else "unknown"
 
 
 def _print(
@@ -157,41 +124,35 @@ def _print(
     values: "Sequence[GroupValues]",
     limit: int | None,
 ) -> None:
-    from phyla.cli.output import console, page_width
-
-    out = console()
     checkpoints = len({cell.seen.id for cell in cells})
     cut = limit is not None and checkpoints == limit
     told = ", ".join(f"{count} {status}" for status, count in _summary(cells).items())
     if cut:
         told = f"the newest {'checkpoint' if limit == 1 else f'{limit} checkpoints'}: {told}"
-    out.print(f"{found.name}: {found.state}; {told or 'nothing to show'}", markup=False, soft_wrap=True)
+    print(f"{found.name}: {found.state}; {told or 'nothing to show'}")
     chosen = {suite.name for suite in suites}
     for lag in found.lag():
         if lag.suite in chosen:
-            out.print(lag_line(lag), markup=False, soft_wrap=True)
+            print(lag_line(lag))
     for suite in suites:
         own = [cell for cell in cells if cell.suite == suite.name and cell.replicate == 0]
         aggregates = {
             one.seen.id: one for one in values if one.group.suite == suite.name and one.group.replicate == 0
         }
-        for made in _tables(suite, own, aggregates, page_width(out)):
-            out.print()
-            out.print(made)
+        for made in _tables(suite, own, aggregates, page_width()):
+            print()
+            console().print(made)
     if cut:
-        out.print("more checkpoints with --last N", markup=False)
-    _legend(out, cells)
-    whys(out, cells)
-    events(out, found)
+        print("more checkpoints with --last N")
+    _legend(cells)
+    print_whys(cells)
+    print_events(found)
 
 
 def _tables(
     suite: "SuiteOutline", cells: "Sequence[Cell]", aggregates: "dict[int, GroupValues]", width: int
 ) -> Iterable[Any]:
     """Return the matrix of a suite, in as many tables side by side as it needs."""
-    from phyla.cli.output import add_row, table
-    from phyla.records import shown
-
     tasks = list(dict.fromkeys(cell.task for cell in cells))
     by_place = {(cell.seen.id, cell.task): cell for cell in cells}
     seen = sorted({cell.seen.id: cell.seen for cell in cells}.values(), key=lambda one: -one.number)
@@ -205,44 +166,41 @@ def _tables(
         while tasks and (not fitting or used + _width(tasks[0], texts[tasks[0]]) <= room):
             used += _width(tasks[0], texts[tasks[0]])
             fitting.append(tasks.pop(0))
-        aggregate = [] if objective is None else [objective]
-        made = table(
-            "step",
-            f"{suite.name}: checkpoint",
-            *aggregate,
-            *fitting,
-            right=("step", *aggregate, *fitting),
-            elastic=(f"{suite.name}: checkpoint",),
-        )
+        rows: list[list[tuple[str, object]]] = []
         for row, one in enumerate(seen):
-            step = _step(one.step) if one.step >= 0 else "?"
-            values = aggregates.get(one.id)
-            add_row(
-                made,
-                f"{step}@{one.branch}" if one.branch else step,
-                f"{shown(one.name)}[{one.index}]" if one.index else shown(one.name),
-                *("" if values is None else _aggregate(values, name) for name in aggregate),
-                *(texts[name][row] for name in fitting),
-                style="bold" if values is not None and values.best else "",
+            at = str(one.step) if one.step >= 0 else "?"
+            name = shown(one.name)
+            aggregate = [] if objective is None else [(objective, _aggregate(aggregates.get(one.id), objective))]
+            rows.append(
+                [
+                    ("step", f"{at}@{one.branch}" if one.branch else at),
+                    (f"{suite.name}: checkpoint", f"{name}[{one.index}]" if one.index else name),
+                    *aggregate,
+                    *((task, texts[task][row]) for task in fitting),
+                ]
             )
-        yield made
+        best = {place for place, values in aggregates.items() if values.best}
+        yield table(
+            rows,
+            right=["step", *fitting, *([] if objective is None else [objective])],
+            elastic=(f"{suite.name}: checkpoint",),
+            styles=["bold" if one.id in best else "" for one in seen],
+        )
 
 
 def _width(name: str, texts: Sequence[str]) -> int:
     return max(len(name), *map(len, texts)) + 3
 
 
-def _aggregate(values: "GroupValues", name: str) -> str:
-    from phyla.cli.words import value
-
+def _aggregate(values: "GroupValues | None", name: str) -> str:
+    if values is None:
+        return ""
     found = values.values.get(name)
     text = "" if found is None else value(found.value, found.stderr)
     return f"{BEST if values.best else ''}{PARTIAL if values.partial else ''}{text}"
 
 
 def _cell(cell: "Cell | None") -> str:
-    from phyla.cli.words import value
-
     if cell is None:
         return MARKS["missing"]
     estimate = cell.estimate
@@ -254,7 +212,7 @@ def _cell(cell: "Cell | None") -> str:
     return f"{MARKS[cell.status]}{part}"
 
 
-def _legend(out: Any, cells: "Sequence[Cell]") -> None:
+def _legend(cells: "Sequence[Cell]") -> None:
     statuses = {cell.status.value for cell in cells}
     parts = [f"{mark} {name}" for name, mark in MARKS.items() if name in statuses]
     if any(cell.partial for cell in cells):
@@ -262,30 +220,30 @@ def _legend(out: Any, cells: "Sequence[Cell]") -> None:
     if any(cell.group is not None and cell.group.best for cell in cells):
         parts.append(f"{BEST} the best of its suite")
     if parts:
-        out.print()
-        out.print("; ".join(parts), markup=False, soft_wrap=True)
+        print()
+        print("; ".join(parts))
 
 
-def whys(out: Any, cells: "Sequence[Cell]") -> None:
+def print_whys(cells: "Iterable[Cell]") -> None:
     """Print why values are missing, the most frequent reasons first."""
     from phyla.evaluation import causes
 
     found = causes(cell for cell in cells if cell.replicate == 0)
     for cause in found[:WHYS]:
-        steps = [_step(seen.step) for seen in cause.checkpoints]
+        steps = [step(seen.step) for seen in cause.checkpoints]
         listed = ", ".join(steps[-4:]) + (f" and {len(steps) - 4} others" if len(steps) > 4 else "")
         what = cause.suite if cause.task is None else f"{cause.suite}/{cause.task}"
-        out.print(f"{cause.status}  {what} at step {listed}: {cause.why}", markup=False, soft_wrap=True)
+        print(f"{cause.status}  {what} at step {listed}: {cause.why}")
     if len(found) > WHYS:
-        out.print(f"and {len(found) - WHYS} more: --json", markup=False)
+        print(f"and {len(found) - WHYS} more: --json")
 
 
-def events(out: Any, found: "Evaluations") -> None:
+def print_events(found: "Evaluations") -> None:
     """Print the last things that a person should know of a run."""
     events = [event for event in found.events() if event.kind not in ("gone", "quarantined")]
     counts = Counter(event.kind for event in events)
     for event in events[-EVENTS:]:
-        out.print(event.message, markup=False, soft_wrap=True)
+        print(event.message)
     if len(events) > EVENTS:
         told = ", ".join(f"{count} {kind}" for kind, count in counts.items())
-        out.print(f"the last {EVENTS} of {len(events)} events ({told}); all: --json", markup=False)
+        print(f"the last {EVENTS} of {len(events)} events ({told}); all: --json")

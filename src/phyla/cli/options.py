@@ -1,38 +1,48 @@
-"""Options of all commands, and those that several share."""
+"""Options that several commands share, and what they mean: places, names, interruptions."""
 
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-import typer
+from typer import Argument, Context, Exit, Option
+
+from phyla.cli.output import show
 
 if TYPE_CHECKING:
-    from phyla.study import Places, Study
+    from phyla.study import Evaluations, Places, Results, Study
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
 
 PLACES = ("--home", "--storage", "--checkpoints")
 """Options of `phyla` itself, which may also follow the command."""
+BOTH = "train,evaluate"
+"""What workers do by default."""
 
-StudyName: TypeAlias = Annotated[str, typer.Argument(metavar="STUDY", help="Name of the study.")]
-RunName: TypeAlias = Annotated[
-    str, typer.Argument(metavar="RUN", help="Name of the study, or of the watched run.")
-]
+StudyName: TypeAlias = Annotated[str, Argument(metavar="STUDY", help="Name of the study.")]
+RunName: TypeAlias = Annotated[str, Argument(metavar="RUN", help="Name of the study, or of the watched run.")]
+StudyFile: TypeAlias = Annotated[Path, Argument(metavar="FILE.py", help="The file that defines the study.")]
 Chosen: TypeAlias = Annotated[
-    str | None, typer.Option(help="Name of the study, if the file has several.", show_default=False)
+    str | None, Option(help="Name of the study, if the file has several.", show_default=False)
 ]
+Workers: TypeAlias = Annotated[int, Option(min=0, help="Worker processes; 0 trains in this process.")]
 Kinds: TypeAlias = Annotated[
-    str, typer.Option(help="What the workers do, where there are suites: train, evaluate, or both.")
+    str, Option(help="What the workers do, where there are suites: train, evaluate, or both.")
 ]
 Gpus: TypeAlias = Annotated[
-    float, typer.Option(min=0, help="GPUs that each worker sees; 0.5 lets two workers share one.")
+    float, Option(min=0, help="GPUs that each worker sees; 0.5 lets two workers share one.")
 ]
 Home: TypeAlias = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         metavar="DIR", help="Where studies live.", show_default="what the file says, else PHYLA_HOME, else .phyla"
     ),
 ]
 Storage: TypeAlias = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="URL",
         help="The store.",
         show_default="SQLite in --home; else what the file says, else PHYLA_STORAGE, else SQLite in the home",
@@ -40,48 +50,57 @@ Storage: TypeAlias = Annotated[
 ]
 Checkpoints: TypeAlias = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         metavar="DIR",
         help="All studies' checkpoints.",
         show_default="checkpoints in --home; else what the file says, else checkpoints in the home",
     ),
 ]
-AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+AsJson: TypeAlias = Annotated[bool, Option("--json", help="Print JSON and nothing else.")]
 
 
-def where(ctx: typer.Context) -> dict[str, Any]:
+def where(ctx: Context) -> dict[str, Any]:
     """Return what `--home`, `--storage` and `--checkpoints` say, as keyword arguments."""
     given = ctx.find_root().params
-    home, storage, checkpoints = (given[name.removeprefix("--")] for name in PLACES)
-    return {
-        "home": None if home is None else Path(home),
-        "storage": storage,
-        "checkpoints": None if checkpoints is None else Path(checkpoints),
-    }
+    return {option[2:]: given[option[2:]] for option in PLACES}
 
 
-def stores(ctx: typer.Context) -> dict[str, Any]:
-    """Return what `--home` and `--storage` say, as keyword arguments."""
-    return {name: value for name, value in where(ctx).items() if name != "checkpoints"}
-
-
-def places(ctx: typer.Context) -> "Places":
+def places(ctx: Context) -> "Places":
     """Return where studies live."""
     from phyla.study import Places
 
     return Places.of(**where(ctx))
 
 
-def place(ctx: typer.Context, study: "Study") -> None:
+def opened(ctx: Context, name: str) -> "Results | Evaluations":
+    """Open a study, or a watched run, by its name.
+
+    Raises:
+        StudyNotFound: there is neither; the message names what there is.
+        StoreError: the database failed.
+    """
+    from phyla.study import open_any
+
+    return open_any(name, places(ctx))
+
+
+def place(ctx: Context, study: "Study") -> None:
     """Let a study of a file live where the options say."""
-    from dataclasses import replace
-
-    from phyla.study import Places
-
-    given = where(ctx)
+    given, said = where(ctx), places(ctx)
     if given["home"] is not None:
-        study.places = Places.of(given["home"], given["storage"])
+        study.places = replace(said, checkpoint_root=said.home / "checkpoints")
     elif given["storage"] is not None:
         study.places = replace(study.places, storage=given["storage"])
     if given["checkpoints"] is not None:
-        study.places = replace(study.places, checkpoint_root=given["checkpoints"].expanduser().absolute())
+        study.places = replace(study.places, checkpoint_root=said.checkpoint_root)
+
+
+def listed(text: str) -> list[str]:
+    """Return the words of an option that takes several, with commas between."""
+    return [word.strip() for word in text.split(",")]
+
+
+def interrupted(message: str) -> Exit:
+    """Say what an interruption means, and return what ends the command."""
+    show(message, file=sys.stderr)
+    return Exit(EXIT_INTERRUPTED)

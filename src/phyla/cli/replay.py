@@ -4,28 +4,30 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Context, Option
 
 from phyla.cli import options
 from phyla.cli.output import show as print
+from phyla.cli.run import run_study, source_study
+from phyla.cli.words import again, number
+from phyla.errors import UsageError
+from phyla.records import CheckpointState
 
 if TYPE_CHECKING:
     from phyla.study import Prepared
 
 
 def replay(
-    ctx: typer.Context,
+    ctx: Context,
     study: options.StudyName,
     file: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE.py", help="The study file, which has the training function.", show_default=False
-        ),
+        Option(metavar="FILE.py", help="The study file, which has the training function.", show_default=False),
     ] = None,
-    trial: Annotated[int | None, typer.Option(help="The trial.", show_default="the best")] = None,
+    trial: Annotated[int | None, Option(help="The trial.", show_default="the best")] = None,
     from_step: Annotated[
         int | None,
-        typer.Option(
+        Option(
             "--from",
             min=0,
             metavar="STEP",
@@ -35,7 +37,7 @@ def replay(
     ] = None,
     steps: Annotated[
         int | None,
-        typer.Option(
+        Option(
             "--continue",
             min=1,
             metavar="STEPS",
@@ -44,18 +46,15 @@ def replay(
         ),
     ] = None,
     name: Annotated[
-        str | None,
-        typer.Option(help="Name of the new study.", show_default="STUDY-replay, or STUDY-continued"),
+        str | None, Option(help="Name of the new study.", show_default="STUDY-replay, or STUDY-continued")
     ] = None,
-    workers: Annotated[int, typer.Option(min=0, help="Worker processes; 0 trains in this process.")] = 1,
+    workers: options.Workers = 1,
     gpus_per_worker: options.Gpus = 0,
 ) -> None:
     """Train the best trial's whole path again, as one chain of trials in a new study; or train it on.
 
     With --continue the new study starts from the best checkpoint, with its last hyperparameters.
     """
-    from phyla.cli.run import source_study
-    from phyla.errors import UsageError
     from phyla.study import prepare_continuation, prepare_replay
 
     if steps is not None and from_step is not None:
@@ -71,22 +70,16 @@ def replay(
 
 
 def _run(prepared: "Prepared", workers: int, gpus_per_worker: float) -> None:
-    from phyla.cli.run import EXIT_INTERRUPTED, run_study
-    from phyla.cli.words import again
-
     for note in prepared.notes:
         print(f"note: {note}", file=sys.stderr)
     try:
         run_study(prepared.study, workers, gpus_per_worker=gpus_per_worker)
     except KeyboardInterrupt:
-        print(f"Interrupted. Resume it with: {again()}", file=sys.stderr)
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+        raise options.interrupted(f"Interrupted. Resume it with: {again()}") from None
 
 
 def _compare(prepared: "Prepared") -> None:
     """Say whether the replay left what the trial had left."""
-    from phyla.cli.words import number
-    from phyla.records import CheckpointState
     from phyla.study import load_study
 
     places = prepared.study.places

@@ -1,21 +1,21 @@
 """`phyla run`: run the study of a study file."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Context, Exit, Option
 
 from phyla.cli import options
+from phyla.cli.best import best_lines
 from phyla.cli.output import show as print
+from phyla.cli.watch_display import Watch
+from phyla.cli.words import again, command, counted, damage_lines, duration, requeued
+from phyla.errors import UsageError
+from phyla.records import StudyState
 
 if TYPE_CHECKING:
     from phyla.study import Results, Study
-
-EXIT_NOT_COMPLETED = 1
-EXIT_INTERRUPTED = 130
-BOTH = "train,evaluate"
 
 EXAMPLE = """  # at the top level of the file, not inside a function or under `if __name__ == "__main__":`
   import phyla
@@ -23,18 +23,18 @@ EXAMPLE = """  # at the top level of the file, not inside a function or under `i
 
 
 def run(
-    ctx: typer.Context,
-    file: Annotated[Path, typer.Argument(metavar="FILE.py", help="The file that defines the study.")],
-    workers: Annotated[int, typer.Option(min=0, help="Worker processes; 0 trains in this process.")] = 2,
+    ctx: Context,
+    file: options.StudyFile,
+    workers: options.Workers = 2,
     evaluators: Annotated[
-        int, typer.Option(min=0, help="Further worker processes that only evaluate the study's suites.")
+        int, Option(min=0, help="Further worker processes that only evaluate the study's suites.")
     ] = 0,
-    kinds: options.Kinds = BOTH,
+    kinds: options.Kinds = options.BOTH,
     study: options.Chosen = None,
     gpus_per_worker: options.Gpus = 0,
     replicates: Annotated[
         int | None,
-        typer.Option(
+        Option(
             min=1,
             help="Run the study this many times, with other seeds, as NAME-r0, NAME-r1, ...",
             show_default=False,
@@ -42,14 +42,14 @@ def run(
     ] = None,
     stall_timeout: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="End a worker process without progress.", show_default="never"),
+        Option(metavar="SECONDS", help="End a worker process without progress.", show_default="never"),
     ] = None,
     yield_at_report: Annotated[
-        bool, typer.Option("--yield-at-report", help="Let trial.report() run an eval task that waits.")
+        bool, Option("--yield-at-report", help="Let trial.report() run an eval task that waits.")
     ] = False,
     overwrite: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="NAME",
             help="Delete what is stored of the study, and start anew; repeat its name to confirm.",
             show_default=False,
@@ -57,11 +57,13 @@ def run(
     ] = None,
 ) -> None:
     """Run a study, or resume it, until it ends. Ctrl-C stops it; running it again resumes it."""
-    from phyla.cli.words import again, command
-
     try:
         chosen = chosen_study(ctx, file, study)
-        _check_overwrite(overwrite, chosen.name)
+        if overwrite not in (None, chosen.name):
+            raise UsageError(
+                f"--overwrite {overwrite}: the study is called {chosen.name!r}; nothing was deleted. To delete "
+                f"what is stored of it and start anew, write --overwrite {chosen.name}"
+            )
         scored = [
             run_study(
                 one,
@@ -78,23 +80,12 @@ def run(
         if replicates is not None:
             print(f"compare them with: {command('compare', chosen.name, chosen.places)}")
     except KeyboardInterrupt:
-        print(f"Interrupted. Resume it with: {again()}", file=sys.stderr)
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+        raise options.interrupted(f"Interrupted. Resume it with: {again()}") from None
     if not all(scored):
-        raise typer.Exit(EXIT_NOT_COMPLETED)
+        raise Exit(options.EXIT_FAILED)
 
 
-def _check_overwrite(overwrite: str | None, name: str) -> None:
-    from phyla.errors import UsageError
-
-    if overwrite not in (None, name):
-        raise UsageError(
-            f"--overwrite {overwrite}: the study is called {name!r}; nothing was deleted. To delete what is "
-            f"stored of it and start anew, write --overwrite {name}"
-        )
-
-
-def chosen_study(ctx: typer.Context, file: Path, name: str | None) -> "Study":
+def chosen_study(ctx: Context, file: Path, name: str | None) -> "Study":
     """Return the study of a file, by name if there are several, in the place that the options say.
 
     Raises:
@@ -126,8 +117,6 @@ def studies_of(file: Path) -> "list[Study]":
 
 
 def _chosen(studies: "list[Study]", file: Path, name: str | None) -> "Study":
-    from phyla.errors import UsageError
-
     if not studies:
         raise UsageError(f"{file} defines no study. It needs a phyla.Study in a variable:\n\n{EXAMPLE}")
     names = ", ".join(repr(study.name) for study in studies)
@@ -159,7 +148,7 @@ def _repeated(study: "Study", count: int | None) -> "Iterator[Study]":
         yield replicate
 
 
-def run_study(study: "Study", workers: int, kinds: str = BOTH, **more: Any) -> bool:
+def run_study(study: "Study", workers: int, kinds: str = options.BOTH, **more: Any) -> bool:
     """Run a study with a live view; say at the end what it found, and return whether any score is finite.
 
     Args:
@@ -168,37 +157,29 @@ def run_study(study: "Study", workers: int, kinds: str = BOTH, **more: Any) -> b
         kinds: as for `Study.run`, with commas between.
         **more: as for `Study.run`.
     """
-    from phyla.cli.watching import Watch
-    from phyla.cli.words import again, interrupted
-    from phyla.records import StudyState
-
     try:
         with Watch(study.name) as watch:
             results = study.run(
                 workers,
-                kinds=[kind.strip() for kind in kinds.split(",")],
+                kinds=options.listed(kinds),
                 on_progress=watch.progressed,
                 on_interrupt=watch.interrupted,
                 **more,
             )
             watch.progressed(results)
     except KeyboardInterrupt:
-        print(f"{interrupted(study.results())}. Resume it with: {again()}", file=sys.stderr)
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+        raise options.interrupted(f"{requeued(study.results())}. Resume it with: {again()}") from None
     findings = results.findings()
     for line in _closing(results, watch.seconds, len(findings)):
         print(line)
     record = results.study()
     if record.state is not StudyState.COMPLETED:
         print(f"{study.name} is {record.state}: {record.message}. Let it go on with: {again()}")
-        raise typer.Exit(EXIT_NOT_COMPLETED)
+        raise Exit(options.EXIT_FAILED)
     return all(finding.kind != "scores" for finding in findings)
 
 
 def _closing(results: "Results", seconds: float, warned: int) -> list[str]:
-    from phyla.cli.best import best_lines
-    from phyla.cli.words import command, counted, damage_lines, duration
-
     counts = results.counts()
     brief = results.replicate is not None
     cancelled = f", {counts['cancelled']} cancelled" if counts.get("cancelled") else ""

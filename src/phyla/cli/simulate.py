@@ -1,11 +1,16 @@
 """`phyla simulate`: what a study would take, before it is run."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Context, Option
 
+from phyla.arguments import suggestion
 from phyla.cli import options
+from phyla.cli.output import NOTHING, console, print_json, table
+from phyla.cli.output import show as print
+from phyla.cli.run import chosen_study
+from phyla.cli.words import counted, duration
+from phyla.errors import UsageError
 
 if TYPE_CHECKING:
     from phyla.study import Simulated, Study
@@ -26,21 +31,21 @@ WASTED = {
 
 
 def simulate(
-    ctx: typer.Context,
-    file: Annotated[Path, typer.Argument(metavar="FILE.py", help="The file that defines the study.")],
+    ctx: Context,
+    file: options.StudyFile,
     workers: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="N[,N...]",
             help="Worker processes; the further numbers are compared with the first.",
             show_default="8, compared with 1, 2, 4, ...",
         ),
     ] = "",
-    evaluators: Annotated[int, typer.Option(min=0, help="Further ones that only evaluate.")] = 0,
-    kinds: options.Kinds = "train,evaluate",
+    evaluators: Annotated[int, Option(min=0, help="Further ones that only evaluate.")] = 0,
+    kinds: options.Kinds = options.BOTH,
     seconds: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="WHAT=S",
             help="Mean seconds of one step, or of one trial instead, and of one load, save, eval (an eval task) "
             "and restart; several times, such as --seconds step=0.1 --seconds load=5.",
@@ -48,29 +53,24 @@ def simulate(
         ),
     ] = None,
     like: Annotated[
-        str | None,
-        typer.Option(metavar="STUDY", help="Durations as measured in a study, instead.", show_default=False),
+        str | None, Option(metavar="STUDY", help="Durations as measured in a study, instead.", show_default=False)
     ] = None,
-    spread: Annotated[
-        float, typer.Option(min=0, help="Standard deviation of the logarithm of each duration.")
-    ] = 0,
+    spread: Annotated[float, Option(min=0, help="Standard deviation of the logarithm of each duration.")] = 0,
     per_hour: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="WHAT=N",
             help="How often each worker is preempted, or crashes with its machine; several times.",
             show_default="preempt=0, crash=0",
         ),
     ] = None,
-    fail: Annotated[float, typer.Option(min=0, max=1, help="Probability that an attempt at a trial fails.")] = 0,
-    seed: Annotated[int, typer.Option(min=0, help="Of what is drawn.")] = 0,
-    runs: Annotated[int, typer.Option(min=1, help="How often to simulate.")] = 5,
+    fail: Annotated[float, Option(min=0, max=1, help="Probability that an attempt at a trial fails.")] = 0,
+    seed: Annotated[int, Option(min=0, help="Of what is drawn.")] = 0,
+    runs: Annotated[int, Option(min=1, help="How often to simulate.")] = 5,
     study: options.Chosen = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Predict on a virtual clock what running a study will take. Nothing is trained."""
-    from phyla.cli.output import print_json
-    from phyla.cli.run import chosen_study
     from phyla.study import simulate as predict
 
     chosen = chosen_study(ctx, file, study)
@@ -85,7 +85,7 @@ def simulate(
             chosen,
             count,
             evaluators=evaluators,
-            kinds=[kind.strip() for kind in kinds.split(",")],
+            kinds=options.listed(kinds),
             like=like,
             spread=spread,
             fail=fail,
@@ -95,24 +95,23 @@ def simulate(
         )
 
     asked = at(counts[0])
-    others = {count: asked if count == counts[0] else at(count) for count in sorted({*counts})}
+    others = [asked if count == counts[0] else at(count) for count in sorted({*counts})]
     if len(others) == 1:
-        others = {}
+        others = []
     if as_json:
-        listed = [_row(simulated) for simulated in others.values()]
-        print_json({"study": chosen.name, **asked.to_json(), "by_workers": listed})
-        return
-    _print(chosen, asked, list(others.values()))
+        shown = ("workers", "wall_s", "wall_range_s", "shares", "wasted")
+        rows = [{name: row[name] for name in shown} for row in (one.to_json() for one in others)]
+        print_json({"study": chosen.name, **asked.to_json(), "by_workers": rows})
+    else:
+        _print(chosen, asked, others)
 
 
 def _counts(workers: str, population: int) -> list[int]:
     """Return how many workers to simulate, the most important number first."""
-    from phyla.errors import UsageError
-
     if not workers:
         powers = [1 << exponent for exponent in range(population.bit_length()) if 1 << exponent <= population]
         return [DEFAULT_WORKERS, *powers, population]
-    words = [word.strip() for word in workers.split(",")]
+    words = options.listed(workers)
     if not all(word.isdecimal() and int(word) > 0 for word in words):
         raise UsageError(
             f"--workers {workers}: give a number, or several as in --workers 8,1,2,4; each at least 1"
@@ -122,9 +121,6 @@ def _counts(workers: str, population: int) -> list[int]:
 
 def _named(option: str, given: list[str] | None, names: tuple[str, ...]) -> dict[str, float]:
     """Read values such as `step=0.1`."""
-    from phyla.arguments import suggestion
-    from phyla.errors import UsageError
-
     found: dict[str, float] = {}
     for text in given or ():
         name, _, number = text.partition("=")
@@ -141,22 +137,16 @@ def _named(option: str, given: list[str] | None, names: tuple[str, ...]) -> dict
     return found
 
 
-def _row(simulated: "Simulated") -> dict[str, Any]:
-    whole = simulated.to_json()
-    return {name: whole[name] for name in ("workers", "wall_s", "wall_range_s", "shares", "wasted")}
-
-
 def _print(study: "Study", asked: "Simulated", others: "list[Simulated]") -> None:
-    from phyla.cli.output import add_row, console, table
-    from phyla.cli.words import counted, duration
-
-    out = console()
     crew = counted(asked.workers, "worker")
     crew += f" and {counted(asked.evaluators, 'evaluator')}" if asked.evaluators else ""
     low, high = asked.wall_range_s
     times = f"{counted(len(asked.runs), 'run')}: {duration(low)} to {duration(high)}"
     lines = [f"{study.name} with {crew}: {duration(asked.wall_s)} ({times})"]
-    lines += _troubles(asked)
+    ended = [run for run in asked.runs if run.state != "completed"]
+    if ended:
+        runs = counted(len(asked.runs), "run")
+        lines.append(f"{len(ended)} of {runs} did not complete; the first: {ended[0].message or NOTHING}")
     lines += (f"note: {note}" for note in asked.notes)
     lines.append(
         f"trials: {_range([run.completed for run in asked.runs])} completed in "
@@ -174,46 +164,34 @@ def _print(study: "Study", asked: "Simulated", others: "list[Simulated]") -> Non
             f"{_range([lag.others for lag in lags])} not; behind by {duration(max(lag.median_s for lag in lags))} "
             f"in the median, {duration(max(lag.longest_s for lag in lags))} at most"
         )
-    for line in lines:
-        out.print(line, markup=False, soft_wrap=True)
-    out.print()
-    spent = table("time of the workers", "share", right=("share",))
-    for name, share in asked.shares().items():
-        add_row(spent, SPENT[name], f"{share:.1%}")
-    out.print(spent)
-    out.print()
-    wasted = table("trained for nothing", "of all steps", right=("of all steps",))
-    for name, share in asked.wasted().items():
-        add_row(wasted, WASTED[name], f"{share:.1%}")
-    out.print(wasted)
+    print("\n".join(lines))
+    _print_shares("time of the workers", "share", SPENT, asked.shares())
+    _print_shares("trained for nothing", "of all steps", WASTED, asked.wasted())
     if others:
-        out.print()
-        out.print(_comparison(others))
+        print()
+        console().print(_comparison(others))
 
 
-def _troubles(asked: "Simulated") -> list[str]:
-    from phyla.cli.words import NOTHING, counted
-
-    ended = [run for run in asked.runs if run.state != "completed"]
-    if not ended:
-        return []
-    runs = counted(len(asked.runs), "run")
-    return [f"{len(ended)} of {runs} did not complete; the first: {ended[0].message or NOTHING}"]
+def _print_shares(what: str, of: str, names: dict[str, str], shares: dict[str, float]) -> None:
+    made = table(({what: names[name], of: f"{share:.1%}"} for name, share in shares.items()), right=(of,))
+    print()
+    console().print(made)
 
 
 def _comparison(others: "list[Simulated]") -> Any:
-    from phyla.cli.output import add_row, table
-    from phyla.cli.words import duration
-
-    numbers = ("workers", "wall time", "shortest", "longest", "worker-hours", "training", "waiting", "lost")
-    made = table(*numbers, right=numbers)
+    rows: list[dict[str, object]] = []
     for one in others:
-        shares = one.shares()
         hours = one.wall_s * (one.workers + one.evaluators) / 3600
-        walls = (duration(seconds) for seconds in (one.wall_s, *one.wall_range_s))
-        told = (f"{shares[name]:.1%}" for name in ("training", "waiting", "lost"))
-        add_row(made, one.workers, *walls, f"{hours:.4g}", *told, style="" if one.completes else "red")
-    return made
+        walls = zip(("wall time", "shortest", "longest"), (one.wall_s, *one.wall_range_s), strict=True)
+        rows.append(
+            {
+                "workers": one.workers,
+                **{name: duration(seconds) for name, seconds in walls},
+                "worker-hours": f"{hours:.4g}",
+                **{name: f"{one.shares()[name]:.1%}" for name in ("training", "waiting", "lost")},
+            }
+        )
+    return table(rows, right=list(rows[0]), styles=["" if one.completes else "red" for one in others])
 
 
 def _counted(values: list[int], noun: str) -> str:

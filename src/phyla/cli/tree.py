@@ -5,18 +5,17 @@ one that leads furthest goes on at the same level, the others branch off before 
 logarithm of the number of trials only.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-from phyla.cli.words import counted, first_line, fitness, params
-from phyla.lineage import Lineage
-from phyla.records import TrialRecord, TrialState
-from phyla.strategies import describe
+from rich.text import Text
+from rich.tree import Tree
+
+from phyla.cli.words import counted, fitness, params
+from phyla.records import JobState, TrialRecord, said_by
 
 if TYPE_CHECKING:
-    from rich.text import Text
-    from rich.tree import Tree
+    from phyla.lineage import Lineage
 
 
 @final
@@ -35,33 +34,34 @@ class Shown:
     mark: int | None
 
     @classmethod
-    def all(cls, lineage: Lineage) -> "Shown":
+    def all(cls, lineage: "Lineage") -> "Shown":
         """Everything."""
         best = lineage.best()
-        path = _ids(lineage.ancestry(best.id)) if best else frozenset()
-        return cls(trials=_ids(lineage), path=path, mark=best.id if best else None)
+        path = _path(lineage, best.id) if best else frozenset()
+        return cls(trials=frozenset(trial.id for trial in lineage), path=path, mark=best.id if best else None)
 
     @classmethod
-    def winner(cls, lineage: Lineage, winner: int) -> "Shown":
+    def winner(cls, lineage: "Lineage", winner: int) -> "Shown":
         """The way to the winner, and the trials that took over the state of one on that way."""
-        path = _ids(lineage.ancestry(winner))
+        path = _path(lineage, winner)
         around = {child.id for trial in path for child in lineage.children(trial) if child.jump_from is not None}
         return cls(trials=path | around, path=path, mark=winner)
 
     @classmethod
-    def around(cls, lineage: Lineage, trial: int) -> "Shown":
+    def around(cls, lineage: "Lineage", trial: int) -> "Shown":
         """The way to a trial, and everything that started from it."""
-        path = _ids(lineage.ancestry(trial))
-        found = set(path)
-        open_trials = [trial]
-        while open_trials:
-            children = [child.id for child in lineage.children(open_trials.pop())]
-            found.update(children)
-            open_trials += children
-        return cls(trials=frozenset(found), path=path, mark=trial)
+        path = _path(lineage, trial)
+        after = [trial]
+        for started in after:
+            after += (child.id for child in lineage.children(started))
+        return cls(trials=path.union(after), path=path, mark=trial)
 
 
-def drawn(study: str, lineage: Lineage, shown: Shown) -> "Tree":
+def _path(lineage: "Lineage", trial: int) -> frozenset[int]:
+    return frozenset(one.id for one in lineage.ancestry(trial))
+
+
+def drawn(study: str, lineage: "Lineage", shown: Shown) -> Tree:
     """Return the tree.
 
     Args:
@@ -69,9 +69,6 @@ def drawn(study: str, lineage: Lineage, shown: Shown) -> "Tree":
         lineage: where every trial came from.
         shown: what of it is drawn.
     """
-    from rich.text import Text
-    from rich.tree import Tree
-
     weights = _weights(lineage)
     head = f"{study}: {counted(len(lineage), 'trial')}, {counted(len(lineage.jumps), 'jump')}"
     if len(shown.trials) < len(lineage):
@@ -96,11 +93,7 @@ def drawn(study: str, lineage: Lineage, shown: Shown) -> "Tree":
     return tree
 
 
-def _ids(trials: Iterable[TrialRecord]) -> frozenset[int]:
-    return frozenset(trial.id for trial in trials)
-
-
-def _weights(lineage: Lineage) -> dict[int, int]:
+def _weights(lineage: "Lineage") -> dict[int, int]:
     """Return how many trials come of each one, itself counted."""
     weights: dict[int, int] = {}
     # A child has a higher id than its parent.
@@ -111,27 +104,22 @@ def _weights(lineage: Lineage) -> dict[int, int]:
     return weights
 
 
-def _chain(lineage: Lineage, shown: Shown, start: TrialRecord) -> list[TrialRecord]:
+def _chain(lineage: "Lineage", shown: Shown, start: TrialRecord) -> list[TrialRecord]:
     """Return a trial and those that plainly continue it, one after the other."""
     chain = [start]
     while True:
-        children = [child for child in lineage.children(chain[-1].id) if child.id in shown.trials]
-        if len(children) != 1 or not _continues(chain[-1], children[0]):
+        last = chain[-1]
+        children = [child for child in lineage.children(last.id) if child.id in shown.trials]
+        if len(children) != 1 or children[0].jump_from is not None:
             return chain
-        chain.append(children[0])
+        (child,) = children
+        if (child.member, child.params, child.state) != (last.member, last.params, last.state):
+            return chain
+        chain.append(child)
 
 
-def _continues(trial: TrialRecord, child: TrialRecord) -> bool:
-    return (
-        child.jump_from is None
-        and child.member == trial.member
-        and child.params == trial.params
-        and child.state is trial.state
-    )
-
-
-def _label(chain: list[TrialRecord], shown: Shown, hidden: int, prefix: str) -> "Text":
-    from rich.text import Text
+def _label(chain: list[TrialRecord], shown: Shown, hidden: int, prefix: str) -> Text:
+    from phyla.strategies import describe
 
     first, last = chain[0], chain[-1]
     if len(chain) == 1:
@@ -141,18 +129,18 @@ def _label(chain: list[TrialRecord], shown: Shown, hidden: int, prefix: str) -> 
     end = last.end_step if last.reached_step is None else last.reached_step
     text = Text(name, style="bold" if last.id in shown.path else "")
     text.append(f" steps {first.start_step} -> {end}")
-    if last.state is TrialState.COMPLETED:
+    if last.state is JobState.COMPLETED:
         text.append(f"  {fitness(last)}")
     text.append(f"  {params(first.params)}", style="dim")
     if first.parent is not None:
         text.append(f"  from trial {first.parent}")
     if first.jump_from is not None:
         text.append(f" <- jumped from trial {first.jump_from} (member {first.member})", style="yellow")
-    if last.state is TrialState.FAILED:
-        text.append(f"  failed: {first_line(last.error)}", style="red")
+    if last.state is JobState.FAILED:
+        text.append(f"  failed: {said_by(last.error)}", style="red")
     elif last.stop_reason is not None:
         text.append(f"  {describe(last.stop_reason)}", style="yellow")
-    elif last.state is not TrialState.COMPLETED:
+    elif last.state is not JobState.COMPLETED:
         text.append(f"  {last.state}", style="cyan")
     if any(trial.id == shown.mark for trial in chain):
         text.append("  *", style="bold green")

@@ -1,37 +1,33 @@
 """`phyla trials`: the trials of a study as a table."""
 
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
+from typer import Context, Option
 
 from phyla.cli import options
+from phyla.cli.output import console, print_json, table
 from phyla.cli.output import show as print
-from phyla.records import TrialState
+from phyla.cli.tree import Shown, drawn
+from phyla.cli.words import fitness, infeasible, params
+from phyla.errors import UsageError
+from phyla.records import JobState, said_by
 
 if TYPE_CHECKING:
     from phyla.study import Results
 
 
-class Order(StrEnum):
-    """What trials are sorted by."""
-
-    TRIAL = "trial"
-    FITNESS = "fitness"
-
-
 def trials(
-    ctx: typer.Context,
+    ctx: Context,
     study: options.StudyName,
-    member: Annotated[int | None, typer.Option(help="Only this member's.")] = None,
+    member: Annotated[int | None, Option(help="Only this member's.")] = None,
     state: Annotated[
-        TrialState | None, typer.Option(help="Only those in this state; those stopped early are cancelled, too.")
+        JobState | None, Option(help="Only those in this state; those stopped early are cancelled, too.")
     ] = None,
-    last: Annotated[int | None, typer.Option(min=1, help="Only the last N of them.")] = None,
-    sort: Annotated[Order, typer.Option(help="By id, or the best first.")] = Order.TRIAL,
+    last: Annotated[int | None, Option(min=1, help="Only the last N of them.")] = None,
+    sort: Annotated[Literal["trial", "fitness"], Option(help="By id, or the best first.")] = "trial",
     tree: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="best|all|TRIAL",
             help="Draw which trial came from which: the way to the best or to another one, or all of them.",
             show_default=False,
@@ -40,16 +36,13 @@ def trials(
     as_json: options.AsJson = False,
 ) -> None:
     """List the trials of a study, or draw them as a tree."""
-    from phyla.cli.output import add_row, console, print_json, table
-    from phyla.cli.words import NOTHING, first_line, fitness, infeasible, params, state_of
-    from phyla.errors import UsageError
     from phyla.strategies import describe
     from phyla.study import load_study
-    from phyla.study.results import trial_row
+    from phyla.study.rows import trial_row
 
     results = load_study(study, **options.where(ctx))
     if tree is not None:
-        if (member, state, last, sort) != (None, None, None, Order.TRIAL):
+        if (member, state, last, sort) != (None, None, None, "trial"):
             raise UsageError("--tree excludes --member, --state, --last and --sort")
         _draw(results, tree, as_json=as_json)
         return
@@ -63,7 +56,7 @@ def trials(
     ]
     if last is not None:
         chosen = chosen[-last:]
-    if sort is Order.FITNESS:
+    if sort == "fitness":
         chosen.sort(key=lambda trial: (trial.order is None, -(trial.order or 0.0), trial.id))
     if as_json:
         print_json([trial_row(trial) for trial in chosen])
@@ -71,49 +64,40 @@ def trials(
     if not chosen:
         print(f"study {study!r} has no such trials" if results.counts() else f"study {study!r} has no trials yet")
         return
-    made = table(
-        "trial",
-        "member",
-        "gen",
-        "state",
-        "parent",
-        "steps",
-        "fitness",
-        "hyperparameters",
-        "decision",
-        right=("trial", "member", "gen", "parent", "fitness"),
-        elastic=("hyperparameters", "decision"),
-    )
+    rows = []
     for trial in chosen:
         end = trial.end_step if trial.reached_step is None else trial.reached_step
-        text = describe(trial.reason)
+        text, told = describe(trial.reason), trial.state.value
         if trial.stop_reason is not None:
-            text = f"{describe(trial.stop_reason)} ({text})"
-        elif trial.error and trial.state is not TrialState.COMPLETED:
-            text = f"{first_line(trial.error)} ({text})"
+            # A rule stopped it early: it is not just cancelled.
+            text, told = f"{describe(trial.stop_reason)} ({text})", "stopped"
+        elif trial.error and trial.state is not JobState.COMPLETED:
+            text = f"{said_by(trial.error)} ({text})"
         if infeasible(trial):
             text = f"{infeasible(trial)} ({text})"
-        add_row(
-            made,
-            trial.id,
-            trial.member,
-            trial.generation,
-            state_of(trial) if trial.kind == "train" else f"{trial.state} ({trial.kind})",
-            NOTHING if trial.parent is None else trial.parent,
-            f"{trial.start_step} -> {end}",
-            fitness(trial),
-            params(trial.params),
-            text,
-            style="red" if trial.state is TrialState.FAILED else "",
+        rows.append(
+            {
+                "trial": trial.id,
+                "member": trial.member,
+                "gen": trial.generation,
+                "state": told if trial.kind == "train" else f"{trial.state} ({trial.kind})",
+                "parent": trial.parent,
+                "steps": f"{trial.start_step} -> {end}",
+                "fitness": fitness(trial),
+                "hyperparameters": params(trial.params),
+                "decision": text,
+            }
         )
+    made = table(
+        rows,
+        right=("trial", "member", "gen", "parent", "fitness"),
+        elastic=("hyperparameters", "decision"),
+        styles=["red" if trial.state is JobState.FAILED else "" for trial in chosen],
+    )
     console().print(made)
 
 
 def _draw(results: "Results", tree: str, *, as_json: bool) -> None:
-    from phyla.cli.output import console, print_json
-    from phyla.cli.tree import Shown, drawn
-    from phyla.errors import UsageError
-
     if tree not in ("best", "all") and not tree.isdecimal():
         raise UsageError(f"--tree {tree}: give best, all, or the number of a trial")
     found = results.lineage()

@@ -1,49 +1,46 @@
 """`phyla watch`: evaluate every checkpoint that a training job writes."""
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Context, Exit, Option
 
 from phyla.cli import options
+from phyla.cli.feed import ChangeDisplay, finish
+from phyla.cli.output import console, picked, print_json, table
 from phyla.cli.output import show as print
+from phyla.cli.words import counted, duration
+from phyla.errors import UsageError
 
 if TYPE_CHECKING:
     from phyla.study.planning import Planned
 
-EXIT_INTERRUPTED = 130
-
 
 def watch(
-    ctx: typer.Context,
+    ctx: Context,
     paths: Annotated[
-        list[str],
-        typer.Argument(metavar="DIR...", help="Directories that hold checkpoints; or the name of a study."),
+        list[str], Argument(metavar="DIR...", help="Directories that hold checkpoints; or the name of a study.")
     ],
     suite: Annotated[
-        list[str],
-        typer.Option(metavar="SUITES", help="file.py, file.py:name, module:name or file.toml; several times."),
+        list[str], Option(metavar="SUITES", help="file.py, file.py:name, module:name or file.toml; several times.")
     ],
-    workers: Annotated[int, typer.Option(min=0, help="Worker processes; 0 evaluates in this process.")] = 2,
-    name: Annotated[
-        str | None, typer.Option(help="Name of the run.", show_default="made from the directory")
-    ] = None,
+    workers: Annotated[int, Option(min=0, help="Worker processes; 0 evaluates in this process.")] = 2,
+    name: Annotated[str | None, Option(help="Name of the run.", show_default="made from the directory")] = None,
     format: Annotated[  # noqa: A002
         str,
-        typer.Option(
+        Option(
             metavar="FORMAT", help="What checkpoints look like; marker=NAME and steps=TEMPLATE name their files."
         ),
     ] = "auto",
     step: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Where steps come from: a regular expression with a group `step`, or json:FILE#KEY.",
             show_default="the number after step, iter, checkpoint or epoch in the name, else the last one",
         ),
     ] = None,
     quiet: Annotated[
         float | None,
-        typer.Option(
+        Option(
             min=0,
             metavar="SECONDS",
             help="Without changes before a checkpoint counts as finished.",
@@ -52,35 +49,30 @@ def watch(
     ] = None,
     snapshots: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="HOW[=DIR]",
             help="How checkpoints are kept readable: link, copy or none; DIR is on their file system.",
         ),
     ] = "link",
     content: Annotated[
-        bool, typer.Option("--content", help="Compare checkpoints by their content, which is read in full.")
+        bool, Option("--content", help="Compare checkpoints by their content, which is read in full.")
     ] = False,
-    done: Annotated[str, typer.Option(help="File in the directory that says that training has ended.")] = "DONE",
+    done: Annotated[str, Option(help="File in the directory that says that training has ended.")] = "DONE",
     idle: Annotated[
         float | None,
-        typer.Option(
-            min=0, metavar="SECONDS", help="End when nothing new came for this long.", show_default="never"
-        ),
+        Option(min=0, metavar="SECONDS", help="End when nothing new came for this long.", show_default="never"),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Take what is there, evaluate it, and end.")] = False,
-    poll: Annotated[float, typer.Option(min=0.05, metavar="SECONDS", help="Longest time between two looks.")] = 10,
+    once: Annotated[bool, Option("--once", help="Take what is there, evaluate it, and end.")] = False,
+    poll: Annotated[float, Option(min=0.05, metavar="SECONDS", help="Longest time between two looks.")] = 10,
     gpus_per_worker: options.Gpus = 0,
     gin: Annotated[
-        list[str] | None, typer.Option(help="A gin binding of all workers; several times.", show_default=False)
+        list[str] | None, Option(help="A gin binding of all workers; several times.", show_default=False)
     ] = None,
-    alert: Annotated[bool, typer.Option("--alert", help="Print regressions as they are found.")] = False,
-    plan: Annotated[
-        bool, typer.Option("--plan", help="Print what would be computed, and change nothing.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+    alert: Annotated[bool, Option("--alert", help="Print regressions as they are found.")] = False,
+    plan: Annotated[bool, Option("--plan", help="Print what would be computed, and change nothing.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
     """Evaluate every checkpoint that a training job writes, until it ends. Ctrl-C stops it."""
-    from phyla.cli.changes import change_display, finish
     from phyla.study.planning import plan as planned
     from phyla.study.suites import chosen_suites
     from phyla.study.watching import watch as follow
@@ -108,62 +100,50 @@ def watch(
         return
     objectives = {each.name: each.objective for each in suites}
     kind = get_format(name_of_format, **common["options"])
-    display = change_display(objectives, as_json=as_json, alert=alert, step_rule=kind.step_rule)
     try:
-        watched = follow(
-            paths,
-            suites,
-            workers,
-            **common,
-            snapshot_dir=snapshot_dir or None,
-            poll_s=poll,
-            gpus_per_worker=gpus_per_worker,
-            gin_bindings=gin or (),
-            on_change=display.show,
-            on_interrupt=display.interrupted,
-        )
+        with ChangeDisplay(objectives, as_json=as_json, alert=alert, step_rule=kind.step_rule) as display:
+            watched = follow(
+                paths,
+                suites,
+                workers,
+                **common,
+                snapshot_dir=snapshot_dir or None,
+                poll_s=poll,
+                gpus_per_worker=gpus_per_worker,
+                gin_bindings=gin or (),
+                on_change=display.show,
+                on_interrupt=display.interrupted,
+            )
     except KeyboardInterrupt:
-        display.close()
-        print("Interrupted; eval tasks that were running start over. The same command resumes it", file=sys.stderr)
-        raise typer.Exit(EXIT_INTERRUPTED) from None
-    finally:
-        display.close()
-    raise typer.Exit(finish(watched, as_json=as_json))
+        raise options.interrupted(
+            "Interrupted; eval tasks that were running start over. The same command resumes it"
+        ) from None
+    raise Exit(finish(watched, as_json=as_json))
 
 
 def _files(name: str, files: str) -> dict[str, Any]:
     """Return what a format's files are called, as options of the format."""
-    from phyla.errors import UsageError
-
     if files and name not in ("marker", "steps"):
         raise UsageError(f"--format {name}={files}: only marker and steps take names of files")
     return {"marker": files} if name == "marker" else {"templates": files.split(",") if files else None}
 
 
 def _print_plan(rows: "list[Planned]", workers: int, *, as_json: bool) -> None:
-    from dataclasses import asdict
-
-    from phyla.cli.output import add_row, console, print_json, table
-    from phyla.cli.words import NOTHING, counted, duration
-
     if as_json:
-        print_json([asdict(row) for row in rows])
+        print_json(rows)
         return
-    made = table(
-        "run", "suite", "eval task", "to compute", "known", "each", "together", right=("to compute", "known")
+    table_rows = (
+        {
+            **picked(row, "run", "suite"),
+            "eval task": row.task,
+            "to compute": row.cells,
+            "known": row.known,
+            "each": None if row.mean_s is None else f"{row.mean_s:.3g} s",
+            "together": None if row.seconds is None else duration(row.seconds),
+        }
+        for row in rows
     )
-    for row in rows:
-        add_row(
-            made,
-            row.run,
-            row.suite,
-            row.task,
-            row.cells,
-            row.known,
-            NOTHING if row.mean_s is None else f"{row.mean_s:.3g} s",
-            NOTHING if row.seconds is None else duration(row.seconds),
-        )
-    console().print(made)
+    console().print(table(table_rows, right=("to compute", "known")))
     known = [row.seconds for row in rows if row.seconds is not None]
     total = f", about {duration(sum(known))} with {counted(max(1, workers), 'worker')}" if known else ""
     unknown = any(row.cells and row.seconds is None for row in rows)

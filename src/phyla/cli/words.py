@@ -7,12 +7,14 @@ import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from phyla.records import Checkpoint, Scored, TrialRecord, TrialState, said_by
-from phyla.study import Places, Progress, Results
+from phyla.cli.output import NOTHING
+from phyla.records import Checkpoint, JobState, Scored, TrialRecord
 
-NOTHING = "-"
+if TYPE_CHECKING:
+    from phyla.study import Places, Progress, Results
+
 DAMAGED_SHOWN = 5
 
 
@@ -21,9 +23,9 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def interrupted(results: Results) -> str:
+def requeued(results: "Results") -> str:
     """Return what an interrupted run leaves, in words: the trials that are queued again, and what they repeat."""
-    queued = [trial for trial in results.trials() if trial.state is TrialState.PENDING]
+    queued = [trial for trial in results.trials() if trial.state is JobState.PENDING]
     if not queued:
         return "Interrupted; no trial has to train anything again"
     saved = sum(trial.progress is not None for trial in queued)
@@ -69,6 +71,11 @@ def value(value: float, stderr: float | None) -> str:
     return f"{value:.{decimals}f} ±{stderr:.{decimals}f}"
 
 
+def step(number: int) -> str:
+    """Return a step, where it is known."""
+    return str(number) if number >= 0 else "unknown"
+
+
 def duration(seconds: float) -> str:
     """Return seconds as `0:07`, `1:02:03` or `2 d 3:04:05`."""
     if not math.isfinite(seconds):
@@ -94,11 +101,9 @@ def size(size_bytes: int) -> str:
 
 def params(values: Mapping[str, Any]) -> str:
     """Return hyperparameters on one line."""
-    return " ".join(f"{name}={_short(value)}" for name, value in values.items())
-
-
-def _short(value: object) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    return " ".join(
+        f"{name}={f'{value:.3g}' if isinstance(value, float) else value}" for name, value in values.items()
+    )
 
 
 def damage_lines(damaged: Sequence[Checkpoint]) -> list[str]:
@@ -112,12 +117,7 @@ def damage_lines(damaged: Sequence[Checkpoint]) -> list[str]:
     return said
 
 
-def first_line(text: str | None) -> str:
-    """Return the line of an error that says what happened: of a traceback the last one, else the first."""
-    return said_by(text)
-
-
-def progress_line(progress: Progress, left_s: float | None) -> str:
+def progress_line(progress: "Progress", left_s: float | None) -> str:
     """Return how far a study is on one line."""
     parts = [f"{progress.completed}/{progress.planned_trials or '?'} trials"]
     if progress.failed:
@@ -142,13 +142,10 @@ def masked(url: str) -> str:
     return re.sub(r"([?&]password=)[^&]*", r"\1***", url)
 
 
-def state_of(trial: TrialRecord) -> str:
-    """Return the state of a trial in words; what a rule stopped early is stopped, not just cancelled."""
-    return "stopped" if trial.stop_reason is not None else trial.state.value
-
-
-def command(name: str, study: str, places: Places) -> str:
+def command(name: str, study: str, places: "Places") -> str:
     """Return the command line that runs a command on a study, wherever it is."""
+    from phyla.study import Places
+
     words = ["phyla", name, study]
     usual = Places.of()
     if places.home != usual.home:

@@ -5,7 +5,7 @@ import re
 import pytest
 from rich.console import Console
 
-from phyla.cli import live
+from phyla.cli import watch_display
 from phyla.records import Aim, Maximize, Member, MemberState, Scored, StudyRecord, StudyState
 from phyla.study import Progress
 
@@ -52,19 +52,19 @@ def progress(members: tuple[Member, ...]) -> Progress:
 
 
 @pytest.fixture
-def display(monkeypatch: pytest.MonkeyPatch) -> live.LiveDisplay:
-    monkeypatch.setattr(live, "console", lambda: Console(width=120, height=30, force_terminal=False))
-    return live.LiveDisplay("many")
+def display(monkeypatch: pytest.MonkeyPatch) -> watch_display.LiveDisplay:
+    monkeypatch.setattr(watch_display, "console", lambda: Console(width=120, height=30, force_terminal=False))
+    return watch_display.LiveDisplay("many")
 
 
-def test_few_members_are_all_shown_in_order(display: live.LiveDisplay) -> None:
+def test_few_members_are_all_shown_in_order(display: watch_display.LiveDisplay) -> None:
     members = [member(index, float(-index)) for index in range(20)]
     assert list(display.choose(members)) == members
     display.close()
 
 
 def test_of_many_the_best_and_the_worst_are_shown(
-    display: live.LiveDisplay, capsys: pytest.CaptureFixture[str]
+    display: watch_display.LiveDisplay, capsys: pytest.CaptureFixture[str]
 ) -> None:
     members = tuple(member(index, None if index % 10 == 9 else float(index)) for index in range(100))
     chosen = [one.index for one in display.choose(members)]

@@ -1,16 +1,25 @@
 """Where tables are cut, and where they are not."""
 
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
 import pytest
 
-from phyla.cli.output import WIDE, add_row, console, page_width, table
+from phyla.cli.output import WIDE, console, page_width, table, to_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    path: Path
+    values: tuple[float, ...]
+
 
 LONG = "took over member 3 (0.9 against 0.1), " + ", ".join(f"lr{number} * 1.2" for number in range(40))
 
 
 def printed(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    made = table("trial", "decision", elastic=("decision",))
-    add_row(made, 1, LONG)
-    console().print(made)
+    console().print(table([{"trial": 1, "decision": LONG}], elastic=("decision",)))
     return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
 
 
@@ -19,7 +28,7 @@ def test_nothing_is_cut_in_a_file_or_a_pipe(
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     assert printed(capsys)[-1] == f"1       {LONG}"
-    assert page_width(console()) == WIDE
+    assert page_width() == WIDE
 
 
 @pytest.mark.parametrize("columns", [60, 200])
@@ -30,7 +39,7 @@ def test_it_is_cut_to_the_columns_that_the_environment_names(
     last = printed(capsys)[-1]
     assert len(last) == columns
     assert last.endswith("…")
-    assert page_width(console()) == columns
+    assert page_width() == columns
 
 
 @pytest.mark.parametrize("columns", ["", "0", "wide", "-5"])
@@ -39,3 +48,13 @@ def test_columns_that_are_no_number_say_nothing(
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     assert printed(capsys)[-1].endswith(LONG)
+
+
+def test_columns_of_one_name_stay_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    console().print(table([[("step", 1), ("step", None)]]))
+    assert [line.split() for line in capsys.readouterr().out.splitlines()][::2] == [["step", "step"], ["1", "-"]]
+
+
+def test_records_are_json_by_their_fields() -> None:
+    value = to_json({"at": Place(path=Path("/x"), values=(math.nan, 1.0))}, indent=None)
+    assert value == '{"at": {"path": "/x", "values": ["nan", 1.0]}}'

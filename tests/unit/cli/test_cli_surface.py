@@ -1,11 +1,10 @@
-"""The command line stays small, and says what became of what is gone."""
+"""The command line stays small."""
 
 import typer
 import typer.main
 
 from command_line import Phyla
 from phyla.cli.app import PANELS, app
-from phyla.cli.group import GONE
 
 COMMANDS = 16
 OPTIONS = 90
@@ -41,8 +40,5 @@ def test_places_may_be_said_before_and_after_the_command(cli: Phyla, tmp_path: o
     assert "requires an argument" in cli("status", "--home", code=2)
 
 
-def test_a_command_that_is_gone_says_what_replaced_it(cli: Phyla) -> None:
-    for name, instead in GONE.items():
-        told = " ".join(cli(name, "s", code=2).replace("│", " ").split())
-        assert f"there is no command {name!r} any more. Use: {instead}" in told
+def test_a_command_that_does_not_exist_is_refused(cli: Phyla) -> None:
     assert "No such command" in cli("retrain", code=2)

@@ -8,12 +8,12 @@ from rich.console import Console
 
 from phyla.cli.tree import Shown, drawn
 from phyla.lineage import Lineage
-from phyla.records import TrialRecord, TrialState
+from phyla.records import JobState, TrialRecord
 
 
 def trial(key: int, member: int, generation: int, parent: int | None, **more: Any) -> TrialRecord:
     values: dict[str, Any] = {
-        "state": TrialState.COMPLETED,
+        "state": JobState.COMPLETED,
         "params": {"lr": 0.1},
         "fitness": key / 1000,
         "order": key / 1000,
@@ -53,9 +53,7 @@ def test_jumps_and_failures_are_marked() -> None:
             trial(1, 0, 0, None),
             trial(2, 1, 0, None),
             trial(3, 0, 1, 2, jump_from=1, params={"lr": 0.2}),
-            trial(
-                4, 1, 1, 2, state=TrialState.FAILED, fitness=None, order=None, error="Traceback\nValueError: [x]"
-            ),
+            trial(4, 1, 1, 2, state=JobState.FAILED, fitness=None, order=None, error="Traceback\nValueError: [x]"),
         ]
     )
     lines = text(lineage, Shown.all(lineage))

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from phyla.cli.watching import Pace
-from phyla.cli.words import command, counted, duration, first_line, masked, number, size
+from phyla.cli.watch_display import Pace
+from phyla.cli.words import command, counted, duration, masked, number, size
+from phyla.records import said_by
 from phyla.study import Places
 
 
@@ -44,11 +45,11 @@ def test_numbers_and_sizes() -> None:
 
 def test_the_line_of_an_error_that_says_what_happened() -> None:
     assert (
-        first_line("Traceback (most recent call last):\n  File ...\nValueError: lr is nan\n")
+        said_by("Traceback (most recent call last):\n  File ...\nValueError: lr is nan\n")
         == "ValueError: lr is nan"
     )
-    assert first_line("NoFitness: never reported\ncall report") == "NoFitness: never reported"
-    assert first_line(None) == first_line("  ") == "-"
+    assert said_by("NoFitness: never reported\ncall report") == "NoFitness: never reported"
+    assert said_by(None) == said_by("  ") == "-"
 
 
 def test_a_command_line_names_what_is_not_usual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,184 @@
+"""`phyla stop`, `change`, `gc` and `doctor`: looking after studies."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from rich.text import Text
+from typer import Argument, Context, Exit, Option
+
+from phyla.cli import options
+from phyla.cli.output import console, picked, print_json, table
+from phyla.cli.output import show as print
+from phyla.cli.run import chosen_study
+from phyla.cli.words import command, counted, size
+from phyla.errors import UsageError
+
+STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+
+
+def stop(ctx: Context, study: options.StudyName) -> None:
+    """Stop a study: running workers finish their trial and end."""
+    from phyla.study import maintain
+
+    maintenance = maintain(study, **options.where(ctx))
+    maintenance.stop("stopped by a person")
+    print(f"stopped {study}: its workers finish their trial and end")
+    print(
+        f"run its study file again to let it go on; without workers of this machine: "
+        f"{command('change', study, maintenance.places)}"
+    )
+
+
+def change(
+    ctx: Context,
+    study: Annotated[
+        str, Argument(metavar="FILE.py|STUDY", help="The changed study file; or the name of a study.")
+    ],
+    population: Annotated[
+        int | None, Option(min=1, metavar="N", help="Of a study by name: members from now on.", show_default=False)
+    ] = None,
+    fresh: Annotated[
+        bool, Option("--fresh", help="Members that join start fresh, not from the best ones.")
+    ] = False,
+    of_file: Annotated[
+        str | None, Option("--study", help="Name of the study, if the file has several.", show_default=False)
+    ] = None,
+) -> None:
+    """Give a study the changed settings of its file, or another number of members; train nothing.
+
+    A study that was stopped, or has failed, may go on then. Stop its workers before, and start them again after.
+    """
+    if Path(study).suffix == ".py":
+        if population is not None:
+            raise UsageError(
+                f"--population {population}: write population_size={population} into {study}, instead"
+            )
+        _take_over(ctx, Path(study), of_file, fresh=fresh)
+    else:
+        _resize(ctx, study, population, fresh=fresh)
+
+
+def _take_over(ctx: Context, file: Path, name: str | None, *, fresh: bool) -> None:
+    chosen = chosen_study(ctx, file, name)
+    changed = chosen.change(newcomers="fresh" if fresh else "best")
+    for one in changed:
+        print(f"{one.name} was changed from {one.before} to {one.after}")
+    already = "" if changed else " already"
+    print(f"{chosen.name} has the settings of {file}{already}")
+
+
+def _resize(ctx: Context, name: str, population: int | None, *, fresh: bool) -> None:
+    from phyla.study import load_study, maintain
+
+    maintenance = maintain(name, **options.where(ctx))
+    if population is not None:
+        before = maintenance.resize(population, newcomers="fresh" if fresh else "best")
+        if before == population:
+            print(f"{name} has {counted(population, 'member')} already")
+        else:
+            progress = load_study(name, **options.where(ctx)).progress()
+            print(f"{name} has {counted(population, 'member')}, it had {before}")
+            if progress.planned_trials is not None:
+                planned = counted(progress.planned_trials, "completed trial")
+                print(f"it will end with {planned}; {progress.completed} are")
+            print(f"write population_size={population} into its study file, so that it can be run again")
+    if maintenance.resume():
+        config: Any = load_study(name, **options.where(ctx)).study().config
+        named, _, _ = str(config.get("train") or "").rpartition(":")
+        file = named if named.endswith(".py") else "FILE.py"
+        again = f"{command('run', file, maintenance.places)} --study {name}"
+        print(f"{name} may go on; start workers for it with: {again}")
+    elif population is None:
+        print(f"{name} is running already; give --population N, or the changed study file, to change it")
+
+
+def gc(
+    ctx: Context,
+    study: options.StudyName,
+    explain: Annotated[bool, Option("--explain", help="Delete nothing; list what is kept, and why.")] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Delete the checkpoints that are no longer needed; workers do the same from time to time."""
+    from phyla.study import maintain
+
+    maintenance = maintain(study, **options.where(ctx))
+    found = maintenance.retention()
+    collected = None if explain else maintenance.collect()
+    deleted: Sequence[str] = [row.name for row in found.collectable]
+    freed_bytes = sum(row.size_bytes for row in found.collectable)
+    if collected is not None:
+        deleted, freed_bytes = collected.deleted, collected.freed_bytes
+    if as_json:
+        print_json(
+            {
+                "study": study,
+                "formula": maintenance.explain_retention(),
+                "bound": found.bound,
+                "kept": [
+                    {"checkpoint": row.name, **picked(row, "step", "size_bytes"), "why": why}
+                    for row, why in found.kept
+                ],
+                "explain": explain,
+                "deleted": deleted,
+                "freed_bytes": freed_bytes,
+            }
+        )
+        return
+    if explain:
+        print(maintenance.explain_retention())
+        rows = (
+            {"checkpoint": row.name, "step": row.step, "size": size(row.size_bytes), "kept because": why}
+            for row, why in found.kept
+        )
+        if found.kept:
+            console().print(table(rows, right=("step", "size"), elastic=("kept because",)))
+    total = sum(row.size_bytes for row, _ in found.kept)
+    print(f"kept {counted(len(found.kept), 'checkpoint')} ({size(total)}), of at most {found.bound}")
+    count = counted(len(deleted), "checkpoint")
+    names = f": {', '.join(deleted)}" if deleted else ""
+    if explain:
+        print(f"would delete {count} ({size(freed_bytes)}){names}")
+    else:
+        print(f"deleted {count}, {size(freed_bytes)} freed{names}")
+
+
+def doctor(
+    ctx: Context,
+    name: Annotated[
+        str | None, Argument(metavar="NAME", help="Only this study or watched run.", show_default="everything")
+    ] = None,
+    adopt: Annotated[
+        bool,
+        Option(
+            "--adopt",
+            help="Give the checkpoint directory to study NAME after its store was copied; deletes nothing.",
+        ),
+    ] = False,
+    digests: Annotated[bool, Option("--digests", help="Read every byte of every checkpoint.")] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Check the installation, the home, the store, studies and watched runs; only --adopt changes anything."""
+    from phyla.study import maintain
+    from phyla.study.doctor import Verdict, examine
+
+    places = options.places(ctx)
+    if adopt:
+        if name is None:
+            raise UsageError("--adopt: name the study, as in phyla doctor STUDY --adopt")
+        maintenance = maintain(name, **options.where(ctx))
+        print(maintenance.adopt(), file=sys.stderr if as_json else sys.stdout)
+    findings = []
+    for finding in examine(places, name, digests=digests):
+        findings.append(finding)
+        if not as_json:
+            line = Text(f"{finding.verdict:<5}", style=STYLES[finding.verdict])
+            line.append(f"{finding.about}: {finding.text}", style="default")
+            console().print(line, soft_wrap=True)
+            if finding.advice:
+                print(f"     {finding.advice}")
+    if as_json:
+        print_json(findings)
+    if any(finding.verdict is Verdict.FAIL for finding in findings):
+        raise Exit(options.EXIT_FAILED)
