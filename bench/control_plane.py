@@ -18,7 +18,7 @@ from typing import Any
 
 from machine import facts
 from phyla.controller import Controller
-from phyla.machine import Claimed, Completion, Rules
+from phyla.machine import Claimed, Completion, TrainRules
 from phyla.records import Checkpoint, Maximize, Scored
 from phyla.space import Float, Space
 from phyla.store import Store, open_store
@@ -31,8 +31,8 @@ WARM_UP = 100
 """Rounds before the clock runs; long enough that a population of 20 has all its scores."""
 
 
-def rules(size: int) -> Rules:
-    return Rules(
+def rules(size: int) -> TrainRules:
+    return TrainRules(
         space=Space(rate=Float(1e-5, 1.0, log=True), momentum=Float(0.0, 1.0)),
         objective=Maximize("score"),
         strategy=PBT(
@@ -138,25 +138,25 @@ def add_history(path: Path, trials: int) -> None:
 
 NUMBERS = """
 WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :count),
-b(base, size) AS (SELECT coalesce(max(t.id), 0), max(s.population_size) FROM trials t, studies s)
+b(base, size) AS (SELECT coalesce(max(t.id), 0), max(s.population_size) FROM jobs t, studies s)
 """
 # Trials move `base`, so they come last; foreign keys are not enforced on this connection.
 HISTORY = (
     f"""{NUMBERS} INSERT INTO attempts
-    (trial, token, study, worker, state, claimed_at, expires_at, ended_at, outcome, error)
+    (job, token, study, worker, state, claimed_at, expires_at, ended_at, outcome, error)
     SELECT base + i, 1, 1, 'bench', 'completed', i, i + 60, i + 1, '{{"fitness":0.5}}', NULL FROM n, b""",
     f"""{NUMBERS} INSERT INTO checkpoints
     SELECT 1, (base + i) || '.1', base + i, 'result', 'deleted', i, printf('%064d', i), 1000000, i, 1, NULL
     FROM n, b""",
-    f"""{NUMBERS} INSERT INTO trials
+    f"""{NUMBERS} INSERT INTO jobs
     (id, study, member, generation, kind, state, parent, parent_checkpoint, parent_index, jump_from, params_from,
     replaces, params, start_step, end_step, reached_step, seed, token, failures, progress, progress_step,
     exploited, fitness, fitness_order, metrics, checkpoint, checkpoint_index, reason, error, worker, created_at,
-    started_at, ended_at)
+    started_at, ended_at, age)
     SELECT base + i, 1, i % size, i / size, 'train', 'completed', base + i - size, (base + i - size) || '.1', 0,
     NULL, base + i - size, NULL, :params, i, i + 10, i + 10, i, 1, 0, NULL, NULL, 0,
     (i * 7919 % 100003) / 100003.0, (i * 7919 % 100003) / 100003.0, '{{"score":0.5,"loss":0.5}}',
-    (base + i) || '.1', 0, :reason, NULL, 'bench', i, i, i + 1 FROM n, b""",
+    (base + i) || '.1', 0, :reason, NULL, 'bench', i, i, i + 1, i FROM n, b""",
     "UPDATE members SET generation = generation + :count / (SELECT count(*) FROM members)",
 )
 
@@ -197,12 +197,12 @@ def add_scores(path: Path, study: int, size: int) -> None:
 
 
 SCORES = (
-    """INSERT INTO trials (id, study, member, generation, kind, state, parent_index, params, start_step, end_step,
+    """INSERT INTO jobs (id, study, member, generation, kind, state, parent_index, params, start_step, end_step,
     reached_step, seed, token, failures, exploited, fitness, fitness_order, metrics, checkpoint, checkpoint_index,
-    reason, created_at, ended_at)
+    reason, created_at, ended_at, age)
     VALUES (:id, :study, :member, 0, 'train', 'completed', 0, :params, 0, 10, 10, 1, 1, 0, 0, :score, :score, '{}',
-    :name, 0, '{}', 1, 2)""",
-    """INSERT INTO attempts (trial, token, study, worker, state, claimed_at, expires_at, ended_at)
+    :name, 0, '{}', 1, 2, 0)""",
+    """INSERT INTO attempts (job, token, study, worker, state, claimed_at, expires_at, ended_at)
     VALUES (:id, 1, :study, 'x', 'completed', 1, 61, 2)""",
     "INSERT INTO checkpoints VALUES (:study, :name, :id, 'result', 'live', 10, '', 1, 2, 0, NULL)",
     """UPDATE members SET progress = 10, generation = 1, head = :scored, states = '[' || :scored || ']'

@@ -1,6 +1,6 @@
 """How long each strategy decides in a large population, on SQLite, its reading of the store included.
 
-Run: python bench/decisions.py [--members 10000] [--output bench/results/decisions.json]
+Run: python bench/decisions.py [--members 1000] [--output bench/results/decisions.json]
 """
 
 import argparse
@@ -17,6 +17,7 @@ import numpy as np
 
 from control_plane import STEPS, add_scores, quantile, rules, timed
 from machine import facts
+from phyla.machine.view import View
 from phyla.store import open_store
 from phyla.strategies import (
     ASHA,
@@ -25,6 +26,7 @@ from phyla.strategies import (
     BinaryTournament,
     Context,
     Crossover,
+    Decision,
     InitiatorPBT,
     RandomSearch,
     Strategy,
@@ -34,7 +36,7 @@ from phyla.strategies import (
     decision_rng,
 )
 
-LIMIT_MS = 2.0
+LIMIT_MS = 10.0
 
 ELITES = "UPDATE members SET best = head"
 
@@ -67,16 +69,19 @@ def measure(path: Path, strategy: Strategy, decisions: int) -> dict[str, float]:
     kinds: dict[str, int] = {}
     for index in rng.integers(strategy.population_size, size=decisions).tolist():
         with store.transaction(1, exclusive=strategy.exclusive) as view:
-            population = view.members()
-            member = population[index]
             context = Context(
                 space=going_by.space,
                 objective=going_by.objective,
-                rng=decision_rng(0, index, member.generation, 0),
+                rng=decision_rng(0, index, 1, 0),
                 now=view.now(),
                 history=view,
             )
-            decision = timed(partial(strategy.decide, member, population, context), times)
+
+            def decide(view: View = view, context: Context = context, index: int = index) -> Decision:
+                population = view.members()
+                return strategy.decide(population[index], population, context)
+
+            decision = timed(decide, times)
             kind = str(decision.reason.get("decision", "wait"))
             kinds[kind] = kinds.get(kind, 0) + 1
     store.close()
@@ -97,7 +102,7 @@ def prepare(path: Path, size: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--members", type=int, default=10_000)
+    parser.add_argument("--members", type=int, default=1000)
     parser.add_argument("--decisions", type=int, default=300)
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "decisions.json")
     options = parser.parse_args()

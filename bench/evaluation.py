@@ -118,10 +118,10 @@ def evaluated(folder: Path, suite: phyla.Suite, *, count: int, workers: int) -> 
         following=phyla.Following(once=True),
     )
     store = open_store(f"sqlite:///{home / 'phyla.db'}")
-    run = store.find_run("bench")
+    run = store.find_study("bench")
     assert run is not None
-    with store.evaluations(run) as reader:
-        tasks = reader.eval_tasks()
+    with store.reader(run.id) as reader:
+        tasks = reader.eval_jobs()
     store.close()
     assert len(tasks) == count * (TASKS + 1), "each eval task and one aggregation"
     return max(task.ended_at or 0.0 for task in tasks) - min(task.started_at or 0.0 for task in tasks)

@@ -17,10 +17,10 @@ from statistics import median, quantiles
 import sqlalchemy as sa
 
 from machine import facts
-from phyla.controller import RunController
+from phyla.controller import EVALUATE_ONLY, Controller, Sightings
 from phyla.evaluation import EvalTask, Moments, Suite, encode
-from phyla.machine import ClaimedEvaluation, Evaluated, Observed
-from phyla.records import EvalResult, RunKind
+from phyla.machine import ClaimedEvaluation, Evaluated, Observed, WatchRules, Work
+from phyla.records import EvalResult, StudyKind
 from phyla.store import open_store
 
 TASKS = 10
@@ -49,19 +49,19 @@ def fill(path: Path, results: int) -> None:
             connection.execute(sa.text(statement), {"last": checkpoints, **values})
 
         run(
-            "INSERT INTO seen_checkpoints (id, run, number, name, place, step, branch, state, identity, weak, "
+            "INSERT INTO seen_checkpoints (id, study, number, name, place, step, branch, state, identity, weak, "
             "fingerprint, path, paths, snapshot, size_bytes, seen_at, written_at) "
             f"{numbers} SELECT i, 1, i - 1, 'old-' || i, 0, i, 0, 'ready', 'old-' || i, 1, 'f' || i, "
             "'/old/' || i, '[]', 0, 1, 1.0 * i, 1.0 * i FROM n"
         )
         run(
-            "INSERT INTO eval_groups (id, run, suite, seen, replicate, state, priority, rank, started, best, "
+            "INSERT INTO eval_groups (id, study, suite, seen, replicate, state, priority, rank, started, best, "
             f"aggregates, created_at, not_before, ended_at) {numbers} "
             "SELECT i, 1, 'bench', i, 0, 'complete', 1, -i, 1, 0, '{}', 1.0 * i, 0, 1.0 * i FROM n"
         )
         for task in range(TASKS):
             run(
-                "INSERT INTO eval_tasks (run, group_id, seen, task, kind, identity, replicate, shard, shards, "
+                "INSERT INTO jobs (study, group_id, seen, task, kind, identity, replicate, shard, shards, "
                 "state, priority, rank, not_before, token, failures, max_attempts, reused, worker, created_at, "
                 f"started_at, ended_at) {numbers} SELECT 1, i, i, :task, 'evaluate', :identity, 0, 0, 1, "
                 "'completed', 1, -i, 0, 1, 0, 3, 0, 'w', 1.0 * i, 1.0 * i, 1.0 * i FROM n",
@@ -69,13 +69,18 @@ def fill(path: Path, results: int) -> None:
                 identity=identities[str(task)],
             )
             run(
-                "INSERT INTO eval_results (identity, task_identity, replicate, shard, shards, run, statistics, "
+                "INSERT INTO eval_results (identity, task_identity, replicate, shard, shards, study, statistics, "
                 f"files, source, duration_s, load_s, worker, created_at) {numbers} SELECT 'old-' || i, :identity, "
                 "0, 0, 1, 1, :statistics, '{}', '', 0.1, 0, 'w', 1.0 * i FROM n",
                 identity=identities[str(task)],
                 statistics=json.dumps(STATISTICS),
             )
     engine.dispose()
+
+
+def _evaluation(work: Work) -> ClaimedEvaluation:
+    assert isinstance(work, ClaimedEvaluation)
+    return work
 
 
 class Bench:
@@ -85,9 +90,10 @@ class Bench:
         self.results = results
         path = folder / f"{results}.db"
         self.store = open_store(f"sqlite:///{path}")
-        self.run = self.store.create_run("run", RunKind.DIRECTORY, {}, location="/data")
+        self.run = self.store.create_study("run", {}, kind=StudyKind.DIRECTORY, location="/data")
         fill(path, results)
-        self.controller = RunController(self.store, self.run, [SUITE], lease_s=60)
+        self.controller = Controller(self.store, self.run.id, WatchRules(suites=(SUITE,)))
+        self.sightings = Sightings(self.store, self.run, [SUITE])
         self.seen = 0
         self.work: ClaimedEvaluation | None = None
         self.claim_s: list[float] = []
@@ -108,33 +114,33 @@ class Bench:
                     written_at=1e9 + self.seen,
                 )
             )
-        self.controller.observe(found)
+        self.sightings.observe(found)
 
     def turn(self) -> None:
         """Claim one eval task; then hand it in and claim the next, in one transaction."""
         began = time.perf_counter()
-        _, (first,), _ = self.controller.exchange((), "w", 1)
+        _, (first,), _ = self.controller.complete((), "w", 1, kinds=EVALUATE_ONLY)
         self.claim_s.append(time.perf_counter() - began)
         began = time.perf_counter()
-        _, (second,), _ = self.controller.exchange([self.done(first)], "w", 1)
+        _, (second,), _ = self.controller.complete([self.done(_evaluation(first))], "w", 1, kinds=EVALUATE_ONLY)
         self.both_s.append(time.perf_counter() - began)
-        self.controller.exchange([self.done(second)], "w", 0)
+        self.controller.complete([self.done(_evaluation(second))])
 
     def done(self, work: ClaimedEvaluation) -> Evaluated:
         """Return the result of an eval task, or the aggregates of a group."""
-        if not work.task.task:
+        if not work.job.task:
             values = {"loss_mean": {"value": 0.2, "stderr": 0.05}}
-            return Evaluated(task=work.task.id, group=work.task.group, token=work.task.token, values=values)
+            return Evaluated(job=work.job.id, group=work.job.group, token=work.job.token, values=values)
         result = EvalResult(
             identity=work.seen.identity,
-            task_identity=work.task.identity,
-            run=work.task.run,
+            task_identity=work.job.identity,
+            study=work.job.study,
             statistics=STATISTICS,
             duration_s=0.1,
             worker="w",
             created_at=0.0,
         )
-        return Evaluated(task=work.task.id, group=work.task.group, token=work.task.token, result=result)
+        return Evaluated(job=work.job.id, group=work.job.group, token=work.job.token, result=result)
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ from phyla.strategies import Context, Start, decision_rng
 SPACE = phyla.Space(rate=phyla.Float(1e-5, 1.0, log=True), momentum=phyla.Float(0.0, 1.0))
 OBJECTIVE = phyla.Maximize("score")
 SUGGESTIONS = 5
-PLACES = """UPDATE trials SET params = json_object(
+PLACES = """UPDATE jobs SET params = json_object(
     'rate', exp(-11.5 * ((id * 7919) % 10007) / 10007.0), 'momentum', ((id * 104729) % 10009) / 10009.0)"""
 
 
@@ -65,7 +65,7 @@ def alone(path: Path, sampler: str) -> list[float]:
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
     made = getattr(optuna.samplers, SAMPLERS[sampler][0])(seed=0)
     study = optuna.create_study(direction="maximize", sampler=made)
-    rows = sqlite3.connect(path).execute("SELECT params, fitness FROM trials ORDER BY id").fetchall()
+    rows = sqlite3.connect(path).execute("SELECT params, fitness FROM jobs ORDER BY id").fetchall()
     study.add_trials(
         optuna.trial.create_trial(params=json.loads(params), distributions=told, value=score)
         for params, score in rows

@@ -18,17 +18,17 @@ import numpy as np
 from control_plane import STEPS, quantile
 from machine import facts
 from phyla.controller import Controller
-from phyla.machine import Completion, InsertCheckpoint, InsertTrial, Rules, UpdateMember
+from phyla.machine import Completion, InsertCheckpoint, InsertJob, TrainRules, UpdateMember
 from phyla.records import (
     Checkpoint,
     Criteria,
+    JobState,
     Maximize,
     Member,
     MemberState,
     Pareto,
     Scored,
     TrialRecord,
-    TrialState,
 )
 from phyla.space import Float, Space
 from phyla.store import open_store
@@ -114,8 +114,8 @@ def in_memory(size: int, goals: int, rounds: int) -> dict[str, float]:
     }
 
 
-def rules(size: int, goals: int, *, tournament: bool = False) -> Rules:
-    return Rules(
+def rules(size: int, goals: int, *, tournament: bool = False) -> TrainRules:
+    return TrainRules(
         space=SPACE,
         objective=Pareto(*(Maximize(f"goal{number}") for number in range(goals))),
         strategy=PBT(
@@ -168,14 +168,14 @@ def fill(controller: Controller, store: Any, study: int, rows: np.ndarray) -> No
     """Give every member a completed trial."""
     with store.transaction(study, exclusive=True) as tx:
         for index, row in enumerate(rows):
-            trial = tx.new_trial_id()
+            trial = tx.new_job_id()
             one = replace(scored(index, tuple(map(float, row))), trial=trial, checkpoint=f"{trial}.1")
             record = TrialRecord(
                 id=trial,
                 study=study,
                 member=index,
                 generation=0,
-                state=TrialState.COMPLETED,
+                state=JobState.COMPLETED,
                 params=one.params,
                 start_step=0,
                 end_step=STEPS,
@@ -192,7 +192,7 @@ def fill(controller: Controller, store: Any, study: int, rows: np.ndarray) -> No
             ready = replace(member(index), study=study, head=one, states=(one,))
             tx.apply(
                 [
-                    InsertTrial(record),
+                    InsertJob(record),
                     InsertCheckpoint(checkpoint(trial, one.checkpoint, study)),
                     UpdateMember(ready),
                 ]

@@ -28,7 +28,7 @@ import numpy as np
 
 import phyla
 from machine import facts
-from phyla.machine import Rules
+from phyla.machine import TrainRules
 from phyla.simulation import Crew, Durations, Hazards, LearningCurve, Simulator
 
 US_PER_TRIAL, MEMORY_MIB, DIFFERENCE = 120.0, 3 * 1024, 0.15
@@ -43,7 +43,7 @@ def stress(population: int, trials: int, workers: int, seed: int = 0) -> dict[st
     """Simulate one large study; raise if anything was not as it has to be."""
     strategy = phyla.PBT(population_size=population, steps_per_trial=STEPS, total_steps=STEPS * trials)
     simulator = Simulator(
-        Rules(space=SPACE, objective=OBJECTIVE, strategy=strategy),
+        TrainRules(space=SPACE, objective=OBJECTIVE, strategy=strategy),
         0,
         crew=Crew(workers=workers),
         durations=Durations(trial_s=40.0, load_s=2.0, save_s=1.0, spread=0.3),

@@ -41,7 +41,7 @@ def waits(home: Path, storage: str | None) -> list[float]:
     results = study.run(workers=3)
     members = {trial.id: trial.member for trial in results.trials()}
     attempts = sorted(results.attempts(), key=lambda attempt: attempt.claimed_at)
-    ended = [a for a in attempts if members[a.trial] == 0 and a.ended_at is not None][:-1]
+    ended = [a for a in attempts if members[a.job] == 0 and a.ended_at is not None][:-1]
     found = []
     for one in ended:
         # The worker that completes it claims in the same transaction.

@@ -12,7 +12,7 @@ from typing import Any
 
 import phyla
 from phyla.checkpoints import LocalCheckpoints
-from phyla.records import AttemptState, CheckpointState, EvalTaskKind, GroupState, TrialKind, TrialState
+from phyla.records import AttemptState, CheckpointState, GroupState, JobKind, JobState
 from phyla.settings import child_environment
 from phyla.store import open_store
 from phyla.study import Results
@@ -44,12 +44,12 @@ def run(home: Path, *, expect: int | None = 0, failpoint: str = "", **options: A
 def check_whole(results: Results, *, members: int, trials: int, finished: bool = True) -> None:
     """Nothing is lost, doubled or leaked."""
     rows = results.trials()
-    completed = [row for row in rows if row.state is TrialState.COMPLETED]
+    completed = [row for row in rows if row.state is JobState.COMPLETED]
     by_id = {row.id: row for row in rows}
     if finished:
         assert len({row.member for row in completed}) == members
         assert not miscounted(results, trials * STEPS)
-        assert not [row for row in rows if row.state in (TrialState.RUNNING, TrialState.PENDING)]
+        assert not [row for row in rows if row.state in (JobState.RUNNING, JobState.PENDING)]
         assert not [a for a in results.attempts() if a.state is AttemptState.RUNNING]
     counted = Counter((row.member, row.generation) for row in completed)
     assert set(counted.values()) <= {1}, "a generation was counted twice"
@@ -79,9 +79,9 @@ def miscounted(results: Results, steps: int) -> list[str]:
     """
     wrong = []
     for member in results.members():
-        mine = [row for row in results.trials() if row.member == member.index and row.kind is TrialKind.TRAIN]
+        mine = [row for row in results.trials() if row.member == member.index and row.kind is JobKind.TRAIN]
         done = sorted(
-            (row for row in mine if row.state is TrialState.COMPLETED and row.end_step > row.start_step),
+            (row for row in mine if row.state is JobState.COMPLETED and row.end_step > row.start_step),
             key=lambda row: row.generation,
         )
         reached = 0
@@ -105,25 +105,25 @@ def check_evaluated(results: Results) -> None:
 def check_whole_ledger(results: Results) -> None:
     """Every group ended with its results, each once."""
     store = open_store(results.places.storage)
-    run = store.find_run(results.name)
+    run = store.find_study(results.name)
     assert run is not None
-    with store.evaluations(run) as reader:
+    with store.reader(run.id) as reader:
         trained = {row.checkpoint for row in results.trials()}
         assert {seen.name for seen in reader.all_seen()} == trained, "a checkpoint was missed, or seen twice"
         assert len(reader.all_seen()) == len(trained)
         kept: set[str] = set()
         for group in reader.groups():
             assert group.state is GroupState.COMPLETE, group.why
-            tasks = reader.group_tasks(group.id)
-            assert [task.state for task in tasks] == [TrialState.COMPLETED] * 4
-            assert sum(task.kind is EvalTaskKind.AGGREGATE for task in tasks) == 1
+            tasks = reader.group_jobs(group.id)
+            assert [task.state for task in tasks] == [JobState.COMPLETED] * 4
+            assert sum(task.kind is JobKind.AGGREGATE for task in tasks) == 1
             seen = reader.seen(group.seen)
             for task in tasks:
-                if task.kind is EvalTaskKind.EVALUATE:
-                    found = reader.results(seen.identity, task.identity, group.replicate, task.shards)
+                if task.kind is JobKind.EVALUATE:
+                    found = reader.ledger(seen.identity, task.identity, group.replicate, task.shards)
                     assert [result.shard for result in found] == list(range(task.shards))
                     kept |= {str(file).split("/")[1] for result in found for file in result.files.values()}
-        assert not reader.running_evaluations()
+        assert not reader.running()
     outputs = results.places.outputs(results.name)
     assert {folder.name for folder in outputs.iterdir()} == kept, "an attempt's files were lost or left over"
     store.close()

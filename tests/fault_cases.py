@@ -29,7 +29,7 @@ from failing_calls import FailingCalls
 from phyla.checkpoints import LocalCheckpoints
 from phyla.checkpoints.ownership import OWNER_NAME
 from phyla.errors import CheckpointError
-from phyla.records import AttemptState, CheckpointState, GroupState, StudyState, TrialState
+from phyla.records import AttemptState, CheckpointState, GroupState, JobState, StudyState
 from phyla.store import open_store
 from phyla.study import Results, load_study
 
@@ -364,7 +364,7 @@ class Case:
 
     def _check_records(self, results: Results) -> Iterator[str]:
         rows = results.trials()
-        done = [row for row in rows if row.state is TrialState.COMPLETED]
+        done = [row for row in rows if row.state is JobState.COMPLETED]
         if results.state is not StudyState.COMPLETED:
             yield f"it finished in state {results.state}"
         yield from miscounted(results, TRIALS * faulty_study.STEPS)
@@ -372,13 +372,13 @@ class Case:
         if len(set(generations)) < len(generations) or len({row.member for row in done}) < MEMBERS:
             yield f"generations are missing or there twice: {sorted(generations)}"
         for row in rows:
-            if row.state in (TrialState.RUNNING, TrialState.PENDING):
+            if row.state in (JobState.RUNNING, JobState.PENDING):
                 yield f"trial {row.id} is {row.state}"
-            elif row.state is TrialState.FAILED:
+            elif row.state is JobState.FAILED:
                 yield f"trial {row.id} was given up, which the faults are no reason for: {row.error}"
         for attempt in results.attempts():
             if attempt.state is AttemptState.RUNNING:
-                yield f"attempt {attempt.trial}.{attempt.token} is running"
+                yield f"attempt {attempt.job}.{attempt.token} is running"
         for row in done:
             if row.fitness != faulty_study.score(row.seed, float(row.params["lr"])):  # type: ignore[arg-type]
                 yield f"the fitness of trial {row.id} belongs to something else"
@@ -392,13 +392,13 @@ class Case:
 
     def _check_evaluated(self, results: Results, hurt: set[str]) -> Iterator[str]:
         store = open_store(self.storage)
-        run = store.find_run(results.name)
+        run = store.find_study(results.name)
         if run is None:
             yield "its run is gone"
             return
-        with store.evaluations(run) as reader:
+        with store.reader(run.id) as reader:
             seen = reader.all_seen()
-            trained = {row.checkpoint for row in results.trials() if row.state is TrialState.COMPLETED}
+            trained = {row.checkpoint for row in results.trials() if row.state is JobState.COMPLETED}
             if {one.name for one in seen} != trained:
                 yield "checkpoints were not seen by the suite"
             for group in reader.groups():
@@ -448,7 +448,7 @@ class Case:
 
     def _check_witness(self, results: Results) -> Iterator[str]:
         lines = [json.loads(line) for line in (self.private / "witness").read_text().splitlines()]
-        claims = {(attempt.trial, attempt.token): attempt.claimed_at for attempt in results.attempts()}
+        claims = {(attempt.job, attempt.token): attempt.claimed_at for attempt in results.attempts()}
         for number, line in enumerate(lines):
             if line["wrong"] is None:
                 continue

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from phyla.controller import Controller
-from phyla.machine import Completion, Ended, Rules
+from phyla.machine import Completion, Ended, TrainRules
 from phyla.records import Checkpoint, Maximize, TrialRecord
 from phyla.space import Choice, Float, Int, Space
 from phyla.store import Store, open_store
@@ -27,8 +27,8 @@ STRATEGIES: dict[str, Strategy] = {
 }
 
 
-def rules(strategy: str) -> Rules:
-    return Rules(
+def rules(strategy: str) -> TrainRules:
+    return TrainRules(
         space=Space(lr=Float(0.1, 1.0), width=Int(1, 9), kind=Choice(["a", "b", "c"])),
         objective=Maximize("Q"),
         strategy=STRATEGIES[strategy],

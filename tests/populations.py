@@ -7,14 +7,14 @@ import numpy as np
 
 from phyla.records import (
     Goal,
+    JobKind,
+    JobState,
     JsonObject,
     Maximize,
     Member,
     MemberState,
     Scored,
-    TrialKind,
     TrialRecord,
-    TrialState,
 )
 from phyla.space import Float, Space
 from phyla.strategies import Context, History
@@ -82,7 +82,7 @@ class Listed(Sequence[Member]):
             study=1,
             member=member,
             generation=generation,
-            state=TrialState.COMPLETED,
+            state=JobState.COMPLETED,
             parent=parent,
             jump_from=jump,
             params=params or {},
@@ -136,17 +136,17 @@ class Listed(Sequence[Member]):
         return self.trials[trial_id]
 
     def last_completed(self, count: int) -> Sequence[TrialRecord]:
-        done = [t for t in self.trials.values() if t.state is TrialState.COMPLETED and t.kind is TrialKind.TRAIN]
+        done = [t for t in self.trials.values() if t.state is JobState.COMPLETED and t.kind is JobKind.TRAIN]
         return done[::-1][:count]
 
     def ended(self, step: int | None) -> Sequence[TrialRecord]:
-        abandoned = [t for t in self.trials.values() if t.state is TrialState.FAILED or t.stop_reason is not None]
+        abandoned = [t for t in self.trials.values() if t.state is JobState.FAILED or t.stop_reason is not None]
         done = [] if step is None else self.last_completed(len(self.trials))[::-1]
         came = [trial for trial in done if trial.reached_step is not None and trial.reached_step >= (step or 0)]
         return sorted([*abandoned, *came], key=lambda trial: (trial.ended_at or 0.0, trial.id))
 
     def unfinished(self) -> Sequence[TrialRecord]:
-        return [t for t in self.trials.values() if t.state in (TrialState.PENDING, TrialState.RUNNING)]
+        return [t for t in self.trials.values() if t.state in (JobState.PENDING, JobState.RUNNING)]
 
     def results(self, generation: int) -> Sequence[TrialRecord]:
         done = self.last_completed(len(self.trials))[::-1]

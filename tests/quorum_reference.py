@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from phyla.controller import Controller
-from phyla.machine import Claimed, Completion, Ended, Rules
+from phyla.machine import Claimed, Completion, Ended, TrainRules
 from phyla.records import Checkpoint, Maximize
 from phyla.space import Float, Space
 from phyla.store import open_store
@@ -77,7 +77,7 @@ def study(
         explore=Perturb(factors=(0.8, 1.2), resample=0.25),
         quorum=quorum,
     )
-    rules = Rules(
+    rules = TrainRules(
         space=Space(lr=Float(1e-4, 0.02, log=True)), objective=Maximize("score"), strategy=strategy, lease_s=1e9
     )
     now = [1_000_000.0]

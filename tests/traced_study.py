@@ -32,7 +32,7 @@ def complete(
     """Complete and claim; then say what was promised by this."""
     answer = _complete(self, completions, worker, count, **more)
     accepted, claimed, _ = answer
-    words = [f"completed {one.trial} {one.fitness!r}" for one in accepted if isinstance(one, Accepted)]
+    words = [f"completed {one.job} {one.fitness!r}" for one in accepted if isinstance(one, Accepted)]
     words += [f"claimed {one.trial.id} {one.trial.token}" for one in claimed if isinstance(one, Claimed)]
     os.write(2, PREFIX + ",".join(words).encode() + b"\n")
     return answer

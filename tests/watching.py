@@ -11,7 +11,7 @@ from typing import Any
 
 import phyla
 from phyla.errors import StoreError
-from phyla.records import GroupState, RunState, SeenState, TrialState
+from phyla.records import GroupState, JobState, SeenState, StudyState
 from phyla.settings import child_environment
 from phyla.store import open_store
 
@@ -123,18 +123,18 @@ class Look:
 
     def __init__(self, folder: Path, name: str = "job") -> None:
         store = open_store(f"sqlite:///{folder / '.phyla' / 'phyla.db'}")
-        run = store.find_run(name)
+        run = store.find_study(name)
         assert run is not None
         self.run = run
-        with store.evaluations(run) as reader:
+        with store.reader(run.id) as reader:
             self.seen = {seen.id: seen for seen in reader.all_seen()}
             self.groups = list(reader.groups())
-            self.tasks = list(reader.eval_tasks())
-            self.running = list(reader.running_evaluations())
+            self.tasks = list(reader.eval_jobs())
+            self.running = list(reader.running())
             self.events = list(reader.events())
             self.held = reader.held_paths()
             self.results = {
-                task.id: reader.results(self.seen[task.seen].identity, task.identity, 0, task.shards)
+                task.id: reader.ledger(self.seen[task.seen].identity, task.identity, 0, task.shards)
                 for task in self.tasks
                 if task.task
             }
@@ -161,7 +161,7 @@ def has_run(folder: Path, name: str = "job") -> bool:
     except StoreError:  # it is being made
         return False
     try:
-        return store.find_run(name) is not None
+        return store.find_study(name) is not None
     finally:
         store.close()
 
@@ -169,9 +169,9 @@ def has_run(folder: Path, name: str = "job") -> bool:
 def check_whole(folder: Path, steps: list[int], *, suite: str = "heldout") -> Look:
     """Every checkpoint has a status, every result is there once, and nothing is left over."""
     look = Look(folder)
-    assert look.run.state is RunState.ENDED
+    assert look.run.state is StudyState.COMPLETED
     assert not look.running
-    assert not [task for task in look.tasks if task.state in (TrialState.PENDING, TrialState.RUNNING)]
+    assert not [task for task in look.tasks if task.state in (JobState.PENDING, JobState.RUNNING)]
     assert not [group for group in look.groups if group.state is GroupState.QUEUED]
     assert sorted(seen.step for seen in look.seen.values()) == sorted(steps)
     assert Counter((group.seen, group.suite) for group in look.groups).most_common(1)[0][1] == 1

@@ -70,7 +70,9 @@ def compare(
         processes=processes,
         folder=folder,
     )
-    knobs = "Knobs were tuned on four other seeds" if problem in TUNED else "Nothing was tuned"
+    knobs = "Nothing was tuned; explore rules move by x0.8 or x1.2"
+    if problem in TUNED:
+        knobs = "Knobs were tuned on four other seeds"
     text = (
         f"{budget.members} members, {budget.total_steps} steps each, {budget.steps_per_trial} a trial; "
         f"{budget.all_steps} steps in all for every strategy. {knobs}. Seeds 0 to {len(reported) - 1}."
@@ -81,7 +83,7 @@ def compare(
         outcomes,
         BASELINE,
         maximize=module.MAXIMIZE,
-        notes=chosen,
+        notes=chosen if problem in TUNED else None,
     )
     schedules = [one["schedule"] for one in outcomes if one["label"] == BASELINE]
     write(problem, module.TITLE, text, [final], folder=folder, schedules=schedules)

@@ -152,10 +152,9 @@ def main() -> None:
         found.append(table(caption, outcomes, next(iter(scene.strategies)), maximize=False))
         parts.append(f"{scene.caption}, medians over seeds:\n\n{counted(outcomes)}")
     text = (
-        "All are looked at after the same number of steps really trained, those of stopped trials up to the "
-        "report that stopped them included. A study with a rule is not over then: it replaces what it stops, and "
-        "completes its budget; *in all* is what it trains until its end. Nothing was tuned; selection sees "
-        "the validation score, and the tables show the test score."
+        "All are compared after the same number of steps really trained, stopped trials included. A study with a "
+        "rule replaces what it stops, and completes its budget: *in all*. Nothing was tuned; tables show the test "
+        "score."
     )
     write("stopping", "Early stopping", "\n\n".join([text, *parts]), found, folder=folder, places=places)
 

@@ -29,7 +29,6 @@ def main() -> None:
         ("ablations.py", how),
         ("several_metrics.py", how),
         ("early_stopping.py", how),
-        ("train_again.py", ["--quick"] if options.quick else []),
         ("figures.py", ["--out", str(figures)] if figures else []),
         ("results_page.py", ["--out", str(page)] if page else []),
     ):

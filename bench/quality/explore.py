@@ -22,7 +22,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 
 from machine import facts
-from phyla.machine import Rules
+from phyla.machine import TrainRules
 from phyla.records import Maximize, TrialRecord
 from phyla.space import Float, Space
 from phyla.strategies import PB2, PBT, Explore, Perturb, Truncation
@@ -56,7 +56,7 @@ def best_score(explore: Explore, members: int, seed: int) -> float:
         # So that no line of training is longer than another.
         quorum=1.0,
     )
-    simulation = Simulation(Rules(space=SPACE, objective=Maximize("Q"), strategy=strategy), train, seed=seed)
+    simulation = Simulation(TrainRules(space=SPACE, objective=Maximize("Q"), strategy=strategy), train, seed=seed)
     simulation.run(WORKERS, np.random.default_rng(seed))
     with simulation.store.reader(simulation.study.id) as reader:
         return max(trial.fitness for trial in reader.trials() if trial.fitness is not None)

@@ -1,7 +1,6 @@
 """Draw the figures of the docs from what comparisons found: `python bench/quality/figures.py`."""
 
 import argparse
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,14 +24,6 @@ QUORUM_TASKS = {
     "learning rate; 16, 4": "16 members, 4 workers",
 }
 """Rows of its table that are drawn, with their titles."""
-PAGES = {
-    "initiator": (BASELINE, "initiator PBT"),
-    "baselines": (BASELINE, "random search", "grid search"),
-    "searches": (BASELINE, "random search", "ASHA", "Optuna, tpe", "Optuna, gp", "Optuna, cma-es"),
-    "pb2": (BASELINE, "PBT, PB2 explores", "random search"),
-    "single-worker": (BASELINE, "single worker explores", "random search"),
-}
-"""Labels whose curves are drawn together."""
 
 
 def curve_figure(title: str, table: dict[str, Any], labels: Sequence[str], what: str) -> str:
@@ -96,23 +87,6 @@ def front_figure(points: Sequence[Sequence[float]]) -> str:
     title = "Two goals at odds: the trials of one population"
     x, y = "f1, squared distance from (0, 0)", "f2, squared distance from (1, 0)"
     return lines(title, drawn, x, y, within=(0.0, edge, 0.0, edge))
-
-
-def again_figure(curves: dict[str, Any]) -> str:
-    """Return the path of a winner, and what it came to when it was trained again."""
-    drawn = [
-        Line(
-            label=label,
-            x=curve["x"],
-            y=curve["y"],
-            low=curve.get("low", ()),
-            high=curve.get("high", ()),
-            dotted=label == "replayed",
-        )
-        for label, curve in curves.items()
-    ]
-    what = "negative log-likelihood, validation"
-    return lines("A winner trained again, on the digits", drawn, "age of the weights, steps", what)
 
 
 def why_figure(table: dict[str, Any], schedules: Sequence[Any]) -> str:
@@ -179,50 +153,28 @@ def figures(folder: Path) -> dict[str, str]:
     """Return every figure that can be drawn, by the name of its file."""
     found = read(folder)
     drawn: dict[str, str] = {}
-    fitness = {
-        "digits": "negative log-likelihood, validation",
-        "cartpole": "return of 8 episodes",
-        "ring": "discrepancy",
-    }
-    for name in [name for name in fitness if name in found]:
+    for name in [name for name in ("digits", "cartpole", "ring") if name in found]:
         table = found[name]["tables"][0]
         drawn[f"{name}.svg"] = rows_figure(found[name]["title"], table, table["caption"].split(";")[0])
-        for page, chosen in PAGES.items():
-            title = f"Best so far: {found[name]['title'].split(':')[0]}"
-            drawn[f"{page}-{name}.svg"] = curve_figure(title, table, chosen, fitness[name])
     if "ablations" in found:
         summary = found["ablations"]
         at, what = summary["places"], "negative log-likelihood, test"
         drawn["interval.svg"] = interval_figure(summary["tables"][at["interval"]], what)
-        for name in ("parts", "size", "total"):
-            table = summary["tables"][at[name]]
-            drawn[f"{name}.svg"] = rows_figure(table["caption"].split(":")[0], table, what)
     if "replay" in found:
-        drawn["replay.svg"] = rows_figure(
-            "Schedules trained again, on the digits", found["replay"]["tables"][0], "negative log-likelihood, test"
-        )
         drawn["schedules.svg"] = schedule_figure(found["replay"]["schedules"])
     if "tradeoff" in found:
         summary = found["tradeoff"]
         drawn["front.svg"] = front_figure(summary["scattered"][PARETO])
-        drawn["front-missed.svg"] = rows_figure(
-            "What was missed of the front", summary["tables"][0], "share of its area, %"
-        )
     if "stopping" in found:
         summary = found["stopping"]
-        for name, at in summary["places"].items():
-            table = summary["tables"][at]
-            title = f"Best so far: {table['caption'].split(', after')[0]}"
-            what = "discrepancy" if name == "ring" else fitness["digits"]
-            # The other two run along with random search.
-            labels = [label for label in table["curves"] if label not in (LATE, CHANCE)]
-            drawn[f"stopping-{name}.svg"] = curve_figure(title, table, labels, what)
+        table = summary["tables"][summary["places"]["digits"]]
+        # The other two run along with random search.
+        labels = [label for label in table["curves"] if label not in (LATE, CHANCE)]
+        title = f"Best so far: {table['caption'].split(', after')[0]}"
+        drawn["stopping-digits.svg"] = curve_figure(title, table, labels, "negative log-likelihood, validation")
     if "digits" in found:
         drawn["why.svg"] = why_figure(found["digits"]["tables"][0], found["digits"]["schedules"])
     drawn["quorum.svg"] = quorum_figure(QUORUM.read_text())
-    again = folder / "again.json"
-    if again.exists():
-        drawn["again.svg"] = again_figure(json.loads(again.read_text())["curves"])
     return drawn
 
 

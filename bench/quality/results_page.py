@@ -2,11 +2,10 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from comparing import RESULTS
 from summaries import read
-from tables import markdown, reading
+from tables import markdown
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "results.md"
 FIGURES = {
@@ -25,9 +24,9 @@ HEAD = """# What the strategies came to
 All strategies in a table have the same number of training steps and the same seeds. Selection sees the
 validation score; what is compared is the checkpoint that is best by it, on data that neither selection nor
 tuning has seen. *won : lost* and *p* are against the first row, seed by seed (Wilcoxon's signed-rank test, two-
-sided, adjusted by Holm). *seeds* is how many it would take to show the difference with 80 % power, if the next
-seeds were like these. *age* is how many steps the best weights were trained, *steps* how many all members
-trained, medians.
+sided, adjusted by Holm); a row with p below 0.05 differs. *seeds* is how many it would take to show the difference
+with 80 % power, if the next seeds were like these. *age* is how many steps the best weights were trained, *steps*
+how many all members trained, medians.
 
 `single worker explores` puts all steps into one member, so its weights get older. Grids were chosen by hand and
 know what is usual.
@@ -37,23 +36,12 @@ know what is usual.
 def page(folder: Path) -> str:
     """Return the page."""
     parts = [HEAD]
-    found = read(folder)
-    for name, summary in found.items():
+    for name, summary in read(folder).items():
         parts += [f"## {summary['title']}", summary["text"]]
         parts += [f"![{summary['title']}](figures/{figure})" for figure in FIGURES[name]]
         for table in summary["tables"]:
             parts += [table["caption"], markdown(table["rows"], notes=table["notes"])]
-            parts.append(reading(table["rows"], table["baseline"]))
-    if found:
-        parts += ["## The machine", _machine(next(iter(found.values()))["machine"])]
     return "\n\n".join(part.strip() for part in parts) + "\n"
-
-
-def _machine(facts: dict[str, Any]) -> str:
-    return (
-        f"{facts['cpu_count']} cores ({facts['cpu']}), {facts['kernel']}, {facts['python']}. Results do not "
-        "depend on its speed: training and decisions are seeded, and every study has one worker."
-    )
 
 
 def main() -> None:

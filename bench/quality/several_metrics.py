@@ -105,9 +105,9 @@ def main() -> None:
     found = judged(outcomes)
     text = (
         f"{budget.members} members, {budget.total_steps} steps each, {budget.steps_per_trial} a trial. A point in "
-        "the plane goes down a weighted sum of f1, its squared distance from (0, 0), and f2, that from (1, 0), "
-        f"with noise; it may not end farther than {FARTHEST} from (0, 0). Hyperparameters are the share of f1 and "
-        "the learning rate. The weighted sum selects for f1 + f2, which is at least 0.5; the others for the "
+        "the plane descends a weighted sum of f1 and f2, its squared distances from (0, 0) and (1, 0), with "
+        f"noise; it may not end farther than {FARTHEST} from (0, 0). Hyperparameters are the weight of f1 and "
+        "the learning rate. The weighted sum selects for f1 + f2, the others for the "
         f"front. Nothing was tuned. Seeds 0 to {len(seeds) - 1}."
     )
     tables = [

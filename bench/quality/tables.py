@@ -111,21 +111,6 @@ def markdown(found: Sequence[Row], *, notes: Mapping[str, str] | None = None, fi
     return "\n".join(lines)
 
 
-def reading(found: Sequence[Row], baseline: str) -> str:
-    """Say in words which rows differ from the baseline, at a level of 5 % after adjusting."""
-    told = [row for row in found if "p_holm" in row and row["p_holm"] < 0.05]
-    better = [row["label"] for row in told if row["won"] > row["lost"]]
-    worse = [row["label"] for row in told if row["won"] <= row["lost"]]
-    said = [
-        f"{word} than {baseline}: {'; '.join(labels)}."
-        for word, labels in (("Better", better), ("Worse", worse))
-        if labels
-    ]
-    if not said:
-        return f"No row can be told apart from {baseline} (p < 0.05)."
-    return " ".join([*said, "The others cannot be told apart from it (p < 0.05)."])
-
-
 def _number(value: float) -> str:
     return f"{value:.1f}" if abs(value) >= 100 else f"{value:.4f}"
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phyla.machine import Rules
+from phyla.machine import TrainRules
 from phyla.records import Maximize, TrialRecord
 from phyla.space import Float, Params, Space
 from phyla.strategies import PBT, ExploreWith, Truncation
@@ -41,7 +41,7 @@ def best(strategy: PBT, seed: int, first: float = 0.75) -> float:
         theta = theta * (1 - 0.01 * 2 * h * (first, 1.0)) ** (trial.end_step - trial.start_step)
         return theta, 1.2 - (first * theta[0] ** 2 + theta[1] ** 2)
 
-    simulation = Simulation(Rules(space=SPACE, objective=Maximize("Q"), strategy=strategy), train, seed)
+    simulation = Simulation(TrainRules(space=SPACE, objective=Maximize("Q"), strategy=strategy), train, seed)
     simulation.run_serially()
     with simulation.store.reader(simulation.study.id) as reader:
         return max(trial.fitness for trial in reader.trials() if trial.fitness is not None)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from phyla.lineage import Lineage
-from phyla.machine import Failure, Rules
-from phyla.records import Maximize, TrialRecord, TrialState
+from phyla.machine import Failure, TrainRules
+from phyla.records import JobState, Maximize, TrialRecord
 from phyla.space import Float, Space
 from phyla.strategies import (
     PBT,
@@ -28,7 +28,7 @@ SPACE = Space(lr=Float(1e-9, 1e9))
 
 
 def made(strategy: PBT) -> Simulation:
-    rules = Rules(space=SPACE, objective=Maximize("Q"), strategy=strategy, max_attempts=1, max_broken=100)
+    rules = TrainRules(space=SPACE, objective=Maximize("Q"), strategy=strategy, max_attempts=1, max_broken=100)
     return Simulation(rules, lambda parent, trial: (None, float(np.random.default_rng(trial.seed).normal())))
 
 
@@ -48,7 +48,7 @@ def run_until(simulation: Simulation, wanted: Callable[[TrialRecord], bool]) -> 
 
 def break_it(simulation: Simulation, trial: TrialRecord) -> TrialRecord:
     """Break a trial and return what its member is given instead."""
-    simulation.controller.fail(Failure(trial=trial.id, token=trial.token, error="broken", retryable=False))
+    simulation.controller.fail(Failure(job=trial.id, token=trial.token, error="broken", retryable=False))
     return run_until(simulation, lambda other: other.member == trial.member)
 
 
@@ -83,7 +83,7 @@ def test_what_breaks_at_generation_0_is_replaced_by_fresh_samples_that_do_not_co
     assert len(drawn) == 6
     simulation.controller.complete([simulation.completion(broken)])
     simulation.run_serially()
-    done = [trial for trial in rows(simulation).values() if trial.state is TrialState.COMPLETED]
+    done = [trial for trial in rows(simulation).values() if trial.state is JobState.COMPLETED]
     assert Counter(trial.member for trial in done) == {0: 3, 1: 3}
 
 

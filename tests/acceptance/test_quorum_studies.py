@@ -16,8 +16,8 @@ from evaluation_simulation import EvaluatedStudy, nothing
 from phyla.controller import Controller
 from phyla.errors import ConfigurationError
 from phyla.evaluation import EvalTask, Suite
-from phyla.machine import Claimed, ClaimedEvaluation, Completion, Ended, Failure, Imported, Rules
-from phyla.records import Maximize, StudyState, TrialRecord, TrialState, WorkKind
+from phyla.machine import Claimed, ClaimedEvaluation, Completion, Ended, Failure, Imported, TrainRules
+from phyla.records import JobState, Maximize, StudyState, TrialRecord, WorkKind
 from phyla.space import Float, Space
 from phyla.strategies import PBT, Backtrack, FromSuite, Truncation
 from quorum_reference import TOTAL, Outcome, by_age, mean, study
@@ -78,7 +78,7 @@ def test_training_that_overshoots_is_not_waited_for() -> None:
 def test_a_quorum_of_1_gives_the_same_study_with_any_number_of_workers() -> None:
     def decisions(workers: int) -> list[tuple[object, ...]]:
         strategy = PBT(population_size=8, steps_per_trial=4, total_steps=60, exploit=Truncation(0.25), quorum=1.0)
-        rules = Rules(space=Space(lr=Float(0.1, 1.0)), objective=Maximize("Q"), strategy=strategy)
+        rules = TrainRules(space=Space(lr=Float(0.1, 1.0)), objective=Maximize("Q"), strategy=strategy)
 
         def train(parent: Any, trial: TrialRecord) -> tuple[object, float]:
             value = (parent or 0.0) + float(np.random.default_rng(trial.seed).normal())
@@ -133,7 +133,7 @@ def test_every_study_ends_and_no_weights_are_too_old(
         quorum=quorum,
     )
     space = Space(lr=Float(0.1, 1.0))
-    rules = Rules(space=space, objective=Maximize("Q"), strategy=strategy, max_attempts=1, max_broken=1000)
+    rules = TrainRules(space=space, objective=Maximize("Q"), strategy=strategy, max_attempts=1, max_broken=1000)
     simulation = Simulation(rules, lambda parent, trial: (None, float(rng.normal())))
     controller = simulation.controller
     if imports:
@@ -170,7 +170,7 @@ def test_every_study_ends_and_no_weights_are_too_old(
     assert isinstance(rest, Ended)
     assert rest.state is StudyState.COMPLETED, rest.message
     with simulation.store.reader(simulation.study.id) as reader:
-        trained = [row for row in reader.trials() if row.state is TrialState.COMPLETED and row.kind == "train"]
+        trained = [row for row in reader.trials() if row.state is JobState.COMPLETED and row.kind == "train"]
         left = [member for member in reader.members() if not member.retired]
     ages = [row.age + (row.reached_step or 0) - row.start_step for row in trained]
     assert max(ages) <= total + OVER
@@ -181,7 +181,7 @@ def _try_failing(controller: Controller, work: Claimed) -> None:
     controller.lose_worker(str(work.trial.worker), "preempted", counts=False)
     again, _ = controller.claim(str(work.trial.worker))
     for one in again:
-        controller.fail(Failure(trial=one.trial.id, token=one.trial.token, error="broke"))
+        controller.fail(Failure(job=one.trial.id, token=one.trial.token, error="broke"))
 
 
 def _overshot(simulation: Simulation, trial: TrialRecord, more: int) -> Completion:
@@ -214,7 +214,7 @@ def test_every_study_whose_fitness_comes_from_a_suite_ends(
         quorum=quorum,
     )
     suite = Suite("s", (EvalTask("a", nothing),))
-    rules = Rules(space=Space(h=Float(0.1, 1.0)), objective=Maximize("x"), strategy=strategy, suites=(suite,))
+    rules = TrainRules(space=Space(h=Float(0.1, 1.0)), objective=Maximize("x"), strategy=strategy, suites=(suite,))
     noise = np.random.default_rng(seed)
 
     def measure(weights: float, work: ClaimedEvaluation) -> float:

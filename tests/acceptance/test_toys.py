@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phyla.machine import Rules
+from phyla.machine import TrainRules
 from phyla.records import Maximize, TrialRecord
 from phyla.space import Float, Space
 from phyla.strategies import PBT, Perturb, RandomSearch, Strategy, Truncation
@@ -24,7 +24,7 @@ def fig2(parent: Any, trial: TrialRecord) -> tuple[Any, float]:
 
 
 def best(strategy: Strategy, space: Space, train: Any, seed: int) -> float:
-    simulation = Simulation(Rules(space=space, objective=Maximize("Q"), strategy=strategy), train, seed)
+    simulation = Simulation(TrainRules(space=space, objective=Maximize("Q"), strategy=strategy), train, seed)
     simulation.run_serially()
     with simulation.store.reader(simulation.study.id) as reader:
         return float(max(trial.fitness or 0.0 for trial in reader.trials()))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import phyla
-from phyla.records import StudyState, TrialKind, TrialState
+from phyla.records import JobKind, JobState, StudyState
 
 STEPS = 5
 SPACE = phyla.Space(lr=phyla.Float(0.01, 1.0, log=True))
@@ -51,7 +51,7 @@ def test_a_study_with_a_suite(tmp_path: Path, quorum: float) -> None:
     made = study(tmp_path, 4, 3, **options)
     results = made.run()
     assert results.counts() == {"completed": 12}
-    assert all(row.fitness is not None for row in results.trials() if row.kind is TrialKind.TRAIN)
+    assert all(row.fitness is not None for row in results.trials() if row.kind is JobKind.TRAIN)
     assert results.best is not None
     assert results.best.fitness > 100.0
 
@@ -72,9 +72,9 @@ def test_a_study_with_a_suite(tmp_path: Path, quorum: float) -> None:
         results = changed.run(workers=2)
         assert results.state is StudyState.COMPLETED
         assert [m.progress for m in results.members() if not m.retired] == [trials * STEPS] * size
-    trained = [row for row in results.trials() if row.kind is TrialKind.TRAIN]
+    trained = [row for row in results.trials() if row.kind is JobKind.TRAIN]
     if quorum == 1:
-        assert sum(row.state is TrialState.COMPLETED for row in trained) == 4 * 3 + 4 * 2 + 2 * 2 + 2
+        assert sum(row.state is JobState.COMPLETED for row in trained) == 4 * 3 + 4 * 2 + 2 * 2 + 2
     assert all(row.fitness is not None for row in trained)
     joined = [row for row in trained if row.reason["decision"] == "join"]
     assert len(joined) == 2

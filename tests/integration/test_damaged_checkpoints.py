@@ -15,9 +15,9 @@ from command_line import Phyla
 from phyla.checkpoints import MANIFEST_NAME, local
 from phyla.checkpoints.content import Entry, digests
 from phyla.errors import CheckpointCorrupt, StudyFailed
-from phyla.records import Checkpoint, CheckpointState, GroupState, StudyState, TrialRecord, TrialState
+from phyla.records import Checkpoint, CheckpointState, GroupState, JobState, StudyState, TrialRecord
 from phyla.study import Results
-from phyla.study.checkup import Verdict, examine
+from phyla.study.doctor import Verdict, examine
 from phyla.worker import Trial
 
 STEPS = 5
@@ -121,7 +121,7 @@ def check(results: Results, damaged: Sequence[str], *, completed: int) -> None:
     rows = {row.name: row for row in results.checkpoints()}
     for trial in trials.values():
         if trial.parent_checkpoint in damaged:
-            assert trial.state in (TrialState.CANCELLED, TrialState.COMPLETED)
+            assert trial.state in (JobState.CANCELLED, JobState.COMPLETED)
         checkpoint = rows.get(trial.checkpoint or "")
         if checkpoint is not None and checkpoint.state is CheckpointState.LIVE:
             chain = json.loads((directory(results, checkpoint.name) / "chain.json").read_text())
@@ -138,7 +138,7 @@ def ancestry(trial: TrialRecord, trials: dict[int, TrialRecord]) -> list[int]:
 
 
 def completed_since(results: Results, before: int) -> list[TrialRecord]:
-    return [trial for trial in results.trials() if trial.id > before and trial.state is TrialState.COMPLETED]
+    return [trial for trial in results.trials() if trial.id > before and trial.state is JobState.COMPLETED]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -248,7 +248,7 @@ def test_a_checkpoint_that_is_damaged_while_training_reads_it(tmp_path: Path) ->
 
     results = study(tmp_path, 4, train=damaging, retries=phyla.Retries(attempts=1, broken=1)).run()
     check(results, bad, completed=12)
-    (cancelled,) = [trial for trial in results.trials() if trial.state is TrialState.CANCELLED]
+    (cancelled,) = [trial for trial in results.trials() if trial.state is JobState.CANCELLED]
     assert "JSONDecodeError" in (cancelled.error or "")
     assert "chain.json is not what was committed" in (cancelled.error or "")
 
@@ -257,11 +257,10 @@ def test_what_is_sound_is_read_once_in_each_process(tmp_path: Path, monkeypatch:
     read: list[Path] = []
     real = digests
 
-    def counting(entries: Sequence[Entry], **more: Any) -> list[str]:
-        # A commit has something to do meanwhile; only who verifies has not.
-        if not more:
-            read.extend(entry.path for entry in entries)
-        return real(entries, **more)
+    def counting(entries: Sequence[Entry]) -> list[str]:
+        # A commit reads what is staged; verification reads what is committed.
+        read.extend(entry.path for entry in entries if ".staging" not in entry.path.parts)
+        return real(entries)
 
     monkeypatch.setattr(local, "digests", counting)
     attempts: list[int] = []
@@ -298,7 +297,7 @@ def test_a_bit_that_flips_after_the_first_use_is_found_when_training_fails(tmp_p
 
     results = study(tmp_path, 4, train=reading, retries=phyla.Retries(broken=1)).run()
     check(results, bad, completed=12)
-    (cancelled,) = [trial for trial in results.trials() if trial.state is TrialState.CANCELLED]
+    (cancelled,) = [trial for trial in results.trials() if trial.state is JobState.CANCELLED]
     assert cancelled.failures == 0
     assert "these weights are no weights" in (cancelled.error or "")
 
@@ -414,9 +413,9 @@ def _groups(results: Results, state: GroupState) -> list[Any]:
     from phyla.store import open_store
 
     store = open_store(results.places.storage)
-    run = store.find_run(results.name)
+    run = store.find_study(results.name)
     assert run is not None
-    with store.evaluations(run) as reader:
+    with store.reader(run.id) as reader:
         return [group for group in reader.groups() if group.state is state]
 
 

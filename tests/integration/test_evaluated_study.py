@@ -21,9 +21,9 @@ MEMBERS, TRIALS = 4, 8
 
 def groups(home: Path, name: str) -> list[Group]:
     store = open_store(f"sqlite:///{home / 'phyla.db'}")
-    found = store.find_run(name)
+    found = store.find_study(name)
     assert found is not None
-    with store.evaluations(found) as reader:
+    with store.reader(found.id) as reader:
         listed = list(reader.groups())
     store.close()
     return listed
@@ -41,7 +41,7 @@ def test_every_trial_is_scored_by_the_suite(tmp_path: Path, workers: int, evalua
 @pytest.mark.parametrize(
     "name",
     [name for name in NAMES if name.startswith("evaluation.") and "commit" not in name and "complete" not in name]
-    + ["trial.before_complete", "claim.before_commit", "claim.after_commit", "store.after_commit"],
+    + ["job.before_complete", "claim.before_commit", "claim.after_commit", "store.after_commit"],
 )
 def test_killed_at_a_failpoint_and_resumed(tmp_path: Path, name: str, hit: int) -> None:
     run(
@@ -205,11 +205,11 @@ def test_some_train_and_others_evaluate(tmp_path: Path) -> None:
     results = study(tmp_path).run(workers=2, kinds=["train"], evaluators=1)
     assert results.state is StudyState.COMPLETED
     store = open_store(f"sqlite:///{tmp_path / 'phyla.db'}")
-    found = store.find_run("s")
+    found = store.find_study("s")
     assert found is not None
-    with store.evaluations(found) as reader:
+    with store.reader(found.id) as reader:
         # What the ledger knew already, nobody had to evaluate.
-        evaluators = {task.worker for task in reader.eval_tasks() if not task.reused}
+        evaluators = {task.worker for task in reader.eval_jobs() if not task.reused}
     store.close()
     trainers = {trial.worker for trial in results.trials()}
     assert len(evaluators) == 1

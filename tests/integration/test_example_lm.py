@@ -13,7 +13,7 @@ import torch
 
 from phyla import plugins
 from phyla.evaluation import Metric, Suite, TaskResult, compare, decode, encode, merged
-from phyla.records import EvalTaskRecord, Seen
+from phyla.records import EvalJob, Seen
 from phyla.worker import Evaluation
 from phyla.worker.evaluation import checkpoint_of
 from phyla.worker.evaluator import seed_of
@@ -68,7 +68,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 def evaluated(suite: Suite, path: Path, work: Path, *, shards: int | None = None) -> list[TaskResult]:
     """Evaluate a checkpoint as one worker would, and merge the shards as an aggregation would."""
-    seen = Seen(run=1, name=path.name, step=int(path.stem[5:]), identity=path.name, seen_at=0.0, written_at=0.0)
+    seen = Seen(study=1, name=path.name, step=int(path.stem[5:]), identity=path.name, seen_at=0.0, written_at=0.0)
     assert suite.load is not None
     loaded = suite.load(checkpoint_of(seen, path))
     results = []
@@ -76,8 +76,8 @@ def evaluated(suite: Suite, path: Path, work: Path, *, shards: int | None = None
         count = shards or task.shards
         parts: list[dict[str, Metric]] = []
         for shard in range(count):
-            record = EvalTaskRecord(
-                run=1, task=task.name, identity=task.identity, shard=shard, shards=count, created_at=0.0
+            record = EvalJob(
+                study=1, task=task.name, identity=task.identity, shard=shard, shards=count, created_at=0.0
             )
             evaluation = Evaluation(
                 record,

@@ -59,7 +59,7 @@ def test_serial_runs_repeat_also_when_interrupted(tmp_path: Path) -> None:
     assert decisions(tmp_path / "a") == decisions(tmp_path / "b") == decisions(tmp_path / "c")
 
 
-@pytest.mark.parametrize("name", ["trial.before_complete", "store.after_commit", "checkpoint.after_rename"])
+@pytest.mark.parametrize("name", ["job.before_complete", "store.after_commit", "checkpoint.after_rename"])
 def test_workers_that_die_at_a_failpoint_are_replaced(tmp_path: Path, name: str) -> None:
     run(tmp_path, failpoint=f"{name}=kill:6", members=MEMBERS, trials=TRIALS, workers=2)
     results = load(tmp_path)

@@ -18,7 +18,7 @@ import phyla
 from durability import miscounted
 from phyla.cli import main
 from phyla.errors import ConfigurationError, StateError, StudyChanged
-from phyla.records import StudyState, TrialKind, TrialState
+from phyla.records import JobKind, JobState, StudyState
 from phyla.settings import child_environment
 from phyla.study import maintain
 from phyla.study.opened import join_study
@@ -70,7 +70,7 @@ def spent(results: phyla.Results) -> list[int]:
 
 
 def completed(results: phyla.Results) -> int:
-    return sum(row.state is TrialState.COMPLETED and row.kind is TrialKind.TRAIN for row in results.trials())
+    return sum(row.state is JobState.COMPLETED and row.kind is JobKind.TRAIN for row in results.trials())
 
 
 @pytest.mark.parametrize("kind", ["pbt", "sync", "initiator", "initiator without gate"])
@@ -146,7 +146,7 @@ def test_running_trials_are_untouched_by_other_settings(tmp_path: Path) -> None:
     first.tell(trial, metrics={"score": 1.0})
     rows = {row.id: row for row in other.results().trials()}
     assert rows[trial.id].end_step == STEPS
-    assert rows[trial.id].state is TrialState.COMPLETED
+    assert rows[trial.id].state is JobState.COMPLETED
     assert rows[longer.id].end_step == 10
     names = [change.name for change in other.results().changes()]
     assert "strategy.steps_per_trial" in names
@@ -184,7 +184,7 @@ def test_a_study_is_resized_while_workers_run_and_goes_on_with_new_ones(tmp_path
     assert results.state is StudyState.COMPLETED
     assert spent(results) == [4 * STEPS] * size
     assert completed(results) == 4 * size
-    cancelled = [row for row in results.trials() if row.state is TrialState.CANCELLED]
+    cancelled = [row for row in results.trials() if row.state is JobState.CANCELLED]
     assert len(cancelled) <= 2
     assert bool(cancelled) == (size == 2)
 

@@ -16,7 +16,7 @@ from phyla.errors import PhylaError
 from phyla.launchers.remains import VARIABLE, end_marked
 from phyla.records import AttemptState, StudyState
 from phyla.study import Results
-from phyla.study.checkup import examine
+from phyla.study.doctor import examine
 from phyla.study.places import Places
 
 STUDY = """

@@ -14,8 +14,10 @@ from command_line import Phyla
 from phyla.checkpoints.ownership import OWNER_NAME
 from phyla.controller import Controller
 from phyla.errors import ConfigurationError, NotImportable, StateError
+from phyla.records import StudyKind
 from phyla.settings import child_environment
 from phyla.store import open_store
+from phyla.study import list_studies
 from phyla.study.overwriting import overwrite
 
 CELL = """
@@ -131,6 +133,27 @@ def test_one_study_can_be_run_and_overwritten(tmp_path: Path) -> None:
     assert memory.run(overwrite=True).counts() == {"completed": 4}
 
 
+def test_a_watched_directory_of_that_name_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    suite = phyla.Suite("heldout", [phyla.EvalTask("none", command=["true"])])
+    phyla.watch(tmp_path / "run", suite, name="cell", home=tmp_path, following=phyla.Following(once=True))
+    with pytest.raises(ConfigurationError, match="has a watched study called 'cell'"):
+        study(tmp_path, cell(1.0)).run(overwrite=True)
+    found = phyla.load_evaluations("cell", home=tmp_path)
+    assert found.run.location == str(tmp_path / "run")
+    found.close()
+
+
+def test_studies_and_watched_runs_are_listed_apart(tmp_path: Path, cli: Phyla) -> None:
+    (tmp_path / "run").mkdir()
+    suite = phyla.Suite("heldout", [phyla.EvalTask("none", command=["true"])])
+    phyla.watch(tmp_path / "run", suite, home=tmp_path, following=phyla.Following(once=True))
+    study(tmp_path, cell(1.0)).run()
+    assert [one.name for one in phyla.study.list_studies(home=tmp_path)] == ["cell"]
+    told = json.loads(cli("--home", tmp_path, "status", "--json"))
+    assert [one.get("study", one.get("run")) for one in told] == ["cell", "run"]
+
+
 def test_what_phyla_did_not_make_is_left_alone_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     study(tmp_path, cell(1.0)).run(workers=0)
     mine = [tmp_path / path / "cell" / "mine.txt" for path in ("checkpoints", "work", "logs")]
@@ -140,14 +163,13 @@ def test_what_phyla_did_not_make_is_left_alone_and_named(tmp_path: Path, caplog:
         path.write_text("mine")
     (tmp_path / "logs" / "cell" / "worker-0.log").write_text("of an earlier worker")
     store = open_store(f"sqlite:///{tmp_path}/phyla.db")
-    done = overwrite(study(tmp_path, cell(1.0)))
-    assert done is not None
+    overwrite(study(tmp_path, cell(1.0)))
     assert store.find_study("cell") is None
     store.close()
     assert [path.read_text() for path in mine] == ["mine"] * 4
     assert len([name for name in files(tmp_path) if not name.endswith(OWNER_NAME)]) == len(mine)
     for name in ("checkpoints/cell: data, mine.txt", "work/cell: mine.txt", "logs/cell: mine.txt"):
-        assert any(left.endswith(name) for left in done.left), name
+        assert any(said.startswith("left alone: ") and said.endswith(name) for said in caplog.messages), name
 
 
 def test_a_study_that_others_train_is_not_overwritten(tmp_path: Path) -> None:
@@ -235,3 +257,16 @@ def test_the_command_line_asks_for_the_name_again(
     assert anew.returncode == 0
     assert "started anew" in anew.stderr
     assert best() == 2.0
+
+
+def test_what_is_watched_under_the_name_of_a_study_is_neither_overwritten_nor_run(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    store = open_store(f"sqlite:///{tmp_path / 'phyla.db'}")
+    watched = store.create_study("cell", {}, kind=StudyKind.DIRECTORY, location=str(tmp_path / "ckpt"))
+    store.close()
+    for overwriting in (False, True):
+        with pytest.raises(ConfigurationError, match=r"watched study called 'cell' \(.*ckpt\); give the study"):
+            study(tmp_path, cell(1.0)).run(overwrite=overwriting)
+    assert open_store(f"sqlite:///{tmp_path / 'phyla.db'}").studies() == [watched]
+    assert not (tmp_path / "checkpoints" / "cell").exists()
+    assert list_studies(home=tmp_path) == []

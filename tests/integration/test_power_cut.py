@@ -25,7 +25,7 @@ import phyla
 from durability import check_whole, keep_identity
 from file_trace import STRACE, Bytes, Call, Change, Disk, Keep, Names, Tree, parse, read, restore
 from phyla.errors import PhylaError, StudyNotFound
-from phyla.records import TrialState
+from phyla.records import JobState
 from phyla.settings import child_environment
 from phyla.store.sql.backend import Backend
 from traced_study import PREFIX
@@ -221,7 +221,7 @@ def check(home: Path, promises: Promises, *, finished: bool = False) -> None:
             assert trial in trials, f"trial {trial} was claimed and is lost"
             assert trials[trial].token >= token, f"claim {token} of trial {trial} is lost"
         for trial, fitness in promises.completed.items():
-            assert trials[trial].state is TrialState.COMPLETED, f"the completion of trial {trial} is lost"
+            assert trials[trial].state is JobState.COMPLETED, f"the completion of trial {trial} is lost"
             assert trials[trial].fitness == fitness
         check_whole(results, members=MEMBERS, trials=TRIALS, finished=finished)
     finally:

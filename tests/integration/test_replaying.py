@@ -14,7 +14,7 @@ import phyla
 from phyla import plugins
 from phyla.cli import main
 from phyla.errors import ConfigurationError, StudyChanged, StudyNotFound
-from phyla.records import CheckpointState, TrialKind, TrialRecord
+from phyla.records import CheckpointState, JobKind, TrialRecord
 from phyla.settings import child_environment
 
 pytestmark = pytest.mark.xdist_group("replay")
@@ -150,7 +150,7 @@ def test_a_suffix_starts_from_a_kept_ancestor(results: phyla.Results, home: Path
     assert results.best is not None
     assert final(again) == results.best.checkpoint.digest
     first, second = again.trials()[:2]
-    assert first.kind is TrialKind.IMPORT
+    assert first.kind is JobKind.IMPORT
     assert digests(again)[first.checkpoint or ""] == digests(results)[ancestor.checkpoint or ""]
     assert (second.parent, second.start_step) == (first.id, step)
 
@@ -174,7 +174,7 @@ def test_steps_that_are_not_kept_are_refused_with_those_that_are(
 
 def test_an_interrupted_replay_goes_on(results: phyla.Results, home: Path, folder: Path) -> None:
     program = "import phyla, found; phyla.replay(found.study, name='killed')"
-    for failpoint, code in (("trial.before_complete=exit:3", 17), ("", 0)):
+    for failpoint, code in (("job.before_complete=exit:3", 17), ("", 0)):
         done = subprocess.run(
             [sys.executable, "-c", program],
             cwd=folder,
@@ -191,7 +191,7 @@ def test_the_best_is_trained_on(results: phyla.Results, home: Path, found: phyla
     best = results.best
     assert best is not None
     on = phyla.continue_training(found, 12, home=home)
-    rows = [row for row in on.trials() if row.kind is TrialKind.TRAIN]
+    rows = [row for row in on.trials() if row.kind is JobKind.TRAIN]
     start = best.checkpoint.step
     assert [(row.start_step, row.reached_step) for row in rows] == [
         (start, start + 5),
@@ -213,7 +213,7 @@ def test_training_on_sees_new_random_numbers_each_time(
         row.seed
         for each in (results, on, further, elsewhere)
         for row in each.trials()
-        if row.kind is TrialKind.TRAIN and row.replaces is None
+        if row.kind is JobKind.TRAIN and row.replaces is None
     ]
     assert len(set(seeds)) == len(seeds)
     assert len({each.study().seed for each in (results, on, further, elsewhere)}) == 4

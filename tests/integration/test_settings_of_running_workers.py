@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import phyla
-from phyla.records import Attempt, AttemptState, StudyState, TrialRecord, TrialState
+from phyla.records import Attempt, AttemptState, JobState, StudyState, TrialRecord
 from phyla.settings import child_environment
 from phyla.study import ConfigChange
 
@@ -220,7 +220,7 @@ def test_workers_of_several_hosts_hand_in_and_the_changed_file_goes_on(
     assert all(row.end_step == 5 and "decay" not in row.params for row in before), (
         "they go on as they were decided"
     )
-    assert all(row.state is TrialState.COMPLETED for row in rows)
+    assert all(row.state is JobState.COMPLETED for row in rows)
     # Those that had 5 steps train 35 more; the others 40.
     assert len(later) == 4 * 4 + 2 * 4
     assert all("decay" in row.params for row in later)

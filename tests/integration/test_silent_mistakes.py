@@ -81,7 +81,8 @@ def test_the_same_error_twice_stops_a_study_that_never_worked(tmp_path: Path, wo
     status, told = run(tmp_path, "run", file, "--workers", workers)
     assert status == 1
     where = f"ZeroDivisionError: division by zero ({file}, line 7)"
-    assert told.count(f"failed: {where}") == 2
+    # With two workers, one may begin again while the other one's failure is handed in.
+    assert 2 <= told.count(f"failed: {where}") <= 1 + max(1, workers)
     (log,) = set(re.findall(r"error: study 'first' stopped itself: .*full traceback is in (\S+\.log)\.", told))
     assert Path(log).parent == tmp_path / ".phyla" / "logs" / "first"
     assert "Traceback" not in told

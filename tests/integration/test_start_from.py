@@ -14,7 +14,7 @@ from phyla.checkpoints import LocalCheckpoints
 from phyla.errors import CheckpointMissing, ConfigurationError, SpaceError, StudyChanged
 from phyla.failpoints import NAMES
 from phyla.lineage import Lineage
-from phyla.records import CheckpointState, TrialKind, TrialRecord, TrialState
+from phyla.records import CheckpointState, JobKind, JobState, TrialRecord
 from phyla.settings import child_environment
 from phyla.study import list_studies, maintain
 from phyla.worker import session_of
@@ -49,7 +49,7 @@ def study(folder: Path, **options: Any) -> phyla.Study:
 
 
 def imports(results: phyla.Results) -> list[TrialRecord]:
-    return [row for row in results.trials() if row.kind is TrialKind.IMPORT]
+    return [row for row in results.trials() if row.kind is JobKind.IMPORT]
 
 
 def origin(results: phyla.Results, trial: int) -> str | None:
@@ -67,9 +67,9 @@ def test_members_start_from_the_entries_in_turn(tmp_path: Path) -> None:
         (2, str(a), 0, 0),
         (3, str(b), 1000, 1000),
     ]
-    assert all(row.state is TrialState.COMPLETED and row.token == 0 and row.fitness is None for row in first)
+    assert all(row.state is JobState.COMPLETED and row.token == 0 and row.fitness is None for row in first)
     assert len({row.checkpoint for row in first}) == 2, "one copy per entry"
-    started = [row for row in results.trials() if row.kind is TrialKind.TRAIN and row.generation == 0]
+    started = [row for row in results.trials() if row.kind is JobKind.TRAIN and row.generation == 0]
     for row in started:
         start = first[row.member]
         assert (row.parent, row.parent_checkpoint, row.start_step) == (start.id, start.checkpoint, start.end_step)
@@ -122,7 +122,7 @@ def test_every_strategy_starts_from_them(tmp_path: Path, strategy: Any, size: in
     results = study(tmp_path, strategy=strategy, start_from=[given(tmp_path, "a", 100.0)]).run()
     assert [member.progress for member in results.members()] == [strategy.total_steps] * size
     for row in results.trials():
-        assert row.kind is TrialKind.IMPORT or row.parent is not None, "nothing started fresh"
+        assert row.kind is JobKind.IMPORT or row.parent is not None, "nothing started fresh"
         if row.fitness is not None:
             assert row.fitness > 100.0
         told = phyla.strategies.describe(row.reason)

@@ -12,7 +12,7 @@ import phyla
 from diverging_study import STEPS, TOO_HIGH, diverging
 from phyla.cli import main
 from phyla.errors import StudyChanged
-from phyla.records import StudyState, TrialState
+from phyla.records import JobState, StudyState
 
 SPACE = {"lr": phyla.Float(0.1, 1.0)}
 
@@ -31,13 +31,13 @@ def test_diverging_trials_are_stopped_before_their_end(
     work = study.places.work("diverging")
     saved = 0
     for trial in stopped:
-        assert trial.state is TrialState.CANCELLED
+        assert trial.state is JobState.CANCELLED
         assert float(str(trial.params["lr"])) > TOO_HIGH
         done = int((work / f"trial-{trial.id}" / "steps.txt").read_text())
         assert done < STEPS
         saved += STEPS - done
         replacement = next(t for t in trials.values() if t.replaces == trial.id)
-        head = [t for t in trials.values() if t.member == trial.member and t.state is TrialState.COMPLETED]
+        head = [t for t in trials.values() if t.member == trial.member and t.state is JobState.COMPLETED]
         ancestor = next((t.id for t in head if t.generation == trial.generation - 1), None)
         assert ancestor in (replacement.parent, replacement.jump_from)
         assert trial.checkpoint is None

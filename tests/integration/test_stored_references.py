@@ -146,14 +146,15 @@ PLANTS = [
 Plant = Callable[[dict[str, Any]], None]
 
 
-def plant(home: Path, *plants: Plant, table: str = "studies") -> None:
+def plant(home: Path, *plants: Plant, watched: bool = False) -> None:
     """Write references into the database, as whoever may write there could."""
     with closing(sqlite3.connect(home / "phyla.db")) as connection, connection:
-        for number, text in connection.execute(f"SELECT id, config FROM {table}").fetchall():
+        configs = "SELECT id, config FROM studies WHERE (kind <> 'population') = ?"
+        for number, text in connection.execute(configs, (watched,)).fetchall():
             config = json.loads(text)
             for each in plants:
                 each(config)
-            connection.execute(f"UPDATE {table} SET config = ? WHERE id = ?", (json.dumps(config), number))
+            connection.execute("UPDATE studies SET config = ? WHERE id = ?", (json.dumps(config), number))
         statistics = json.dumps({"value": {"metric": "canary:Metric", "state": {"n": 3}}})
         connection.execute("UPDATE eval_results SET statistics = ?", (statistics,))
 
@@ -294,17 +295,13 @@ def test_what_a_worker_process_imports_comes_from_its_supervisor(folder: Path) -
     beats = folder / "beats"
     beats.write_bytes(bytes(64))
     spec = WorkerSpec(
-        study="s",
+        configs={"s": given},
         storage=study.places.storage,
         checkpoints=str(study.places.checkpoints("s")),
         work_root=str(folder / "work"),
-        train=plugins.reference(study.train),
-        setup=None,
         index=0,
         beat_file=str(beats),
-        python_path=tuple(sys.path),
         kinds=("train", "evaluate"),
-        config=given,
         name="here",
     )
     before = sys.path[:]
@@ -425,7 +422,9 @@ def watched(tmp_path: Path) -> Path:
     def begun() -> bool:
         try:
             with closing(sqlite3.connect(home / "phyla.db")) as connection:
-                return bool(connection.execute("SELECT count(*) FROM eval_tasks").fetchone()[0])
+                return bool(
+                    connection.execute("SELECT count(*) FROM jobs WHERE group_id IS NOT NULL").fetchone()[0]
+                )
         except sqlite3.Error:
             return False
 
@@ -444,7 +443,7 @@ def test_a_worker_of_a_watched_run_needs_the_suite_file(watched: Path) -> None:
     def only_the_command(config: dict[str, Any]) -> None:
         config["suites"][0]["tasks"] = config["suites"][0]["tasks"][1:]
 
-    plant(watched / ".phyla", only_the_command, table="runs")
+    plant(watched / ".phyla", only_the_command, watched=True)
     output = run(watched, command("worker", "job", "--workers", 1), expect=2)
     assert "eval task 'program' of suite 'read' is the command" in output
     assert "phyla worker FILE.py" in output
@@ -456,7 +455,7 @@ def test_a_worker_of_a_watched_run_runs_only_what_its_suite_file_says(watched: P
         config["suites"][0]["tasks"][1]["command"] = ["touch", str(watched / "pwned")]
 
     (watched / "canary.py").write_text(CANARY)
-    plant(watched / ".phyla", planted, table="runs")
+    plant(watched / ".phyla", planted, watched=True)
     output = run(watched, command("worker", "suites.py", "--workers", 1), expect=2)
     assert "the suites of run 'job' are not those of the suite file" in output
     assert "suites.read.tasks.read.evaluate.function: it has 'canary:called'" in output

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from durability import load
-from phyla.records import AttemptState, StudyState, TrialState
+from phyla.records import AttemptState, JobState, StudyState
 
 HEAD = """
 import ctypes, json, os, signal, threading, time
@@ -101,8 +101,8 @@ def train(trial):
     results = load(tmp_path / "home")
     released = [attempt for attempt in results.attempts() if attempt.state is AttemptState.RELEASED]
     assert len(released) == 1
-    trial = next(row for row in results.trials() if row.id == released[0].trial)
-    assert (trial.state, trial.token, trial.failures, trial.progress_step) == (TrialState.COMPLETED, 2, 0, 7)
+    trial = next(row for row in results.trials() if row.id == released[0].job)
+    assert (trial.state, trial.token, trial.failures, trial.progress_step) == (JobState.COMPLETED, 2, 0, 7)
 
 
 def test_ctrl_c_once_stops_gracefully_and_the_next_run_goes_on(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def train(trial):
     assert "KeyboardInterrupt" in error
     results = load(home)
     assert results.state is StudyState.STOPPED
-    assert {row.state for row in results.trials()} == {TrialState.COMPLETED, TrialState.PENDING}
+    assert {row.state for row in results.trials()} == {JobState.COMPLETED, JobState.PENDING}
     assert {a.state for a in results.attempts()} == {AttemptState.COMPLETED, AttemptState.RELEASED}
     (home / "go on").write_text("x")
     assert run(command).returncode == 0

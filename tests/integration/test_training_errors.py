@@ -13,7 +13,7 @@ import pytest
 
 import phyla
 from phyla.errors import CheckpointsAbsent, ConfigurationError, StudyFailed
-from phyla.records import CheckpointState, StudyState, TrialState
+from phyla.records import CheckpointState, JobState, StudyState
 from phyla.study import maintain
 from phyla.worker import Trial, session_of
 
@@ -47,7 +47,7 @@ def test_an_exception_is_retried_and_then_replaced(tmp_path: Path) -> None:
         good(trial)
 
     results = study(tmp_path, train).run()
-    failed = [trial for trial in results.trials() if trial.state is TrialState.FAILED]
+    failed = [trial for trial in results.trials() if trial.state is JobState.FAILED]
     assert len(failed) == 1
     assert failed[0].failures == failed[0].token == 3
     assert "ValueError: lr=" in (failed[0].error or "")
@@ -258,7 +258,7 @@ def test_a_checkpoint_deleted_behind_our_back(tmp_path: Path) -> None:
     results = study(tmp_path, train).run()
     assert results.counts() == {"completed": 12, "cancelled": 1}
     assert [row.name for row in results.damaged()] == deleted
-    broken = next(trial for trial in results.trials() if trial.state is TrialState.CANCELLED)
+    broken = next(trial for trial in results.trials() if trial.state is JobState.CANCELLED)
     assert "FileNotFoundError" in (broken.error or "")
     after = next(trial for trial in results.trials() if trial.replaces == broken.id)
     assert after.parent_checkpoint != deleted[0]
@@ -462,7 +462,7 @@ def test_tell_says_what_is_missing(tmp_path: Path) -> None:
     assert second is not None
     asking.tell(second, error="my loop failed")
     rows = {row.id: row for row in asking.results().trials()}
-    assert rows[second.id].state is TrialState.PENDING
+    assert rows[second.id].state is JobState.PENDING
     assert rows[second.id].error == "my loop failed"
 
 
@@ -515,6 +515,6 @@ def test_a_stop_after_the_last_step_is_no_failure(tmp_path: Path) -> None:
 
     results = study(tmp_path, train, population=1, trials=2).run()
     assert [(trial.state, trial.token, trial.failures) for trial in results.trials()] == [
-        (TrialState.COMPLETED, 2, 0),
-        (TrialState.COMPLETED, 1, 0),
+        (JobState.COMPLETED, 2, 0),
+        (JobState.COMPLETED, 1, 0),
     ]

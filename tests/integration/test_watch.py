@@ -14,10 +14,10 @@ from pathlib import Path
 
 import psutil
 
-from phyla.cli.changes import STOPPING
-from phyla.controller import RunController
+from phyla.cli.feed import STOPPING
+from phyla.controller import Sightings
 from phyla.machine import Observed
-from phyla.records import GroupState, RunState, SeenState
+from phyla.records import GroupState, SeenState, StudyState
 from phyla.store import open_store
 from watching import (
     Look,
@@ -95,7 +95,7 @@ def test_an_interrupted_watcher_is_resumed(tmp_path: Path) -> None:
     assert process.returncode == 130, output
     assert "Traceback" not in output
     look = Look(tmp_path)
-    assert look.run.state is RunState.FOLLOWING
+    assert look.run.state is StudyState.RUNNING
     assert not look.running
     assert sum(task.failures for task in look.tasks) == 0
     (tmp_path / "ckpt" / "FINISHED").write_text("")
@@ -480,7 +480,7 @@ def test_a_watched_run_stands_in_status_best_and_doctor(tmp_path: Path) -> None:
     wait_for(lambda: has_run(tmp_path) and Look(tmp_path).states()["complete"] == 1, "evaluation")
     listed = phyla(tmp_path, "status").decode().replace("|", " ").split("\n")
     assert listed[0].split()[:3] == ["watched", "run", "state"]
-    assert listed[2].split()[:5] == ["job", "following", str(tmp_path / "ckpt"), "1", "10"]
+    assert listed[2].split()[:5] == ["job", "running", str(tmp_path / "ckpt"), "1", "10"]
     assert "heldout/accuracy_mean 9.5 at step 10" in listed[2]
     (told,) = json.loads(phyla(tmp_path, "status", "--json"))
     assert (told["run"], told["checkpoints"], told["newest"]["step"]) == ("job", 1, 10)
@@ -488,13 +488,13 @@ def test_a_watched_run_stands_in_status_best_and_doctor(tmp_path: Path) -> None:
     assert told["suites"][0]["counts"] == {"complete": 1}
     assert f"process {process.pid} on" in told["watcher"]
     detail = phyla(tmp_path, "status", "job").decode()
-    assert f"job: following; {tmp_path / 'ckpt'}" in detail
+    assert f"job: running; {tmp_path / 'ckpt'}" in detail
     assert f"watched by process {process.pid} on" in detail
     assert "1 checkpoint seen; the newest is step_10 at step 10, the number after 'step' in the name" in detail
     assert "evaluation of heldout: up to date at step 10" in detail
     process.kill()
     process.communicate()
-    assert "following, not watched here" in phyla(tmp_path, "status").decode()
+    assert "running, not watched here" in phyla(tmp_path, "status").decode()
 
     best = phyla(tmp_path, "best", "job").decode().splitlines()
     assert best[0] == "best heldout/accuracy_mean  9.5"
@@ -526,9 +526,9 @@ def test_quarantined_ones_and_orphaned_claims_are_told_with_their_reasons(tmp_pa
         kill(pid)
     process.communicate()
     store = open_store(f"sqlite:///{tmp_path / '.phyla' / 'phyla.db'}")
-    record = store.find_run("job")
+    record = store.find_study("job")
     assert record is not None
-    RunController(store, record, (), lease_s=1).observe(
+    Sightings(store, record, ()).observe(
         [Observed(name="step_7\udcff", step=7, identity="x", written_at=0.0, error="the file ends early")]
     )
     store.close()

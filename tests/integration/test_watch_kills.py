@@ -9,7 +9,9 @@ from phyla.failpoints import NAMES
 from watching import check_whole, run, watch_words, write
 
 STEPS = [0, 10, 20]
-WHILE_WATCHING = [name for name in NAMES if name.split(".")[0] in ("evaluation", "snapshot", "watch")]
+WHILE_WATCHING = [
+    name for name in NAMES if name.split(".")[0] in ("claim", "evaluation", "job", "reply", "snapshot", "watch")
+]
 
 
 @pytest.mark.parametrize("hit", [1, 2])

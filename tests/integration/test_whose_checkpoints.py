@@ -69,7 +69,7 @@ def facts(results: Results) -> tuple[Any, ...]:
         results.study().state,
         [(row.name, row.state) for row in results.checkpoints()],
         [(row.id, row.state, row.token, row.failures, row.params, row.fitness) for row in results.trials()],
-        [(row.trial, row.token, row.state) for row in results.attempts()],
+        [(row.job, row.token, row.state) for row in results.attempts()],
     )
 
 

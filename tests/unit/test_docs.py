@@ -19,7 +19,7 @@ import phyla
 from phyla import plugins, settings
 from phyla.cli.app import app
 from phyla.leases import diagram
-from phyla.machine import Rules, bound
+from phyla.machine import TrainRules, bound
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -152,7 +152,7 @@ def test_the_bound_of_kept_checkpoints_is_documented() -> None:
     size, best = 7, 2
     strategy = phyla.PBT(population_size=size, steps_per_trial=1, total_steps=1)
     space, objective = phyla.Space(x=phyla.Float(0, 1)), phyla.Minimize("x")
-    rules = Rules(space=space, objective=objective, strategy=strategy, keep_best=best)
+    rules = TrainRules(space=space, objective=objective, strategy=strategy, keep_best=best)
     assert "4 * population_size + best" in RUN
     assert bound(rules.keeping) == 4 * size + best
 

@@ -13,7 +13,7 @@ import phyla
 from phyla import plugins
 from phyla.controller import to_config
 from phyla.errors import ConfigurationError
-from phyla.machine import Rules
+from phyla.machine import TrainRules
 from phyla.records import (
     Aim,
     Constrained,
@@ -46,11 +46,6 @@ def test_objectives_are_stored_as_json_under_their_registered_names(objective: O
     assert plugins.decode(stored) == objective
     aim = Aim.of(objective)
     assert Aim.from_config({"aim": json.loads(json.dumps(aim.to_json()))}) == aim
-
-
-def test_configurations_that_only_know_maximize_and_minimize_are_read() -> None:
-    old = {"objective": {"plugin": "phyla.objectives/minimize", "metric": "loss"}}
-    assert Aim.from_config(old) == Aim.of(Minimize("loss"))
 
 
 @given(accuracy=ANYTHING, latency=ANYTHING)
@@ -186,8 +181,8 @@ def test_a_range_of_one_point_may_hold() -> None:
     assert Constrained(Maximize("a"), ["b >= 5", "b <= 5"]).judge({"a": 1.0, "b": 5.0}).infeasible is None
 
 
-def _rules(objective: Objective, strategy: object) -> Rules:
-    return Rules(space=Space(lr=Float(0, 1)), objective=objective, strategy=strategy)  # type: ignore[arg-type]
+def _rules(objective: Objective, strategy: object) -> TrainRules:
+    return TrainRules(space=Space(lr=Float(0, 1)), objective=objective, strategy=strategy)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -205,8 +200,16 @@ def _rules(objective: Objective, strategy: object) -> Rules:
             phyla.strategies.SingleWorkerExplore(explore_steps=1, exploit_steps=1, total_steps=4),
             "single numbers",
         ),
-        (SUM, RandomSearch(1, 1, fitness=BestOfLast(2)), "different weights"),
-        (LIMITED, RandomSearch(1, 1, fitness=BestOfLast(2)), "different weights"),
+        (
+            SUM,
+            RandomSearch(1, 1, fitness=BestOfLast(2)),
+            "(accuracy, latency_ms): the best of each would belong to different weights",
+        ),
+        (
+            LIMITED,
+            RandomSearch(1, 1, fitness=BestOfLast(2)),
+            "(accuracy, latency_ms): the best of each would belong to different weights",
+        ),
     ],
 )
 def test_strategies_that_cannot_work_with_an_objective_are_refused(
@@ -232,7 +235,7 @@ def test_one_named_aggregate_is_too_little_for_several_metrics() -> None:
     suite = phyla.Suite("heldout", [phyla.EvalTask("t", print)])
     strategy = RandomSearch(1, 1, fitness=FromSuite("heldout", "accuracy"))
     with pytest.raises(ConfigurationError, match=re.escape("leave the metric out: FromSuite('heldout')")):
-        Rules(space=Space(lr=Float(0, 1)), objective=TWO, strategy=strategy, suites=(suite,))
+        TrainRules(space=Space(lr=Float(0, 1)), objective=TWO, strategy=strategy, suites=(suite,))
 
 
 def test_a_suite_has_one_objective() -> None:
