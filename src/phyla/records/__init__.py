@@ -1,8 +1,8 @@
 """The facts phyla remembers, as frozen records.
 
 Times are seconds since the epoch (UTC) by the database's clock. Steps are counts of training steps;
-`start_step`, `end_step` and `reached_step` are the age of the weights, `spent_steps` is the member's
-own clock. Hyperparameters are flat mappings with slashed names.
+`start_step`, `end_step` and `reached_step` are the age of the weights, `progress` is the member's own
+clock. Hyperparameters are flat mappings with slashed names.
 """
 
 from phyla.arguments import suggest_arguments

@@ -1,4 +1,4 @@
-"""What dead launches left, and whether others are at work: told by leases and locks, never by host and pid."""
+"""What dead launches left, and whether others are at work: decided by leases and locks, never by host and pid."""
 
 import shutil
 from collections.abc import Callable

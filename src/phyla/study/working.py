@@ -1,4 +1,4 @@
-"""Working in this process or in others: what is asked for, and Ctrl-C and SIGTERM meanwhile."""
+"""Work in this process or in others: checks of the arguments, and Ctrl-C and SIGTERM."""
 
 import signal
 import threading
@@ -19,7 +19,7 @@ MOST_WORKERS = 10_000
 
 
 def check_workers(places: Places, **counts: int) -> None:
-    """Make sure that this process may start so many workers, of one kind or several.
+    """Make sure that this process may start that many workers, of one kind or several.
 
     Raises:
         ConfigurationError: it may not.

@@ -14,7 +14,7 @@ from phyla.records import (
 from phyla.store.contract import NEWEST_DURATIONS
 from phyla.store.sql.queue import Queue
 from phyla.store.sql.rows import EVENTS, GROUPS, RESULTS, SEEN
-from phyla.store.sql.scope import NEVER, given
+from phyla.store.sql.scope import NEVER, NO_LIMIT, given
 from phyla.store.sql.tables import (
     BEST,
     ENDED,
@@ -38,8 +38,7 @@ _SEEN = _ALL_SEEN.where(_s.id == SEEN_ID)
 _FIND_SEEN = _ALL_SEEN.where(_s.name == given("name"), _s.index == given("place")).order_by(_s.id.desc()).limit(1)
 _NEWEST_SEEN = _ALL_SEEN.order_by(_s.number.desc()).limit(1)
 _NEWEST_READY = _NEWEST_SEEN.where(READY)
-_SEEN_AFTER = _ALL_SEEN.where(_s.id > AFTER).order_by(_s.id)
-_SEEN_PAGE = _SEEN_AFTER.limit(LIMIT)
+_SEEN_AFTER = _ALL_SEEN.where(_s.id > AFTER).order_by(_s.id).limit(LIMIT)
 
 _r = eval_results.c
 _RESULTS = (
@@ -65,10 +64,8 @@ _GROUPS_OF = sa.select(eval_groups).where(_g.seen == SEEN_ID).order_by(_g.id)
 _FIND_GROUP = sa.select(eval_groups).where(
     _g.seen == SEEN_ID, _g.suite == SUITE, _g.replicate == given("replicate")
 )
-_GROUPS_AFTER = _GROUPS.where(_g.id > AFTER).order_by(_g.id)
-_GROUPS_PAGE = _GROUPS_AFTER.limit(LIMIT)
-_OF_SUITE_AFTER = _OF_SUITE.where(_g.id > AFTER).order_by(_g.id)
-_OF_SUITE_PAGE = _OF_SUITE_AFTER.limit(LIMIT)
+_GROUPS_AFTER = _GROUPS.where(_g.id > AFTER).order_by(_g.id).limit(LIMIT)
+_OF_SUITE_AFTER = _OF_SUITE.where(_g.id > AFTER).order_by(_g.id).limit(LIMIT)
 _FRESH = _OF_SUITE.where(FRESH).order_by(_g.id)
 _LAST_QUEUED = sa.select(sa.func.max(_g.created_at)).where(_g.study == STUDY, _g.suite == SUITE, TAKEN_ON)
 _BUSY = sa.select(_g.id).where(_g.study == STUDY, _g.suite == SUITE, STARTED).limit(1)
@@ -103,9 +100,7 @@ class Evaluating(Queue):
 
     def all_seen(self, *, after: int = 0, limit: int | None = None) -> Sequence[Seen]:
         """Return the checkpoints seen, by id."""
-        if limit is None:
-            return self._all(SEEN, _SEEN_AFTER, after=after)
-        return self._all(SEEN, _SEEN_PAGE, after=after, limit=limit)
+        return self._all(SEEN, _SEEN_AFTER, after=after, limit=NO_LIMIT if limit is None else limit)
 
     def find_seen(self, name: str, index: int = 0) -> Seen | None:
         """Return the newest version of a checkpoint."""
@@ -167,13 +162,10 @@ class Evaluating(Queue):
 
     def groups(self, *, suite: str | None = None, after: int = 0, limit: int | None = None) -> Sequence[Group]:
         """Return groups by id."""
+        limit = NO_LIMIT if limit is None else limit
         if suite is None:
-            if limit is None:
-                return self._all(GROUPS, _GROUPS_AFTER, after=after)
-            return self._all(GROUPS, _GROUPS_PAGE, after=after, limit=limit)
-        if limit is None:
-            return self._all(GROUPS, _OF_SUITE_AFTER, suite=suite, after=after)
-        return self._all(GROUPS, _OF_SUITE_PAGE, suite=suite, after=after, limit=limit)
+            return self._all(GROUPS, _GROUPS_AFTER, after=after, limit=limit)
+        return self._all(GROUPS, _OF_SUITE_AFTER, suite=suite, after=after, limit=limit)
 
     def fresh_groups(self, suite: str) -> Sequence[Group]:
         """Return the queued groups of class fresh that no population waits for."""

@@ -12,7 +12,7 @@ from phyla.records import Checkpoint, Member, Report, TrialRecord
 from phyla.store.sql.codec import decode
 from phyla.store.sql.queue import Queue
 from phyla.store.sql.rows import CHECKPOINTS, MEMBERS, TRIALS
-from phyla.store.sql.scope import NEVER, given
+from phyla.store.sql.scope import NEVER, NO_LIMIT, given
 from phyla.store.sql.tables import (
     DAMAGED,
     DELETING,
@@ -47,11 +47,9 @@ _TRAINED = sa.select(sa.func.sum(_m.generation - _m.joined_generation)).where(_M
 _t = jobs.c
 _OF_STUDY = _t.study == STUDY
 _TRAIN = _t.kind == "train"
-_TRIALS = TRIALS.select.where(_OF_STUDY, TRIAL_ROW, _t.id > given("after")).order_by(_t.id)
-_TRIALS_PAGE = _TRIALS.limit(LIMIT)
+_TRIALS = TRIALS.select.where(_OF_STUDY, TRIAL_ROW, _t.id > given("after")).order_by(_t.id).limit(LIMIT)
 _NEWEST_TRIALS = TRIALS.select.where(_OF_STUDY, TRIAL_ROW).order_by(_t.id.desc()).limit(LIMIT)
 _TRIALS_OF_MEMBER = _TRIALS.where(_t.member == MEMBER)
-_TRIALS_OF_MEMBER_PAGE = _TRIALS_OF_MEMBER.limit(LIMIT)
 # In no order: SQLite would else walk all trials by id instead of these by their own index.
 _UNFINISHED = TRIALS.select.where(_OF_STUDY, UNFINISHED_TRIAL)
 _CHECKPOINTS_IN_USE = sa.select(_t.parent_checkpoint, _t.progress).where(_OF_STUDY, UNFINISHED_TRIAL)
@@ -170,13 +168,10 @@ class Population(Queue):
         self, *, member: int | None = None, after: int = 0, limit: int | None = None
     ) -> Sequence[TrialRecord]:
         """Return trials by id, from the first one whose id is above `after`."""
+        limit = NO_LIMIT if limit is None else limit
         if member is None:
-            if limit is None:
-                return self._all(TRIALS, _TRIALS, after=after)
-            return self._all(TRIALS, _TRIALS_PAGE, after=after, limit=limit)
-        if limit is None:
-            return self._all(TRIALS, _TRIALS_OF_MEMBER, after=after, member=member)
-        return self._all(TRIALS, _TRIALS_OF_MEMBER_PAGE, after=after, member=member, limit=limit)
+            return self._all(TRIALS, _TRIALS, after=after, limit=limit)
+        return self._all(TRIALS, _TRIALS_OF_MEMBER, after=after, member=member, limit=limit)
 
     def newest_trials(self, count: int) -> Sequence[TrialRecord]:
         """Return the trials with the highest ids, newest first."""

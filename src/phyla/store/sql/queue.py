@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from phyla.records import Attempt, EvalJob, TrialRecord
 from phyla.store.sql.rows import ATTEMPTS, EVAL_JOBS, GROUPS, SEEN, TRIALS, job_of
-from phyla.store.sql.scope import Scope, given
+from phyla.store.sql.scope import NO_LIMIT, Scope, given
 from phyla.store.sql.tables import (
     PENDING_EVALUATION,
     PENDING_TRIAL,
@@ -34,8 +34,7 @@ _NEXT_TRIAL = (
 )
 _EVAL_JOBS = EVAL_JOBS.select.where(_OF_STUDY, _j.member.is_(None))
 _LOCKED_EVAL_JOB = _EVAL_JOBS.where(_j.id == JOB).with_for_update()
-_EVAL_JOBS_AFTER = _EVAL_JOBS.where(_j.id > AFTER).order_by(_j.id)
-_EVAL_JOBS_PAGE = _EVAL_JOBS_AFTER.limit(LIMIT)
+_EVAL_JOBS_AFTER = _EVAL_JOBS.where(_j.id > AFTER).order_by(_j.id).limit(LIMIT)
 _GROUP_JOBS = EVAL_JOBS.select.where(_j.group == GROUP).order_by(_j.id)
 _UNFINISHED = sa.select(sa.func.count()).select_from(jobs).where(_j.group == GROUP, UNFINISHED_EVALUATION)
 _NOT_BEFORE = sa.select(sa.func.min(_j.not_before)).where(_OF_STUDY, PENDING_EVALUATION, _j.not_before > NOW)
@@ -128,9 +127,7 @@ class Queue(Scope):
 
     def eval_jobs(self, *, after: int = 0, limit: int | None = None) -> Sequence[EvalJob]:
         """Return eval jobs by id."""
-        if limit is None:
-            return self._all(EVAL_JOBS, _EVAL_JOBS_AFTER, after=after)
-        return self._all(EVAL_JOBS, _EVAL_JOBS_PAGE, after=after, limit=limit)
+        return self._all(EVAL_JOBS, _EVAL_JOBS_AFTER, after=after, limit=NO_LIMIT if limit is None else limit)
 
     def next_eval_job(self, holding: int | None) -> EvalJob | None:
         """Return the pending eval job to run next; locks it and passes over locked ones."""

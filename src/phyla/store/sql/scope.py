@@ -11,6 +11,8 @@ from phyla.store.sql.rows import Row, Rows
 R = TypeVar("R")
 
 NEVER = float("-inf")
+NO_LIMIT = 2**62
+"""Rows of a page that has no limit."""
 _TEXTS = frozenset(("name", "worker", "suite", "identity", "task_identity"))
 _TIMES = frozenset(("now", "since", "expires_after"))
 
