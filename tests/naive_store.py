@@ -12,8 +12,8 @@ from typing import Any, TypeVar, cast
 
 from phyla import machine
 from phyla.errors import StateError, StudyNotFound
-from phyla.leases import check_transition
 from phyla.machine import Command, ParentGone
+from phyla.machine.jobs import moved
 from phyla.records import (
     Attempt,
     AttemptState,
@@ -509,17 +509,12 @@ class NaiveTransaction:
         """Apply one command; return the checkpoints that were marked for deletion."""
         tables = self._t
         match command:
-            case machine.InsertJob(job):
-                tables.jobs[job.id] = job
+            case machine.Insert(record):
+                self._insert(record)
+            case machine.Update(record):
+                self._update(record)
             case machine.InsertJobs(jobs):
                 self._insert_jobs(jobs)
-            case machine.UpdateJob(job):
-                before = tables.jobs[job.id]
-                if job.state is not before.state:
-                    check_transition(before, job.state)
-                tables.jobs[job.id] = job
-            case machine.InsertAttempt(attempt):
-                tables.attempts[attempt.job, attempt.token] = attempt
             case machine.EndAttempt():
                 ended = {
                     name: getattr(command, name) for name in ("state", "ended_at", "outcome", "error", "timings")
@@ -528,19 +523,12 @@ class NaiveTransaction:
             case machine.RenewAttempts(worker, expires_at):
                 for attempt in self.running(worker):
                     self._set_attempt(attempt.job, attempt.token, expires_at=expires_at)
-            case machine.UpdateMember(member):
-                tables.members[member.study, member.index] = member
-            case machine.InsertMember(member):
-                tables.members[self._id, member.index] = member
-                self.set_study(population_size=self.size + 1)
             case machine.SetConfig(config):
                 self.retry_given_up()
                 for member in self.members():
                     if member.state is MemberState.DONE and not member.retired:
                         tables.members[self._id, member.index] = replace(member, state=MemberState.READY)
                 self.set_study(config=config)
-            case machine.InsertCheckpoint(row):
-                tables.checkpoints[row.study, row.name] = row
             case machine.TakeCheckpoint(name):
                 owner = self._owner
                 live = owner.checkpoint(name)
@@ -573,10 +561,6 @@ class NaiveTransaction:
                     self._insert_group(replace(group, seen=seen.id), jobs)
             case machine.InsertGroup(group, jobs):
                 self._insert_group(group, jobs)
-            case machine.UpdateSeen(seen):
-                tables.seen[seen.id] = seen
-            case machine.UpdateGroup(group):
-                tables.groups[group.id] = group
             case machine.StartGroup(group_id):
                 self._set_group(group_id, started=True)
             case machine.Reprioritise(group_id, priority):
@@ -587,12 +571,40 @@ class NaiveTransaction:
             case machine.LimitNotBefore(latest):
                 for job in self._pending():
                     tables.jobs[job.id] = replace(job, not_before=min(job.not_before, latest))
-            case machine.InsertResult(r):
-                tables.results.setdefault((r.identity, r.task_identity, r.replicate, r.shard, r.shards), r)
-            case machine.InsertEvent(event):
-                event = replace(event, id=_next(tables.events))
-                tables.events[event.id] = event
         return []
+
+    def _insert(self, record: Any) -> None:
+        tables = self._t
+        match record:
+            case TrialRecord():
+                tables.jobs[record.id] = record
+            case Attempt():
+                tables.attempts[record.job, record.token] = record
+            case Member():
+                tables.members[self._id, record.index] = record
+                self.set_study(population_size=self.size + 1)
+            case Checkpoint():
+                tables.checkpoints[record.study, record.name] = record
+            case EvalResult() as r:
+                tables.results.setdefault((r.identity, r.task_identity, r.replicate, r.shard, r.shards), r)
+            case EvalEvent():
+                record = replace(record, id=_next(tables.events))
+                tables.events[record.id] = record
+
+    def _update(self, record: Any) -> None:
+        tables = self._t
+        match record:
+            case TrialRecord() | EvalJob():
+                before = tables.jobs[record.id]
+                if record.state is not before.state:
+                    moved(before, record.state)
+                tables.jobs[record.id] = record
+            case Member():
+                tables.members[record.study, record.index] = record
+            case Seen():
+                tables.seen[record.id] = record
+            case Group():
+                tables.groups[record.id] = record
 
     def _insert_group(self, group: Group, jobs: Sequence[EvalJob]) -> None:
         group = replace(group, id=_next(self._t.groups))

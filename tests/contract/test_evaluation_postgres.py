@@ -15,8 +15,8 @@ from phyla.controller import Controller
 from phyla.errors import StateError
 from phyla.machine import ClaimedEvaluation
 from phyla.records import GroupState, JobKind, JobState, SeenState, StudyKind
-from phyla.store.sql import SqlStore
 from phyla.store.sql.postgres import PostgresBackend
+from phyla.store.sql.store import SqlStore
 from storing import LEASE_S, VirtualClock
 
 WAIT_S = 30

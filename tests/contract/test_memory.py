@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from phyla.controller import Controller
-from phyla.machine import SetStudyState, UpdateMember
+from phyla.machine import SetStudyState, Update
 from phyla.records import StudyState
 from phyla.store import Store, Transaction, open_store
 from storing import VirtualClock, completion, pbt, rules
@@ -25,7 +25,7 @@ def store() -> Iterator[Store]:
 
 
 def _move(tx: Transaction, member: int, slot: str) -> None:
-    tx.apply([UpdateMember(replace(tx.locked_member(member), slot=slot))])
+    tx.apply([Update(replace(tx.locked_member(member), slot=slot))])
 
 
 def _slots(store: Store) -> list[str | None]:

@@ -20,8 +20,9 @@ from phyla.machine import Claimed, Completion, Failure, Outdated, TrainRules
 from phyla.records import CheckpointState, JobState, MemberState, StudyState
 from phyla.space import Params
 from phyla.store import open_store
-from phyla.store.sql import SqlStore, postgres
+from phyla.store.sql import postgres
 from phyla.store.sql.postgres import PostgresBackend
+from phyla.store.sql.store import SqlStore
 from phyla.strategies import ExploreWith
 from storing import STEPS, VirtualClock, completion, pbt, rules
 

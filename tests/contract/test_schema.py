@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from evaluating import found, suites
 from phyla.errors import SchemaMismatch, StoreError
-from phyla.machine import InsertJobs, UpdateJob, UpdateMember, observe
+from phyla.machine import InsertJobs, Update, observe
 from phyla.records import JobState, MemberState, StudyKind
 from phyla.store import open_store
 from phyla.store.sql import applying, deleting, groups, population, queue, sqlite, store, tables
@@ -124,7 +124,7 @@ def test_a_group_has_a_shard_once_unless_it_was_cancelled(url: str) -> None:
     with pytest.raises(StoreError, match=r"eval_jobs_key|UNIQUE.*jobs\.shard"):
         insert()
     with store.transaction(study.id, exclusive=True) as tx:
-        tx.apply([UpdateJob(replace(shard, state=JobState.CANCELLED, ended_at=tx.now()))])
+        tx.apply([Update(replace(shard, state=JobState.CANCELLED, ended_at=tx.now()))])
     insert()
     with pytest.raises(StoreError, match=r"eval_jobs_key|UNIQUE.*jobs\.shard"):
         insert()
@@ -137,7 +137,7 @@ def test_an_invariant_that_is_violated_is_explained(url: str) -> None:
 
     def violate() -> None:
         with store.transaction(1, exclusive=True) as tx:
-            tx.apply([UpdateMember(replace(tx.locked_member(0), state=MemberState.RUNNING))])
+            tx.apply([Update(replace(tx.locked_member(0), state=MemberState.RUNNING))])
 
     with pytest.raises(StoreError, match="members_running_has_trial"):
         violate()

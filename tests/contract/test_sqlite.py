@@ -15,9 +15,10 @@ import pytest
 from phyla.controller import Controller
 from phyla.errors import ConfigurationError, StoreBusy, StoreUnavailable
 from phyla.store import Store, StoreIdentity, open_store
-from phyla.store.sql import SqlStore, file_systems, sqlite
+from phyla.store.sql import file_systems, sqlite
 from phyla.store.sql.file_systems import network_file_system
 from phyla.store.sql.sqlite import SqliteBackend
+from phyla.store.sql.store import SqlStore
 from storing import VirtualClock, completion, pbt, rules
 
 WORK = """

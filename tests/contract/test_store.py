@@ -33,9 +33,9 @@ from phyla.records import (
     TrialRecord,
 )
 from phyla.store import Store, open_store, pages
-from phyla.store.sql import SqlStore
 from phyla.store.sql.postgres import PostgresBackend
 from phyla.store.sql.sqlite import SqliteBackend
+from phyla.store.sql.store import SqlStore
 from storing import (
     LEASE_S,
     STOPPING,
@@ -103,7 +103,7 @@ def test_it_answers_as_the_naive_store_does(subject: Subject, kind: str) -> None
         # Anything that makes a state machine will do.
         cast("type[Alike]", partial(Alike, subject.store, NaiveStore(subject.clock), subject.clock)),
         settings=settings(
-            max_examples={"memory": 10, "sqlite": 50, "postgres": 30}[kind],
+            max_examples={"memory": 5, "sqlite": 40, "postgres": 25}[kind],
             stateful_step_count=30,
             derandomize=True,
             database=None,
@@ -198,7 +198,7 @@ def test_state_and_configuration_can_be_set(subject: Subject) -> None:
     study = subject.store.create_study("a", {}, 0, 2)
     with subject.store.transaction(study.id, exclusive=True) as tx:
         done = replace(tx.locked_member(1), state=MemberState.DONE)
-        tx.apply([machine.UpdateMember(done)])
+        tx.apply([machine.Update(done)])
     subject.store.set_state(study.id, StudyState.FAILED, "why \u2603")
     with subject.store.transaction(study.id, exclusive=True, alone=True) as tx:
         tx.apply([machine.SetConfig({"more": math.inf})])
@@ -259,7 +259,7 @@ def test_who_is_to_be_alone_sees_what_was_written_before(subject: Subject, exclu
         with subject.store.transaction(study.id, exclusive=exclusive) as tx:
             found = pool.submit(seen)
             assert started.wait(60)
-            tx.apply([machine.UpdateMember(replace(tx.locked_member(0), slot="here"))])
+            tx.apply([machine.Update(replace(tx.locked_member(0), slot="here"))])
         assert found.result(60) == "here"
 
 
@@ -494,7 +494,7 @@ def test_what_a_member_publishes_comes_back_and_is_held(subject: Subject) -> Non
     states = (scored(4, None, measurements=0), scored(3, -math.inf), scored(2, 1 / 3, stderr=0.25))
     with subject.store.transaction(1, exclusive=True) as tx:
         member = replace(tx.locked_member(1), head=states[0], states=states, best=scored(1, 9.0))
-        tx.apply([machine.UpdateMember(member)])
+        tx.apply([machine.Update(member)])
     with subject.again().reader(1) as reader:
         assert plain(reader.member(1)) == plain(member)
         assert reader.member(1).published == states[1]

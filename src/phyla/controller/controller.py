@@ -251,13 +251,7 @@ class Controller(Upkeep):
             self._apply(tx, machine.release(tx, job, token))
 
     def lose_worker(self, worker: str, error: str, *, counts: bool) -> int:
-        """Take back everything a dead worker held; return how many attempts that were.
-
-        Args:
-            worker: the dead process.
-            error: what is known about its end.
-            counts: whether the jobs are to blame, so that it counts towards their attempts.
-        """
+        """Take back everything a dead worker held; return how many attempts that were."""
         with self._transaction() as tx:
             held = tx.running(worker)
             for attempt in held:

@@ -42,10 +42,6 @@ class Sightings:
     def gone(self, seen: Mapping[int, str], *, unless_held: bool = False) -> frozenset[int]:
         """Note that checkpoints vanished.
 
-        Args:
-            seen: their ids, and why.
-            unless_held: not those that a queued or best group refers to.
-
         Returns:
             Those of which it was noted, now or before.
         """
@@ -64,7 +60,7 @@ class Sightings:
         """Remember something that a person should know."""
         with self._exclusive() as tx:
             event = EvalEvent(study=self._study.id, kind=kind, seen=seen, message=message, created_at=tx.now())
-            tx.apply([machine.InsertEvent(event)])
+            tx.apply([machine.Insert(event)])
 
     def backfill(self) -> int:
         """Queue what suites miss on checkpoints that were seen before; return how many eval tasks that is."""

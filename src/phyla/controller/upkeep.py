@@ -71,12 +71,6 @@ class Upkeep:
         Trials that are running go on as they were decided, except those of members that are retired. Decisions
         that others are taking now come first; those that follow go by this configuration, wherever they are taken.
 
-        Args:
-            config: the new configuration.
-            changes: what differs, by dotted name: (stored, given); kept with its time.
-            before: the stored configuration that the changes were made to.
-            fresh: whether new members start fresh.
-
         Returns:
             The study as it is then.
 
@@ -175,12 +169,7 @@ class Upkeep:
                 tx.apply([SetCheckpointState(name, state) for name in names])
 
     def set_unusable(self, name: str, damage: str | None) -> None:
-        """Mark a checkpoint as lost or damaged, so that it is no donor, no parent and not the best any more.
-
-        Args:
-            name: the checkpoint.
-            damage: what is wrong with its files; None if there are none any more.
-        """
+        """Mark a checkpoint as lost or damaged, so that it is no donor, no parent and not the best any more."""
         with self._store.transaction(self._study, exclusive=True) as tx:
             tx.apply(machine.set_unusable(tx, name, damage))
 

@@ -5,22 +5,23 @@ from phyla.machine.commands import (
     AddReports,
     Command,
     EndAttempt,
-    InsertAttempt,
-    InsertCheckpoint,
-    InsertJob,
+    Insert,
+    InsertGroup,
     InsertJobs,
-    InsertMember,
+    InsertSeen,
+    LimitNotBefore,
     MarkDeleting,
     ParentGone,
     RenewAttempts,
+    Reprioritise,
     SetCheckpointState,
     SetConfig,
     SetStrategyState,
     SetStudyState,
     SetTally,
+    StartGroup,
     TakeCheckpoint,
-    UpdateJob,
-    UpdateMember,
+    Update,
 )
 from phyla.machine.evaluate import (
     cancel_group,
@@ -29,17 +30,6 @@ from phyla.machine.evaluate import (
     ended_groups,
     finish_watching,
     settle_group,
-)
-from phyla.machine.evaluation_commands import (
-    InsertEvent,
-    InsertGroup,
-    InsertResult,
-    InsertSeen,
-    LimitNotBefore,
-    Reprioritise,
-    StartGroup,
-    UpdateGroup,
-    UpdateSeen,
 )
 from phyla.machine.events import (
     Accepted,
@@ -60,15 +50,23 @@ from phyla.machine.events import (
     Work,
 )
 from phyla.machine.finish import complete, save_progress
-from phyla.machine.imports import Imported, awaits_imports, import_start, imported
-from phyla.machine.keeping import Keeping
-from phyla.machine.observe import backfill, drain, gone, observe
+from phyla.machine.observe import backfill, drain, gone, observe, set_unusable
+from phyla.machine.population import (
+    Imported,
+    awaits_imports,
+    import_start,
+    imported,
+    join,
+    reopen,
+    reopen_study,
+    retire,
+    to_retire,
+    youngest,
+)
 from phyla.machine.queue import fail, lose, release
-from phyla.machine.resize import join, reopen, reopen_study, retire, to_retire, youngest
-from phyla.machine.retention import ALL, Retention, bound, explain, retention
+from phyla.machine.retention import ALL, Keeping, Retention, bound, explain, retention
 from phyla.machine.rules import Rules, TrainRules, WatchRules
 from phyla.machine.stopping import report
-from phyla.machine.unusable import set_unusable
 from phyla.machine.view import View
 
 __all__ = [
@@ -87,14 +85,9 @@ __all__ = [
     "Failure",
     "Idle",
     "Imported",
-    "InsertAttempt",
-    "InsertCheckpoint",
-    "InsertEvent",
+    "Insert",
     "InsertGroup",
-    "InsertJob",
     "InsertJobs",
-    "InsertMember",
-    "InsertResult",
     "InsertSeen",
     "Keeping",
     "LimitNotBefore",
@@ -117,10 +110,7 @@ __all__ = [
     "Stopped",
     "TakeCheckpoint",
     "TrainRules",
-    "UpdateGroup",
-    "UpdateJob",
-    "UpdateMember",
-    "UpdateSeen",
+    "Update",
     "View",
     "WatchRules",
     "Work",

@@ -7,20 +7,17 @@ from typing import Any
 
 from phyla.machine.commands import (
     Command,
-    InsertAttempt,
-    InsertJob,
+    Insert,
     SetStrategyState,
     SetStudyState,
     TakeCheckpoint,
-    UpdateJob,
-    UpdateMember,
+    Update,
 )
 from phyla.machine.evaluate import replicate
 from phyla.machine.events import ClaimAnswer, Claimed, Ended, Idle
-from phyla.machine.imports import imported
 from phyla.machine.jobs import lease, started
+from phyla.machine.population import explored, imported, joining
 from phyla.machine.quorum import peers
-from phyla.machine.resize import explored, joining
 from phyla.machine.rules import TrainRules
 from phyla.machine.states import without_trial
 from phyla.machine.view import View
@@ -43,12 +40,6 @@ Step = tuple[ClaimAnswer | None, list[Command]]
 
 def claim(view: View, rules: TrainRules, worker: str, gone: frozenset[str] = frozenset()) -> Step:
     """Give a worker its next trial.
-
-    Args:
-        view: the study, inside the transaction that will apply the commands.
-        rules: what decisions go by.
-        worker: the worker that asks for work.
-        gone: checkpoints that turned out not to be live while an earlier answer was applied.
 
     Returns:
         The answer and the commands that make it true. Without an answer: apply the commands, ask again.
@@ -107,7 +98,7 @@ def _decide(
     if fitness is not None and sum(not state.judged for state in member.states) > fitness.max_lag:
         return None, []
     if rules.strategy.finished(member):
-        return None, [UpdateMember(replace(member, state=MemberState.DONE))]
+        return None, [Update(replace(member, state=MemberState.DONE))]
     if compared is None:
         return None, []
     rng = decision_rng(study.seed, member.index, member.generation, member.replacements)
@@ -159,7 +150,7 @@ def _apply(
         again = replace(member, measures_left=max(1, decision.times))
         answer, commands = _measure(view, rules, worker, again, member.head, decision.reason)
         return answer, state + commands
-    stopped: list[Command] = [UpdateMember(replace(member, state=MemberState.DONE))]
+    stopped: list[Command] = [Update(replace(member, state=MemberState.DONE))]
     if decision.study:
         why = str(decision.reason.get("why", "the strategy ended the study"))
         stopped.append(SetStudyState(StudyState.COMPLETED, why))
@@ -220,9 +211,9 @@ def _running(rules: TrainRules, member: Member, trial: TrialRecord) -> Step:
     if trial.parent_checkpoint is not None:
         commands.append(TakeCheckpoint(trial.parent_checkpoint))
     commands += [
-        InsertJob(trial),
-        InsertAttempt(attempt),
-        UpdateMember(
+        Insert(trial),
+        Insert(attempt),
+        Update(
             replace(
                 member,
                 state=MemberState.RUNNING,
@@ -274,7 +265,7 @@ def _evaluate_again(view: View, rules: TrainRules, member: Member, decision: Mea
         # What cannot be confirmed is not taken over; the member is asked again, and sees that.
         owner = member if subject.member == member.index else view.locked_member(subject.member)
         left = without_trial(owner, subject.trial)
-        return [] if left == owner else [UpdateMember(left)]
+        return [] if left == owner else [Update(left)]
     return replicate(view, rules, subject, max(1, decision.times))
 
 
@@ -283,9 +274,9 @@ def _start_attempt(view: View, rules: TrainRules, worker: str, trial: TrialRecor
     attempt = lease(running, rules.lease_s)
     member = replace(view.locked_member(trial.member), slot=slot_of(worker))
     return Claimed(trial=running, expires_at=attempt.expires_at), [
-        UpdateJob(running),
-        InsertAttempt(attempt),
-        UpdateMember(member),
+        Update(running),
+        Insert(attempt),
+        Update(member),
     ]
 
 

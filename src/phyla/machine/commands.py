@@ -4,28 +4,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, final
 
-from phyla.machine.evaluation_commands import (
-    InsertEvent,
-    InsertGroup,
-    InsertResult,
-    InsertSeen,
-    LimitNotBefore,
-    Reprioritise,
-    StartGroup,
-    UpdateGroup,
-    UpdateSeen,
-)
 from phyla.records import (
     Attempt,
     AttemptState,
     Checkpoint,
     CheckpointState,
+    EvalEvent,
     EvalJob,
+    EvalResult,
+    Group,
     Json,
     JsonObject,
     Mark,
     Member,
     Report,
+    Seen,
     StudyState,
     Tally,
     TrialRecord,
@@ -34,10 +27,22 @@ from phyla.records import (
 
 @final
 @dataclass(frozen=True, slots=True)
-class InsertJob:
-    """Add a job whose id is known: a trial."""
+class Insert:
+    """Add a record.
 
-    job: TrialRecord
+    A checkpoint that is there under the same name is replaced, since a request may be sent again; a result that is
+    in the ledger stays as it is. The index of a new member is the number of members before. An event gets its id.
+    """
+
+    record: TrialRecord | Attempt | Member | Checkpoint | EvalResult | EvalEvent
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Replace a record's row, found by its key. A group has to be locked."""
+
+    record: TrialRecord | EvalJob | Member | Seen | Group
 
 
 @final
@@ -50,18 +55,20 @@ class InsertJobs:
 
 @final
 @dataclass(frozen=True, slots=True)
-class UpdateJob:
-    """Replace a job's row, found by id."""
+class InsertGroup:
+    """Add a group whose checkpoint is known, with its eval tasks; ids are given by the store."""
 
-    job: TrialRecord | EvalJob
+    group: Group
+    tasks: Sequence[EvalJob]
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class InsertAttempt:
-    """Add an attempt."""
+class InsertSeen:
+    """Add a checkpoint with its groups and their eval tasks; ids are given by the store, links filled in."""
 
-    attempt: Attempt
+    seen: Seen
+    groups: Sequence[tuple[Group, Sequence[EvalJob]]] = ()
 
 
 @final
@@ -89,22 +96,6 @@ class RenewAttempts:
 
 @final
 @dataclass(frozen=True, slots=True)
-class UpdateMember:
-    """Replace a member's row, found by study and index."""
-
-    member: Member
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class InsertMember:
-    """Add a member; its index is the number of members before."""
-
-    member: Member
-
-
-@final
-@dataclass(frozen=True, slots=True)
 class SetConfig:
     """Replace the study's configuration; members that are done, and not retired, are ready to be asked again."""
 
@@ -113,19 +104,8 @@ class SetConfig:
 
 @final
 @dataclass(frozen=True, slots=True)
-class InsertCheckpoint:
-    """Add a checkpoint."""
-
-    checkpoint: Checkpoint
-
-
-@final
-@dataclass(frozen=True, slots=True)
 class TakeCheckpoint:
-    """Count one more trial that starts from a checkpoint.
-
-    Applying it raises `phyla.machine.ParentGone` unless the checkpoint is live.
-    """
+    """Count one more trial that starts from a checkpoint; raises `ParentGone` unless it is live."""
 
     name: str
 
@@ -135,7 +115,7 @@ class TakeCheckpoint:
 class MarkDeleting:
     """Mark a live checkpoint for deletion, unless a trial took it since `taken` was read.
 
-    Rows that changed are left alone; the store tells which were marked.
+    Rows that changed are left alone; the store returns which were marked.
     """
 
     name: str
@@ -193,17 +173,40 @@ class SetStrategyState:
     state: Json
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class StartGroup:
+    """Note that an eval task of a group was claimed; needs no lock."""
+
+    group: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Reprioritise:
+    """Give a queued group, and its pending eval tasks, another class of urgency."""
+
+    group: int
+    priority: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LimitNotBefore:
+    """Let pending eval tasks that could only start later start at this time."""
+
+    latest: float
+
+
 Command: TypeAlias = (
-    InsertJob
+    Insert
+    | Update
     | InsertJobs
-    | UpdateJob
-    | InsertAttempt
+    | InsertGroup
+    | InsertSeen
     | EndAttempt
     | RenewAttempts
-    | UpdateMember
-    | InsertMember
     | SetConfig
-    | InsertCheckpoint
     | TakeCheckpoint
     | MarkDeleting
     | SetCheckpointState
@@ -211,15 +214,9 @@ Command: TypeAlias = (
     | SetTally
     | SetStudyState
     | SetStrategyState
-    | InsertSeen
-    | UpdateSeen
-    | InsertGroup
-    | UpdateGroup
     | StartGroup
     | Reprioritise
     | LimitNotBefore
-    | InsertResult
-    | InsertEvent
 )
 
 

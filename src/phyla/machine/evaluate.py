@@ -3,23 +3,22 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from phyla.evaluation import suite_named
+from phyla.evaluation.suite import suite_named
 from phyla.machine.commands import (
     Command,
     EndAttempt,
-    InsertAttempt,
+    Insert,
     InsertJobs,
     SetStudyState,
+    StartGroup,
     TakeCheckpoint,
-    UpdateJob,
+    Update,
 )
-from phyla.machine.evaluation_commands import InsertEvent, InsertResult, StartGroup, UpdateGroup
 from phyla.machine.events import Accepted, ClaimedEvaluation, Evaluated, Failure, Observed
 from phyla.machine.jobs import lease, moved, owned, started
-from phyla.machine.observe import again, aggregation, end_group, gone, observe
+from phyla.machine.observe import again, aggregation, end_group, gone, observe, set_unusable
 from phyla.machine.rules import Rules, TrainRules
 from phyla.machine.score import score
-from phyla.machine.unusable import set_unusable
 from phyla.machine.view import View
 from phyla.records import (
     AttemptState,
@@ -39,13 +38,6 @@ def claim_evaluation(
 ) -> tuple[ClaimedEvaluation | None, list[Command]]:
     """Give a worker its next eval job.
 
-    Args:
-        view: the study, inside the transaction that will apply the commands.
-        worker: the worker that asks for work.
-        lease_s: seconds the claim lasts unless renewed.
-        holding: the checkpoint that the worker has loaded.
-        lost: checkpoints of a study that turned out not to be live while an earlier answer was applied.
-
     Returns:
         The work and the commands that make it true. Without work but with commands: apply them, ask again.
     """
@@ -63,7 +55,7 @@ def claim_evaluation(
         commands.append(TakeCheckpoint(seen.name))
     if not group.started:
         commands.append(StartGroup(group.id))
-    commands += [UpdateJob(running), InsertAttempt(attempt)]
+    commands += [Update(running), Insert(attempt)]
     work = ClaimedEvaluation(
         job=running,
         group=group,
@@ -97,11 +89,11 @@ def complete_evaluation(view: View, rules: Rules, done: Evaluated) -> tuple[Acce
         return Accepted(job=done.job, repeated=True), []
     now = view.now()
     commands: list[Command] = [
-        UpdateJob(moved(job, JobState.COMPLETED, error=None, ended_at=now)),
+        Update(moved(job, JobState.COMPLETED, error=None, ended_at=now)),
         EndAttempt(job=job.id, token=done.token, state=AttemptState.COMPLETED, ended_at=now),
     ]
     if done.result is not None:
-        commands.append(InsertResult(replace(done.result, created_at=now)))
+        commands.append(Insert(replace(done.result, created_at=now)))
     if job.kind is JobKind.AGGREGATE and group.state is GroupState.QUEUED:
         commands += _aggregated(view, rules, group, done)
     return Accepted(job=done.job), commands
@@ -129,14 +121,14 @@ def _aggregated(view: View, rules: Rules, group: Group, done: Evaluated) -> list
     )
     commands: list[Command] = []
     if ended.best and former is not None and former.id != group.id:
-        commands.append(UpdateGroup(replace(former, best=False)))
-    commands += [UpdateGroup(ended), *(InsertEvent(event) for event in done.events)]
+        commands.append(Update(replace(former, best=False)))
+    commands += [Update(ended), *(Insert(event) for event in done.events)]
     return commands + score(view, rules, ended)
 
 
 def ended_groups(commands: Sequence[Command]) -> list[int]:
     """Return the groups of which commands end a job; once they are applied, `settle_group` has to be asked."""
-    jobs = (command.job for command in commands if isinstance(command, UpdateJob))
+    jobs = (command.record for command in commands if isinstance(command, Update))
     return sorted({job.group for job in jobs if isinstance(job, EvalJob) and job.ended_at is not None})
 
 
@@ -174,7 +166,7 @@ def _last_lines(tasks: Sequence[EvalJob]) -> str:
 
 def _partial(view: View, rules: Rules, group: Group, why: str) -> list[Command]:
     ended = replace(group, state=GroupState.PARTIAL, why=why, ended_at=view.now())
-    return [UpdateGroup(ended), *score(view, rules, ended)]
+    return [Update(ended), *score(view, rules, ended)]
 
 
 def without_checkpoint(view: View, job: EvalJob, failure: Failure) -> list[Command]:
@@ -182,18 +174,18 @@ def without_checkpoint(view: View, job: EvalJob, failure: Failure) -> list[Comma
     cancelled = moved(job, JobState.CANCELLED, error=failure.error, ended_at=view.now())
     seen = view.seen(job.seen)
     # Groups are locked before members.
-    commands: list[Command] = [UpdateJob(cancelled), *gone(view, seen, failure.error)]
+    commands: list[Command] = [Update(cancelled), *gone(view, seen, failure.error)]
     source = view.source() if failure.damage is not None else None
     return commands if source is None else [*commands, *set_unusable(source, seen.name, failure.damage)]
 
 
-def queued_again(view: View, job: EvalJob) -> UpdateJob:
+def queued_again(view: View, job: EvalJob) -> Update:
     """Return a job to the queue, unless its group has ended already: then nobody waits for it."""
     group = view.group(job.group)
     if group.state is GroupState.QUEUED:
-        return UpdateJob(moved(job, JobState.PENDING, worker=None))
+        return Update(moved(job, JobState.PENDING, worker=None))
     why = job.error or group.why or f"its group is {group.state}"
-    return UpdateJob(moved(job, JobState.CANCELLED, error=why, ended_at=view.now()))
+    return Update(moved(job, JobState.CANCELLED, error=why, ended_at=view.now()))
 
 
 def finish_watching(view: View) -> list[Command]:

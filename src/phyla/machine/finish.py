@@ -8,20 +8,19 @@ from phyla.machine.commands import (
     AddReports,
     Command,
     EndAttempt,
-    InsertCheckpoint,
+    Insert,
     SetStudyState,
-    UpdateJob,
-    UpdateMember,
+    Update,
 )
 from phyla.machine.evaluate import observe_trial
 from phyla.machine.events import Accepted, Completion, Failure, Observed, Stopped
 from phyla.machine.jobs import moved, owned
+from phyla.machine.observe import set_unusable
 from phyla.machine.rules import TrainRules
+from phyla.machine.score import Worth, judged_values, mean_with, worth
 from phyla.machine.states import judged_again, published, without_states_on
 from phyla.machine.stopping import judge
-from phyla.machine.unusable import set_unusable
 from phyla.machine.view import View
-from phyla.machine.worth import Worth, judged_values, mean_with, worth
 from phyla.records import (
     AttemptState,
     Cause,
@@ -96,9 +95,9 @@ def complete(view: View, rules: TrainRules, done: Completion) -> tuple[Accepted 
         and trial.kind is JobKind.TRAIN
         and (done.checkpoint_index == 0 or view.checkpoint(done.checkpoint.name) is None)
     ):
-        commands.append(InsertCheckpoint(done.checkpoint))
+        commands.append(Insert(done.checkpoint))
     commands += [
-        UpdateJob(completed),
+        Update(completed),
         EndAttempt(
             job=trial.id,
             token=done.token,
@@ -107,7 +106,7 @@ def complete(view: View, rules: TrainRules, done: Completion) -> tuple[Accepted 
             outcome={"fitness": json_number(found.fitness), **({"noticed": done.noticed} if done.noticed else {})},
             timings=done.timings,
         ),
-        UpdateMember(member),
+        Update(member),
     ]
     commands += [*brought, *judged]
     if rules.suites and trial.kind is JobKind.TRAIN:
@@ -189,13 +188,12 @@ def without_checkpoint(
     """Take a trial back that cannot start, since a checkpoint is lost or damaged; None if it does not need it."""
     if name == trial.progress:
         pending = moved(trial, JobState.PENDING, progress=None, progress_step=None, worker=None)
-        return AttemptState.RELEASED, [*set_unusable(view, name, failure.damage), UpdateJob(pending)]
+        return AttemptState.RELEASED, [*set_unusable(view, name, failure.damage), Update(pending)]
     if name != trial.parent_checkpoint:
         return None
     cancelled = moved(
         trial,
         JobState.CANCELLED,
-        view.attempts(trial.id),
         error=failure.error,
         progress=None,
         ended_at=view.now(),
@@ -209,7 +207,7 @@ def without_checkpoint(
         measures_left=0,
         broken_trial=trial.id if trial.kind is JobKind.TRAIN else None,
     )
-    return AttemptState.CANCELLED, [*lost, UpdateJob(cancelled), UpdateMember(ready)]
+    return AttemptState.CANCELLED, [*lost, Update(cancelled), Update(ready)]
 
 
 def stop_for(view: View, failure: Failure) -> list[Command]:
@@ -245,18 +243,17 @@ def quarantine(view: View, rules: TrainRules, trial: TrialRecord, failures: int,
     replacements = member.replacements + (1 if broken else 0)
     given_up = broken and replacements - member.stops >= max(2, rules.max_broken // 2)
     commands: list[Command] = [
-        UpdateJob(
+        Update(
             moved(
                 trial,
                 JobState.FAILED,
-                view.attempts(trial.id),
                 failures=failures,
                 error=error,
                 progress=None,
                 ended_at=view.now(),
             )
         ),
-        UpdateMember(
+        Update(
             replace(
                 member,
                 state=MemberState.DONE if given_up else MemberState.READY,
@@ -295,8 +292,8 @@ def save_progress(view: View, trial_id: int, token: int, checkpoint: Checkpoint)
         raise LeaseLost(f"trial {trial_id} has already ended; its progress is not needed")
     trial.check_progress(checkpoint.step)
     return [
-        InsertCheckpoint(checkpoint),
-        UpdateJob(replace(trial, progress=checkpoint.name, progress_step=checkpoint.step)),
+        Insert(checkpoint),
+        Update(replace(trial, progress=checkpoint.name, progress_step=checkpoint.step)),
     ]
 
 

@@ -1,24 +1,49 @@
-"""What is the same for jobs of every kind: their leases, who owns them, and how they move."""
+"""What is the same for jobs of every kind: how they move, their leases, and who owns them."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from phyla.errors import LeaseLost
-from phyla.leases import check_transition
+from phyla.errors import IllegalTransition, LeaseLost
 from phyla.machine.view import View
 from phyla.records import Attempt, AttemptState, EvalJob, JobState, TrialRecord
 
 J = TypeVar("J", bound=TrialRecord | EvalJob)
 
+TRANSITIONS: dict[JobState, frozenset[JobState]] = {
+    JobState.PENDING: frozenset(
+        # COMPLETED: a late completion whose token is still the newest counts.
+        {JobState.RUNNING, JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED}
+    ),
+    JobState.RUNNING: frozenset({JobState.PENDING, JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED}),
+    JobState.COMPLETED: frozenset(),
+    # What failed is withdrawn when its suite has another version of it.
+    JobState.FAILED: frozenset({JobState.CANCELLED}),
+    JobState.CANCELLED: frozenset(),
+}
 
-def moved(job: J, to: JobState, history: Sequence[Attempt] = (), **changes: Any) -> J:
+
+def diagram() -> str:
+    """Return the table of moves as a Mermaid state diagram, for the docs."""
+    lines = ["stateDiagram-v2", "    [*] --> pending", "    [*] --> running"]
+    for state, targets in TRANSITIONS.items():
+        lines += [f"    {state} --> {target}" for target in sorted(targets)]
+        if not targets:
+            lines.append(f"    {state} --> [*]")
+    return "\n".join(lines)
+
+
+def moved(job: J, to: JobState, **changes: Any) -> J:
     """Return a job in another state.
 
     Raises:
-        IllegalTransition: the table of transitions forbids the move.
+        IllegalTransition: the table forbids the move; with the job's state and what would be allowed.
     """
-    check_transition(job, to, history)
+    if to not in TRANSITIONS[job.state]:
+        allowed = ", ".join(sorted(TRANSITIONS[job.state])) or "nothing, it is final"
+        raise IllegalTransition(
+            f"{name_of(job)} is {job.state} and cannot become {to} (allowed: {allowed}); its attempts: {job.token}"
+            + (f", the last error: {job.error}" if job.error else "")
+        )
     return replace(job, state=to, **changes)
 
 

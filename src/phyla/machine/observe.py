@@ -1,23 +1,27 @@
-"""Checkpoints come into sight: which suites run on them, and how soon."""
+"""Checkpoints come into sight, and go: which suites run on them, and how soon."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from phyla.evaluation import Skip, Suite, decide
-from phyla.machine.commands import Command, InsertJobs, SetStudyState, UpdateJob, UpdateMember
-from phyla.machine.evaluation_commands import (
-    InsertEvent,
+from phyla.evaluation import Suite
+from phyla.evaluation.policy import Skip, decide
+from phyla.machine.commands import (
+    Command,
+    Insert,
     InsertGroup,
+    InsertJobs,
     InsertSeen,
     Reprioritise,
-    UpdateGroup,
-    UpdateSeen,
+    SetCheckpointState,
+    SetStudyState,
+    Update,
 )
 from phyla.machine.events import Observed
 from phyla.machine.jobs import moved
-from phyla.machine.states import unscored
+from phyla.machine.states import unscored, without_states_on
 from phyla.machine.view import View
 from phyla.records import (
+    CheckpointState,
     EvalEvent,
     EvalJob,
     Group,
@@ -37,14 +41,7 @@ AGGREGATE_PRIORITY = 0
 
 
 def observe(view: View, suites: Sequence[Suite], found: Observed, *, fitness: str | None = None) -> list[Command]:
-    """Note a checkpoint and queue, or skip, each suite on it.
-
-    Args:
-        view: the study, inside the transaction that will apply the commands.
-        suites: what is run on its checkpoints.
-        found: the checkpoint.
-        fitness: name of the suite that a population waits for.
-    """
+    """Note a checkpoint and queue, or skip, each suite on it."""
     old = view.find_seen(found.name, found.index)
     if old is not None and _same(old, found):
         return []
@@ -228,26 +225,42 @@ def end_group(view: View, group: Group, state: GroupState, why: str) -> list[Com
     """
     now = view.now()
     commands: list[Command] = [
-        UpdateJob(moved(task, JobState.CANCELLED, error=why, ended_at=now))
+        Update(moved(task, JobState.CANCELLED, error=why, ended_at=now))
         for task in view.group_jobs(group.id)
         if task.state is JobState.PENDING
     ]
-    commands.append(UpdateGroup(replace(group, state=state, why=why, ended_at=now)))
+    commands.append(Update(replace(group, state=state, why=why, ended_at=now)))
     if group.trial is None or group.member is None:
         return commands
     member = view.locked_member(group.member)
     changed = unscored(member, group.trial, group.replicate)
-    return commands if changed == member else [*commands, UpdateMember(changed)]
+    return commands if changed == member else [*commands, Update(changed)]
 
 
 def gone(view: View, seen: Seen, why: str) -> list[Command]:
     """A checkpoint vanished, or was changed: nothing of its groups that has not ended can go on."""
-    commands: list[Command] = [UpdateSeen(replace(seen, state=SeenState.GONE, error=why))]
+    commands: list[Command] = [Update(replace(seen, state=SeenState.GONE, error=why))]
     for group in view.groups_of(seen.id):
         locked = view.locked_group(group.id) if group.state is GroupState.QUEUED else None
         if locked is not None and locked.state is GroupState.QUEUED:
             commands += end_group(view, locked, GroupState.GONE, why)
     return [*commands, _event(view, "gone", why, seen.id)]
+
+
+def set_unusable(view: View, name: str, damage: str | None, *, taker: int | None = None) -> list[Command]:
+    """Mark a live checkpoint as lost or damaged, so that it is neither donor nor parent any more."""
+    row = view.checkpoint(name)
+    if row is None or row.state is not CheckpointState.LIVE:
+        return []
+    state = CheckpointState.LOST if damage is None else CheckpointState.DAMAGED
+    commands: list[Command] = [SetCheckpointState(name, state, damage)]
+    owner = view.trial(row.trial).member
+    if owner != taker:
+        member = view.locked_member(owner)
+        changed = without_states_on(member, name)
+        if changed != member:
+            commands.append(Update(changed))
+    return commands
 
 
 def again(view: View, suite: Suite, seen: Seen, subject: Scored, number: int) -> InsertGroup:
@@ -300,14 +313,12 @@ def _added(view: View, suite: Suite, seen: Seen, group: Group) -> list[Command]:
     withdrawn = _withdrawn(suite, jobs)
     now = view.now()
     why = "its suite has another version of it since, or none"
-    changed: list[Command] = [
-        UpdateJob(moved(job, JobState.CANCELLED, error=why, ended_at=now)) for job in withdrawn
-    ]
+    changed: list[Command] = [Update(moved(job, JobState.CANCELLED, error=why, ended_at=now)) for job in withdrawn]
     if locked.state is not GroupState.QUEUED:
         locked = replace(
             locked, state=GroupState.QUEUED, priority=Priority.BACKFILL, best=False, why=None, ended_at=None
         )
-        changed.append(UpdateGroup(locked))
+        changed.append(Update(locked))
     left = [job for job in jobs if job not in withdrawn]
     return [*changed, InsertJobs(tuple(_jobs(view, suite, seen, locked, left)))]
 
@@ -355,12 +366,12 @@ def drain(view: View, suites: Sequence[Suite], why: str) -> list[Command]:
                         ended_at=None,
                     )
                     jobs = tuple(_jobs(view, suite, final, queued, view.group_jobs(group.id)))
-                    commands += [UpdateGroup(queued), InsertJobs(jobs)]
+                    commands += [Update(queued), InsertJobs(jobs)]
             elif group is not None and group.state is GroupState.QUEUED and group.guaranteed is None:
                 locked = view.locked_group(group.id)
                 if locked is not None and locked.state is GroupState.QUEUED:
                     commands += [
-                        UpdateGroup(replace(locked, guaranteed="final")),
+                        Update(replace(locked, guaranteed="final")),
                         Reprioritise(group.id, min(group.priority, Priority.GUARANTEED)),
                     ]
     if view.study().state is StudyState.RUNNING:
@@ -368,7 +379,5 @@ def drain(view: View, suites: Sequence[Suite], why: str) -> list[Command]:
     return commands
 
 
-def _event(view: View, kind: str, message: str, seen: int | None = None) -> InsertEvent:
-    return InsertEvent(
-        EvalEvent(study=view.study().id, kind=kind, seen=seen, message=message, created_at=view.now())
-    )
+def _event(view: View, kind: str, message: str, seen: int | None = None) -> Insert:
+    return Insert(EvalEvent(study=view.study().id, kind=kind, seen=seen, message=message, created_at=view.now()))

@@ -6,9 +6,8 @@ What is special to a kind is what follows when one is queued again, given up, or
 from dataclasses import replace
 from typing import TypeAlias
 
-from phyla.leases import Quarantine, after_failure
 from phyla.machine import evaluate, finish
-from phyla.machine.commands import Command, EndAttempt, UpdateJob
+from phyla.machine.commands import Command, EndAttempt, Update
 from phyla.machine.events import Failure
 from phyla.machine.jobs import locked, moved, owned
 from phyla.machine.rules import Rules, TrainRules
@@ -36,13 +35,14 @@ def fail(view: View, rules: Rules, failure: Failure) -> list[Command]:
             state, commands = found
             return [_ended(view, failure, state), *commands]
     commands = [_ended(view, failure, AttemptState.FAILED)]
-    after = after_failure(job.failures, max_attempts=_most(job, rules), retryable=failure.retryable)
+    failures = job.failures + 1
+    given_up = not failure.retryable or failures >= _most(job, rules) or job.token >= rules.max_claims
     # Before the trial's own failure is counted.
     stop = finish.stop_for(view, failure) if isinstance(job, TrialRecord) else []
-    if isinstance(after, Quarantine) or job.token >= rules.max_claims:
-        commands += _given_up(view, rules, job, after.failures, failure.error)
+    if given_up:
+        commands += _given_up(view, rules, job, failures, failure.error)
     else:
-        commands.append(_queued_again(view, replace(job, failures=after.failures, error=failure.error)))
+        commands.append(_queued_again(view, replace(job, failures=failures, error=failure.error)))
     return commands + stop
 
 
@@ -60,16 +60,7 @@ def release(view: View, job_id: int, token: int) -> list[Command]:
 
 
 def lose(view: View, rules: Rules, job_id: int, token: int, error: str, *, counts: bool) -> list[Command]:
-    """Handle an attempt whose worker is gone: its lease ran out, or its process died.
-
-    Args:
-        view: the study.
-        rules: what decisions go by.
-        job_id: id of the job.
-        token: the attempt's token.
-        error: what is known about it.
-        counts: whether it is the job's fault, so that it counts towards its attempts.
-    """
+    """Handle an attempt whose worker is gone: its lease ran out, or its process died."""
     job = locked(view, job_id)
     if job is None or job.token != token or job.state is not JobState.RUNNING:
         return []
@@ -106,14 +97,14 @@ def _without(view: View, job: Job, failure: Failure, name: str) -> tuple[Attempt
 
 def _given_up(view: View, rules: Rules, job: Job, failures: int, error: str) -> list[Command]:
     if isinstance(job, EvalJob):
-        return [UpdateJob(moved(job, JobState.FAILED, failures=failures, error=error, ended_at=view.now()))]
+        return [Update(moved(job, JobState.FAILED, failures=failures, error=error, ended_at=view.now()))]
     return finish.quarantine(view, _population(rules), job, failures, error)
 
 
 def _queued_again(view: View, job: Job) -> Command:
     if isinstance(job, EvalJob):
         return evaluate.queued_again(view, job)
-    return UpdateJob(moved(job, JobState.PENDING, worker=None))
+    return Update(moved(job, JobState.PENDING, worker=None))
 
 
 def _population(rules: Rules) -> TrainRules:

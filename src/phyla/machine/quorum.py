@@ -30,11 +30,6 @@ def peers(member: Member, population: Sequence[Member], rules: TrainRules) -> li
     Each has one published state: its newest that is not a grid line ahead of the member, else the oldest that is
     kept; and its best is the best that it had published by then. Where nobody waits (quorum 0, or a member that
     has not published anything) they are all members, each at its newest state.
-
-    Args:
-        member: the member that is to decide.
-        population: all members that are not retired.
-        rules: what decisions go by.
     """
     strategy = rules.strategy
     own = member.published

@@ -1,19 +1,66 @@
 """Which checkpoints are kept, and why. Everything else may be collected."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import final
+from dataclasses import asdict, dataclass
+from typing import Any, Self, final
 
 import numpy as np
 
-from phyla.machine.keeping import Keeping
-from phyla.machine.states import KEPT
 from phyla.machine.view import View
-from phyla.records import Checkpoint, TrialRecord
+from phyla.records import Checkpoint, JsonObject, TrialRecord
 from phyla.strategies import front_of, lowest_generation, thinned
+
+KEPT = 2
+"""States with a score that are kept of each member."""
 
 ALL = 2**31 - 1
 """As many trials as there are."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keeping:
+    """What of a study's rules decides which checkpoints are kept: plain data, so that anybody can collect.
+
+    Attributes:
+        population_size: number of members.
+        generations: as `Strategy.keeps_generations`.
+        elites: as `Strategy.keeps_best`.
+        lead: by how many generations members may be ahead of the slowest one, for the bound.
+        keep_best: best checkpoints that are kept besides those in use.
+        keep_front: with trade-offs, checkpoints of the front that are kept at most.
+        keep_every_steps: milestones; None keeps none.
+        tradeoffs: whether the objective has a Pareto front.
+        suites: how many suites there are.
+        suite: name of the suite that gives fitness; None where training reports it.
+        max_lag: how many checkpoints of a member may wait for that suite.
+    """
+
+    population_size: int
+    generations: int
+    elites: bool
+    lead: int
+    keep_best: int
+    keep_front: int
+    keep_every_steps: int | None
+    tradeoffs: bool
+    suites: int
+    suite: str | None
+    max_lag: int
+
+    def to_json(self) -> JsonObject:
+        """Write it as JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, raw: JsonObject) -> Self:
+        """Read what `to_json` wrote.
+
+        Raises:
+            TypeError: it is not what `to_json` writes.
+        """
+        fields: dict[str, Any] = dict(raw)
+        return cls(**fields)
 
 
 @final

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field, is_dataclass
 from typing import TypeAlias, final
 
 from phyla.errors import ConfigurationError
-from phyla.evaluation import Suite, suite_named
-from phyla.machine.keeping import Keeping
+from phyla.evaluation import Suite
+from phyla.evaluation.suite import suite_named
+from phyla.machine.retention import Keeping
 from phyla.records import Objective
 from phyla.space import Space
 from phyla.strategies import BestOfLast, FromSuite, StoppingRule, Strategy, check_rule, check_strategy

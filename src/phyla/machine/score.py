@@ -1,17 +1,67 @@
-"""A group becomes the fitness of the trial whose checkpoint it evaluated."""
+"""What a trial is worth: by what it reported, or by the suite that evaluated its checkpoint."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, final
 
 from phyla.arguments import suggestion
-from phyla.machine.commands import Command, SetStudyState, UpdateJob, UpdateMember
+from phyla.machine.commands import Command, SetStudyState, Update
 from phyla.machine.rules import Rules, TrainRules
 from phyla.machine.states import judged_again, unscored
 from phyla.machine.view import View
-from phyla.machine.worth import judged_values, mean_with, worth
-from phyla.records import Group, GroupState, Member, StudyState, TrialRecord, json_number
+from phyla.records import (
+    Criteria,
+    Group,
+    GroupState,
+    Member,
+    Objective,
+    Scored,
+    StudyState,
+    TrialRecord,
+    json_number,
+)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worth:
+    """The fields of a trial and of a `Scored` that come from an objective.
+
+    Attributes:
+        fitness: the number that tables and figures show; None while there is none.
+        order: its sort key; None while there is no fitness.
+        criteria: the metrics it was made of; None where the fitness is the metric.
+    """
+
+    fitness: float | None = None
+    order: float | None = None
+    criteria: Criteria | None = None
+
+
+def worth(values: Mapping[str, float], objective: Objective) -> Worth:
+    """Return what an objective makes of the metrics it needs."""
+    found = objective.judge(values)
+    if len(values) == 1 and not found.orders and found.infeasible is None:
+        (value,) = values.values()
+        if value == found.fitness or math.isnan(value):
+            return Worth(fitness=found.fitness, order=found.order)
+    criteria = Criteria(values=dict(values), orders=found.orders, infeasible=found.infeasible)
+    return Worth(fitness=found.fitness, order=found.order, criteria=criteria)
+
+
+def judged_values(scored: Scored | TrialRecord, objective: Objective) -> Mapping[str, float]:
+    """Return the metrics that something with a fitness was judged by."""
+    if scored.criteria is not None:
+        return scored.criteria.values
+    assert scored.fitness is not None
+    return {objective.goals[0].metric: scored.fitness}
+
+
+def mean_with(before: Mapping[str, float], values: Mapping[str, float], count: int, objective: Objective) -> Worth:
+    """Return what the mean of `count` measurements is worth, from that of all but the last, and the last."""
+    means = {name: mean + (values[name] - mean) / count for name, mean in before.items()}
+    return worth(means, objective)
 
 
 def score(view: View, rules: Rules, group: Group) -> list[Command]:
@@ -52,12 +102,12 @@ def score(view: View, rules: Rules, group: Group) -> list[Command]:
         if stderr is not None:
             metrics[f"{group.suite}/{name}/stderr"] = json_number(stderr)
     judged = replace(trial, fitness=found.fitness, order=found.order, criteria=found.criteria, metrics=metrics)
-    commands: list[Command] = [UpdateJob(judged)]
+    commands: list[Command] = [Update(judged)]
     # Of a fitness made of several metrics the standard error is not known.
     stderr = next(iter(stderrs.values())) if found.criteria is None else None
     changed = _with_score(member, judged, stderr, count, rules)
     if changed != member:
-        commands.append(UpdateMember(changed))
+        commands.append(Update(changed))
     return commands
 
 
@@ -107,7 +157,7 @@ def _unscored(
     commands: list[Command] = []
     changed = unscored(member, trial.id, group.replicate)
     if changed != member:
-        commands.append(UpdateMember(changed))
+        commands.append(Update(changed))
     if group.state is GroupState.COMPLETE and missing:
         known = suggestion(missing[0], sorted(group.values))
         message = (

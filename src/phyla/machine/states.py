@@ -3,11 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
+from phyla.machine.retention import KEPT
 from phyla.machine.rules import TrainRules
 from phyla.records import Member, Scored
-
-KEPT = 2
-"""States with a score that are kept of each member."""
 
 
 def states_kept(rules: TrainRules) -> int:
@@ -54,11 +52,6 @@ def unscored(member: Member, trial: int, replicate: int) -> Member:
 
     Its member goes on, and the others no longer wait for the score. A state that could not be confirmed is
     withdrawn.
-
-    Args:
-        member: the member whose trial it is.
-        trial: the trial whose checkpoint was evaluated.
-        replicate: of the group; above 0 it was to confirm a score that the state has.
     """
     if replicate > 0:
         return without_trial(member, trial)

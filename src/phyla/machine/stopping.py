@@ -12,8 +12,7 @@ from phyla.machine.commands import (
     EndAttempt,
     SetStudyState,
     SetTally,
-    UpdateJob,
-    UpdateMember,
+    Update,
 )
 from phyla.machine.events import Standing
 from phyla.machine.jobs import moved
@@ -64,12 +63,6 @@ def judge(
     view: View, rules: TrainRules, trial: TrialRecord, reports: Sequence[Report]
 ) -> tuple[JsonObject | None, list[Command]]:
     """Show new reports of a trial to the stopping rules, one by one, so that batching them makes no difference.
-
-    Args:
-        view: the study; the trial is locked.
-        rules: what decisions go by.
-        trial: an unfinished trial.
-        reports: what its newest attempt reported, as far as it is not stored yet.
 
     Returns:
         Why the trial is stopped, or None; and what follows: what has to be remembered, and the stop.
@@ -204,13 +197,11 @@ def _stop(view: View, trial: TrialRecord, reason: JsonObject) -> list[Command]:
     """End a trial for good; its member decides again from its true ancestor, with other random numbers."""
     member = view.locked_member(trial.member)
     now = view.now()
-    stopped = moved(
-        trial, JobState.CANCELLED, view.attempts(trial.id), stop_reason=reason, progress=None, ended_at=now
-    )
+    stopped = moved(trial, JobState.CANCELLED, stop_reason=reason, progress=None, ended_at=now)
     return [
-        UpdateJob(stopped),
+        Update(stopped),
         EndAttempt(job=trial.id, token=trial.token, state=AttemptState.CANCELLED, ended_at=now),
-        UpdateMember(
+        Update(
             replace(
                 member,
                 state=MemberState.READY,

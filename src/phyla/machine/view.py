@@ -3,77 +3,175 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from phyla.machine.evaluation_view import EvaluationView
-from phyla.machine.queue_view import QueueView
-from phyla.records import Checkpoint, Member, Report, TrialRecord
+from phyla.records import (
+    Attempt,
+    Checkpoint,
+    EvalJob,
+    Group,
+    Member,
+    Report,
+    Seen,
+    StudyRecord,
+    TrialRecord,
+)
 from phyla.strategies import History
 
 
-class View(EvaluationView, QueueView, History, Protocol):
+class View(History, Protocol):
     """One study as a transaction sees it, its own writes included.
 
-    Methods that say *locks* keep others off the row until the transaction ends.
+    Methods that say *locks* keep others off the row until the transaction ends. A group is locked before its jobs,
+    and those before trials and members.
     """
+
+    # The queue
+
+    def now(self) -> float:
+        """Return the database's time, in seconds since the epoch; one value throughout the transaction."""
+
+    def study(self) -> StudyRecord:
+        """Return the study."""
+
+    def new_job_id(self) -> int:
+        """Return an id that no other job of this store has or gets."""
+
+    def job(self, job_id: int) -> TrialRecord | EvalJob | None:
+        """Return a job of this study of any kind, or None; locks nothing."""
+
+    def locked_trial(self, trial_id: int) -> TrialRecord | None:
+        """Return a trial of this study, or None; locks it."""
+
+    def next_pending(self) -> TrialRecord | None:
+        """Return the pending trial with the lowest id; locks it and passes over locked ones."""
+
+    def locked_eval_job(self, job_id: int) -> EvalJob | None:
+        """Return an eval job of this study, or None; locks it. Its group has to be locked before."""
+
+    def next_eval_job(self, holding: int | None) -> EvalJob | None:
+        """Return the pending eval job to run next; locks it and passes over locked ones.
+
+        Lowest (priority, rank, group, id) whose `not_before` has come. When the worker holds a checkpoint
+        (`holding`, a seen id) that has one of the same priority class, that one.
+        """
+
+    def next_not_before(self) -> float | None:
+        """Return when the earliest pending eval job may start that may not start yet."""
+
+    def group_jobs(self, group: int) -> Sequence[EvalJob]:
+        """Return the eval jobs of a group, by id."""
+
+    def unfinished_jobs(self, group: int) -> int:
+        """Return how many eval jobs of a group are pending or running."""
+
+    def attempt(self, job_id: int, token: int) -> Attempt | None:
+        """Return one attempt."""
+
+    def attempts(self, job_id: int) -> Sequence[Attempt]:
+        """Return the attempts of a job, oldest first."""
+
+    def running(self, worker: str | None = None) -> Sequence[Attempt]:
+        """Return the running attempts of one worker, or all of them."""
+
+    def expired(self, limit: int) -> Sequence[Attempt]:
+        """Return running attempts whose lease ran out before `now()`, longest first."""
+
+    def claimed_ahead(self, expires_after: float) -> Sequence[Attempt]:
+        """Return running attempts claimed after `now()` whose lease lasts beyond a time; first to end first.
+
+        There are some after the clock was set back.
+        """
+
+    # The population
 
     @property
     def size(self) -> int:
         """Number of members, those that were retired included."""
-        ...
 
     def members(self) -> Sequence[Member]:
         """Return all members by index, as one read; locks nothing."""
-        ...
 
     def member(self, index: int) -> Member:
         """Return a member; locks nothing."""
-        ...
 
     def locked_ready(self, seen: Member) -> Member | None:
         """Lock a ready member; None if another transaction has it locked, or changed it since it was seen."""
-        ...
 
     def locked_member(self, index: int) -> Member:
         """Return a member; locks it."""
-        ...
 
     def last_reports(self, trial_id: int, token: int, count: int) -> Sequence[Report]:
         """Return the last reports of one attempt, oldest first."""
-        ...
 
     def averages(self, every: int, step: int, *, besides: int, limit: int) -> Sequence[float]:
-        """Return the averages that trials besides one had at a mark, of the newest trials first; nan is possible.
-
-        Args:
-            every: distance of the marks.
-            step: the mark.
-            besides: id of the trial that is left out.
-            limit: how many at most.
-        """
-        ...
+        """Return the averages that trials besides one had at a mark, newest trials first; nan is possible."""
 
     def checkpoint(self, name: str) -> Checkpoint | None:
         """Return a checkpoint's row."""
-        ...
 
     def live_checkpoints(self) -> Sequence[Checkpoint]:
         """Return the checkpoints in state live, oldest first."""
-        ...
 
     def held_checkpoints(self) -> frozenset[str]:
         """Return names of: each member's head, states and best; parents, progress of unfinished trials."""
-        ...
 
     def best_trials(self, count: int) -> Sequence[TrialRecord]:
         """Return the completed trials with the best finite fitness and a live checkpoint, best first.
 
         Ties: the earlier trial first.
         """
-        ...
 
     def broken_in_a_row(self) -> int:
         """Return how many trials failed since the last one completed and the study was last resumed."""
-        ...
 
     def source(self) -> "View | None":
         """Return the study whose checkpoints these are, in the same transaction; None for a directory."""
-        ...
+
+    # Evaluation
+
+    def seen(self, seen_id: int) -> Seen:
+        """Return a checkpoint that was seen."""
+
+    def find_seen(self, name: str, index: int = 0) -> Seen | None:
+        """Return the newest version of a checkpoint that was seen under a name."""
+
+    def newest_seen(self) -> Seen | None:
+        """Return the checkpoint with the highest number, in whatever state.
+
+        Waits until nobody else gives out numbers.
+        """
+
+    def newest_ready(self) -> Seen | None:
+        """Return the checkpoint in state ready with the highest number."""
+
+    def shards_done(self, identity: str, task_identity: str, replicate: int, shards: int) -> frozenset[int]:
+        """Return which shards of an eval task the ledger has results of."""
+
+    def find_group(self, seen: int, suite: str, replicate: int = 0) -> Group | None:
+        """Return a group by its key; locks nothing."""
+
+    def groups_of(self, seen: int) -> Sequence[Group]:
+        """Return the groups on one checkpoint, by id; locks nothing."""
+
+    def group(self, group_id: int) -> Group:
+        """Return a group; locks nothing."""
+
+    def locked_group(self, group_id: int) -> Group | None:
+        """Return a group of this study, or None; locks it."""
+
+    def fresh_groups(self, suite: str) -> Sequence[Group]:
+        """Return the queued groups of class fresh that no population waits for."""
+
+    def last_queued_at(self, suite: str) -> float | None:
+        """Return when the newest group of a suite that was not skipped was created."""
+
+    def busy(self, suite: str) -> bool:
+        """Return whether a started group of the suite has not ended."""
+
+    def best_group(self, suite: str) -> Group | None:
+        """Return the group marked best of a suite."""
+
+    def partial_in_a_row(self, suite: str) -> int:
+        """Return how many groups of a suite ended partial since the last one ended complete."""
+
+    def open_groups(self) -> int:
+        """Return how many groups are queued."""

@@ -32,72 +32,56 @@ class Reader(View, Protocol):
 
     def members(self) -> Sequence[Member]:
         """Return all members by index."""
-        ...
 
     def trials(
         self, *, member: int | None = None, after: int = 0, limit: int | None = None
     ) -> Sequence[TrialRecord]:
         """Return trials by id, from the first one whose id is above `after`."""
-        ...
 
     def newest_trials(self, count: int) -> Sequence[TrialRecord]:
         """Return the trials with the highest ids, newest first."""
-        ...
 
     def trial_attempts(self) -> Sequence[Attempt]:
         """Return the attempts of all trials by (trial, token)."""
-        ...
 
     def checkpoints(self) -> Sequence[Checkpoint]:
         """Return all checkpoints, in whatever state, by creation."""
-        ...
 
     def deleting_checkpoints(self) -> Sequence[Checkpoint]:
         """Return the checkpoints whose deletion was begun, oldest first."""
-        ...
 
     def damaged_checkpoints(self) -> Sequence[Checkpoint]:
         """Return the checkpoints in state damaged, oldest first."""
-        ...
 
     def reports(self, trial: int, token: int | None = None) -> Sequence[Report]:
         """Return what a trial reported, in order; of its newest attempt that reported unless `token` says."""
-        ...
 
     def counts(self) -> dict[str, int]:
         """Return how many trials of kind train are in each state; states without trials are left out."""
-        ...
 
     def all_seen(self, *, after: int = 0, limit: int | None = None) -> Sequence[Seen]:
         """Return the checkpoints seen, by id, from the first one whose id is above `after`."""
-        ...
 
     def groups(self, *, suite: str | None = None, after: int = 0, limit: int | None = None) -> Sequence[Group]:
         """Return groups by id, from the first one whose id is above `after`; of one suite, or all."""
-        ...
 
     def eval_jobs(self, *, after: int = 0, limit: int | None = None) -> Sequence[EvalJob]:
         """Return eval jobs by id, from the first one whose id is above `after`."""
-        ...
 
     def ledger(self, identity: str, task_identity: str, replicate: int, shards: int) -> Sequence[EvalResult]:
         """Return the ledger's entries of one eval task on one checkpoint, by shard."""
-        ...
 
     def mean_duration_s(self, task_identity: str) -> float | None:
         """Return how long a shard of an eval task took on average; None if it never ran.
 
         The mean of its `NEWEST_DURATIONS` newest results; of those of one time, the slowest count as newest.
         """
-        ...
 
     def events(self, *, after: int = 0) -> Sequence[EvalEvent]:
         """Return events by id, from the first one whose id is above `after`."""
-        ...
 
     def held_paths(self) -> frozenset[int]:
         """Return ids of the checkpoints seen that a queued or best group refers to."""
-        ...
 
 
 class Transaction(Reader, Protocol):
@@ -112,7 +96,6 @@ class Transaction(Reader, Protocol):
         Raises:
             phyla.machine.ParentGone: a `TakeCheckpoint` named one that is not live. Nothing is committed.
         """
-        ...
 
 
 @final
@@ -142,11 +125,9 @@ class Changes(Protocol):
         Raises:
             StoreUnavailable: the store cannot be reached.
         """
-        ...
 
     def close(self) -> None:
         """Release the connection."""
-        ...
 
 
 class Store(Protocol):
@@ -155,15 +136,12 @@ class Store(Protocol):
     @property
     def url(self) -> str:
         """Where it is, without any password."""
-        ...
 
     def identity(self) -> StoreIdentity:
         """Return which store this is; the first call makes its id, and so does one that finds it copied."""
-        ...
 
     def renew_identity(self) -> StoreIdentity:
         """Give the store another id, because it was restored in place from a backup, and return it."""
-        ...
 
     def create_study(
         self,
@@ -187,19 +165,15 @@ class Store(Protocol):
             location: the directory that is watched.
             source: id of the study that is watched.
         """
-        ...
 
     def set_config(self, study: int, config: JsonObject) -> None:
         """Replace the configuration of a watched study, and let it run again if it had ended."""
-        ...
 
     def find_study(self, name: str) -> StudyRecord | None:
         """Return a study by name, or None."""
-        ...
 
     def studies(self) -> Sequence[StudyRecord]:
         """Return all studies by id, watched ones included."""
-        ...
 
     def delete_study(self, study: int, *, worker: str | None = None) -> None:
         """Delete a study, with those that watch it and all that is known of them, in one transaction.
@@ -216,7 +190,6 @@ class Store(Protocol):
             StateError: another worker holds a lease that has not run out; nothing was deleted.
             StoreBusy: somebody else holds the store for too long.
         """
-        ...
 
     def set_state(self, study: int, state: StudyState, message: str | None = None) -> None:
         """Set the state of a study.
@@ -224,7 +197,6 @@ class Store(Protocol):
         That it is running says that it is resumed: broken trials in a row are counted afresh, and members that
         were given up for broken trials try again.
         """
-        ...
 
     def transaction(
         self, study: int, *, exclusive: bool, alone: bool = False, source: int | None = None
@@ -244,19 +216,15 @@ class Store(Protocol):
             StoreBusy: somebody else holds the store for too long.
             StoreUnavailable: the store cannot be reached.
         """
-        ...
 
     def reader(self, study: int) -> AbstractContextManager[Reader]:
         """Open a consistent look at one study."""
-        ...
 
     def changes(self) -> Changes:
         """Return what waits for commits, by this process or another; for one thread."""
-        ...
 
     def close(self) -> None:
         """Release every connection."""
-        ...
 
 
 def pages(reader: Reader, size: int = 1000) -> Iterator[TrialRecord]:

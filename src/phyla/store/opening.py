@@ -1,7 +1,14 @@
-"""Open a store by its URL."""
+"""Open a store by its URL. What needs SQLAlchemy is imported when it is used."""
 
+from typing import TYPE_CHECKING
+
+from phyla.errors import ConfigurationError
 from phyla.settings import Clock, system_clock
 from phyla.store.contract import Store
+from phyla.store.sqlite_url import MEMORY
+
+if TYPE_CHECKING:
+    from phyla.store.sql.backend import Backend
 
 
 def open_store(url: str, *, clock: Clock = system_clock) -> Store:
@@ -19,9 +26,9 @@ def open_store(url: str, *, clock: Clock = system_clock) -> Store:
         StoreBusy: somebody else holds it for too long.
         SchemaMismatch: it was made by a newer version of phyla.
     """
-    from phyla.store.sql import open_sql
+    from phyla.store.sql.store import SqlStore
 
-    return open_sql(url, clock)
+    return SqlStore(_backend(url, clock))
 
 
 def schema_revisions(url: str) -> tuple[str | None, str]:
@@ -36,6 +43,25 @@ def schema_revisions(url: str) -> tuple[str | None, str]:
         ConfigurationError: the URL is not understood, or SQLite is asked for on a network file system.
         StoreUnavailable: it cannot be opened or reached.
     """
-    from phyla.store.sql import schema_revisions
+    from phyla.store.sql.schema import HEAD
+    from phyla.store.sql.store import found_revision
 
-    return schema_revisions(url)
+    return found_revision(_backend(url, system_clock)), HEAD
+
+
+def _backend(url: str, clock: Clock) -> "Backend":
+    if url == MEMORY:
+        from phyla.store.sql.memory import MemoryBackend
+
+        return MemoryBackend(clock)
+    if url.startswith("sqlite:"):
+        from phyla.store.sql.sqlite import SqliteBackend
+
+        return SqliteBackend(url, clock)
+    if url.startswith(("postgresql:", "postgres:", "postgresql+psycopg:")):
+        from phyla.store.sql.postgres import PostgresBackend
+
+        return PostgresBackend(url)
+    raise ConfigurationError(
+        f"storage {url!r}: use sqlite:///file.db, postgresql://user@host/database or memory://"
+    )

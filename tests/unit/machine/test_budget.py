@@ -3,8 +3,9 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import cycle, product
 from typing import Any
 
 import numpy as np
@@ -51,11 +52,19 @@ FITNESSES: dict[str, Callable[[TrialRecord], float]] = {
 }
 
 
-@pytest.mark.parametrize("fitness", FITNESSES)
-@pytest.mark.parametrize("quorum", [0.0, 0.8, 1.0])
-@pytest.mark.parametrize("workers", [1, 3, 9])
-@pytest.mark.parametrize("failure_rate", [0.0, 0.3])
-@pytest.mark.parametrize("copy", ["both", "weights", "hyperparameters"])
+CREWS = tuple(product([1, 3, 9], [0.0, 0.3]))
+"""How many workers, and how many of their trials fail."""
+
+
+def with_crews(*values: Iterable[object]) -> list[tuple[object, ...]]:
+    """Return all combinations of values, each with one of the crews in turn: no value meets only some of them."""
+    return [(*chosen, *CREWS[number % len(CREWS)]) for number, chosen in enumerate(product(*values))]
+
+
+@pytest.mark.parametrize(
+    ("quorum", "copy", "fitness", "workers", "failure_rate"),
+    with_crews([0.0, 0.8, 1.0], ["both", "weights", "hyperparameters"], FITNESSES),
+)
 def test_the_budget(fitness: str, quorum: float, workers: int, failure_rate: float, copy: str) -> None:
     members, trials = 6, 5
     strategy = PBT(
@@ -240,10 +249,7 @@ def made(name: str, fitness: str, seed: int = 0) -> Simulation:
     return Simulation(rules, lambda parent, trial: (None, metrics(FITNESSES[fitness], trial)), seed=seed)
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
-@pytest.mark.parametrize("fitness", FITNESSES)
-@pytest.mark.parametrize("workers", [1, 3, 9])
-@pytest.mark.parametrize("failure_rate", [0.0, 0.3])
+@pytest.mark.parametrize(("name", "fitness", "workers", "failure_rate"), with_crews(STRATEGIES, FITNESSES))
 def test_every_strategy_spends_its_budget(name: str, fitness: str, workers: int, failure_rate: float) -> None:
     simulation = made(name, fitness, seed=workers)
     ended = simulation.run(workers, np.random.default_rng(workers), failure_rate=failure_rate)
@@ -304,8 +310,8 @@ def test_serial_runs_repeat_also_with_a_controller_that_dies_between_any_two_cal
             controller.complete([simulation.completion(claimed[0].trial)])
         return decisions(simulation)
 
-    assert rows(False) == rows(True)
-    assert len(rows(True)) > 1
+    assert rows(False) == (again := rows(True))
+    assert len(again) > 1
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -315,8 +321,7 @@ def test_every_strategy_is_stored_as_json_under_its_registered_name(name: str) -
     assert plugins.decode(stored, plugins.resolve) == STRATEGIES[name]
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
-@pytest.mark.parametrize("workers", [1, 3, 9])
+@pytest.mark.parametrize(("name", "workers"), [*zip(STRATEGIES, cycle([3, 9, 1]), strict=False)])
 def test_collection_never_takes_what_a_strategy_may_still_choose(name: str, workers: int) -> None:
     simulation = made(name, "noisy", seed=workers)
     controller, rng = simulation.controller, np.random.default_rng(workers)

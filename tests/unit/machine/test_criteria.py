@@ -9,7 +9,7 @@ import pytest
 
 from evaluation_simulation import EvaluatedStudy, nothing
 from phyla.evaluation import EvalTask, Suite
-from phyla.machine import TrainRules, UpdateMember
+from phyla.machine import TrainRules, Update
 from phyla.records import (
     Constrained,
     JobKind,
@@ -92,8 +92,7 @@ def test_a_weighted_sum_selects_by_the_sum() -> None:
     assert best.criteria.values == best.metrics
 
 
-@pytest.mark.parametrize("workers", [1, 4])
-@pytest.mark.parametrize("keep_front", [1, 3, 100])
+@pytest.mark.parametrize(("workers", "keep_front"), [(4, 1), (1, 3), (4, 100)])
 def test_checkpoints_on_the_front_stay_up_to_the_limit(workers: int, keep_front: int) -> None:
     simulation = simulated(FRONT, ParetoTournament(), seed=workers, keep_front=keep_front)
     rng = np.random.default_rng(workers)
@@ -131,7 +130,7 @@ def test_measuring_again_averages_every_metric() -> None:
     controller.complete([first])
     with store.transaction(simulation.study.id, exclusive=True) as tx:
         member = tx.member(trial.member)
-        tx.apply([UpdateMember(replace(member, measures_left=1, progress=0))])
+        tx.apply([Update(replace(member, measures_left=1, progress=0))])
     again = controller.claim("w")[0][0].trial
     assert again.kind is JobKind.MEASURE
     done = replace(simulation.completion(again), values={"accuracy": [2.0], "latency_ms": [6.0]}, checkpoint=None)

@@ -5,7 +5,8 @@ import pytest
 from evaluation_simulation import WatchedRun, evaluated, failed, suite_of
 from phyla.controller import EVALUATE_ONLY
 from phyla.errors import LeaseLost
-from phyla.evaluation import Policy, Suite, current_tasks
+from phyla.evaluation import Policy, Suite
+from phyla.evaluation.cells import current_tasks
 from phyla.machine import Accepted, ClaimedEvaluation
 from phyla.records import GroupState, JobKind, JobState, SeenState, StudyState
 

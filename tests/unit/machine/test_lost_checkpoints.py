@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from phyla.errors import LeaseLost, UsageError
-from phyla.machine import Claimed, Failure, SetCheckpointState, TrainRules, UpdateMember
+from phyla.machine import Claimed, Failure, SetCheckpointState, TrainRules, Update
 from phyla.records import CheckpointState, Maximize
 from phyla.space import Float, Space
 from phyla.strategies import PBT, Perturb, Truncation
@@ -31,7 +31,7 @@ def test_a_lost_checkpoint_that_was_to_be_measured_does_not_hold_up_the_claim() 
         member = tx.locked_member(0)
         assert member.head is not None
         lost = member.head.checkpoint
-        tx.apply([SetCheckpointState(lost, CheckpointState.LOST), UpdateMember(replace(member, measures_left=2))])
+        tx.apply([SetCheckpointState(lost, CheckpointState.LOST), Update(replace(member, measures_left=2))])
     (work,), _ = made.controller.claim("worker")
     assert (work.trial.parent, work.trial.kind, work.trial.reason["lost"]) == (None, "train", lost)
     with made.store.reader(made.study.id) as reader:

@@ -226,9 +226,9 @@ def test_a_measurement_is_not_stopped() -> None:
     simulation = make(pbt(size=1), Divergence())
     complete(simulation, claim(simulation))
     with simulation.store.transaction(simulation.study.id, exclusive=True) as tx:
-        from phyla.machine import UpdateMember
+        from phyla.machine import Update
 
-        tx.apply([UpdateMember(replace(tx.member(0), measures_left=1))])
+        tx.apply([Update(replace(tx.member(0), measures_left=1))])
     trial = claim(simulation)
     assert trial.kind is JobKind.MEASURE
     assert not report(simulation, trial, NAN).cancelled

@@ -9,20 +9,18 @@ from sqlalchemy.dialects.postgresql import insert  # its ON CONFLICT is SQLite's
 
 from phyla import machine
 from phyla.machine import Command, ParentGone
-from phyla.records import EvalJob, Group, Mark
-from phyla.store.sql.codec import encode
+from phyla.records import Checkpoint, EvalEvent, EvalJob, EvalResult, Group, Member, TrialRecord
 from phyla.store.sql.rows import (
     ATTEMPTS,
     CHECKPOINTS,
     EVAL_JOBS,
-    EVENTS,
     GROUPS,
     MEMBERS,
-    RESULTS,
+    ROWS,
     SEEN,
     STUDIES,
+    encode,
     number,
-    rows_of,
 )
 from phyla.store.sql.scope import Scope, given
 from phyla.store.sql.tables import (
@@ -140,33 +138,28 @@ class Applying(Scope):
         """Apply a command; return whether it marked a checkpoint for deletion."""
         session = self._session
         match command:
-            case machine.InsertJob(trial):
-                rows = rows_of(trial)
-                session.insert(rows, session.hold(rows, trial))
+            case machine.Insert(record):
+                self._insert(record)
+            case machine.Update(record):
+                session.update(ROWS[type(record)], record)
             case machine.InsertJobs(new):
                 self._add_jobs(new)
-            case machine.UpdateJob(job):
-                session.update(rows_of(job), job)
-            case machine.InsertAttempt(attempt):
-                session.insert(ATTEMPTS, attempt)
+            case machine.InsertGroup(group, tasks):
+                self._add_group(group, tasks)
+            case machine.InsertSeen(seen, groups):
+                seen_id = session.insert_new(SEEN, seen)
+                for group, tasks in groups:
+                    self._add_group(replace(group, seen=seen_id), tasks)
             case machine.EndAttempt():
                 names = ("state", "ended_at", "outcome", "error", "timings")
                 self._set_attempt(command.job, command.token, **{name: getattr(command, name) for name in names})
             case machine.RenewAttempts(worker, expires_at):
                 self._run(_RENEW, worker=worker, until=expires_at)
-            case machine.UpdateMember(member):
-                session.update(MEMBERS, member)
-            case machine.InsertMember(member):
-                session.insert(MEMBERS, session.hold(MEMBERS, member))
-                self._change_study(population_size=self._study.population_size + 1)
             case machine.SetConfig(config):
                 self._run(RETRY_GIVEN_UP)
                 self._run(_WAKE_DONE)
                 session.forget(MEMBERS)
                 self._change_study(config=config)
-            case machine.InsertCheckpoint(checkpoint):
-                # A request that is sent again names the same checkpoint again.
-                session.insert(CHECKPOINTS, checkpoint, conflict="replace")
             case machine.TakeCheckpoint(name):
                 if self._run(_TAKE, name=name).rowcount != 1:
                     raise ParentGone(name)
@@ -178,33 +171,23 @@ class Applying(Scope):
             case machine.AddReports(trial_id, token, reported):
                 batch = encode([[report.step, report.metrics] for report in reported])
                 self._run(_ADD_REPORTS, trial=trial_id, token=token, reported=batch)
-            case machine.SetTally():
-                self._set_attempt(command.trial, command.token, tally=command.tally)
-                for mark in command.marks:
-                    self._set_mark(command.trial, mark)
+            case machine.SetTally(trial_id, token, tally, found):
+                self._set_attempt(trial_id, token, tally=tally)
+                for mark in found:
+                    values = {
+                        "study": self._study.id,
+                        "every": mark.every,
+                        "step": mark.step,
+                        "trial": trial_id,
+                        "average": number(mark.average),
+                    }
+                    session.run(_SET_MARK, {f"mark_{name}": value for name, value in values.items()})
             case machine.SetStudyState(study_state, message):
                 self._change_study(state=study_state, message=message)
             case machine.SetStrategyState(committed):
                 self._run(_SET_STRATEGY_STATE, committed=None if committed is None else encode(committed))
                 version = self._study.state_version + 1
                 self._study = replace(self._study, strategy_state=committed, state_version=version)
-            case _:
-                self._apply_to_evaluation(command)
-        return False
-
-    def _apply_to_evaluation(self, command: Command) -> None:
-        session = self._session
-        match command:
-            case machine.InsertSeen(seen, groups):
-                seen_id = session.insert_new(SEEN, seen)
-                for group, tasks in groups:
-                    self._add_group(replace(group, seen=seen_id), tasks)
-            case machine.InsertGroup(group, tasks):
-                self._add_group(group, tasks)
-            case machine.UpdateSeen(seen):
-                session.update(SEEN, seen)
-            case machine.UpdateGroup(group):
-                session.update(GROUPS, group)
             case machine.StartGroup(group_id):
                 self._run(_START_GROUP, group=group_id)
                 self._note_group(group_id, started=True)
@@ -216,10 +199,23 @@ class Applying(Scope):
                     self._locked.discard(("job", job.id))
             case machine.LimitNotBefore(latest):
                 self._run(_LIMIT_NOT_BEFORE, now=latest, latest=latest)
-            case machine.InsertResult(result):
-                session.insert(RESULTS, result, conflict="keep")
-            case machine.InsertEvent(event):
-                session.insert_new(EVENTS, event)
+        return False
+
+    def _insert(self, record: Any) -> None:
+        session, rows = self._session, ROWS[type(record)]
+        match record:
+            case EvalEvent():
+                session.insert_new(rows, record)
+            case Checkpoint():
+                session.insert(rows, record, conflict="replace")
+            case EvalResult():
+                session.insert(rows, record, conflict="keep")
+            case TrialRecord() | Member():
+                session.insert(rows, session.hold(rows, record))
+            case _:
+                session.insert(rows, record)
+        if isinstance(record, Member):
+            self._change_study(population_size=self._study.population_size + 1)
 
     def _add_group(self, group: Group, jobs: Sequence[EvalJob]) -> None:
         key = self._session.insert_new(GROUPS, group)
@@ -242,13 +238,3 @@ class Applying(Scope):
 
     def _set_attempt(self, job: int, token: int, **changes: Any) -> None:
         self._session.set(ATTEMPTS, (job, token), ATTEMPTS.stored(changes))
-
-    def _set_mark(self, trial: int, mark: Mark) -> None:
-        values = {
-            "mark_study": self._study.id,
-            "mark_every": mark.every,
-            "mark_step": mark.step,
-            "mark_trial": trial,
-            "mark_average": number(mark.average),
-        }
-        self._session.run(_SET_MARK, values)

@@ -17,16 +17,18 @@ StudyLock: TypeAlias = Literal["shared", "exclusive", "alone"]
 """What a transaction keeps off a study: only one that is to be alone, other exclusive ones, all others."""
 
 
+_TEXTS: dict[str, dict[bool, dict[Hashable, str]]] = {}
+"""SQL by kind of database: statements are compiled once in a process, however many stores it opens."""
+
+
 class Watch(Protocol):
     """A connection that learns of commits."""
 
     def wait(self, seconds: float) -> None:
         """Return once something was committed since the last call; see `phyla.store.Changes`."""
-        ...
 
     def close(self) -> None:
         """Close the connection."""
-        ...
 
 
 class Session(ABC):
@@ -174,7 +176,7 @@ class Backend(ABC):
 
     def __init__(self, engine: sa.Engine) -> None:
         self.engine = engine
-        self.texts: dict[bool, dict[Hashable, str]] = {False: {}, True: {}}
+        self.texts = _TEXTS.setdefault(engine.dialect.name, {False: {}, True: {}})
         self._members: dict[Any, tuple[Row, Member]] = {}
 
     def compiled(self, statement: Any, columns: Sequence[str] | None = None, *, locks: bool) -> str:

@@ -1,9 +1,11 @@
 """Deletes a study from a SQL database."""
 
+from collections.abc import Sequence
+
 import sqlalchemy as sa
 
+from phyla.errors import StateError
 from phyla.records import StudyRecord
-from phyla.store.leases import check_unheld
 from phyla.store.sql.backend import Session
 from phyla.store.sql.scope import given
 from phyla.store.sql.tables import (
@@ -46,6 +48,22 @@ def delete_study(session: Session, study: StudyRecord, now: float, worker: str |
         StateError: another worker holds a lease that has not run out.
     """
     held = session.run(_HELD, {"study": study.id, "now": now}).fetchall()
-    check_unheld(study.name, [(holder, expires_at - now) for holder, expires_at in held], worker)
+    _check_unheld(study.name, [(holder, expires_at - now) for holder, expires_at in held], worker)
     for deletion in _DELETIONS:
         session.run(deletion, {"study": study.id})
+
+
+def _check_unheld(study: str, held: Sequence[tuple[str, float]], worker: str | None) -> None:
+    """Refuse while a worker besides this one holds a lease; `held` has each holder and the seconds left."""
+    others: dict[str, float] = {}
+    for holder, left_s in held:
+        if holder != worker:
+            others[holder] = max(left_s, others.get(holder, 0.0))
+    if not others:
+        return
+    names = ", ".join(sorted(others)[:3]) + (", ..." if len(others) > 3 else "")
+    count = "a worker is" if len(others) == 1 else f"{len(others)} workers are"
+    raise StateError(
+        f"study {study!r} was not deleted: {count} training or evaluating it ({names}). Stop them first; a worker "
+        f"that died holds its lease for {max(others.values()):.0f} s more"
+    )

@@ -7,53 +7,12 @@ from pathlib import Path
 MOUNTS = Path("/proc/self/mounts")
 
 NETWORK = frozenset(
-    {
-        "9p",
-        "afs",
-        "beegfs",
-        "ceph",
-        "cifs",
-        "fuse.ceph",
-        "fuse.gcsfuse",
-        "fuse.glusterfs",
-        "fuse.goofys",
-        "fuse.juicefs",
-        "fuse.mount-s3",
-        "fuse.rclone",
-        "fuse.s3fs",
-        "fuse.sshfs",
-        "glusterfs",
-        "gpfs",
-        "lustre",
-        "nfs",
-        "nfs4",
-        "panfs",
-        "smb3",
-        "smbfs",
-        "wekafs",
-    }
+    "9p afs beegfs ceph cifs fuse.ceph fuse.gcsfuse fuse.glusterfs fuse.goofys fuse.juicefs fuse.mount-s3 "  # noqa: SIM905
+    "fuse.rclone fuse.s3fs fuse.sshfs glusterfs gpfs lustre nfs nfs4 panfs smb3 smbfs wekafs".split()
 )
 """Types whose shared memory or locks do not reach other hosts, or not reliably."""
 
-
-LOCAL = frozenset(
-    {
-        "aufs",
-        "bcachefs",
-        "btrfs",
-        "ext2",
-        "ext3",
-        "ext4",
-        "f2fs",
-        "jfs",
-        "overlay",
-        "ramfs",
-        "reiserfs",
-        "tmpfs",
-        "xfs",
-        "zfs",
-    }
-)
+LOCAL = frozenset("aufs bcachefs btrfs ext2 ext3 ext4 f2fs jfs overlay ramfs reiserfs tmpfs xfs zfs".split())  # noqa: SIM905
 """Types that one kernel alone serves, so that its locks are all there are."""
 
 _OCTAL = re.compile(rb"\\([0-7]{3})")

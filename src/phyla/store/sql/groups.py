@@ -92,58 +92,48 @@ class Evaluating(Queue):
     # Checkpoints that were seen
 
     def seen(self, seen_id: int) -> Seen:
-        """Return a checkpoint that was seen."""
         found = self._session.held(SEEN, seen_id) or self._one(SEEN, _SEEN, seen=seen_id)
         if found is None:
             raise KeyError(f"study {self._study.id} has seen no checkpoint {seen_id}")
         return found
 
     def all_seen(self, *, after: int = 0, limit: int | None = None) -> Sequence[Seen]:
-        """Return the checkpoints seen, by id."""
         return self._all(SEEN, _SEEN_AFTER, after=after, limit=NO_LIMIT if limit is None else limit)
 
     def find_seen(self, name: str, index: int = 0) -> Seen | None:
-        """Return the newest version of a checkpoint."""
         return self._one(SEEN, _FIND_SEEN, name=storable(name), place=index)
 
     def newest_seen(self) -> Seen | None:
-        """Return the checkpoint with the highest number; waits for whoever gives out numbers."""
         if self._session.write:
             self._session.backend.lock_numbers(self._session, self._study.id)
         return self._one(SEEN, _NEWEST_SEEN)
 
     def newest_ready(self) -> Seen | None:
-        """Return the checkpoint in state ready with the highest number."""
         return self._one(SEEN, _NEWEST_READY)
 
     # The ledger
 
     def shards_done(self, identity: str, task_identity: str, replicate: int, shards: int) -> frozenset[int]:
-        """Return which shards the ledger has."""
         key = {"identity": identity, "task_identity": task_identity, "replicate": replicate, "shards": shards}
         return frozenset(shard for (shard,) in self._rows(_SHARDS_DONE, **key))
 
     def ledger(self, identity: str, task_identity: str, replicate: int, shards: int) -> Sequence[EvalResult]:
-        """Return the ledger's entries by shard."""
         key = {"identity": identity, "task_identity": task_identity, "replicate": replicate, "shards": shards}
         return self._all(RESULTS, _RESULTS, **key)
 
     def mean_duration_s(self, task_identity: str) -> float | None:
-        """Return how long a shard took on average, of the newest results."""
         took = [row[0] for row in self._rows(_DURATIONS, task_identity=task_identity, limit=NEWEST_DURATIONS)]
         return sum(took) / len(took) if took else None
 
     # Groups
 
     def group(self, group_id: int) -> Group:
-        """Return a group."""
         found = self._session.held(GROUPS, group_id) or self._one(GROUPS, _GROUP, group=group_id)
         if found is None:
             raise KeyError(f"study {self._study.id} has no group {group_id}")
         return found
 
     def locked_group(self, group_id: int) -> Group | None:
-        """Return a group of this study, or None; locks it."""
         if ("group", group_id) in self._locked:
             return self._session.held(GROUPS, group_id)
         found = self._one(GROUPS, _LOCKED_GROUP, group=group_id)
@@ -153,52 +143,41 @@ class Evaluating(Queue):
         return self._session.hold(GROUPS, found)
 
     def find_group(self, seen: int, suite: str, replicate: int = 0) -> Group | None:
-        """Return a group by its key."""
         return self._one(GROUPS, _FIND_GROUP, seen=seen, suite=suite, replicate=replicate)
 
     def groups_of(self, seen: int) -> Sequence[Group]:
-        """Return the groups on one checkpoint."""
         return self._all(GROUPS, _GROUPS_OF, seen=seen)
 
     def groups(self, *, suite: str | None = None, after: int = 0, limit: int | None = None) -> Sequence[Group]:
-        """Return groups by id."""
         limit = NO_LIMIT if limit is None else limit
         if suite is None:
             return self._all(GROUPS, _GROUPS_AFTER, after=after, limit=limit)
         return self._all(GROUPS, _OF_SUITE_AFTER, suite=suite, after=after, limit=limit)
 
     def fresh_groups(self, suite: str) -> Sequence[Group]:
-        """Return the queued groups of class fresh that no population waits for."""
         return self._all(GROUPS, _FRESH, suite=suite)
 
     def last_queued_at(self, suite: str) -> float | None:
-        """Return when the newest group that was not skipped was created."""
         found: float | None = self._value(_LAST_QUEUED, suite=suite)
         return found
 
     def busy(self, suite: str) -> bool:
-        """Return whether a started group has not ended."""
         return self._value(_BUSY, suite=suite) is not None
 
     def best_group(self, suite: str) -> Group | None:
-        """Return the group marked best."""
         found = self._one(GROUPS, _BEST, suite=suite)
         if found is None or ("group", found.id) in self._locked:
             return found and self._session.held(GROUPS, found.id)
         return self._session.hold(GROUPS, found)
 
     def partial_in_a_row(self, suite: str) -> int:
-        """Return how many groups ended partial since the last one ended complete."""
         return int(self._value(_PARTIAL_IN_A_ROW, suite=suite, since=NEVER))
 
     def open_groups(self) -> int:
-        """Return how many groups are queued."""
         return int(self._value(_OPEN))
 
     def held_paths(self) -> frozenset[int]:
-        """Return ids of the checkpoints seen that a queued or best group refers to."""
         return frozenset(seen for (seen,) in self._rows(_HELD_PATHS))
 
     def events(self, *, after: int = 0) -> Sequence[EvalEvent]:
-        """Return events by id."""
         return self._all(EVENTS, _EVENTS_AFTER, after=after)

@@ -25,12 +25,10 @@ class MemorySession(Session):
         self._part = part
 
     def commit(self) -> None:
-        """Keep everything."""
         self.cursor.execute("COMMIT" if self._part is None else f"RELEASE {self._part}")
         self._backend.release(committed=self.write)
 
     def rollback(self) -> None:
-        """Undo everything."""
         try:
             if self._part is not None:
                 self.cursor.execute(f"ROLLBACK TO {self._part}")
@@ -51,7 +49,6 @@ class MemoryWatch:
         self._seen: int | None = None
 
     def wait(self, seconds: float) -> None:
-        """Return once something was committed since the last call, or after `seconds` at the latest."""
         self._seen = self._backend.wait(self._seen, seconds)
 
     def close(self) -> None:
@@ -86,7 +83,6 @@ class MemoryBackend(AnySqlite):
         self._connection.execute("PRAGMA foreign_keys=ON")
 
     def begin(self, *, write: bool) -> MemorySession:
-        """Open a transaction, or a part of the one that this thread has open."""
         self._turn.acquire()
         try:
             cursor = self._connection.cursor()
@@ -108,27 +104,22 @@ class MemoryBackend(AnySqlite):
                 self._changed.notify_all()
 
     def wait(self, seen: int | None, seconds: float) -> int:
-        """Wait until there are more commits than were seen; return how many there are."""
         with self._changed:
             self._changed.wait_for(lambda: self._commits != seen, seconds)
             return self._commits
 
     def watch(self) -> MemoryWatch:
-        """Return what is told of commits."""
         return MemoryWatch(self)
 
     def place(self, session: Session) -> str:
-        """Return the only place there is."""
         return MEMORY
 
     def forget_connections(self) -> None:
-        """Give the child of a fork its own copy, which no thread of the parent holds."""
         self._turn, self._changed = threading.RLock(), threading.Condition()
         if self._depth:
             self._depth = 0
             self._connection.rollback()
 
     def close(self) -> None:
-        """Forget everything."""
         self._connection.close()
         self.engine.dispose()

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from phyla.records import Checkpoint, Member, Report, TrialRecord
-from phyla.store.sql.codec import decode
 from phyla.store.sql.queue import Queue
-from phyla.store.sql.rows import CHECKPOINTS, MEMBERS, TRIALS
+from phyla.store.sql.rows import CHECKPOINTS, MEMBERS, TRIALS, decode
 from phyla.store.sql.scope import NEVER, NO_LIMIT, given
 from phyla.store.sql.tables import (
     DAMAGED,
@@ -133,15 +132,12 @@ class Population(Queue):
 
     @property
     def size(self) -> int:
-        """Number of members."""
         return self._study.population_size
 
     def member(self, index: int) -> Member:
-        """Return a member by its index."""
         return self._member(self._one(MEMBERS, _MEMBER, member=index), index)
 
     def locked_member(self, index: int) -> Member:
-        """Return a member; locks it."""
         found = self._member(self._one(MEMBERS, _LOCKED_MEMBER, member=index), index)
         return self._session.hold(MEMBERS, found)
 
@@ -151,12 +147,10 @@ class Population(Queue):
         return found
 
     def members(self) -> Sequence[Member]:
-        """Return all members by index, as one read."""
         member = self._session.backend.member
         return [member(row) for row in self._rows(_MEMBERS)]
 
     def locked_ready(self, seen: Member) -> Member | None:
-        """Lock a ready member; None if another transaction has it locked, or changed it since it was seen."""
         rows = self._rows(_READY_MEMBER, member=seen.index)
         if not rows or self._session.backend.member(rows[0]) != seen:
             return None
@@ -167,55 +161,42 @@ class Population(Queue):
     def trials(
         self, *, member: int | None = None, after: int = 0, limit: int | None = None
     ) -> Sequence[TrialRecord]:
-        """Return trials by id, from the first one whose id is above `after`."""
         limit = NO_LIMIT if limit is None else limit
         if member is None:
             return self._all(TRIALS, _TRIALS, after=after, limit=limit)
         return self._all(TRIALS, _TRIALS_OF_MEMBER, after=after, member=member, limit=limit)
 
     def newest_trials(self, count: int) -> Sequence[TrialRecord]:
-        """Return the trials with the highest ids, newest first."""
         return self._all(TRIALS, _NEWEST_TRIALS, limit=count)
 
     def counts(self) -> dict[str, int]:
-        """Return how many trials of kind train are in each state.
-
-        Completed ones are not counted but added up from their members, whose `generation` is that number.
-        """
         counts = {row[0]: row[1] for row in self._rows(_COUNT_UNFINISHED) + self._rows(_COUNT_GIVEN_UP)}
         completed = self._value(_TRAINED)
         return {**counts, "completed": int(completed)} if completed else counts
 
     def last_completed(self, count: int) -> Sequence[TrialRecord]:
-        """Return the training trials that completed last, newest first."""
         return self._all(TRIALS, _LAST_COMPLETED, limit=count)
 
     def ended(self, step: int | None) -> Sequence[TrialRecord]:
-        """Return the training trials that came to an age, broke, or were stopped by a rule, as they ended."""
         found = self._all(TRIALS, _ABANDONED) if step is None else self._all(TRIALS, _ENDED, step=step)
         return sorted(found, key=lambda trial: (trial.ended_at or 0.0, trial.id))
 
     def unfinished(self) -> Sequence[TrialRecord]:
-        """Return the trials that are running or queued for a retry, by id."""
         return sorted(self._all(TRIALS, _UNFINISHED), key=lambda trial: trial.id)
 
     def results(self, generation: int) -> Sequence[TrialRecord]:
-        """Return the completed training trials of a generation that have a fitness, by id."""
         return self._all(TRIALS, _RESULTS, generation=generation)
 
     def best_trials(self, count: int) -> Sequence[TrialRecord]:
-        """Return the completed trials with the best finite fitness and a live checkpoint, best first."""
         return self._all(TRIALS, _BEST, since=NEVER, limit=count)
 
     def broken_in_a_row(self) -> int:
-        """Return how many trials failed in a row, see `View.broken_in_a_row`."""
         resumed = self._study.resumed_at
         return int(self._value(_BROKEN_IN_A_ROW, since=NEVER if resumed is None else resumed))
 
     # What was reported
 
     def reports(self, trial: int, token: int | None = None) -> Sequence[Report]:
-        """Return what a trial reported, in order."""
         if token is None:
             batches = self._rows(_NEWEST_REPORTS, trial=trial)
         else:
@@ -223,7 +204,6 @@ class Population(Queue):
         return [report for (batch,) in batches for report in _reports(batch)]
 
     def last_reports(self, trial_id: int, token: int, count: int) -> Sequence[Report]:
-        """Return the last reports of one attempt, oldest first."""
         if count < 1:
             return []
         # A batch holds at least one report.
@@ -231,34 +211,27 @@ class Population(Queue):
         return [report for (batch,) in reversed(batches) for report in _reports(batch)][-count:]
 
     def averages(self, every: int, step: int, *, besides: int, limit: int) -> Sequence[float]:
-        """Return the averages that trials besides one had at a mark, of the newest trials first."""
         rows = self._rows(_AVERAGES, every=every, step=step, trial=besides, limit=limit)
         return [float("nan") if average is None else average for (average,) in rows]
 
     # Checkpoints
 
     def checkpoint(self, name: str) -> Checkpoint | None:
-        """Return a checkpoint's row."""
         return self._one(CHECKPOINTS, _CHECKPOINT, name=name)
 
     def checkpoints(self) -> Sequence[Checkpoint]:
-        """Return all checkpoints by creation."""
         return self._all(CHECKPOINTS, _CHECKPOINTS)
 
     def live_checkpoints(self) -> Sequence[Checkpoint]:
-        """Return the checkpoints in state live, oldest first."""
         return self._all(CHECKPOINTS, _LIVE)
 
     def deleting_checkpoints(self) -> Sequence[Checkpoint]:
-        """Return the checkpoints in state deleting, oldest first."""
         return self._all(CHECKPOINTS, _DELETING)
 
     def damaged_checkpoints(self) -> Sequence[Checkpoint]:
-        """Return the checkpoints in state damaged, oldest first."""
         return self._all(CHECKPOINTS, _DAMAGED)
 
     def held_checkpoints(self) -> frozenset[str]:
-        """Return names that members, unfinished trials and evaluation refer to."""
         rows = self._rows(_CHECKPOINTS_IN_USE) + self._rows(_HELD_BY_EVALUATION)
         held = {name for row in rows for name in row if name is not None}
         for member in self.members():

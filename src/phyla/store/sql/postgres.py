@@ -74,12 +74,10 @@ class PostgresSession(Session):
         self._connection = connection
 
     def commit(self) -> None:
-        """Make everything durable and give the connection back."""
         self._connection.commit()
         self._connection.close()
 
     def rollback(self) -> None:
-        """Undo everything and give the connection back."""
         try:
             self._connection.rollback()
         except psycopg.Error:
@@ -104,7 +102,6 @@ class PostgresWatch:
         self._listens = False
 
     def wait(self, seconds: float) -> None:
-        """Return once something was committed since the last call, or after `seconds` at the latest."""
         if not self._listens:
             self._connection.execute(f"LISTEN {CHANNEL}")
             self._listens = True
@@ -115,7 +112,6 @@ class PostgresWatch:
                 pass
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()
 
 
@@ -163,7 +159,6 @@ class PostgresBackend(Backend):
         super().__init__(engine)
 
     def begin(self, *, write: bool) -> PostgresSession:
-        """Open a transaction; one that does not write sees one snapshot."""
         connection = self.engine.raw_connection()
         try:
             session = PostgresSession(self, connection, write=write)
@@ -175,7 +170,6 @@ class PostgresBackend(Backend):
         return session
 
     def study(self, session: Session, study: int, lock: StudyLock | None) -> tuple[StudyRecord | None, float]:
-        """Return a study as it is once it is locked, and the server's time."""
         if lock in ("shared", "alone"):
             # No lock on the row, where all that share it overtake who waits to be alone. And a statement of its
             # own, so that the next one sees what was committed while this one waited.
@@ -187,7 +181,6 @@ class PostgresBackend(Backend):
         return STUDIES.record(row[:-1]), float(row[-1]) if self._clock is None else self._clock()
 
     def place(self, session: Session) -> str:
-        """Return the server, the database and the table, which a dump that is restored does not keep."""
         cursor = session.cursor
         cursor.execute(_WHERE)
         database, table, may_ask = cursor.fetchone()
@@ -198,19 +191,15 @@ class PostgresBackend(Backend):
         return f"server {server}, database {database}, table {table}"
 
     def now(self, session: Session) -> float:
-        """Return the server's time."""
         return float(session.run(_NOW, {}).fetchone()[0]) if self._clock is None else self._clock()
 
     def new_job_ids(self, session: Session, count: int) -> Sequence[int]:
-        """Return ids that no other job has or gets."""
         return [key for (key,) in session.run(_NEXT_JOBS, {"count": count}).fetchall()]
 
     def lock_numbers(self, session: Session, study: int) -> None:
-        """Wait until nobody else numbers the checkpoints that were seen of a study."""
         session.cursor.execute(_WAIT_TO_NUMBER, {"study": study})
 
     def revision(self, connection: sa.Connection) -> str | None:
-        """Return the revision of the schema."""
         # Not by to_regclass: it trusts what the connection remembers, and after waiting for `lock_schema` that
         # may be that the table which somebody has just made does not exist.
         exists = (
@@ -223,34 +212,28 @@ class PostgresBackend(Backend):
         return None if row is None else str(row[0])
 
     def lock_schema(self, connection: sa.Connection) -> None:
-        """Begin a transaction in which nobody else changes the schema."""
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({SCHEMA_LOCK})")
 
     def forget_connections(self) -> None:
-        """Drop the pool without closing what it holds."""
         self.engine.dispose(close=False)
 
     def watch(self) -> "PostgresWatch":
-        """Open a connection that learns of commits."""
         return PostgresWatch(self.engine.raw_connection())
 
     def announce(self, session: Session) -> None:
-        """Let those who wait learn of the transaction when it commits."""
         session.cursor.execute(f"NOTIFY {CHANNEL}")
 
     def close(self) -> None:
-        """Close every connection."""
         self.engine.dispose()
 
     def translated(self, error: Exception) -> StoreError:
-        """Return what an error means and what to do."""
         if isinstance(error, sa.exc.TimeoutError):
             return StoreBusy(
                 f"{self.url}: every connection of this process was in use for 30 s; use fewer threads"
             )
         state = getattr(error, "sqlstate", None) or ""
         message = " ".join(str(error).split())
-        if state == "23505" and error.diag.constraint_name == "eval_groups_one_best":  # type: ignore[attr-defined]
+        if state == "23505" and error.diag.constraint_name == "eval_groups_one_best":  # type: ignore[attr-defined]  # psycopg's
             return StoreBusy(f"{self.url}: two evaluations became the best of a suite at once; try again")
         if state in _BUSY:
             return StoreBusy(f"{self.url}: {_BUSY[state]}; nothing was changed, try again")

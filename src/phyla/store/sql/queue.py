@@ -95,42 +95,35 @@ class Queue(Scope):
     """Reads the jobs of a study, and who works on them."""
 
     def new_job_id(self) -> int:
-        """Return an id that no other job of this store has or gets."""
         (job_id,) = self._session.backend.new_job_ids(self._session, 1)
         return job_id
 
     def job(self, job_id: int) -> TrialRecord | EvalJob | None:
-        """Return a job of this study of any kind, or None; locks nothing."""
         row = self._session.row(_JOB, {**self._own, "job": job_id})
         return None if row is None else job_of(row)
 
     # Trials
 
     def trial(self, trial_id: int) -> TrialRecord:
-        """Return a trial."""
         found = self._one(TRIALS, _TRIAL, job=trial_id)
         if found is None:
             raise KeyError(f"study {self._study.id} has no trial {trial_id}")
         return found
 
     def locked_trial(self, trial_id: int) -> TrialRecord | None:
-        """Return a trial of this study, or None; locks it."""
         found = self._one(TRIALS, _LOCKED_TRIAL, job=trial_id)
         return None if found is None else self._session.hold(TRIALS, found)
 
     def next_pending(self) -> TrialRecord | None:
-        """Return the pending trial with the lowest id; locks it and passes over locked ones."""
         found = self._one(TRIALS, _NEXT_TRIAL)
         return None if found is None else self._session.hold(TRIALS, found)
 
     # Eval jobs
 
     def eval_jobs(self, *, after: int = 0, limit: int | None = None) -> Sequence[EvalJob]:
-        """Return eval jobs by id."""
         return self._all(EVAL_JOBS, _EVAL_JOBS_AFTER, after=after, limit=NO_LIMIT if limit is None else limit)
 
     def next_eval_job(self, holding: int | None) -> EvalJob | None:
-        """Return the pending eval job to run next; locks it and passes over locked ones."""
         session = self._session
         any_one, of_seen = (_CLAIM, _CLAIM_OF_SEEN) if session.write else (_NEXT_EVALUATION, _NEXT_OF_SEEN)
         rows = [] if holding is None else self._rows(of_seen, now=self._now, seen=holding)
@@ -146,12 +139,10 @@ class Queue(Scope):
         return session.hold(EVAL_JOBS, job)
 
     def next_not_before(self) -> float | None:
-        """Return when the earliest pending eval job may start that may not start yet."""
         found: float | None = self._value(_NOT_BEFORE, now=self._now)
         return found
 
     def locked_eval_job(self, job_id: int) -> EvalJob | None:
-        """Return an eval job of this study, or None; locks it."""
         if ("job", job_id) in self._locked:
             return self._session.held(EVAL_JOBS, job_id)
         found = self._one(EVAL_JOBS, _LOCKED_EVAL_JOB, job=job_id)
@@ -161,40 +152,32 @@ class Queue(Scope):
         return self._session.hold(EVAL_JOBS, found)
 
     def group_jobs(self, group: int) -> Sequence[EvalJob]:
-        """Return the eval jobs of a group, by id."""
         found = self._all(EVAL_JOBS, _GROUP_JOBS, group=group)
         return [self._session.hold(EVAL_JOBS, job) for job in found]
 
     def unfinished_jobs(self, group: int) -> int:
-        """Return how many eval jobs of a group are pending or running."""
         return int(self._value(_UNFINISHED, group=group))
 
     # Attempts
 
     def attempt(self, job_id: int, token: int) -> Attempt | None:
-        """Return one attempt."""
         return self._one(ATTEMPTS, _ATTEMPT, job=job_id, token=token)
 
     def attempts(self, job_id: int) -> Sequence[Attempt]:
-        """Return the attempts of a job, oldest first."""
         return self._all(ATTEMPTS, _ATTEMPTS, job=job_id)
 
     def trial_attempts(self) -> Sequence[Attempt]:
-        """Return the attempts of all trials by (trial, token)."""
         return self._all(ATTEMPTS, _TRIAL_ATTEMPTS)
 
     def running(self, worker: str | None = None) -> Sequence[Attempt]:
-        """Return the running attempts of one worker, or all of them."""
         if worker is None:
             return self._all(ATTEMPTS, _RUNNING)
         return self._all(ATTEMPTS, _RUNNING_OF_WORKER, worker=worker)
 
     def expired(self, limit: int) -> Sequence[Attempt]:
-        """Return running attempts whose lease ran out, longest first; passes over what is locked."""
         kinds = (_EXPIRED_EVALUATIONS, _EXPIRED_TRIALS)
         late = chain.from_iterable(self._all(ATTEMPTS, one, now=self._now, limit=limit) for one in kinds)
         return sorted(late, key=lambda attempt: (attempt.expires_at, attempt.job))[:limit]
 
     def claimed_ahead(self, expires_after: float) -> Sequence[Attempt]:
-        """Return running attempts that were claimed after `now()`, and whose lease lasts beyond a time."""
         return self._all(ATTEMPTS, _CLAIMED_AHEAD, now=self._now, expires_after=expires_after)

@@ -2,16 +2,19 @@
 
 A number is stored as it is, an enum by its value, text without what a database cannot hold, and everything else as
 JSON: tuples as lists, records inside records as objects.
+
+The JSON is strict, and yet nan and infinities come back as they were: a float that strict JSON cannot write
+becomes `{"$float": "nan"}`, and a user's mapping with the key `$float` becomes `{"$float": [[key, value], ...]}`.
 """
 
+import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from functools import lru_cache
 from operator import attrgetter
-from types import NoneType, UnionType
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, Union, final, get_args, get_origin
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, final, get_args, get_origin
 
 import sqlalchemy as sa
 
@@ -22,6 +25,7 @@ from phyla.records import (
     EvalJob,
     EvalResult,
     Group,
+    Json,
     Member,
     Seen,
     StudyRecord,
@@ -30,7 +34,51 @@ from phyla.records import (
     storable,
 )
 from phyla.store.sql import tables
-from phyla.store.sql.codec import decode, encode
+
+TAG = "$float"
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+_DECODER = json.JSONDecoder()
+
+
+def encode(value: Json) -> str:
+    """Return JSON in ASCII, keys in the order given."""
+    try:
+        text = _ENCODER.encode(value)
+    except (TypeError, ValueError):
+        # A float that is not finite, or a mapping or sequence that is not a dict or list.
+        return _ENCODER.encode(_tagged(value))
+    return _ENCODER.encode(_tagged(value)) if TAG in text else text
+
+
+def decode(text: str) -> Any:
+    """Return what `encode` was given, in dicts and lists."""
+    if TAG in text:
+        return json.loads(text, object_hook=_untagged)
+    # What `encode` wrote has no white space around it, which `loads` would look for.
+    return _DECODER.raw_decode(text)[0]
+
+
+def _tagged(value: Json) -> Json:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {TAG: repr(float(value))}
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping):
+        if TAG in value:
+            return {TAG: [[key, _tagged(item)] for key, item in value.items()]}
+        return {key: _tagged(item) for key, item in value.items()}
+    if isinstance(value, Sequence):
+        return [_tagged(item) for item in value]
+    return value
+
+
+def _untagged(found: dict[str, Any]) -> Any:
+    if TAG not in found:
+        return found
+    inner = found[TAG]
+    return float(inner) if isinstance(inner, str) else dict(inner)
+
 
 R = TypeVar("R")
 Row: TypeAlias = Sequence[Any]
@@ -121,7 +169,7 @@ class _Trials(Rows[TrialRecord]):
 
 def codec_of(kind: Any) -> Codec:
     """Return how fields of a type are stored."""
-    kind = _without_none(kind)
+    kind = tables.without_none(kind)
     if kind in (int, float):
         return Codec()
     if kind is bool:
@@ -137,14 +185,9 @@ def codec_of(kind: Any) -> Codec:
     )
 
 
-def _without_none(kind: Any) -> Any:
-    kinds = [one for one in get_args(kind) if one is not NoneType]
-    return kinds[0] if get_origin(kind) in (Union, UnionType) and len(kinds) == 1 else kind
-
-
 def _json_of(kind: Any) -> Codec:
     """Return how values of a type are made JSON and back; None where they are JSON."""
-    kind = _without_none(kind)
+    kind = tables.without_none(kind)
     if get_origin(kind) is tuple:
         pack, unpack = _json_of(get_args(kind)[0])
         return Codec(
@@ -192,9 +235,17 @@ RESULTS = Rows(EvalResult, tables.eval_results)
 EVENTS = Rows(EvalEvent, tables.eval_events)
 
 
-def rows_of(job: TrialRecord | EvalJob) -> Rows[Any]:
-    """Return how a job of this kind is stored."""
-    return TRIALS if isinstance(job, TrialRecord) else EVAL_JOBS
+ROWS: dict[type, Rows[Any]] = {
+    TrialRecord: TRIALS,
+    EvalJob: EVAL_JOBS,
+    Attempt: ATTEMPTS,
+    Member: MEMBERS,
+    Checkpoint: CHECKPOINTS,
+    Seen: SEEN,
+    Group: GROUPS,
+    EvalResult: RESULTS,
+    EvalEvent: EVENTS,
+}
 
 
 def job_of(row: Row) -> TrialRecord | EvalJob:

@@ -42,11 +42,9 @@ class Scope:
         self._locked: set[tuple[str, int]] = set()
 
     def study(self) -> StudyRecord:
-        """Return the study."""
         return self._study
 
     def now(self) -> float:
-        """Return the database's time, one value throughout the transaction."""
         return self._now
 
     def _one(self, rows: Rows[R], statement: sa.Executable, **key: Any) -> R | None:

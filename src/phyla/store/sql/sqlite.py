@@ -85,12 +85,10 @@ class SqliteSession(Session):
         self._idle = idle
 
     def commit(self) -> None:
-        """Make everything durable and give the connection back."""
         self.cursor.execute("COMMIT")
         self._release()
 
     def rollback(self) -> None:
-        """Undo everything and give the connection back."""
         try:
             if self._connection.in_transaction:
                 self.cursor.execute("ROLLBACK")
@@ -120,7 +118,6 @@ class SqliteWatch:
         self._seen: int | None = None
 
     def wait(self, seconds: float) -> None:
-        """Return once something was committed since the last call, or after `seconds` at the latest."""
         until = time.monotonic() + seconds
         while (now := self._commits()) == self._seen and (left := until - time.monotonic()) > 0:
             time.sleep(min(LOOK_S, left))
@@ -130,7 +127,6 @@ class SqliteWatch:
         return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()
 
 
@@ -155,15 +151,12 @@ class AnySqlite(Backend):
         self._last_job_id = 0
 
     def study(self, session: Session, study: int, lock: StudyLock | None) -> tuple[StudyRecord | None, float]:
-        """Return a study and the time; every writing transaction is alone anyway."""
         return session.one(STUDIES, ONE_STUDY, {"study": study}), self._clock()
 
     def now(self, session: Session) -> float:
-        """Return the time."""
         return self._clock()
 
     def new_job_ids(self, session: Session, count: int) -> Sequence[int]:
-        """Return ids that no other job has; not even one that was deleted, or that this process rolled back."""
         row = session.cursor.execute("SELECT seq FROM sqlite_sequence WHERE name = 'jobs'").fetchone()
         first = max(0 if row is None else row[0], self._last_job_id) + 1
         self._last_job_id = first + count - 1
@@ -173,7 +166,6 @@ class AnySqlite(Backend):
         """Do nothing: every writing transaction is alone."""
 
     def revision(self, connection: sa.Connection) -> str | None:
-        """Return the revision of the schema."""
         exists = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'phyla_revision'"
         if connection.exec_driver_sql(exists).first() is None:
             return None
@@ -181,14 +173,12 @@ class AnySqlite(Backend):
         return None if row is None else str(row[0])
 
     def lock_schema(self, connection: sa.Connection) -> None:
-        """Begin a transaction in which nobody else changes the schema."""
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     def announce(self, session: Session) -> None:
         """Do nothing: every commit shows."""
 
     def translated(self, error: Exception) -> StoreError:
-        """Return what an error means and what to do."""
         # An extended result code carries the primary one in its low byte.
         code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
         advice = _ADVICE.get(code)
@@ -260,7 +250,6 @@ class SqliteBackend(AnySqlite):
         self._closing.atexit = False
 
     def begin(self, *, write: bool) -> SqliteSession:
-        """Open a transaction; one that writes first waits for its turn."""
         try:
             connection = self._idle.pop()
         except IndexError:
@@ -279,7 +268,6 @@ class SqliteBackend(AnySqlite):
         return session
 
     def forget_connections(self) -> None:
-        """Leave the connections to the parent; they must not even be closed here."""
         self._closing.detach()
         _OF_PARENTS.append((self._idle, self.engine))
         self._idle = deque()
@@ -287,19 +275,15 @@ class SqliteBackend(AnySqlite):
         self._at_end()
 
     def watch(self) -> "SqliteWatch":
-        """Open a connection that learns of commits."""
         return SqliteWatch(self.engine.raw_connection())
 
     def place(self, session: Session) -> str:
-        """Return the inode of the file, which a renamed file keeps and a copy does not have."""
         return f"inode {self._path.stat().st_ino}"
 
     def close(self) -> None:
-        """Close every connection."""
         _close(self._idle, self.engine)
 
     def translated(self, error: Exception) -> StoreError:
-        """Return what an error means and what to do."""
         if isinstance(error, OSError):
             return StoreUnavailable(
                 f"{error.filename or self._path}: {error.strerror}; the folder of the database must be writable"

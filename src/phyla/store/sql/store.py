@@ -5,7 +5,6 @@ import os
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, final
 
 import sqlalchemy as sa
@@ -60,23 +59,20 @@ class SqlStore:
 
     @property
     def url(self) -> str:
-        """Where it is, without any password."""
         return self._backend.url
 
     def identity(self) -> StoreIdentity:
-        """Return which store this is; the first call makes its id, and so does one that finds it copied."""
-        with _Block(self, write=False) as session:
+        with self._session(write=False) as session:
             found, place = session.row(_IDENTITY, {}), self._backend.place(session)
         return self._identify(found) if found is None or found[1] != place else self._known_as(found)
 
     def renew_identity(self) -> StoreIdentity:
-        """Give the store another id, because it was restored in place from a backup, and return it."""
-        with _Block(self, write=False) as session:
+        with self._session(write=False) as session:
             found = session.row(_IDENTITY, {})
         return self._identify(found)
 
     def _identify(self, old: Any) -> StoreIdentity:
-        with _Block(self, write=True) as session:
+        with self._session(write=True) as session:
             values = {"new_id": uuid.uuid4().hex, "new_place": self._backend.place(session)}
             if old is None:
                 session.run(_INSERT_IDENTITY, values)
@@ -99,8 +95,7 @@ class SqlStore:
         location: str = "",
         source: int | None = None,
     ) -> StudyRecord:
-        """Create a study with all members ready, or return the one that exists under that name."""
-        with _Block(self, write=True) as session:
+        with self._session(write=True) as session:
             found = session.one(STUDIES, _STUDY_BY_NAME, {"name": name})
             if found is not None:
                 return found
@@ -125,18 +120,15 @@ class SqlStore:
             return found
 
     def find_study(self, name: str) -> StudyRecord | None:
-        """Return a study by name, or None."""
-        with _Block(self, write=False) as session:
+        with self._session(write=False) as session:
             return session.one(STUDIES, _STUDY_BY_NAME, {"name": name})
 
     def studies(self) -> Sequence[StudyRecord]:
-        """Return all studies by id."""
-        with _Block(self, write=False) as session:
+        with self._session(write=False) as session:
             return session.all(STUDIES, ALL_STUDIES, {})
 
     def delete_study(self, study: int, *, worker: str | None = None) -> None:
-        """Delete a study, with those that watch it and all that is known of them; see `phyla.store.Store`."""
-        with _Block(self, write=True) as session:
+        with self._session(write=True) as session:
             record, now = self._backend.study(session, study, "alone")
             if record is None:
                 raise StudyNotFound(f"there is no study with id {study} in {self.url}")
@@ -146,8 +138,7 @@ class SqlStore:
             delete_study(session, record, now, worker)
 
     def set_state(self, study: int, state: StudyState, message: str | None = None) -> None:
-        """Set the state of a study; that it is running says that it is resumed."""
-        with _Block(self, write=True) as session:
+        with self._session(write=True) as session:
             changes: Values = {"state": state, "message": message}
             self._backend.announce(session)
             if state is StudyState.RUNNING:
@@ -157,8 +148,7 @@ class SqlStore:
                 session.run(RETRY_GIVEN_UP, {"study": study})
 
     def set_config(self, study: int, config: JsonObject) -> None:
-        """Replace the configuration of a watched study, and let it run again if it had ended."""
-        with _Block(self, write=True) as session:
+        with self._session(write=True) as session:
             changes: Values = {"config": config, "state": StudyState.RUNNING, "message": None}
             session.set(STUDIES, (study,), STUDIES.stored(changes))
 
@@ -166,16 +156,14 @@ class SqlStore:
     def transaction(
         self, study: int, *, exclusive: bool, alone: bool = False, source: int | None = None
     ) -> Iterator[SqlTransaction]:
-        """Open a writing transaction on one study; see `phyla.store.Store`."""
-        with _Block(self, write=True) as session:
+        with self._session(write=True) as session:
             if source is not None and exclusive:
                 self._backend.study(session, source, "exclusive")
             yield self._opened(session, study, "alone" if alone else "exclusive" if exclusive else "shared")
 
     @contextlib.contextmanager
     def reader(self, study: int) -> Iterator[SqlTransaction]:
-        """Open a consistent look at one study."""
-        with _Block(self, write=False) as session:
+        with self._session(write=False) as session:
             yield self._opened(session, study, None)
 
     def _opened(self, session: Session, study: int, lock: StudyLock | None) -> SqlTransaction:
@@ -185,38 +173,34 @@ class SqlStore:
         return SqlTransaction(session, record, now)
 
     def changes(self) -> "_Changes":
-        """Return what waits for commits, by this process or another; for one thread."""
         changes = _Changes(self._backend)
         self._watching.append(changes)
         return changes
 
     def close(self) -> None:
-        """Release every connection."""
         for changes in self._watching:
             changes.close()
         self._backend.close()
 
-    def _begin(self, *, write: bool) -> Session:
+    @contextlib.contextmanager
+    def _session(self, *, write: bool) -> Iterator[Session]:
+        """Open a session; commit at the end, or roll back when the block raises."""
         if os.getpid() != self._process:
             # A child made by fork must not talk on its parent's connections.
             self._backend.forget_connections()
             self._process = os.getpid()
+        session = None
         try:
-            return self._backend.begin(write=write)
-        except Exception as error:
-            raise _explained(self._backend, error) from error
-
-    def _end(self, session: Session, error: BaseException | None) -> None:
-        if error is None:
-            try:
-                session.commit()
-            except Exception as failure:
+            session = self._backend.begin(write=write)
+            yield session
+            session.commit()
+        except BaseException as error:
+            if session is not None:
                 session.rollback()
-                raise _explained(self._backend, failure) from failure
-        else:
-            session.rollback()
-            if isinstance(error, self._backend.driver_errors):
-                raise _explained(self._backend, error) from error
+            explained = _explained(self._backend, error)
+            if explained is error:
+                raise
+            raise explained from error
 
 
 @final
@@ -228,7 +212,6 @@ class _Changes:
         self._watch: Watch | None = None
 
     def wait(self, seconds: float) -> None:
-        """Return once something was committed since the last call; see `phyla.store.Changes`."""
         try:
             if self._watch is None:
                 self._watch = self._backend.watch()
@@ -238,7 +221,6 @@ class _Changes:
             raise _explained(self._backend, error) from error
 
     def close(self) -> None:
-        """Release the connection."""
         watch, self._watch = self._watch, None
         if watch is not None:
             with contextlib.suppress(*self._backend.driver_errors):
@@ -260,29 +242,9 @@ def found_revision(backend: Backend) -> str | None:
         backend.engine.dispose()
 
 
-def _explained(backend: Backend, error: Exception) -> Exception:
+def _explained(backend: Backend, error: BaseException) -> BaseException:
     """Return what to raise for an error: explained if it is the database's, else as it is."""
     origin = getattr(error, "orig", None) or error
     if isinstance(origin, StoreError) or not isinstance(origin, backend.driver_errors):
         return origin
     return backend.translated(origin)
-
-
-@final
-class _Block:
-    """A transaction as a `with` block: commits at its end, rolls back when it raises."""
-
-    __slots__ = ("_session", "_store", "write")
-
-    def __init__(self, store: SqlStore, *, write: bool) -> None:
-        self._store = store
-        self.write = write
-
-    def __enter__(self) -> Session:
-        self._session = self._store._begin(write=self.write)
-        return self._session
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._store._end(self._session, error)

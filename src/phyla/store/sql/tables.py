@@ -1,27 +1,31 @@
-"""The schema.
+"""The schema: a table for each kind of record, whose columns are the record's fields.
 
-Times are seconds since the epoch. Columns that hold JSON are text on every database, written and read
-by `phyla.store.sql.codec`. What a partial index is conditioned on appears word for word in the
-statements that use it, because SQLite proves nothing else. Its columns are also in an index that is counted,
-because SQLite would else look at every row.
+Times are seconds since the epoch. What is not a number, a truth or text is JSON, as text on every database. What a
+partial index is conditioned on appears word for word in the statements that use it, because SQLite proves nothing
+else. Its columns are also in an index that is counted, because SQLite would else look at every row.
 """
 
-from collections.abc import Iterable
-from enum import StrEnum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from enum import Enum
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin
 
 import sqlalchemy as sa
 
 from phyla.records import (
-    AttemptState,
-    CheckpointKind,
-    CheckpointState,
-    GroupState,
-    JobKind,
+    Attempt,
+    Checkpoint,
+    EvalEvent,
+    EvalJob,
+    EvalResult,
+    Group,
     JobState,
-    MemberState,
-    SeenState,
-    StudyKind,
-    StudyState,
+    Json,
+    Member,
+    Seen,
+    StudyRecord,
+    TrialRecord,
 )
 
 metadata = sa.MetaData()
@@ -49,11 +53,20 @@ EVALUATION = sa.text("group_id IS NOT NULL")
 PENDING_EVALUATION = sa.text("state = 'pending' AND group_id IS NOT NULL")
 UNFINISHED_EVALUATION = sa.text("ended_at IS NULL AND group_id IS NOT NULL")
 WANTED_SHARD = sa.text("kind = 'evaluate' AND state <> 'cancelled'")
-URGENCY = ("priority", "rank", "group", "id", "not_before")
 OPEN_AGGREGATION = sa.text("kind = 'aggregate' AND ended_at IS NULL")
 
+URGENCY = ("priority", "rank", "group", "id", "not_before")
 
-def _one_of(column: str, values: Iterable[StrEnum]) -> str:
+job_ids = sa.Sequence("job_ids", metadata=metadata, data_type=sa.BigInteger)
+
+
+def without_none(kind: Any) -> Any:
+    """Return a type without its None."""
+    kinds = [one for one in get_args(kind) if one is not NoneType]
+    return kinds[0] if get_origin(kind) in (Union, UnionType) and len(kinds) == 1 else kind
+
+
+def _one_of(column: str, values: Iterable[Enum]) -> str:
     return f"{column} IN ({', '.join(repr(value.value) for value in values)})"
 
 
@@ -63,12 +76,49 @@ def _index(
     return sa.Index(name, *columns, unique=unique, sqlite_where=where, postgresql_where=where)
 
 
-def _key(name: str, *sequence: sa.Sequence) -> "sa.Column[int]":
-    # Only this type makes SQLite use its row id as the key.
-    return sa.Column(name, sa.BigInteger().with_variant(sa.Integer(), "sqlite"), *sequence, primary_key=True)
+def _type(kind: Any) -> Any:
+    if kind is bool:
+        return sa.Boolean(create_constraint=False)
+    return {int: sa.BigInteger(), float: sa.Double()}.get(kind) or sa.Text()
 
 
-job_ids = sa.Sequence("job_ids", metadata=metadata, data_type=sa.BigInteger)
+def _table(
+    name: str,
+    kinds: Sequence[Any],
+    *parts: sa.Index | sa.CheckConstraint,
+    key: tuple[str, ...] = ("id",),
+    called: Mapping[str, str] | None = None,
+    refers: Mapping[str, str] | None = None,
+    **options: Any,
+) -> sa.Table:
+    """Make the table of one kind of record, or of several.
+
+    Args:
+        name: of the table.
+        kinds: the dataclasses; a column that only some of them have is NULL in the rows of the others.
+        parts: indexes and further constraints.
+        key: the fields of the primary key; an `id` is given by the database.
+        called: names of columns that are not called like their field, which is their key.
+        refers: what columns refer to, by field.
+        options: of the databases.
+    """
+    columns: list[sa.Column[Any]] = []
+    checks: list[sa.CheckConstraint] = []
+    for field, declared in {one.name: one.type for kind in kinds for one in fields(kind)}.items():
+        column, kind = (called or {}).get(field, field), without_none(declared)
+        everywhere = all(field in {one.name for one in fields(each)} for each in kinds)
+        # Only this type makes SQLite use its row id as the key.
+        given: list[Any] = [sa.BigInteger().with_variant(sa.Integer(), "sqlite") if field == "id" else _type(kind)]
+        if field == "id" and name == "jobs":
+            given.append(job_ids)
+        if refers and field in refers:
+            given.append(sa.ForeignKey(refers[field], name=f"{name}_{column.removesuffix('_id')}"))
+        nullable = declared == Json or NoneType in get_args(declared) or not everywhere
+        columns.append(sa.Column(column, *given, key=field, autoincrement=field == "id", nullable=nullable))
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            checks.append(sa.CheckConstraint(_one_of(column, kind), name=f"{name}_{column}"))
+    return sa.Table(name, metadata, *columns, sa.PrimaryKeyConstraint(*key), *checks, *parts, **options)
+
 
 store_identity = sa.Table(
     "store_identity",
@@ -82,115 +132,29 @@ store_identity = sa.Table(
     sa.CheckConstraint("slot = 1", name="store_identity_one"),
 )
 
-studies = sa.Table(
+studies = _table(
     "studies",
-    metadata,
-    _key("id"),
-    sa.Column("name", sa.Text, nullable=False),
-    sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("state", sa.Text, nullable=False),
-    sa.Column("config", sa.Text, nullable=False),
-    sa.Column("seed", sa.BigInteger, nullable=False),
-    sa.Column("population_size", sa.Integer, nullable=False),
-    sa.Column("created_at", sa.Double, nullable=False),
-    sa.Column("strategy_state", sa.Text),
-    sa.Column("state_version", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("message", sa.Text),
-    sa.Column("resumed_at", sa.Double),
-    sa.Column("location", sa.Text, nullable=False),
-    sa.Column("source", sa.ForeignKey("studies.id", name="studies_source")),
-    sa.UniqueConstraint("name", name="studies_name"),
-    sa.CheckConstraint(_one_of("kind", StudyKind), name="studies_kind"),
-    sa.CheckConstraint(_one_of("state", StudyState), name="studies_state"),
+    [StudyRecord],
     sa.CheckConstraint("(kind = 'study') = (source IS NOT NULL)", name="studies_has_source"),
+    _index("studies_by_name", "name", unique=True),
     _index("studies_by_source", "source"),
+    refers={"source": "studies.id"},
     sqlite_autoincrement=True,
 )
 
-members = sa.Table(
+members = _table(
     "members",
-    metadata,
-    sa.Column("study", sa.ForeignKey("studies.id", name="members_study"), primary_key=True),
-    sa.Column("member", sa.Integer, primary_key=True, autoincrement=False, key="index"),
-    sa.Column("state", sa.Text, nullable=False),
-    sa.Column("progress", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("generation", sa.Integer, nullable=False, server_default="0"),
-    sa.Column("decided_at", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("head", sa.Text),
-    sa.Column("states", sa.Text, nullable=False, server_default="[]"),
-    sa.Column("best", sa.Text),
-    sa.Column("current_trial", sa.BigInteger),
-    sa.Column("broken_trial", sa.BigInteger),
-    sa.Column("replacements", sa.Integer, nullable=False, server_default="0"),
-    sa.Column("measures_left", sa.Integer, nullable=False, server_default="0"),
-    sa.Column("slot", sa.Text),
-    sa.Column("stops", sa.Integer, nullable=False, server_default="0"),
-    sa.Column("retired", sa.Boolean(create_constraint=False), nullable=False, server_default=sa.false()),
-    sa.Column("joined_steps", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("joined_generation", sa.Integer, nullable=False, server_default="0"),
-    sa.CheckConstraint(_one_of("state", MemberState), name="members_state"),
+    [Member],
     sa.CheckConstraint("state <> 'running' OR current_trial IS NOT NULL", name="members_running_has_trial"),
+    key=("study", "index"),
+    called={"index": "member"},
+    refers={"study": "studies.id"},
 )
 
-jobs = sa.Table(
+# NULL beside a fitness_order stands for nan, which SQLite cannot store.
+jobs = _table(
     "jobs",
-    metadata,
-    # What every job has.
-    _key("id", job_ids),
-    sa.Column("study", sa.ForeignKey("studies.id", name="jobs_study"), nullable=False),
-    sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("state", sa.Text, nullable=False),
-    sa.Column("token", sa.Integer, nullable=False),
-    sa.Column("failures", sa.Integer, nullable=False),
-    sa.Column("worker", sa.Text),
-    sa.Column("error", sa.Text),
-    sa.Column("created_at", sa.Double, nullable=False),
-    sa.Column("started_at", sa.Double),
-    sa.Column("ended_at", sa.Double),
-    # What a trial has.
-    sa.Column("member", sa.Integer),
-    sa.Column("generation", sa.Integer),
-    sa.Column("parent", sa.BigInteger),
-    sa.Column("parent_checkpoint", sa.Text),
-    sa.Column("parent_index", sa.Integer),
-    sa.Column("jump_from", sa.BigInteger),
-    sa.Column("params_from", sa.BigInteger),
-    sa.Column("replaces", sa.BigInteger),
-    sa.Column("params", sa.Text),
-    sa.Column("start_step", sa.BigInteger),
-    sa.Column("end_step", sa.BigInteger),
-    sa.Column("reached_step", sa.BigInteger),
-    sa.Column("seed", sa.BigInteger),
-    sa.Column("progress", sa.Text),
-    sa.Column("progress_step", sa.BigInteger),
-    sa.Column("exploited", sa.Boolean(create_constraint=False)),
-    # NULL beside a fitness_order stands for nan, which SQLite cannot store.
-    sa.Column("fitness", sa.Double),
-    sa.Column("fitness_order", sa.Double, key="order"),
-    sa.Column("metrics", sa.Text),
-    sa.Column("checkpoint", sa.Text),
-    sa.Column("checkpoint_index", sa.Integer),
-    sa.Column("reason", sa.Text),
-    sa.Column("stop_reason", sa.Text),
-    sa.Column("origin", sa.Text),
-    sa.Column("criteria", sa.Text),
-    sa.Column("age", sa.BigInteger),
-    # What a shard of an eval task, or an aggregation, has.
-    sa.Column("group_id", sa.ForeignKey("eval_groups.id", name="jobs_group"), key="group"),
-    sa.Column("seen", sa.BigInteger),
-    sa.Column("task", sa.Text),
-    sa.Column("identity", sa.Text),
-    sa.Column("replicate", sa.Integer),
-    sa.Column("shard", sa.Integer),
-    sa.Column("shards", sa.Integer),
-    sa.Column("priority", sa.Integer),
-    sa.Column("rank", sa.Double),
-    sa.Column("not_before", sa.Double),
-    sa.Column("max_attempts", sa.Integer),
-    sa.Column("timeout_s", sa.Double),
-    sa.Column("reused", sa.Boolean(create_constraint=False)),
-    sa.CheckConstraint(_one_of("kind", JobKind), name="jobs_kind"),
-    sa.CheckConstraint(_one_of("state", JobState), name="jobs_state"),
+    [TrialRecord, EvalJob],
     sa.CheckConstraint(
         "(ended_at IS NULL) = (" + _one_of("state", (JobState.PENDING, JobState.RUNNING)) + ")", name="jobs_ended"
     ),
@@ -234,52 +198,32 @@ jobs = sa.Table(
         where=PENDING_EVALUATION,
     ),
     _index("eval_jobs_not_before", "study", "not_before", where=PENDING_EVALUATION),
+    called={"order": "fitness_order", "group": "group_id"},
+    refers={"study": "studies.id", "group": "eval_groups.id"},
     sqlite_autoincrement=True,
 )
 
-attempts = sa.Table(
+attempts = _table(
     "attempts",
-    metadata,
-    sa.Column("job", sa.ForeignKey("jobs.id", name="attempts_job"), primary_key=True, autoincrement=False),
-    sa.Column("token", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("study", sa.BigInteger, nullable=False),
-    sa.Column("worker", sa.Text, nullable=False),
-    sa.Column("state", sa.Text, nullable=False),
-    sa.Column("claimed_at", sa.Double, nullable=False),
-    sa.Column("expires_at", sa.Double, nullable=False),
-    sa.Column("ended_at", sa.Double),
-    sa.Column("outcome", sa.Text),
-    sa.Column("error", sa.Text),
-    sa.Column("tally", sa.Text),
-    sa.Column("timings", sa.Text),
-    sa.CheckConstraint(_one_of("state", AttemptState), name="attempts_state"),
+    [Attempt],
     sa.CheckConstraint("(ended_at IS NULL) = (state = 'running')", name="attempts_ended"),
     # Also serves those who look for a worker's: as many rows as there are workers, at most.
     _index("attempts_one_running", "study", "job", where=RUNNING, unique=True),
     _index("attempts_expiry", "study", "expires_at", "job", where=RUNNING),
+    key=("job", "token"),
+    refers={"job": "jobs.id"},
     sqlite_with_rowid=False,
 )
 
-checkpoints = sa.Table(
+checkpoints = _table(
     "checkpoints",
-    metadata,
-    sa.Column("study", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("name", sa.Text, primary_key=True),
-    sa.Column("trial", sa.ForeignKey("jobs.id", name="checkpoints_trial"), nullable=False),
-    sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("state", sa.Text, nullable=False),
-    sa.Column("step", sa.BigInteger, nullable=False),
-    sa.Column("digest", sa.Text, nullable=False),
-    sa.Column("size_bytes", sa.BigInteger, nullable=False),
-    sa.Column("created_at", sa.Double, nullable=False),
-    sa.Column("taken", sa.Integer, nullable=False),
-    sa.Column("damage", sa.Text),
-    sa.CheckConstraint(_one_of("kind", CheckpointKind), name="checkpoints_kind"),
-    sa.CheckConstraint(_one_of("state", CheckpointState), name="checkpoints_state"),
+    [Checkpoint],
     _index("checkpoints_by_trial", "trial"),
     _index("checkpoints_live", "study", "created_at", "trial", "name", where=LIVE),
     _index("checkpoints_deleting", "study", "created_at", "trial", "name", where=DELETING),
     _index("checkpoints_damaged", "study", "created_at", "trial", "name", where=DAMAGED),
+    key=("study", "name"),
+    refers={"trial": "jobs.id"},
     sqlite_with_rowid=False,
 )
 
@@ -308,58 +252,21 @@ marks = sa.Table(
     sqlite_with_rowid=False,
 )
 
-seen_checkpoints = sa.Table(
+seen_checkpoints = _table(
     "seen_checkpoints",
-    metadata,
-    _key("id"),
-    sa.Column("study", sa.ForeignKey("studies.id", name="seen_checkpoints_study"), nullable=False),
-    sa.Column("number", sa.BigInteger, nullable=False),
-    sa.Column("name", sa.Text, nullable=False),
-    sa.Column("place", sa.Integer, nullable=False, key="index"),
-    sa.Column("step", sa.BigInteger, nullable=False),
-    sa.Column("branch", sa.Integer, nullable=False),
-    sa.Column("state", sa.Text, nullable=False),
-    sa.Column("identity", sa.Text, nullable=False),
-    sa.Column("weak", sa.Boolean(create_constraint=False), nullable=False),
-    sa.Column("fingerprint", sa.Text, nullable=False),
-    sa.Column("path", sa.Text, nullable=False),
-    sa.Column("paths", sa.Text, nullable=False),
-    sa.Column("snapshot", sa.Boolean(create_constraint=False), nullable=False),
-    sa.Column("size_bytes", sa.BigInteger, nullable=False),
-    sa.Column("trial", sa.BigInteger),
-    sa.Column("error", sa.Text),
-    sa.Column("seen_at", sa.Double, nullable=False),
-    sa.Column("written_at", sa.Double, nullable=False),
-    sa.CheckConstraint(_one_of("state", SeenState), name="seen_checkpoints_state"),
+    [Seen],
     _index("seen_checkpoints_by_study", "study", "id"),
     _index("seen_checkpoints_by_name", "study", "name", "index", "id"),
     _index("seen_checkpoints_number", "study", "number", unique=True),
     _index("seen_checkpoints_by_identity", "identity", "study"),
     _index("seen_checkpoints_ready", "study", "number", where=READY),
+    called={"index": "place"},
+    refers={"study": "studies.id"},
 )
 
-eval_groups = sa.Table(
+eval_groups = _table(
     "eval_groups",
-    metadata,
-    _key("id"),
-    sa.Column("study", sa.ForeignKey("studies.id", name="eval_groups_study"), nullable=False),
-    sa.Column("suite", sa.Text, nullable=False),
-    sa.Column("seen", sa.ForeignKey("seen_checkpoints.id", name="eval_groups_seen"), nullable=False),
-    sa.Column("replicate", sa.Integer, nullable=False),
-    sa.Column("state", sa.Text, nullable=False),
-    sa.Column("priority", sa.Integer, nullable=False),
-    sa.Column("rank", sa.Double, nullable=False),
-    sa.Column("guaranteed", sa.Text),
-    sa.Column("started", sa.Boolean(create_constraint=False), nullable=False),
-    sa.Column("best", sa.Boolean(create_constraint=False), nullable=False),
-    sa.Column("trial", sa.BigInteger),
-    sa.Column("member", sa.Integer),
-    sa.Column("why", sa.Text),
-    sa.Column("aggregates", sa.Text, nullable=False, key="values"),
-    sa.Column("created_at", sa.Double, nullable=False),
-    sa.Column("not_before", sa.Double, nullable=False),
-    sa.Column("ended_at", sa.Double),
-    sa.CheckConstraint(_one_of("state", GroupState), name="eval_groups_state"),
+    [Group],
     sa.CheckConstraint("(ended_at IS NULL) = (state = 'queued')", name="eval_groups_ended"),
     sa.CheckConstraint("NOT best OR state = 'complete'", name="eval_groups_best_is_complete"),
     _index("eval_groups_key", "seen", "suite", "replicate", unique=True),
@@ -372,41 +279,24 @@ eval_groups = sa.Table(
     _index("eval_groups_taken_on", "study", "suite", "created_at", where=TAKEN_ON),
     _index("eval_groups_ended_at", "study", "suite", "state", "ended_at", where=ENDED),
     _index("eval_groups_one_best", "study", "suite", where=BEST, unique=True),
+    called={"values": "aggregates"},
+    refers={"study": "studies.id", "seen": "seen_checkpoints.id"},
 )
 
 # Its key has no study: what was found on a checkpoint is known to every study that meets the same one.
-eval_results = sa.Table(
+eval_results = _table(
     "eval_results",
-    metadata,
-    sa.Column("identity", sa.Text, primary_key=True),
-    sa.Column("task_identity", sa.Text, primary_key=True),
-    sa.Column("replicate", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("shards", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("shard", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("study", sa.BigInteger, nullable=False),
-    sa.Column("statistics", sa.Text, nullable=False),
-    sa.Column("files", sa.Text, nullable=False),
-    sa.Column("source", sa.Text, nullable=False),
-    sa.Column("duration_s", sa.Double, nullable=False),
-    sa.Column("load_s", sa.Double, nullable=False),
-    sa.Column("worker", sa.Text, nullable=False),
-    sa.Column("created_at", sa.Double, nullable=False),
+    [EvalResult],
     _index("eval_results_by_study", "study"),
     _index("eval_results_durations", "task_identity", "created_at", "duration_s"),
+    key=("identity", "task_identity", "replicate", "shards", "shard"),
 )
 
-eval_events = sa.Table(
+eval_events = _table(
     "eval_events",
-    metadata,
-    _key("id"),
-    sa.Column("study", sa.ForeignKey("studies.id", name="eval_events_study"), nullable=False),
-    sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("seen", sa.BigInteger),
-    sa.Column("suite", sa.Text),
-    sa.Column("message", sa.Text, nullable=False),
-    sa.Column("data", sa.Text, nullable=False),
-    sa.Column("created_at", sa.Double, nullable=False),
+    [EvalEvent],
     _index("eval_events_by_study", "study", "id"),
+    refers={"study": "studies.id"},
 )
 
 ONE_STUDY = sa.select(studies).where(studies.c.id == sa.bindparam("study", type_=sa.BigInteger))

@@ -26,7 +26,6 @@ class SqlTransaction(Population, Evaluating, Applying):
         self._source: SqlTransaction | None = self if study.kind is StudyKind.POPULATION else None
 
     def source(self) -> "SqlTransaction | None":
-        """Return the study whose checkpoints these are, in the same transaction; None for a directory."""
         if self._source is None and self._study.source is not None:
             record = self._session.one(STUDIES, ONE_STUDY, {"study": self._study.source})
             assert record is not None

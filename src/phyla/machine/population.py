@@ -1,22 +1,117 @@
-"""The population grows and shrinks while its study goes on."""
+"""Who is in the population: members that start from what exists, that join, and that are retired."""
 
-from dataclasses import replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, final
 
 from phyla.machine.commands import (
     Command,
     EndAttempt,
-    InsertMember,
+    Insert,
     SetStudyState,
-    UpdateJob,
-    UpdateMember,
+    Update,
 )
 from phyla.machine.jobs import moved
 from phyla.machine.quorum import as_of
 from phyla.machine.rules import TrainRules
 from phyla.machine.view import View
-from phyla.records import AttemptState, JobState, JsonObject, Member, MemberState, StudyState
+from phyla.records import (
+    AttemptState,
+    Checkpoint,
+    JobKind,
+    JobState,
+    JsonObject,
+    Member,
+    MemberState,
+    Scored,
+    StudyState,
+    TrialRecord,
+)
 from phyla.strategies import Context, Decision, Start, ranked
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """A checkpoint that was copied into the study's place and committed there.
+
+    Attributes:
+        name: its name there.
+        origin: where it was copied from.
+        step: age of its weights.
+        params: flat hyperparameters that are given with it; the others are chosen when a member starts.
+        index: place within it.
+        digest: identity of its content.
+        size_bytes: bytes of its files together.
+    """
+
+    name: str
+    origin: str
+    step: int
+    params: JsonObject
+    index: int
+    digest: str
+    size_bytes: int
+
+
+def awaits_imports(view: View) -> bool:
+    """Return whether no member has got its import yet; they all get theirs at once, before the first trial."""
+    first = view.member(0)
+    return first.head is None and first.generation == 0 and first.state is MemberState.READY
+
+
+def imported(member: Member) -> bool:
+    """Return whether a member is at what was imported for it and has completed no trial since."""
+    return member.generation == 0 and member.head is not None and member.head.order is None
+
+
+def import_start(view: View, index: int, imports: Sequence[Imported]) -> list[Command]:
+    """Give a member its start: entry `index` modulo their number, as a completed trial without steps."""
+    now = view.now()
+    entry = imports[index % len(imports)]
+    member = view.locked_member(index)
+    trial = TrialRecord(
+        id=view.new_job_id(),
+        study=member.study,
+        member=index,
+        generation=0,
+        kind=JobKind.IMPORT,
+        state=JobState.COMPLETED,
+        params=entry.params,
+        start_step=entry.step,
+        end_step=entry.step,
+        reached_step=entry.step,
+        seed=0,
+        checkpoint=entry.name,
+        checkpoint_index=entry.index,
+        reason={"decision": "import", "digest": entry.digest},
+        created_at=now,
+        started_at=now,
+        ended_at=now,
+        origin=entry.origin,
+    )
+    row = Checkpoint(
+        name=entry.name,
+        study=member.study,
+        trial=trial.id,
+        step=entry.step,
+        digest=entry.digest,
+        size_bytes=entry.size_bytes,
+        created_at=now,
+    )
+    head = Scored(
+        trial=trial.id,
+        member=index,
+        checkpoint=entry.name,
+        index=entry.index,
+        step=entry.step,
+        params=entry.params,
+        fitness=None,
+        order=None,
+    )
+    # Several members may start from one checkpoint; the first of them brings it.
+    brought: list[Command] = [Insert(row)] if index < len(imports) else []
+    return [Insert(trial), *brought, Update(replace(member, head=head))]
 
 
 def youngest(view: View) -> Member:
@@ -34,13 +129,6 @@ def join(view: View, rules: TrainRules, beside: Member, number: int, *, fresh: b
     So barriers, burn-in and the end of the study stay common to all, and the new member trains what that one has
     still to train. It starts from the better half of the published members, the best one first, and with
     hyperparameters near theirs; or fresh, where nobody has published a score.
-
-    Args:
-        view: the study, inside the exclusive transaction that will apply the commands.
-        rules: what decisions go by.
-        beside: the member that has come least far.
-        number: how many members joined just before, by which donors are dealt out.
-        fresh: start fresh in any case.
     """
     strategy = rules.strategy
     # Weights that are ahead of that one would take the new member's clock along.
@@ -58,7 +146,7 @@ def join(view: View, rules: TrainRules, beside: Member, number: int, *, fresh: b
         joined_steps=beside.progress,
         joined_generation=beside.generation,
     )
-    return [InsertMember(member)]
+    return [Insert(member)]
 
 
 def joining(member: Member) -> bool:
@@ -85,20 +173,15 @@ def reopen(view: View, index: int) -> list[Command]:
     member = view.locked_member(index)
     if member.state is not MemberState.DONE or member.retired:
         return []
-    return [UpdateMember(replace(member, state=MemberState.READY))]
+    return [Update(replace(member, state=MemberState.READY))]
 
 
 def reopen_study(view: View, rules: TrainRules) -> list[Command]:
-    """Let a completed study that was changed run on; or leave it complete where nobody has anything left to train.
-
-    Args:
-        view: the study, inside the exclusive transaction that changed it; its members were made ready by that.
-        rules: what decisions go by from now on.
-    """
+    """Let a completed study that was changed run on, unless nobody has anything left to train."""
     members = [view.locked_member(index) for index in range(view.size) if not view.member(index).retired]
     if not all(map(rules.strategy.finished, members)):
         return [SetStudyState(StudyState.RUNNING)]
-    return [UpdateMember(replace(member, state=MemberState.DONE)) for member in members]
+    return [Update(replace(member, state=MemberState.DONE)) for member in members]
 
 
 def _active(view: View) -> list[Member]:
@@ -117,12 +200,7 @@ def to_retire(view: View, count: int) -> list[int]:
 
 
 def retire(view: View, index: int) -> list[Command]:
-    """Take a member out: its unfinished trial is cancelled, and nothing holds its checkpoints any more.
-
-    Args:
-        view: the study, inside the exclusive transaction that will apply the commands.
-        index: the member.
-    """
+    """Take a member out: its unfinished trial is cancelled, and nothing holds its checkpoints any more."""
     commands: list[Command] = []
     # Trials are locked before members. Meanwhile one may complete, and its member may start the next.
     current = view.member(index).current_trial
@@ -137,7 +215,7 @@ def retire(view: View, index: int) -> list[Command]:
                 EndAttempt(job=trial.id, token=trial.token, state=AttemptState.CANCELLED, ended_at=now, error=why)
             )
         cancelled = moved(trial, JobState.CANCELLED, progress=None, error=why, ended_at=now)
-        commands.append(UpdateJob(cancelled))
+        commands.append(Update(cancelled))
     out = replace(
         member,
         state=MemberState.DONE,
@@ -149,4 +227,4 @@ def retire(view: View, index: int) -> list[Command]:
         measures_left=0,
         retired=True,
     )
-    return [*commands, UpdateMember(out)]
+    return [*commands, Update(out)]
