@@ -9,10 +9,10 @@ import numpy as np
 
 import phyla
 from phyla import plugins, worker
+from phyla.client import LocalClient
 from phyla.controller import EVALUATE_ONLY, Controller, Sightings
 from phyla.errors import CheckpointMissing
 from phyla.evaluation import Policy, Suite
-from phyla.local_client import LocalClient
 from phyla.machine import Claimed, ClaimedEvaluation, Evaluated, Failure, Observed, WatchRules
 from phyla.records import Seen, StudyKind
 from phyla.store import Store, open_store

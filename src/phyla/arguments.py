@@ -3,8 +3,7 @@
 import functools
 import inspect
 import reprlib
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable
 from typing import Any
 
 from phyla.errors import WrongArgument
@@ -30,28 +29,23 @@ def suggestion(name: object, names: Iterable[str]) -> str:
     return f"{hint}the names are {', '.join(map(repr, known)) or 'none'}"
 
 
-def suggest_arguments(*kinds: type[Any], moved: Mapping[str, str] = MappingProxyType({})) -> None:
+def suggest_arguments(*kinds: type[Any]) -> None:
     """Let constructors answer an unknown keyword argument with the one that was probably meant.
 
     They raise `WrongArgument` then, and where a value is of a type that they cannot take.
-
-    Args:
-        kinds: the classes.
-        moved: arguments of earlier versions, and what to write instead.
     """
     for kind in kinds:
-        setattr(kind, "__init__", _suggesting(kind, moved))  # noqa: B010  # mypy refuses the assignment
+        setattr(kind, "__init__", _suggesting(kind))  # noqa: B010  # mypy refuses the assignment
 
 
-def _suggesting(kind: type[Any], moved: Mapping[str, str]) -> Any:
+def _suggesting(kind: type[Any]) -> Any:
     made = kind.__init__
     names = [name for name in list(inspect.signature(made).parameters)[1:] if name != "_"]
 
     @functools.wraps(made)
     def init(self: Any, *args: Any, **settings: Any) -> None:
         for name in settings.keys() - set(names):
-            instead = moved.get(name) or suggestion(name, names)
-            raise WrongArgument(f"{kind.__name__}({name}=...): unknown argument; {instead}")
+            raise WrongArgument(f"{kind.__name__}({name}=...): unknown argument; {suggestion(name, names)}")
         try:
             made(self, *args, **settings)
         except (TypeError, ValueError, OverflowError) as error:

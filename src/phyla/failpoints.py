@@ -8,15 +8,15 @@ The armed failpoint is the only mutable state of this module: a process has one 
 """
 
 import os
+import re
 import signal
 import threading
 from dataclasses import dataclass, field
-from typing import Literal, get_args
 
 from phyla import settings
 from phyla.errors import ConfigurationError
 
-Action = Literal["kill", "raise", "exit"]
+ACTIONS = ("kill", "raise", "exit")
 EXIT_STATUS = 17
 
 MEANINGS = {
@@ -59,24 +59,22 @@ class FailpointReached(RuntimeError):
 @dataclass
 class _Armed:
     name: str
-    action: Action
+    action: str
     hits_left: int
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 def _parse(spec: str) -> _Armed:
     name, _, rest = spec.partition("=")
-    wanted, colon, hit = rest.partition(":")
-    hit = hit if colon else "1"
     if name not in MEANINGS:
         raise ConfigurationError(f"no failpoint is called {name!r}; choose one of: {', '.join(NAMES)}")
-    action = next((known for known in get_args(Action) if known == wanted), None)
-    if action is None or not hit.isdecimal() or int(hit) < 1:
+    found = re.fullmatch(rf"({'|'.join(ACTIONS)})(?::0*([1-9]\d*))?", rest)
+    if found is None:
         raise ConfigurationError(
             f"failpoint {spec!r} is not understood; write name=action[:hit], where action is one of "
-            f"{', '.join(get_args(Action))} and hit counts from 1, for example {name}=kill:2"
+            f"{', '.join(ACTIONS)} and hit counts from 1, for example {name}=kill:2"
         )
-    return _Armed(name, action, int(hit))
+    return _Armed(name, found[1], int(found[2] or 1))
 
 
 _from_environment = settings.failpoint()
@@ -85,9 +83,6 @@ _armed: _Armed | None = _parse(_from_environment) if _from_environment else None
 
 def arm(spec: str) -> None:
     """Arm one failpoint in this process, instead of the one armed before.
-
-    Args:
-        spec: `name=action[:hit]`.
 
     Raises:
         ConfigurationError: the name or the action is unknown, or `hit` is not a positive integer.
@@ -105,9 +100,6 @@ def disarm() -> None:
 def failpoint(name: str) -> None:
     """Stop here if a test asked for it.
 
-    Args:
-        name: one of `NAMES`.
-
     Raises:
         LookupError: the name is not in `NAMES`, armed or not, so that the list stays true.
         FailpointReached: this failpoint is armed with `raise`.
@@ -121,10 +113,8 @@ def failpoint(name: str) -> None:
         armed.hits_left -= 1
         if armed.hits_left != 0:
             return
-    match armed.action:
-        case "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        case "exit":
-            os._exit(EXIT_STATUS)
-        case "raise":
-            raise FailpointReached(f"failpoint {name} ({MEANINGS[name]})")
+    if armed.action == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if armed.action == "exit":
+        os._exit(EXIT_STATUS)
+    raise FailpointReached(f"failpoint {name} ({MEANINGS[name]})")

@@ -28,11 +28,14 @@ DEFAULT_HOME = ".phyla"
 
 DEFAULT_VERIFY_BYTES = 10**10
 
-VARIABLES = (
-    *("PHYLA_HOME", "PHYLA_STORAGE", "PHYLA_VERIFY_BYTES"),
-    *("PHYLA_FAILPOINT", "PHYLA_LAUNCHER", "PHYLA_WORKER"),
-)
-
+VARIABLES = [
+    "PHYLA_HOME",
+    "PHYLA_STORAGE",
+    "PHYLA_VERIFY_BYTES",
+    "PHYLA_FAILPOINT",
+    "PHYLA_LAUNCHER",
+    "PHYLA_WORKER",
+]
 
 Clock: TypeAlias = Callable[[], float]
 """Tells seconds since the epoch (UTC): the system's time, or a virtual one in tests and simulations."""

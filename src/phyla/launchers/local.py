@@ -10,15 +10,15 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
-from phyla.api import Client
 from phyla.checkpoints import advice_on
+from phyla.client import Client
 from phyla.errors import StoreBusy, StoreError, StudyChanged, StudyFailed
 from phyla.launchers import remains
-from phyla.launchers.spec import (
+from phyla.launchers.launcher import (
     BEATS,
     EXIT_CANNOT_START,
     EXIT_CHECKPOINTS_ABSENT,
@@ -43,9 +43,6 @@ OUTDATED_S = (1.0, 60.0)
 LOG = logging.getLogger("phyla")
 LOG_TAIL = 2000
 
-BLAMELESS = (EXIT_STORE_FAILED, EXIT_CHECKPOINTS_ABSENT)
-"""Exit statuses of workers that ended through no fault of their trial."""
-
 
 @final
 @dataclass
@@ -53,53 +50,42 @@ class _Process:
     spec: WorkerSpec
     popen: "subprocess.Popen[str]"
     mark: str
-    log: Path
     beats: int = -1
     trials: int = 0
     progressed_at: float = field(default_factory=time.monotonic)
 
 
 @final
+@dataclass(eq=False)
 class LocalLauncher:
     """Starts worker processes on this machine and keeps them going until the study ends.
 
     The supervisor renews the leases of processes that are alive, so that training code which holds the
-    interpreter for long does not lose its trial; takes back at once what a dead process held, and starts another;
-    ends a process that makes no progress for `stall_timeout_s`; and collects checkpoints, so that workers need
-    not.
+    interpreter for long does not lose its trial. It takes back at once what a dead process held and starts
+    another, ends a process that makes no progress for `stall_timeout_s`, and collects checkpoints.
 
     Its arguments are those of `phyla.launchers.Launcher`, and the `clock` by which workers count time-outs.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        specs: Sequence[WorkerSpec],
-        *,
-        launch: Launch,
-        environments: Sequence[Mapping[str, str]],
-        logs: Path,
-        renew_s: float,
-        stall_timeout_s: float | None,
-        on_tick: Callable[[], None] = lambda: None,
-        on_interrupt: Callable[[], None] = lambda: None,
-        clock: Clock = system_clock,
-    ) -> None:
-        self._clock = clock
-        self._client = client
-        self._specs = specs
-        self._launch = launch
+    client: Client
+    specs: Sequence[WorkerSpec]
+    _: KW_ONLY
+    launch: Launch
+    environments: Sequence[Mapping[str, str]]
+    logs: Path
+    renew_s: float
+    stall_timeout_s: float | None
+    on_tick: Callable[[], None] = lambda: None
+    on_interrupt: Callable[[], None] = lambda: None
+    clock: Clock = system_clock
+
+    def __post_init__(self) -> None:
+        self._inherited = () if self.launch.descriptor is None else (self.launch.descriptor,)
         self._started = 0
-        self._environments = environments
-        self._logs = logs
-        self._renew_s = renew_s
-        self._stall_timeout_s = stall_timeout_s
-        self._on_tick = on_tick
-        self._on_interrupt = on_interrupt
         self._processes: dict[int, _Process] = {}
         self._later: list[tuple[float, WorkerSpec]] = []
+        # How often each worker in turn lacked the study's settings, since it last handed in work.
         self._outdated: dict[int, int] = {}
-        self._replaced: set[int] = set()
         self._cannot_go_on: StudyFailed | StudyChanged | None = None
         self._crashes = 0
         self._uncollected = 0
@@ -114,43 +100,32 @@ class LocalLauncher:
             return self._run()
         except OSError as error:
             message = f"cannot run workers: {error}; {advice_on(error)}. Then run the study again"
-            self._client.give_up(message)
+            self.client.give_up(message)
             raise StudyFailed(message) from error
 
     def _run(self) -> bool:
-        self._logs.mkdir(parents=True, exist_ok=True)
-        previous = self._catch_interrupts()
+        self.logs.mkdir(parents=True, exist_ok=True)
         ended = threading.Event()
-        renewer = threading.Thread(target=self._renew, args=(ended,), name="phyla-leases", daemon=True)
         with contextlib.ExitStack() as stack:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="phyla-"))
-            try:
-                renewer.start()
-                stack.enter_context(self._end_what_remains())
-                for spec in self._specs:
-                    self._start(replace(spec, beat_file=str(Path(folder) / f"{spec.index}.beat")))
-                self._watch()
-            finally:
-                ended.set()
-                self._end_all()
-                for number, handler in previous.items():
-                    signal.signal(number, handler)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                with contextlib.suppress(ValueError):  # not the main thread: its owner decides
+                    before = signal.signal(number, lambda number, frame: self.interrupt())
+                    stack.callback(signal.signal, number, before)
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="phyla-")))
+            stack.enter_context(self._end_what_remains())
+            stack.callback(self._end_all)
+            stack.callback(ended.set)
+            threading.Thread(target=self._renew, args=(ended,), name="phyla-leases", daemon=True).start()
+            for spec in self.specs:
+                log, beats = self.logs / f"worker-{spec.index}.log", folder / f"{spec.index}.beat"
+                self._start(replace(spec, log=str(log), beat_file=str(beats)))
+            self._watch()
         return self._interrupts == 0
-
-    def _catch_interrupts(self) -> dict[signal.Signals, Any]:
-        previous: dict[signal.Signals, Any] = {}
-        for number in (signal.SIGINT, signal.SIGTERM):
-            try:
-                previous[number] = signal.signal(number, lambda number, frame: self.interrupt())
-            except ValueError:
-                # Not the main thread: whoever owns it decides.
-                break
-        return previous
 
     def interrupt(self) -> None:
         """Stop: gracefully the first time, at once the second."""
         self._interrupts += 1
-        self._on_interrupt()
+        self.on_interrupt()
         for process in self._processes.values():
             if process.popen.poll() is None:
                 process.popen.send_signal(signal.SIGTERM if self._interrupts == 1 else signal.SIGKILL)
@@ -163,37 +138,34 @@ class LocalLauncher:
         if self._interrupted():
             return
         Path(spec.beat_file).write_bytes(bytes(BEATS.size))
-        log = self._logs / f"worker-{spec.index}.log"
         self._started += 1
-        mark = f"{self._launch.id}:{self._started}:"
-        lock = self._launch.descriptor
-        with log.open("a") as output:
+        mark = f"{self.launch.id}:{self._started}:"
+        environment = {
+            "PYTHONUNBUFFERED": "1",
+            remains.VARIABLE: mark,
+            **thread_environment(len(self.specs)),
+            **self.environments[spec.index],
+        }
+        with open(spec.log, "a") as output:
             popen = subprocess.Popen(
                 [sys.executable, "-m", "phyla.launchers.process"],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=child_environment(
-                    {
-                        "PYTHONUNBUFFERED": "1",
-                        remains.VARIABLE: mark,
-                        **thread_environment(len(self._specs)),
-                        **self._environments[spec.index],
-                    }
-                ),
+                env=child_environment(environment),
                 start_new_session=True,
-                pass_fds=() if lock is None else (lock,),
+                pass_fds=self._inherited,
                 text=True,
             )
         assert popen.stdin is not None
-        spec = replace(spec, name=self._launch.worker_name(spec.index, popen.pid))
+        spec = replace(spec, name=self.launch.worker_name(spec.index, popen.pid))
         with contextlib.suppress(BrokenPipeError):
             # It died at once: its exit status and its log will tell.
-            popen.stdin.write(replace(spec, log=str(log)).to_json() + "\n")
+            popen.stdin.write(spec.to_json() + "\n")
             popen.stdin.flush()
-        self._processes[spec.index] = _Process(spec, popen, mark, log)
+        self._processes[spec.index] = _Process(spec, popen, mark)
         if self._interrupted():
-            # The interrupt came before this process could be told of it.
+            # The interrupt came before this process was known.
             popen.terminate()
 
     @contextlib.contextmanager
@@ -202,17 +174,15 @@ class LocalLauncher:
         if sys.platform != "linux":
             yield
             return
-        command = [sys.executable, "-I", "-S", remains.__file__, f"{self._launch.id}:"]
-        lock = self._launch.descriptor
         with subprocess.Popen(
-            command,
+            [sys.executable, "-I", "-S", remains.__file__, f"{self.launch.id}:"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-            pass_fds=() if lock is None else (lock,),
+            pass_fds=self._inherited,
         ) as helper:
-            # It goes on in the background.
+            # It goes on in the background, until its standard input is closed.
             helper.wait()
             yield
 
@@ -226,19 +196,19 @@ class LocalLauncher:
                 self._uncollected, collected_at = 0, time.monotonic()
                 with contextlib.suppress(StoreBusy):
                     # What stays is collected the next time.
-                    self._client.collect()
-            self._on_tick()
+                    self.client.collect()
+            self.on_tick()
             time.sleep(POLL_S)
         if self._cannot_go_on is not None:
             raise self._cannot_go_on
 
     def _renew(self, ended: threading.Event) -> None:
         """Renew leases in a thread of its own: deleting large checkpoints may take longer than a lease."""
-        while not ended.wait(self._renew_s):
+        while not ended.wait(self.renew_s):
             for process in list(self._processes.values()):
                 with contextlib.suppress(StoreError):
                     # A lease lasts for three of these; the next one may succeed.
-                    self._client.renew(process.spec.name)
+                    self.client.renew(process.spec.name)
 
     def _look_at(self, process: _Process) -> None:
         status = process.popen.poll()
@@ -247,63 +217,61 @@ class LocalLauncher:
             return
         self._close(process)
         spec, how = process.spec, f"worker process {process.popen.pid} {_how(status)}"
-        tail = _tail(process.log)
-        if status == 0 and not self._client.lose_worker(spec.name, f"{how} within the trial", counts=True):
-            if not self._interrupted() and self._client.is_active():
+        tail = _tail(Path(spec.log))
+        if status == 0 and not self.client.lose_worker(spec.name, f"{how} within the trial", counts=True):
+            if not self._interrupted() and self.client.is_active():
                 # Somebody asked this worker alone to stop.
-                self._replaced.add(spec.index)
                 self._start_again(spec, f"{how} while the study was running")
         elif status == EXIT_OUTDATED:
-            self._client.lose_worker(spec.name, f"{how} within the trial", counts=False)
+            self.client.lose_worker(spec.name, f"{how} within the trial", counts=False)
             why = tail.splitlines()[-1]
             if spec.watched:
                 self._cannot_go_on = StudyChanged(f"worker {spec.index} ended: {why}")
             else:
                 self._start_later(spec, why)
         elif status == EXIT_CANNOT_START:
-            error = StudyFailed(f"worker {spec.index} cannot start (its log is {process.log}):\n{tail}")
-            if spec.index not in self._replaced:
+            error = StudyFailed(f"worker {spec.index} cannot start (its log is {spec.log}):\n{tail}")
+            if spec.index not in self._outdated:
                 raise error
             # The others that run may finish what they are at.
             self._cannot_go_on = error
         elif self._interrupted():
-            self._client.lose_worker(spec.name, "its worker was ended by a person", counts=False)
+            self.client.lose_worker(spec.name, "its worker was ended by a person", counts=False)
         else:
-            self._crashed(spec, how, tail, counts=status not in BLAMELESS)
+            blameless = status in (EXIT_STORE_FAILED, EXIT_CHECKPOINTS_ABSENT)
+            self._crashed(spec, how + (f"; the end of its log:\n{tail}" if tail else ""), counts=not blameless)
 
-    def _crashed(self, spec: WorkerSpec, error: str, tail: str = "", *, counts: bool = True) -> None:
-        text = error + (f"; the end of its log:\n{tail}" if tail else "")
-        held = self._client.lose_worker(spec.name, text, counts=counts)
-        self._client.recover()
+    def _crashed(self, spec: WorkerSpec, why: str, *, counts: bool = True) -> None:
+        held = self.client.lose_worker(spec.name, why, counts=counts)
+        self.client.recover()
         if held and WorkKind.TRAIN not in spec.kinds:
             # An eval task that ends its worker is given up after some attempts; the others go on.
             self._crashes = 0
-        self._start_again(spec, text)
+        self._start_again(spec, why)
 
     def _start_again(self, spec: WorkerSpec, why: str) -> None:
         self._crashes += 1
         if self._crashes >= CRASHES_IN_A_ROW:
             message = f"{self._crashes} workers in a row ended without any progress, the last one: {why}"
-            self._client.give_up(message)
+            self.client.give_up(message)
             raise StudyFailed(message)
         self._start(spec)
 
     def _start_later(self, spec: WorkerSpec, why: str) -> None:
         """Start a worker that lacks the study's settings again after a while; this does not count as a crash."""
-        if not self._outdated:
+        if not any(self._outdated.values()):
             LOG.warning(
                 "worker %d ended: %s. Until then, workers are tried again from time to time", spec.index, why
             )
         first_s, most_s = OUTDATED_S
         times = self._outdated.get(spec.index, 0)
         self._outdated[spec.index] = times + 1
-        self._replaced.add(spec.index)
         self._later.append((time.monotonic() + min(most_s, first_s * 2**times), spec))
 
     def _start_due(self) -> None:
         now = time.monotonic()
         due = [spec for at, spec in self._later if at <= now]
-        if self._interrupted() or (due and not self._client.is_active()):
+        if self._interrupted() or (due and not self.client.is_active()):
             self._later.clear()
             return
         self._later = [(at, spec) for at, spec in self._later if at > now]
@@ -315,26 +283,25 @@ class LocalLauncher:
         now = time.monotonic()
         if trials != process.trials:
             self._crashes = 0
-            self._outdated.pop(process.spec.index, None)
+            if process.spec.index in self._outdated:
+                self._outdated[process.spec.index] = 0
             self._uncollected += trials - process.trials
             process.trials = trials
         if beats != process.beats:
             process.beats, process.progressed_at = beats, now
-        limit_s, error = self._stall_timeout_s, None
-        if deadline and self._clock() > deadline:
-            error = (
-                "its eval task took longer than its timeout_s, so worker process "
-                f"{process.popen.pid} was ended; raise timeout_s if that is not enough"
-            )
+        limit_s, ended = self.stall_timeout_s, f"so worker process {process.popen.pid} was ended"
+        if deadline and self.clock() > deadline:
+            why = f"its eval task took longer than its timeout_s, {ended}; raise timeout_s if that is not enough"
         elif beats and limit_s is not None and now - process.progressed_at > limit_s:
-            error = (
-                f"StallTimeout: no step, no report and no finished trial for {limit_s:g} s, so worker process "
-                f"{process.popen.pid} was ended; raise stall_timeout_s if training may be silent for longer"
+            why = (
+                f"StallTimeout: no step, no report and no finished trial for {limit_s:g} s, {ended}; raise "
+                "stall_timeout_s if training may be silent for longer"
             )
-        if error is not None:
-            process.popen.kill()
-            self._close(process)
-            self._crashed(process.spec, error)
+        else:
+            return
+        process.popen.kill()
+        self._close(process)
+        self._crashed(process.spec, why)
 
     def _end_all(self) -> None:
         for process in self._processes.values():
@@ -342,7 +309,7 @@ class LocalLauncher:
                 process.popen.kill()
         for process in list(self._processes.values()):
             self._close(process)
-            self._client.lose_worker(process.spec.name, "its run ended", counts=False)
+            self.client.lose_worker(process.spec.name, "its run ended", counts=False)
 
     def _close(self, process: _Process) -> None:
         """Wait for a worker that ends, close its pipe, and end whatever it left running."""

@@ -14,9 +14,10 @@ from typing import NoReturn
 
 from phyla import plugins
 from phyla.checkpoints import advice_on, is_storage_error
+from phyla.client import LocalClient, open_checkpoints
 from phyla.controller import from_config, suites_from
 from phyla.errors import CheckpointsAbsent, PhylaError, StoreError
-from phyla.launchers.spec import (
+from phyla.launchers.launcher import (
     BEATS,
     EXIT_CANNOT_START,
     EXIT_CHECKPOINTS_ABSENT,
@@ -24,7 +25,6 @@ from phyla.launchers.spec import (
     EXIT_STORE_FAILED,
     WorkerSpec,
 )
-from phyla.local_client import LocalClient, open_checkpoints
 from phyla.machine import Outdated
 from phyla.settings import escape_output
 from phyla.store import Store, open_store
@@ -79,6 +79,7 @@ def _die_with_parent() -> None:
 
 
 def _make(spec: WorkerSpec) -> Callable[[], str | None]:
+    """Return the work, which returns why other settings are needed, if they are."""
     sys.path[:] = [*spec.python_path, *(entry for entry in sys.path if entry not in spec.python_path)]
     store = open_store(spec.storage)
     beat = _beats(Path(spec.beat_file))

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any, final
 
 from phyla import plugins
-from phyla.api import Client
+from phyla.client import LocalClient, known_checkpoints, open_checkpoints
 from phyla.controller import Sightings, suite_differences
 from phyla.errors import ConfigurationError, SchemaMismatch, StudyNotFound
 from phyla.evaluation import Suite
-from phyla.local_client import LocalClient, TakingTurns, known_checkpoints, open_checkpoints
 from phyla.machine import WatchRules
 from phyla.records import JsonObject, StudyKind, StudyRecord
 from phyla.store import Store
@@ -28,15 +27,12 @@ class WatchConfig:
     """What the store remembers of how a watched study is followed and evaluated.
 
     Attributes:
-        suites: its suites.
-        lease_s: seconds a claim lasts unless renewed.
         outputs: directory of arrays and files that evaluations save.
         snapshots: directory of its snapshots.
         gin_root: directory to which files of gin bindings are relative.
         checkpoints: directory of a study's checkpoints; empty for a watched directory.
         kind: name of the format of checkpoints in a directory.
         options: options of that format, as `get_format` takes them.
-        following: how a directory is followed.
     """
 
     suites: tuple[Suite, ...]
@@ -58,10 +54,7 @@ class WatchConfig:
         return get_format(self.kind, **self.options)
 
     def to_json(self, name_of: Callable[[Callable[..., Any]], str] = plugins.reference) -> JsonObject:
-        """Write it as JSON.
-
-        Args:
-            name_of: names functions and unregistered classes.
+        """Write it as JSON, with functions and unregistered classes as `name_of` calls them.
 
         Raises:
             ConfigurationError: a setting cannot be written as JSON.
@@ -77,11 +70,7 @@ class WatchConfig:
 
     @staticmethod
     def from_json(raw: JsonObject, suites: Sequence[Suite]) -> "WatchConfig":
-        """Read what `to_json` wrote, except for the suites, which hold functions and commands.
-
-        Args:
-            raw: what is stored.
-            suites: the suites, from the file that the user gave.
+        """Read what `to_json` wrote, but for the suites: they hold functions, and come from the user's file.
 
         Raises:
             SchemaMismatch: a newer version of phyla wrote it.
@@ -105,19 +94,10 @@ class WatchConfig:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedStudy:
-    """One watched study, ready to be followed or evaluated.
-
-    Attributes:
-        record: the study.
-        config: how it is followed.
-        client: speaks with it.
-        sightings: takes what its watcher finds.
-        evaluated: what workers need of it.
-    """
+    """One watched study, with what its watcher and its workers need."""
 
     record: StudyRecord
     config: WatchConfig
-    client: LocalClient
     sightings: Sightings
     evaluated: EvaluatedStudy
 
@@ -125,14 +105,9 @@ class WatchedStudy:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedStudies:
-    """Watched studies that one pool of workers serves.
+    """Watched studies that one pool of workers serves, and the client that speaks with all of them."""
 
-    Attributes:
-        client: speaks with all of them.
-        studies: in the order in which they were given.
-    """
-
-    client: Client
+    client: LocalClient
     studies: Sequence[WatchedStudy]
 
     @property
@@ -149,12 +124,7 @@ class WatchedStudies:
 def open_watched(
     store: Store, suites: Mapping[str, Sequence[Suite]], *, gin_bindings: Sequence[str] = ()
 ) -> WatchedStudies:
-    """Open watched studies.
-
-    Args:
-        store: where they are remembered.
-        suites: by name of the study; from files that the user gave, never from the store.
-        gin_bindings: gin bindings of this worker.
+    """Open watched studies, by name with their suites, which come from files that the user gave.
 
     Raises:
         StudyNotFound: there is no study of one of the names.
@@ -163,10 +133,10 @@ def open_watched(
         StoreError: the database failed.
     """
     studies = [_open(store, name, tuple(given), tuple(gin_bindings)) for name, given in suites.items()]
-    client: Client = studies[0].client
-    if len(studies) > 1:
-        client = TakingTurns(store, {study.record.id: study.client for study in studies})
-    return WatchedStudies(client=client, studies=studies)
+    (first, first_rules), *others = [
+        (study.record, WatchRules(suites=study.config.suites, lease_s=study.config.lease_s)) for study in studies
+    ]
+    return WatchedStudies(client=LocalClient(store, first, first_rules, others=others), studies=studies)
 
 
 def changed_suites(opened: WatchedStudies, given: Mapping[str, JsonObject]) -> str | None:
@@ -208,7 +178,6 @@ def _open(store: Store, name: str, suites: tuple[Suite, ...], gin: tuple[str, ..
     return WatchedStudy(
         record=record,
         config=config,
-        client=LocalClient(store, record, WatchRules(suites=suites, lease_s=config.lease_s)),
         sightings=Sightings(store, record, suites),
         evaluated=EvaluatedStudy(
             suites=suites,

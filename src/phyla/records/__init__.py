@@ -6,10 +6,8 @@ clock. Hyperparameters are flat mappings with slashed names.
 """
 
 from phyla.arguments import suggest_arguments
-from phyla.records.attempt import Attempt, AttemptState, Cause, Phase, said_by
 from phyla.records.checkpoint import Checkpoint, CheckpointKind, CheckpointState
 from phyla.records.constrained import Constrained, Constraint
-from phyla.records.criteria import Criteria
 from phyla.records.evaluation import (
     EvalEvent,
     EvalJob,
@@ -19,18 +17,26 @@ from phyla.records.evaluation import (
     Priority,
     Seen,
     SeenState,
-    WorkKind,
 )
-from phyla.records.job import JobKind, JobState
+from phyla.records.job import (
+    Attempt,
+    AttemptState,
+    Cause,
+    JobKind,
+    JobState,
+    Mark,
+    Phase,
+    Report,
+    Tally,
+    WorkKind,
+    said_by,
+)
 from phyla.records.json import Json, JsonObject, json_number, read_list, read_number, read_object, strict
 from phyla.records.member import Member, MemberState, Scored
 from phyla.records.names import restored, shown, storable
-from phyla.records.objective import WORST, Aim, Goal, Judgement, Maximize, Minimize, Objective, direction
+from phyla.records.objective import WORST, Aim, Criteria, Goal, Judgement, Maximize, Minimize, Objective, direction
 from phyla.records.pareto import Pareto
-from phyla.records.report import Report
-from phyla.records.start import StartFrom
-from phyla.records.study import StudyKind, StudyRecord, StudyState
-from phyla.records.tally import Mark, Tally
+from phyla.records.study import StartFrom, StudyKind, StudyRecord, StudyState
 from phyla.records.trial import TrialRecord
 from phyla.records.weighted_sum import WeightedSum
 

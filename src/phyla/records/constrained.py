@@ -42,30 +42,29 @@ class Constraint:
         Raises:
             ConfigurationError: it is none; the message says what is wrong.
         """
-        where = f"constraint {text!r}"
-        if not isinstance(text, str):
-            raise ConfigurationError(f"{where}: {_EXAMPLE}")
-        signs = _COMPARISON.findall(text)
-        if not signs:
-            raise ConfigurationError(f"{where}: it compares nothing; {_EXAMPLE}")
-        if len(signs) > 1:
-            raise ConfigurationError(f"{where}: write each comparison as a constraint of its own")
-        sign = signs[0]
-        metric, bound = (part.strip() for part in text.split(sign))
-        if sign in ("=", "==", "!="):
-            raise ConfigurationError(
-                f"{where}: measured numbers are hardly ever equal; give a range by two constraints, >= and <="
+        signs = _COMPARISON.findall(text) if isinstance(text, str) else []
+        if len(signs) != 1:
+            wrong = (
+                "write each comparison as a constraint of its own" if signs else f"it compares nothing; {_EXAMPLE}"
             )
-        if sign not in _SIGNS:
-            raise ConfigurationError(f"{where}: {sign!r} is no comparison; {_EXAMPLE}")
-        if _number(metric) is not None and _number(bound) is None:
-            turned = sign.translate(str.maketrans("<>", "><"))
-            raise ConfigurationError(f"{where}: put the metric first: '{bound or 'metric'} {turned} {metric}'")
+            raise ConfigurationError(f"constraint {text!r}: {wrong}")
+        sign = signs[0]
+        metric, bound = (part.strip() for part in str(text).split(sign))
         value = _number(bound)
-        if not metric or value is None or not math.isfinite(value):
-            wrong = f"{bound!r} is no finite number" if metric else "the metric is missing"
-            raise ConfigurationError(f"{where}: {wrong}; {_EXAMPLE}")
-        return cls(metric, sign, value)
+        if sign in ("=", "==", "!="):
+            wrong = "measured numbers are hardly ever equal; give a range by two constraints, >= and <="
+        elif sign not in _SIGNS:
+            wrong = f"{sign!r} is no comparison; {_EXAMPLE}"
+        elif value is None and _number(metric) is not None:
+            turned = sign.translate(str.maketrans("<>", "><"))
+            wrong = f"put the metric first: '{bound or 'metric'} {turned} {metric}'"
+        elif not metric:
+            wrong = f"the metric is missing; {_EXAMPLE}"
+        elif value is None or not math.isfinite(value):
+            wrong = f"{bound!r} is no finite number; {_EXAMPLE}"
+        else:
+            return cls(metric, sign, value)
+        raise ConfigurationError(f"constraint {text!r}: {wrong}")
 
     @property
     def goal(self) -> Goal:

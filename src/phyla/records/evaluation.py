@@ -8,13 +8,6 @@ from phyla.records.job import JobKind, JobState
 from phyla.records.json import JsonObject
 
 
-class WorkKind(StrEnum):
-    """What a worker may be given."""
-
-    TRAIN = "train"
-    EVALUATE = "evaluate"
-
-
 class SeenState(StrEnum):
     """Whether a checkpoint that was seen can be evaluated."""
 
@@ -98,8 +91,6 @@ class Group:
 
     Attributes:
         id: key in its store; 0 before it is inserted.
-        study: id of the study.
-        suite: name of the suite.
         seen: id of the checkpoint.
         replicate: 0; above for repeated evaluations of the same checkpoint with other seeds.
         state: queued until its last eval task ended; then complete, partial (some failed for good: never a
@@ -113,9 +104,7 @@ class Group:
         member: that trial's member, or None.
         why: why it was skipped, is partial, or is gone.
         values: aggregates by name: `{"value": float, "stderr": float | None}`, non-finite ones as text.
-        created_at: seconds since the epoch.
         not_before: nothing of it starts earlier.
-        ended_at: when it ended.
     """
 
     id: int = 0
@@ -144,30 +133,17 @@ class EvalJob:
     """One shard of one eval task on one checkpoint, or the aggregation of a whole group.
 
     Attributes:
-        id: key in its store; 0 before it is inserted.
-        study: id of the study.
-        group: id of its evaluation group.
         seen: id of the checkpoint.
         task: name of the eval task; empty for the aggregation of a group.
         kind: evaluate or aggregate.
         identity: how it is evaluated: the eval task's identity; part of the ledger's key.
-        replicate: as its group's.
-        shard: index of the shard.
-        shards: how many shards the eval task has.
-        state: where it is in its life.
-        priority: as its group's; aggregations come before everything else.
-        rank: as its group's.
-        not_before: not claimed earlier.
+        shard: index of the shard, of `shards`.
+        priority: as its group's, like `replicate` and `rank`; aggregations come before everything else.
         token: newest fencing token; the number of claims so far.
-        failures: attempts that failed.
-        max_attempts: attempts that may fail before it is given up.
+        failures: attempts that failed; `max_attempts` may before it is given up.
         timeout_s: seconds an attempt may take; None for no limit.
         reused: its result was in the ledger already.
-        worker: the worker of its newest attempt.
-        error: text of its last error.
-        created_at: seconds since the epoch.
-        started_at: when its newest attempt was claimed.
-        ended_at: when it reached a final state.
+        worker: the worker of its newest attempt, which was claimed at `started_at`.
     """
 
     id: int = 0
@@ -205,18 +181,12 @@ class EvalResult:
 
     Attributes:
         identity: of the checkpoint; see `Seen.identity`.
-        task_identity: of the eval task.
-        replicate: as its group's.
-        shard: index of the shard.
-        shards: how many there are.
         study: id of the study for which it was computed.
         statistics: mergeable metrics by name, as JSON.
         files: saved arrays and files: name to path below the directory of outputs.
         source: digest of the function's source, to warn when it changed and the version did not.
         duration_s: seconds that it took, the loading of the checkpoint not counted.
         load_s: seconds that loading took; 0 when the checkpoint was loaded already.
-        worker: who computed it.
-        created_at: seconds since the epoch.
     """
 
     identity: str
@@ -240,14 +210,10 @@ class EvalEvent:
     """Something that a person should know: a regression, a repaired or quarantined checkpoint.
 
     Attributes:
-        id: key in its store; 0 before it is inserted.
-        study: id of the study.
         kind: regression, quarantined, gone, rewound, changed-source.
         seen: id of the checkpoint, or None.
         suite: name of the suite, or None.
-        message: for a person.
-        data: the same as data.
-        created_at: seconds since the epoch.
+        message: for a person; `data` says the same as data.
     """
 
     id: int = 0

@@ -14,11 +14,7 @@ def json_number(value: float | None) -> float | str | None:
 
 
 def read_number(raw: Json) -> float:
-    """Return the number that `json_number` wrote.
-
-    Raises:
-        ValueError: it is neither a number nor the text of nan or an infinity.
-    """
+    """Return the number that `json_number` wrote; `ValueError` if it is none."""
     if isinstance(raw, str) and raw in ("nan", "inf", "-inf"):
         return float(raw)
     if isinstance(raw, bool) or not isinstance(raw, int | float):
@@ -27,22 +23,14 @@ def read_number(raw: Json) -> float:
 
 
 def read_list(raw: Json) -> Sequence[Json]:
-    """Return a JSON list.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Return a JSON list; `ValueError` if it is none."""
     if not isinstance(raw, list | tuple):
         raise ValueError(f"must be a list, got {raw!r}")
     return raw
 
 
 def read_object(raw: Json) -> JsonObject:
-    """Return a JSON object.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Return a JSON object; `ValueError` if it is none."""
     if not isinstance(raw, Mapping):
         raise ValueError(f"must be an object, got {raw!r}")
     return raw

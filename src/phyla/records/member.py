@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import final
 
-from phyla.records.criteria import Criteria
 from phyla.records.json import JsonObject
+from phyla.records.objective import Criteria
 
 
 class MemberState(StrEnum):
-    """What a member is doing."""
+    """What a member is doing: ready for a decision, running (or queued for a retry), or done."""
 
     READY = "ready"
     RUNNING = "running"
@@ -22,12 +22,9 @@ class Scored:
     """A completed trial as others may take it over: score, weights and hyperparameters are one fact.
 
     Attributes:
-        trial: id of the trial.
-        member: the member whose trial it is.
-        checkpoint: name of the checkpoint the fitness was measured on.
+        checkpoint: name of the checkpoint that the fitness was measured on.
         index: place within that checkpoint, for one that holds several models; else 0.
         step: step of the weights, as training counts it.
-        params: the trial's hyperparameters.
         fitness: the number as measured; None while there is none.
         order: sort key, higher is better; -inf for nan, infinities and infeasible trials; None while there is no
             fitness.
@@ -78,9 +75,7 @@ class Member:
     """One slot of the population.
 
     Attributes:
-        study: id of the study.
         index: 0 .. the study's population_size - 1.
-        state: ready for a decision, running (or queued for a retry), or done.
         progress: its clock, in steps. It grows by the steps of each completed trial; when the member took over
             weights that were older, it first jumps to their age. It never decreases.
         generation: number of its completed trials, after `joined_generation`.
@@ -88,13 +83,13 @@ class Member:
         head: its last completed trial, the one it continues from.
         states: what others may see of it: its last completed trials, newest first.
         best: where the strategy keeps elites, the best state with a finite score of those that it published
-            before `states`. A strategy sees the best of all that it published.
+            before `states`.
         current_trial: id of its running or queued trial.
         broken_trial: id of the broken or stopped trial that the next decision replaces.
         replacements: broken and stopped trials replaced at this generation.
-        stops: how many of these were stopped early by a rule.
         measures_left: how many more times its head is to be measured before the next decision.
         slot: where its last trial ran, as `host:slot`; a worker there may still hold its weights.
+        stops: how many of the replaced trials were stopped early by a rule.
         retired: it was taken out when the population shrank, and is done for good; it has no head any more.
         joined_steps: of a member that joined later: the `progress` it was given then, none of which it trained.
         joined_generation: the same for `generation`.
@@ -128,7 +123,4 @@ class Member:
     @property
     def published(self) -> Scored | None:
         """Its newest state that does not wait for its evaluation, or None."""
-        for state in self.states:
-            if state.measurements > 0:
-                return state
-        return None
+        return next((state for state in self.states if state.judged), None)

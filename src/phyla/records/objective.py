@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeAlias, final
 
 from phyla.errors import ConfigurationError
@@ -27,6 +27,33 @@ class Judgement:
     order: float
     orders: tuple[float, ...] = ()
     infeasible: str | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Criteria:
+    """What a fitness was made of, where that is more than one metric.
+
+    Attributes:
+        values: what was judged, by metric.
+        orders: as `Judgement.orders`.
+        infeasible: as `Judgement.infeasible`.
+    """
+
+    values: Mapping[str, float] = field(default_factory=dict)
+    orders: tuple[float, ...] = ()
+    infeasible: str | None = None
+
+    def to_json(self) -> JsonObject:
+        """Return it as JSON; numbers may be nan or infinite."""
+        return {"values": dict(self.values), "orders": list(self.orders), "infeasible": self.infeasible}
+
+    @classmethod
+    def from_json(cls, raw: Any) -> "Criteria | None":
+        """Return what `to_json` wrote; None for None."""
+        if raw is None:
+            return None
+        return cls(values=raw["values"], orders=tuple(raw["orders"]), infeasible=raw["infeasible"])
 
 
 class Objective(Protocol):
@@ -66,7 +93,8 @@ class Objective(Protocol):
 class _OneMetric:
     metric: str
 
-    _sign: ClassVar[int]
+    maximize: ClassVar[bool]
+    tradeoffs: "ClassVar[tuple[Goal, ...]]" = ()
 
     def __post_init__(self) -> None:
         check_metric(self.metric, type(self).__name__)
@@ -77,19 +105,9 @@ class _OneMetric:
         return (self,)  # type: ignore[return-value]  # Maximize and Minimize are all there are
 
     @property
-    def tradeoffs(self) -> "tuple[Goal, ...]":
-        """None."""
-        return ()
-
-    @property
     def name(self) -> str:
         """The metric."""
         return self.metric
-
-    @property
-    def maximize(self) -> bool:
-        """Whether a higher fitness is better."""
-        return self._sign > 0
 
     @property
     def description(self) -> str:
@@ -98,7 +116,9 @@ class _OneMetric:
 
     def order(self, fitness: float) -> float:
         """Return the sort key of a fitness: higher is better, nan and infinities are worst."""
-        return self._sign * fitness if math.isfinite(fitness) else WORST
+        if not math.isfinite(fitness):
+            return WORST
+        return fitness if self.maximize else -fitness
 
     def judge(self, values: Mapping[str, float]) -> Judgement:
         """Judge one trial by the metric."""
@@ -118,7 +138,7 @@ class Maximize(_OneMetric):
         ConfigurationError: the metric is not a name.
     """
 
-    _sign = 1
+    maximize = True
 
 
 @final
@@ -133,7 +153,7 @@ class Minimize(_OneMetric):
         ConfigurationError: the metric is not a name.
     """
 
-    _sign = -1
+    maximize = False
 
 
 Goal: TypeAlias = Maximize | Minimize
@@ -142,7 +162,11 @@ Goal: TypeAlias = Maximize | Minimize
 
 def direction(objective: Objective) -> Goal:
     """Return the goal that orders an objective's fitness by itself."""
-    return Maximize(objective.name) if objective.maximize else Minimize(objective.name)
+    return _goal(objective.name, objective.maximize)
+
+
+def _goal(metric: str, maximize: bool) -> Goal:
+    return Maximize(metric) if maximize else Minimize(metric)
 
 
 def check_metric(metric: object, kind: str) -> None:
@@ -200,8 +224,5 @@ class Aim:
             maximize=bool(raw["maximize"]),
             description=str(raw["description"]),
             metrics=tuple(map(str, raw["metrics"])),
-            tradeoffs=tuple(
-                Maximize(str(each["metric"])) if each["maximize"] else Minimize(str(each["metric"]))
-                for each in raw["tradeoffs"]
-            ),
+            tradeoffs=tuple(_goal(str(each["metric"]), each["maximize"]) for each in raw["tradeoffs"]),
         )

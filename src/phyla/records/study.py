@@ -1,9 +1,13 @@
-"""A study: one job, named, durable, resumable."""
+"""A study: named, durable, resumable; and what its members may start from."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import final
+from os import PathLike
+from pathlib import Path
+from typing import Any, final
 
+from phyla.errors import ConfigurationError
 from phyla.records.json import Json, JsonObject
 
 
@@ -16,7 +20,10 @@ class StudyKind(StrEnum):
 
 
 class StudyState(StrEnum):
-    """Where a study is in its life; one that is draining gets no more checkpoints, but still evaluates."""
+    """Where a study is in its life.
+
+    One that drains gets no more checkpoints, but still evaluates. A person stopped it, or it failed by itself.
+    """
 
     RUNNING = "running"
     DRAINING = "draining"
@@ -31,15 +38,11 @@ class StudyRecord:
     """One study.
 
     Attributes:
-        id: key in its store.
         name: unique in its store.
-        kind: where its checkpoints come from.
-        state: running, draining (a watched one), stopped by a person, completed, or failed (it stopped itself).
         config: what it was made with, as JSON; `schema` is its version. Of a population space, objective, strategy
             and options; of a watched one the suites and how to follow.
         seed: root of all randomness of the study.
         population_size: number of members, those that were retired included.
-        created_at: seconds since the epoch.
         strategy_state: JSON that the strategy committed with its last decision that carried one.
         state_version: number of times `strategy_state` was written.
         message: why the study stopped or failed, and what to do.
@@ -67,3 +70,55 @@ class StudyRecord:
     def watched(self) -> bool:
         """Whether its checkpoints come from elsewhere: it has no population."""
         return self.kind is not StudyKind.POPULATION
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StartFrom:
+    """A checkpoint to start members from, with what is known about it.
+
+    Args:
+        path: directory or file; made absolute.
+        step: age of its weights; None takes what a checkpoint of phyla says about itself, and 0 for others.
+        params: hyperparameters to start with, flat or nested; those left out are chosen as for a fresh start.
+        index: place within it, when it holds several models.
+        digest: what the digest of its content must be; None accepts any.
+
+    Raises:
+        ConfigurationError: an argument makes no sense.
+    """
+
+    path: str | PathLike[str]
+    step: int | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+    index: int = 0
+    digest: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.path, str | PathLike) or not str(self.path):
+            raise ConfigurationError(f"StartFrom({self.path!r}): must be the path of a directory or file")
+        for name, value in (("step", self.step), ("index", self.index)):
+            whole = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+            if not whole and not (name == "step" and value is None):
+                raise ConfigurationError(f"StartFrom({name}={value!r}): must be an integer of at least 0")
+        if not isinstance(self.params, Mapping):
+            raise ConfigurationError(f"StartFrom(params={self.params!r}): must map names to values")
+        object.__setattr__(self, "path", str(Path(self.path).expanduser().absolute()))
+        object.__setattr__(self, "params", dict(self.params))
+
+    @classmethod
+    def of(cls, entry: object) -> "StartFrom":
+        """Return an entry of `start_from`: itself, or that of a path.
+
+        Raises:
+            ConfigurationError: it is neither.
+        """
+        if isinstance(entry, cls):
+            return entry
+        if isinstance(entry, str | PathLike):
+            return cls(entry)
+        raise ConfigurationError(f"start_from: {entry!r} is neither a path nor a StartFrom(path, ...)")
+
+    def to_json(self) -> JsonObject:
+        """Return it as JSON."""
+        return asdict(self)

@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from typing import final
 
 from phyla.errors import UsageError
-from phyla.records.criteria import Criteria
 from phyla.records.job import JobKind, JobState
 from phyla.records.json import JsonObject
+from phyla.records.objective import Criteria
 
 
 @final
@@ -15,19 +15,13 @@ class TrialRecord:
     """One trial.
 
     Attributes:
-        id: key, unique in the store.
-        study: id of the study.
-        member: index of the member.
         generation: how many completed trials the member had before it.
-        kind: train, measure or import.
-        state: where it is in its life.
         parent: trial whose weights it started from; None when it started fresh.
         parent_checkpoint: name of that trial's checkpoint.
         parent_index: place within that checkpoint.
         jump_from: the trial that was abandoned for `parent`; a jump edge of the lineage.
         params_from: trial whose hyperparameters it took or derived its own from.
         replaces: broken trial that it replaces.
-        params: flat hyperparameters.
         start_step: step of the weights at the start, as training counts it.
         end_step: step it is asked to reach.
         reached_step: step it reached; None until it completes.
@@ -37,14 +31,10 @@ class TrialRecord:
         progress: name of the newest progress checkpoint, where a retry resumes.
         progress_step: age of the weights in `progress`.
         exploited: whether the decision took over another's state or explored.
-        fitness: what selection compares; None until there is one.
         order: sort key of the fitness, higher is better; -inf for nan, infinities and infeasible trials.
         metrics: last reported value of each metric.
-        checkpoint: name of the checkpoint it left.
-        checkpoint_index: place within that checkpoint.
         reason: the decision that made it: who was compared with whom, by which rule, what changed.
         error: text of its last error.
-        worker: the worker of its newest attempt.
         created_at: when it was decided.
         started_at: when its newest attempt was claimed.
         ended_at: when it reached a final state.

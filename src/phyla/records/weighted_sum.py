@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 from phyla.errors import ConfigurationError
 from phyla.records.objective import WORST, Goal, Judgement, Maximize, Minimize, check_metric
@@ -32,6 +32,9 @@ class WeightedSum:
 
     weights: Mapping[str, float]
 
+    maximize: ClassVar[bool] = True
+    tradeoffs: ClassVar[tuple[Goal, ...]] = ()
+
     def __post_init__(self) -> None:
         if not isinstance(self.weights, Mapping) or not self.weights:
             raise ConfigurationError(
@@ -54,20 +57,10 @@ class WeightedSum:
         return tuple(Maximize(name) if weight > 0 else Minimize(name) for name, weight in self.weights.items())
 
     @property
-    def tradeoffs(self) -> tuple[Goal, ...]:
-        """None; the weights decide."""
-        return ()
-
-    @property
     def name(self) -> str:
         """The formula, or "weighted sum" where that is long."""
         formula = self._formula()
         return formula if len(formula) <= NAME_LENGTH else "weighted sum"
-
-    @property
-    def maximize(self) -> bool:
-        """True."""
-        return True
 
     @property
     def description(self) -> str:

@@ -1,12 +1,10 @@
 """Workers: claim a trial or an eval task, call the user's function, commit what it left, again."""
 
-from phyla.worker.aggregation import task_results
 from phyla.worker.evaluated_study import Bindings, EvaluatedStudy, Sources, StudySources
 from phyla.worker.evaluation import Evaluation, EvaluationCheckpoint, Shard
 from phyla.worker.evaluator import Evaluator
 from phyla.worker.launch import Launch, dead_launches, launch_of
-from phyla.worker.loop import Beat, Worker
-from phyla.worker.population import WorkerContext, population_worker
+from phyla.worker.loop import Beat, Worker, WorkerContext, population_worker
 from phyla.worker.session import Session, unusable_start
 from phyla.worker.trainer import Trainer
 from phyla.worker.trial import Parent, Trial, session_of
@@ -32,6 +30,5 @@ __all__ = [
     "launch_of",
     "population_worker",
     "session_of",
-    "task_results",
     "unusable_start",
 ]

@@ -3,6 +3,7 @@
 import hashlib
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, final
@@ -24,22 +25,13 @@ class Sources(Protocol):
         ...
 
     def check(self, seen: Seen, *, again: bool = False) -> None:
-        """Make sure, after it was read, that it still is what was seen.
-
-        Args:
-            seen: the checkpoint.
-            again: read all bytes again where they are verified, because the evaluation failed.
-        """
+        """Make sure, after it was read, that it still is what was seen; `again` reads all bytes again."""
         ...
 
 
 @final
 class StudySources:
-    """A study's own checkpoints, which are immutable and kept while they are evaluated; see `Sources`.
-
-    Args:
-        repository: where they are.
-    """
+    """A study's own checkpoints, which are immutable and kept while they are evaluated; see `Sources`."""
 
     def __init__(self, repository: LocalCheckpoints) -> None:
         self._repository = repository
@@ -114,10 +106,8 @@ class EvaluatedStudy:
 
     Attributes:
         suites: its suites, as they were when this process read them.
-        sources: where its checkpoints are.
         outputs: directory of saved arrays and files; its parent is common to all studies of a store, since the
             ledger's entries are, too.
-        bindings: where gin bindings come from.
         changed: tells whether it has other suites by now.
         stop: ends the study, with a message, where storage fails; None counts that as a failure.
     """
@@ -130,19 +120,14 @@ class EvaluatedStudy:
     stop: Callable[[str], None] | None = None
 
     def source(self, suite: Suite, task: EvalTask) -> str:
-        """Return a digest of what an eval task computes by: its function's source, and files of gin bindings.
+        """Return a digest of the source of an eval task's function, and of files of gin bindings.
 
-        Those files say what is computed, too, and are no part of the eval task's identity. Empty where nothing is
-        known of either.
+        Neither is part of the eval task's identity. Empty where nothing is known of either.
         """
-        digests = (_source_of(task), self.bindings.digest(suite.gin_files))
-        return "+".join(digests) if digests[1] else digests[0]
-
-
-def _source_of(task: EvalTask) -> str:
-    if task.evaluate is None:
-        return ""
-    try:
-        return hashlib.sha256(inspect.getsource(inspect.unwrap(task.evaluate)).encode()).hexdigest()[:16]
-    except (OSError, TypeError):
-        return ""
+        source = ""
+        if task.evaluate is not None:
+            with suppress(OSError, TypeError):
+                text = inspect.getsource(inspect.unwrap(task.evaluate))
+                source = hashlib.sha256(text.encode()).hexdigest()[:16]
+        bindings = self.bindings.digest(suite.gin_files)
+        return f"{source}+{bindings}" if bindings else source

@@ -1,16 +1,27 @@
-"""An eval task as evaluation code sees it."""
+"""An eval task as evaluation code sees it: a function, or a command line in any language."""
 
+import json
+import os
+import shlex
 import shutil
+import signal
+import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, final, overload
 
 import numpy as np
 
-from phyla.errors import ConfigurationError
-from phyla.evaluation import Metric, Recorder
+from phyla.errors import ConfigurationError, EvaluationError
+from phyla.evaluation import Metric, Moments
+from phyla.evaluation.recorder import Recorder, decode
+from phyla.plugins import loaded_class
 from phyla.records import EvalJob, JsonObject, Seen
+from phyla.settings import child_environment
+
+LOG_TAIL = 2000
 
 _T = TypeVar("_T")
 
@@ -104,12 +115,12 @@ class Evaluation:
         self.seed = seed
         self.loaded = loaded
         self.worker = worker
-        self._record = record
         self._recorder = Recorder()
         self._outputs = outputs
         self._work_root = work_root
-        self._files: dict[str, str] = {}
         self._stop = False
+        # For the worker: what was saved, name to file name, and signs of progress.
+        self.files: dict[str, str] = {}
         self.beats = 0
 
     def record(
@@ -145,7 +156,7 @@ class Evaluation:
             ConfigurationError: a name is used twice, or is no plain name.
         """
         for name, value in outputs.items():
-            if name in self._files:
+            if name in self.files:
                 raise ConfigurationError(f"save({name}=...): this evaluation has saved that already")
             self._outputs.mkdir(parents=True, exist_ok=True)
             if isinstance(value, Path):
@@ -160,7 +171,7 @@ class Evaluation:
             else:
                 file = f"{name}.npy"
                 np.save(self._outputs / file, np.asarray(value), allow_pickle=False)
-            self._files[name] = file
+            self.files[name] = file
             self.beats += 1
 
     @property
@@ -174,21 +185,14 @@ class Evaluation:
         """Whether to stop soon: the worker is being stopped. The eval task then goes back to the queue."""
         return self._stop
 
-    # For the worker
-
     def stop(self) -> None:
-        """Ask evaluation code to stop. Takes no lock, so a signal handler may call it."""
+        """Ask evaluation code to stop; for the worker. Takes no lock, so a signal handler may call it."""
         self._stop = True
 
     @property
     def statistics(self) -> dict[str, Metric]:
         """What was recorded."""
         return self._recorder.statistics()
-
-    @property
-    def files(self) -> dict[str, str]:
-        """What was saved: name to file name."""
-        return self._files
 
     def __repr__(self) -> str:
         return (
@@ -200,3 +204,95 @@ class Evaluation:
 def checkpoint_of(seen: Seen, path: Path) -> EvaluationCheckpoint:
     """Return a checkpoint as evaluation code sees it."""
     return EvaluationCheckpoint(path=path, step=seen.step, name=seen.name, index=seen.index, trial=seen.trial)
+
+
+def run_command(template: Sequence[str], evaluation: Evaluation, *, timeout_s: float | None) -> None:
+    """Run a command and record what it wrote.
+
+    Fields in its arguments are `{checkpoint}`, `{step}`, `{name}`, `{shard}`, `{shards}`, `{seed}`, `{config}` (a
+    JSON file) and `{results}`. They are filled in argument by argument, and no shell sees them. It writes its
+    metrics as one JSON object to `{results}`: a number, `{"mean": .., "n": ..}`, `{"values": [..]}`, or a stored
+    metric of phyla's.
+
+    Raises:
+        ConfigurationError: an argument has another field, or there is no such program.
+        EvaluationError: it failed, took too long, or left no results.
+    """
+    folder = evaluation.working_dir
+    config, results, log = folder / "config.json", folder / "results.json", folder / "log.txt"
+    config.write_text(json.dumps(dict(evaluation.config)))
+    checkpoint, shard = evaluation.checkpoint, evaluation.shard
+    fields: dict[str, object] = {
+        "checkpoint": checkpoint.path,
+        "step": checkpoint.step,
+        "name": checkpoint.name,
+        "shard": shard.index,
+        "shards": shard.count,
+        "seed": evaluation.seed,
+        "config": config,
+        "results": results,
+    }
+    where = f"command of eval task {evaluation.task!r}"
+    try:
+        arguments = [each.format(**{key: str(value) for key, value in fields.items()}) for each in template]
+    except (KeyError, IndexError, ValueError) as error:
+        known = ", ".join(f"{{{key}}}" for key in fields)
+        raise ConfigurationError(
+            f"{where}: {error!r} in {list(template)!r}; its fields are {known}, and other braces are written twice"
+        ) from error
+    command = shlex.join(arguments)
+    try:
+        with log.open("wb") as output:
+            status = _run(arguments, output, timeout_s)
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{where}: {error}: {command}") from error
+    tail = log.read_text(errors="replace")[-LOG_TAIL:].strip()
+    if status is None:
+        raise EvaluationError(f"the command took more than timeout_s={timeout_s:g}: {command}\n{tail}")
+    if status:
+        raise EvaluationError(f"the command ended with exit status {status}: {command}\n{tail}")
+    try:
+        found = json.loads(results.read_text())
+    except FileNotFoundError:
+        raise EvaluationError(f"the command wrote no results to {{results}}: {command}\n{tail}") from None
+    except ValueError as error:
+        raise EvaluationError(f"the command's results are no JSON: {error}: {command}") from error
+    if not isinstance(found, Mapping):
+        raise EvaluationError(f"the command's results are no JSON object: {found!r:.200}: {command}")
+    for name, value in found.items():
+        _record(evaluation, name, value)
+
+
+def _run(arguments: Sequence[str], output: Any, timeout_s: float | None) -> int | None:
+    """Return the exit status; None after the time-out, when its whole process group is ended."""
+    process = subprocess.Popen(
+        arguments,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        env=child_environment({}),
+        start_new_session=True,
+    )
+    try:
+        return process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _record(evaluation: Evaluation, name: str, value: Any) -> None:
+    n: int | None = None
+    if isinstance(value, Mapping):
+        if "values" in value:
+            value = value["values"]
+        elif "metric" in value:
+            value = decode(value, loaded_class)
+        elif "mean" in value and "variance" in value:
+            count = int(value["n"])
+            value = Moments(n=count, mean=float(value["mean"]), m2=float(value["variance"]) * (count - 1))
+        elif "mean" in value:
+            value, n = value["mean"], int(value.get("n", 1))
+    evaluation.record({name: value}, n=n)

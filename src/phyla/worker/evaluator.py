@@ -1,19 +1,19 @@
 """Runs eval tasks, and has groups aggregated."""
 
-import contextlib
 import hashlib
 import os
 import shutil
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from contextlib import ExitStack
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from phyla import plugins
-from phyla.api import Client
 from phyla.checkpoints import advice_on, is_storage_error
+from phyla.client import Client
 from phyla.errors import (
     CheckpointCorrupt,
     CheckpointError,
@@ -25,15 +25,16 @@ from phyla.errors import (
     PhylaError,
     StoreError,
 )
-from phyla.evaluation import EvalTask, Suite, encode, suite_named
+from phyla.evaluation import EvalTask, Suite
+from phyla.evaluation.recorder import encode
+from phyla.evaluation.suite import suite_named
 from phyla.failpoints import failpoint
 from phyla.machine import ClaimedEvaluation, Evaluated, Failure
 from phyla.records import EvalResult, JobKind, Seen
 from phyla.settings import Clock, system_clock
-from phyla.worker.aggregation import aggregate_group
-from phyla.worker.commands import run_command
+from phyla.worker.aggregation import Aggregation
 from phyla.worker.evaluated_study import EvaluatedStudy
-from phyla.worker.evaluation import Evaluation, checkpoint_of
+from phyla.worker.evaluation import Evaluation, checkpoint_of, run_command
 
 ERROR_CHARACTERS = 4000
 KEPT = ". Then run the study again. Completed trials and evaluations are kept"
@@ -46,63 +47,68 @@ class _Loaded(NamedTuple):
     value: Any
 
 
+class _Unknown(PhylaError):
+    """A claimed eval task is not, or not as it was queued, among the suites that this process knows."""
+
+
 @final
+@dataclass(eq=False)
 class Evaluator:
     """Runs one eval task after the other.
 
-    Args:
-        client: gives access to the ledger, for aggregations.
+    Attributes:
         studies: those whose checkpoints it evaluates, by id.
-        work_root: directory for scratch.
-        name: of the worker.
-        clock: tells the time.
-        timer: measures durations, in seconds.
         state: what the study's `setup(worker)` returned.
+        outdated: whether the suites of a study changed since this process read them: it should be started anew.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        studies: Mapping[int, EvaluatedStudy],
-        *,
-        work_root: Path,
-        name: str,
-        clock: Clock = system_clock,
-        timer: Callable[[], float] = time.perf_counter,
-        state: Any = None,
-    ) -> None:
-        self._client = client
-        self._studies = studies
-        self._work_root = work_root
-        self._name = name
-        self._clock = clock
-        self._timer = timer
-        self._state = state
+    client: Client
+    studies: Mapping[int, EvaluatedStudy]
+    _: KW_ONLY
+    work_root: Path
+    name: str
+    clock: Clock = system_clock
+    timer: Callable[[], float] = time.perf_counter
+    state: Any = None
+
+    def __post_init__(self) -> None:
         self._loaded: _Loaded | None = None
-        self.current: Evaluation | None = None
+        self._current: Evaluation | None = None
         self.outdated = False
-        """Whether the suites of a study changed since this process read them: it should be started anew."""
 
     @property
     def holding(self) -> int | None:
         """Id of the checkpoint that is loaded."""
         return None if self._loaded is None else self._loaded.seen
 
+    @property
+    def beats(self) -> int:
+        """Signs of progress of the running eval task."""
+        current = self._current
+        return 0 if current is None else current.beats
+
+    def stop(self) -> None:
+        """Ask the running eval task to stop. Takes no lock, so a signal handler may call it."""
+        current = self._current
+        if current is not None:
+            current.stop()
+
     def run(self, work: ClaimedEvaluation) -> Evaluated | Failure | None:
-        """Do one piece of work; None when evaluation code saw that it was asked to stop, or storage failed.
+        """Do one piece of work; return None when it is to go back to the queue.
 
         Raises:
+            CheckpointsAbsent: the directory of the study's checkpoints is not there.
             StoreError: the database failed.
         """
-        study = self._studies[work.job.study]
+        study = self.studies[work.job.study]
         try:
             suite, task = _known(study, work)
-            if task is None and study.changed():
+            if task is not None:
+                return self._evaluate(work, study, suite, task)
+            if study.changed():
                 # An aggregate of the suite as it was would miss what the suite has now.
                 raise _Unknown(f"suite {suite.name!r} was changed")
-            if task is None:
-                return aggregate_group(self._client, work, study, suite, self._clock)
-            return self._evaluate(work, study, suite, task)
+            return Aggregation(client=self.client, work=work, study=study, suite=suite, now=self.clock()).run()
         except (StoreError, CheckpointsAbsent):
             raise
         except CheckpointStorageFailed as error:
@@ -116,10 +122,10 @@ class Evaluator:
             self._loaded = None
             return _gone(work, error)
         except _Unknown as error:
-            if study.changed():
-                self.outdated = True
-                return None
-            return _failed(work, str(error), retryable=False)
+            if not study.changed():
+                return _failed(work, str(error), retryable=False)
+            self.outdated = True
+            return None
         except (ConfigurationError, NotImportable) as error:
             return _failed(work, f"{type(error).__name__}: {error}", retryable=False)
         except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever evaluation code raises belongs to the eval task
@@ -138,9 +144,8 @@ class Evaluator:
             except CheckpointError as vanished:
                 return _gone(work, vanished)
         if isinstance(error, OSError) and is_storage_error(error) and study.stop is not None:
-            study.stop(
-                f"an evaluation that saves into {study.outputs} failed with {error}; {advice_on(error)}{KEPT}"
-            )
+            where = f"an evaluation that saves into {study.outputs} failed with {error}"
+            study.stop(f"{where}; {advice_on(error)}{KEPT}")
             return None
         if isinstance(error, EvaluationError):
             return _failed(work, f"{type(error).__name__}: {error}")
@@ -155,7 +160,7 @@ class Evaluator:
         study.bindings.apply(suite.gin_files, task.gin)
         label = f"{work.job.id}.{work.job.token}"
         outputs = study.outputs / label
-        scratch = self._work_root / f"eval-{label}"
+        scratch = self.work_root / f"eval-{label}"
         evaluation = Evaluation(
             work.job,
             work.seen,
@@ -164,13 +169,13 @@ class Evaluator:
             config=task.config,
             seed=seed_of(task.seed, work.job.replicate),
             loaded=loaded,
-            worker=self._state,
+            worker=self.state,
             outputs=outputs,
             work_root=scratch,
         )
-        self.current = evaluation
-        began = self._timer()
-        with contextlib.ExitStack() as unless_done:
+        self._current = evaluation
+        began = self.timer()
+        with ExitStack() as unless_done:
             unless_done.callback(shutil.rmtree, outputs, ignore_errors=True)
             try:
                 if task.command is not None:
@@ -179,7 +184,7 @@ class Evaluator:
                     task(evaluation)
                 if evaluation.should_stop:
                     return None
-                duration_s = self._timer() - began
+                duration_s = self.timer() - began
                 if not evaluation.statistics and not evaluation.files:
                     raise ConfigurationError(
                         f"eval task {task.name!r} recorded nothing: call evaluation.record(...) or .save(...)"
@@ -188,7 +193,7 @@ class Evaluator:
                 _flush(outputs)
                 unless_done.pop_all()
             finally:
-                self.current = None
+                self._current = None
                 shutil.rmtree(scratch, ignore_errors=True)
         failpoint("evaluation.before_result")
         result = EvalResult(
@@ -203,8 +208,8 @@ class Evaluator:
             source=study.source(suite, task),
             duration_s=duration_s,
             load_s=load_s,
-            worker=self._name,
-            created_at=self._clock(),
+            worker=self.name,
+            created_at=self.clock(),
         )
         return Evaluated(job=work.job.id, group=work.job.group, token=work.job.token, result=result)
 
@@ -214,14 +219,10 @@ class Evaluator:
         if held is not None and (held.suite, held.seen) == (suite.name, seen.id):
             return held.value, 0.0
         self._loaded = None  # before the next one needs its memory
-        began = self._timer()
+        began = self.timer()
         value = None if suite.load is None else suite.load(checkpoint_of(seen, path))
         self._loaded = _Loaded(suite.name, seen.id, value)
-        return value, self._timer() - began
-
-
-class _Unknown(PhylaError):
-    """A claimed eval task is not, or not as it was queued, among the suites that this process knows."""
+        return value, self.timer() - began
 
 
 def _known(study: EvaluatedStudy, work: ClaimedEvaluation) -> tuple[Suite, EvalTask | None]:

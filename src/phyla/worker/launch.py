@@ -21,15 +21,10 @@ _ID = re.compile(r"[0-9a-f]{16}")
 class Launch:
     """The id of a launch, and a kernel lock that is free only once all its processes are gone.
 
-    The lock is on a file `ID.lock`. Worker processes inherit its descriptor. The file says which work of which
-    store the launch is for. Without a file only leases tell whether the launch is alive. A launch that is not
-    closed ends with its process.
-
-    Args:
-        folder: where the lock file goes; None, or a folder on a file system that other machines may share, for no
-            lock.
-        storage: URL of the store.
-        names: the studies that it works for.
+    The lock is on a file `ID.lock` in a folder, which says which studies of which store the launch works for.
+    Worker processes inherit its descriptor. There is no file without a folder, or in one on a file system that
+    other machines may share; only leases tell then whether the launch is alive. A launch that is not closed ends
+    with its process.
 
     Attributes:
         id: part of the names of its workers.
@@ -42,12 +37,11 @@ class Launch:
         self._folder = folder
         self._storage = storage
         self._names = tuple(names)
-        if folder is None or not file_locks.SUPPORTED:
-            return
-        with suppress(OSError):  # leases decide then
-            folder.mkdir(parents=True, exist_ok=True)
-            if is_local(folder):
-                self.descriptor = self._locked(folder)
+        if folder is not None and file_locks.SUPPORTED:
+            with suppress(OSError):  # leases decide then
+                folder.mkdir(parents=True, exist_ok=True)
+                if is_local(folder):
+                    self.descriptor = self._locked(folder)
 
     def _locked(self, folder: Path) -> int:
         # Nobody looks at the file before it is locked and complete.
@@ -74,24 +68,22 @@ class Launch:
 
     def predecessors(self) -> frozenset[str]:
         """Return the dead launches that worked for some of the same as this one."""
-        return frozenset(each for each in self._for_the_same() if self.dead([each]))
+        return self.dead(self._for_the_same())
 
     def has_company(self) -> bool:
         """Return whether another launch that works for some of the same is alive here."""
-        return any(not self.dead([each]) for each in self._for_the_same())
+        same = self._for_the_same()
+        return len(self.dead(same)) < len(same)
 
     def _for_the_same(self) -> list[str]:
         found: list[str] = []
-        if self.descriptor is None or self._folder is None:
-            return found
-        for path in self._folder.glob("*.lock"):
-            with suppress(OSError, ValueError):
-                told = json.loads(path.read_text())
-                same = told.get("storage") == self._storage and not {*self._names}.isdisjoint(
-                    told.get("names", ())
-                )
-                if same and path.stem != self.id:
-                    found.append(path.stem)
+        if self.descriptor is not None and self._folder is not None:
+            for path in self._folder.glob("*.lock"):
+                with suppress(OSError, ValueError):
+                    told = json.loads(path.read_text())
+                    same = told.get("storage") == self._storage and {*self._names} & {*told.get("names", ())}
+                    if same and path.stem != self.id:
+                        found.append(path.stem)
         return found
 
     def forget(self, launch: str) -> None:
@@ -111,13 +103,12 @@ class Launch:
             self.descriptor = None
 
     def __enter__(self) -> Self:
-        """Return itself."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close it. After an error its work may still be held, so the next launch finds its file, unlocked."""
+        # After an error its work may still be held, so the next launch is to find its file, unlocked.
         if kind is None:
             self.close()
         else:

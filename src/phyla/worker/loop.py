@@ -1,19 +1,34 @@
-"""The worker's loop."""
+"""The worker's loop: claim a job, let the handler of its kind do it, hand it in with the next claim."""
 
-import contextlib
 import threading
-import time
-from collections.abc import Callable
-from typing import TypeAlias, final
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias, final
 
-from phyla.api import Client
-from phyla.errors import CheckpointsAbsent, ConfigurationError, LeaseLost, StoreError
-from phyla.machine import ClaimedEvaluation, Completion, Ended, Evaluated, Failure, Idle, Outdated, Work
-from phyla.records import Phase, WorkKind
+from phyla.checkpoints import LocalCheckpoints, advice_on
+from phyla.client import Client
+from phyla.errors import CheckpointsAbsent, ConfigurationError, LeaseLost, StoreError, StudyFailed
+from phyla.machine import (
+    ClaimedEvaluation,
+    Completion,
+    Ended,
+    Evaluated,
+    Failure,
+    Idle,
+    Outdated,
+    TrainRules,
+    Work,
+)
+from phyla.records import Phase, StudyRecord, TrialRecord, WorkKind
 from phyla.settings import Clock, system_clock
+from phyla.worker.evaluated_study import Bindings, EvaluatedStudy, StudySources
 from phyla.worker.evaluator import Evaluator
-from phyla.worker.stopwatch import Stopwatch
+from phyla.worker.session import Stopwatch
 from phyla.worker.trainer import Trainer
+from phyla.worker.trial import Trial
 
 FLUSH_S = 1.0
 """How often reports of a running trial are sent."""
@@ -32,48 +47,30 @@ the epoch when the running eval task takes too long, 0 for never."""
 
 
 @final
+@dataclass(eq=False)
 class Worker:
     """Does one piece of work after the other, in the thread that calls `run`: trials, eval tasks, or both.
 
-    Args:
-        client: where work comes from.
-        name: `host:slot:pid:launch`.
-        clock: tells the time.
-        trainer: trains trials; None to train none.
-        evaluator: runs eval tasks; None to run none.
-        renew_s: how often this worker renews its own leases; None when a supervisor does.
-        beat: called with signs of progress.
-        yields: whether `trial.report()` runs an eval task that waits before training goes on.
-
-    Raises:
-        ConfigurationError: the name is empty, so nobody could tell whose leases it holds.
+    Its name is `host:slot:pid:launch`. It renews its own leases every `renew_s`, unless a supervisor does. With
+    `yields`, `trial.report()` runs an eval task that waits before training goes on.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        *,
-        name: str,
-        clock: Clock = system_clock,
-        trainer: Trainer | None = None,
-        evaluator: Evaluator | None = None,
-        renew_s: float | None = None,
-        beat: Beat = lambda progress, done, deadline: None,
-        yields: bool = False,
-    ) -> None:
-        if not name:
+    client: Client
+    _: KW_ONLY
+    name: str
+    clock: Clock = system_clock
+    trainer: Trainer | None = None
+    evaluator: Evaluator | None = None
+    renew_s: float | None = None
+    beat: Beat = lambda progress, done, deadline: None
+    yields: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.name:
             raise ConfigurationError("a worker's name is empty: its leases go by it; pass Launch.worker_name()")
-        self._client = client
-        self._name = name
-        self._clock = clock
-        self._trainer = trainer
-        self._evaluator = evaluator
-        self._watch = Stopwatch(time.perf_counter) if trainer is None else trainer.watch
-        self._renew_s = renew_s
-        self._beat = beat
-        self._yields = yields and evaluator is not None
-        kinds = {WorkKind.TRAIN: trainer is not None, WorkKind.EVALUATE: evaluator is not None}
-        self._kinds = frozenset(kind for kind, wanted in kinds.items() if wanted)
+        kinds = {WorkKind.TRAIN: self.trainer, WorkKind.EVALUATE: self.evaluator}
+        self._kinds = frozenset(kind for kind, handler in kinds.items() if handler is not None)
+        self._watch = Stopwatch() if self.trainer is None else self.trainer.watch
         self._beats = 0
         self._handed_in = 0
         self._deadline = 0.0
@@ -86,11 +83,10 @@ class Worker:
         Safe in a signal handler: it takes no lock, which the interrupted code might hold.
         """
         self._stopping = True
-        if self._trainer is not None:
-            self._trainer.stop()
-        evaluation = self._evaluator.current if self._evaluator is not None else None
-        if evaluation is not None:
-            evaluation.stop()
+        if self.trainer is not None:
+            self.trainer.stop()
+        if self.evaluator is not None:
+            self.evaluator.stop()
 
     def run(
         self, on_trial: Callable[[], None] = lambda: None, on_idle: Callable[[], None] = lambda: None
@@ -118,78 +114,83 @@ class Worker:
             flusher.join()
 
     def _work(self, on_trial: Callable[[], None], on_idle: Callable[[], None]) -> Ended | Outdated | None:
-        completions: list[Completion | Evaluated] = []
+        done: Completion | Evaluated | None = None
         while True:
-            outdated = self._evaluator is not None and self._evaluator.outdated
+            outdated = self.evaluator is not None and self.evaluator.outdated
             count = 0 if self._stopping or outdated else 1
-            if not completions and not count:
+            if done is None and not count:
                 return Outdated(why=SUITES_CHANGED) if outdated else None
-            _, claimed, rest = self._client.exchange(
-                completions, self._name, count, kinds=self._kinds, holding=self._holding()
-            )
-            if completions:
+            work, rest = self._exchange(done, count, self._kinds)
+            if done is not None:
                 self._handed_in += 1
                 on_trial()
-            completions = []
+            done = None
             self._tick()
-            if claimed:
-                done = self._do(claimed[0])
-                completions = [done] if done else []
-                if not completions:
+            if work is not None:
+                done = self._do(work)
+                if done is None:
                     on_trial()
             elif isinstance(rest, (Ended, Outdated)):
                 return rest
             elif isinstance(rest, Idle):
                 on_idle()
                 with self._watch.within(Phase.WAITING):
-                    self._client.wait(IDLE_S if rest.seconds is None else min(IDLE_S, rest.seconds))
+                    self.client.wait(IDLE_S if rest.seconds is None else min(IDLE_S, rest.seconds))
 
-    def _holding(self) -> int | None:
-        return None if self._evaluator is None else self._evaluator.holding
+    def _exchange(
+        self, done: Completion | Evaluated | None, count: int, kinds: Collection[WorkKind]
+    ) -> tuple[Work | None, Ended | Idle | Outdated | None]:
+        """Hand in one piece of work, claim the next, or both in one transaction."""
+        holding = None if self.evaluator is None else self.evaluator.holding
+        completions = () if done is None else (done,)
+        _, claimed, rest = self.client.exchange(completions, self.name, count, kinds=kinds, holding=holding)
+        return (claimed[0] if claimed else None), rest
 
     def _tick(self) -> None:
         self._beats += 1
         self._tell()
 
     def _tell(self) -> None:
-        evaluation = self._evaluator.current if self._evaluator else None
-        at_work = [one.beats for one in (self._trainer, evaluation) if one is not None]
-        self._beat(self._beats + sum(at_work), self._handed_in, self._deadline)
+        handlers = (self.trainer, self.evaluator)
+        beats = self._beats + sum(handler.beats for handler in handlers if handler is not None)
+        self.beat(beats, self._handed_in, self._deadline)
 
     def _do(self, work: Work) -> Completion | Evaluated | None:
         """Do one piece of work; return its completion, or None when it failed or went back to the queue."""
-        self._busy = True
+        job = work.job if isinstance(work, ClaimedEvaluation) else work.trial
+        before, self._busy = self._busy, True
         try:
-            if isinstance(work, ClaimedEvaluation):
-                with self._watch.within(Phase.EVALUATING):
-                    return self._evaluate(work)
-            assert self._trainer is not None
-            return self._trainer.run(work.trial, self._yield if self._yields else None)
+            with suppress(LeaseLost):
+                outcome = self._evaluate(work) if isinstance(work, ClaimedEvaluation) else self._train(work.trial)
+                if outcome is None:
+                    self.client.release(job.id, job.token)
+                elif isinstance(outcome, Failure):
+                    self.client.fail(outcome)
+                else:
+                    return outcome
+        except CheckpointsAbsent:
+            with suppress(LeaseLost):
+                self.client.release(job.id, job.token)
+            raise
         finally:
-            self._busy = False
+            self._busy = before
+        return None
 
-    def _evaluate(self, work: ClaimedEvaluation) -> Evaluated | None:
-        assert self._evaluator is not None
+    def _train(self, trial: TrialRecord) -> Completion | Failure | None:
+        assert self.trainer is not None
+        return self.trainer.run(trial, self._yield if self.yields and self.evaluator is not None else None)
+
+    def _evaluate(self, work: ClaimedEvaluation) -> Evaluated | Failure | None:
+        assert self.evaluator is not None
         timeout_s = work.job.timeout_s
-        self._deadline = 0.0 if timeout_s is None else self._clock() + timeout_s
+        self._deadline = 0.0 if timeout_s is None else self.clock() + timeout_s
         self._tick()
         try:
-            outcome = self._evaluator.run(work)
-        except CheckpointsAbsent:
-            with contextlib.suppress(LeaseLost):
-                self._client.release(work.job.id, work.job.token)
-            raise
+            with self._watch.within(Phase.EVALUATING):
+                return self.evaluator.run(work)
         finally:
             self._deadline = 0.0
             self._tick()
-        with contextlib.suppress(LeaseLost):
-            if outcome is None:
-                self._client.release(work.job.id, work.job.token)
-            elif isinstance(outcome, Failure):
-                self._client.fail(outcome)
-            else:
-                return outcome
-        return None
 
     def _yield(self) -> None:
         """Run an eval task that waits, if any, while training pauses inside `trial.report()`."""
@@ -197,24 +198,87 @@ class Worker:
             return
         only = frozenset({WorkKind.EVALUATE})
         with self._watch.within(Phase.CONTROL):
-            _, claimed, _ = self._client.exchange((), self._name, 1, kinds=only, holding=self._holding())
-            for work in claimed:
-                done = self._do(work)
-                self._busy = True
-                if done is not None:
-                    self._client.exchange([done], self._name, 0)
+            work, _ = self._exchange(None, 1, only)
+            done = None if work is None else self._do(work)
+            if done is not None:
+                self._exchange(done, 0, only)
 
     def _flush(self, done: threading.Event) -> None:
         """While there is work, tell of its progress, send reports, and renew leases if nobody else does."""
-        renewed_at = self._clock()
+        renewed_at = self.clock()
         while not done.wait(FLUSH_S):
             if not self._busy:
                 continue
             self._tell()
-            with contextlib.suppress(StoreError):
+            with suppress(StoreError):
                 # A lease lasts for several of these; the next one may succeed.
-                if self._trainer is not None:
-                    self._trainer.flush()
-                if self._renew_s is not None and not 0 <= self._clock() - renewed_at < self._renew_s:
-                    self._client.renew(self._name)
-                    renewed_at = self._clock()
+                if self.trainer is not None:
+                    self.trainer.flush()
+                if self.renew_s is not None and not 0 <= self.clock() - renewed_at < self.renew_s:
+                    self.client.renew(self.name)
+                    renewed_at = self.clock()
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerContext:
+    """What the study's `setup(worker)` gets, once per process.
+
+    Attributes:
+        name: `host:slot:pid:launch` of this process.
+        index: 0 .. workers - 1.
+        study: name of the study.
+        working_dir: a directory of this worker, for caches and logs.
+    """
+
+    name: str
+    index: int
+    study: str
+    working_dir: Path
+
+
+def population_worker(
+    client: Client,
+    study: StudyRecord,
+    repository: LocalCheckpoints,
+    rules: TrainRules,
+    train: Callable[[Trial], object],
+    setup: Callable[[WorkerContext], Any] | None,
+    *,
+    name: str,
+    index: int = 0,
+    kinds: Collection[str],
+    work_root: Path,
+    outputs: Path,
+    log: Path | None,
+    gin_bindings: Sequence[str] = (),
+    renew_s: float | None = None,
+    beat: Beat = lambda progress, done, deadline: None,
+    yields: bool = False,
+) -> Worker:
+    """Make this process a worker of a study with a population; `setup` is called here, once."""
+    state = None
+    if setup is not None:
+        directory = work_root / f"worker-{index}"
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StudyFailed(f"cannot make {directory}: {error.strerror}; {advice_on(error)}") from error
+        state = setup(WorkerContext(name=name, index=index, study=study.name, working_dir=directory))
+    evaluator = None
+    if rules.suites and WorkKind.EVALUATE in kinds:
+        evaluated = EvaluatedStudy(
+            suites=rules.suites,
+            sources=StudySources(repository),
+            outputs=outputs,
+            stop=partial(client.fail_study, study.id),
+            bindings=Bindings(worker=tuple(gin_bindings)),
+        )
+        evaluator = Evaluator(client, {study.id: evaluated}, work_root=work_root, name=name, state=state)
+    trainer = None
+    if WorkKind.TRAIN in kinds:
+        metrics = rules.reported_metrics
+        trainer = Trainer(client, repository, train, metrics=metrics, work_root=work_root, state=state, log=log)
+    return Worker(
+        client, name=name, trainer=trainer, evaluator=evaluator, renew_s=renew_s, beat=beat, yields=yields
+    )

@@ -4,18 +4,19 @@ import operator
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, final
 
-from phyla.api import Client
 from phyla.arguments import nearest
 from phyla.checkpoints import LocalCheckpoints, attempt_name
+from phyla.client import Client
 from phyla.errors import CheckpointCorrupt, CheckpointMissing, ConfigurationError, LeaseLost, StateError
 from phyla.machine import Completion, Failure
 from phyla.records import Checkpoint, CheckpointKind, JobKind, JsonObject, Phase, Report, TrialRecord
 from phyla.settings import Clock
 from phyla.space import Params
-from phyla.worker.stopwatch import Stopwatch
 from phyla.worker.trial import Parent, Trial
 
 VALUES_KEPT = 1000
@@ -23,49 +24,76 @@ VALUES_KEPT = 1000
 
 
 @final
+class Stopwatch:
+    """Adds up the seconds that one thread spends in each phase; it is always in exactly one."""
+
+    def __init__(self, timer: Callable[[], float] = time.perf_counter, phase: Phase = Phase.CONTROL) -> None:
+        self._timer = timer
+        self._phase = phase
+        self._since = timer()
+        self._seconds: dict[str, float] = {}
+
+    def enter(self, phase: Phase) -> Phase:
+        """Go into a phase; return the one before."""
+        before, now = self._phase, self._timer()
+        self._seconds[before.value] = self._seconds.get(before.value, 0.0) + now - self._since
+        self._phase, self._since = phase, now
+        return before
+
+    @contextmanager
+    def within(self, phase: Phase) -> Iterator[None]:
+        """Be in a phase for a while, and then in the one before again."""
+        before = self.enter(phase)
+        try:
+            yield
+        finally:
+            self.enter(before)
+
+    def rename(self, old: Phase, new: Phase) -> None:
+        """Count what was spent in one phase so far as spent in another."""
+        self.enter(self._phase)
+        if old.value in self._seconds:
+            self._seconds[new.value] = self._seconds.get(new.value, 0.0) + self._seconds.pop(old.value)
+
+    def take(self) -> dict[str, float]:
+        """Return the seconds by phase since the last time, and go on at zero, in `Phase.CONTROL`."""
+        self.enter(Phase.CONTROL)
+        taken, self._seconds = self._seconds, {}
+        return {phase: round(seconds, 6) for phase, seconds in taken.items() if seconds >= 1e-6}
+
+
+@final
+@dataclass(eq=False)
 class Session:
     """One attempt at a trial; `trial` is what the training function gets of it."""
 
-    def __init__(
-        self,
-        record: TrialRecord,
-        client: Client,
-        repository: LocalCheckpoints,
-        *,
-        metrics: Sequence[str],
-        work_root: Path,
-        clock: Clock,
-        worker: Any = None,
-        cached_state: Any = None,
-        on_report: Callable[[], None] | None = None,
-        watch: Stopwatch | None = None,
-    ) -> None:
-        self._watch = watch or Stopwatch(time.perf_counter)
-        self._watch.enter(Phase.LOADING)
+    record: TrialRecord
+    client: Client
+    repository: LocalCheckpoints
+    _: KW_ONLY
+    metrics: Sequence[str]
+    work_root: Path
+    clock: Clock
+    worker: Any = None
+    cached_state: Any = None
+    on_report: Callable[[], None] | None = None
+    watch: Stopwatch = field(default_factory=Stopwatch)
+
+    def __post_init__(self) -> None:
+        self.watch.enter(Phase.LOADING)
         self._timings: dict[str, float] | None = None
-        self.record = record
+        record = self.record
         self.id = record.id
         self.token = record.token
         self.measuring = record.kind is JobKind.MEASURE
-        self._client = client
-        self._repository = repository
-        self._work_root = work_root
-        self._clock = clock
-        self._on_report = on_report
-        self.worker = worker
-        self.cached_state = cached_state
+        self.working_dir = self.work_root / f"trial-{record.id}"
         self._read: set[str] = set()
         self.touched = False
         self.params = Params.of_flat(dict(record.params), read=self._read)
-        self.start_step = record.start_step
-        self.end_step = record.end_step
-        self.parent = _parent(record.parent_checkpoint, record.start_step, record, repository)
-        self.progress = (
-            None
-            if record.progress is None
-            else _parent(record.progress, record.progress_step or 0, record, repository)
-        )
-        self._name = attempt_name(repository.prefix, record.id, record.token, record.worker, record.started_at)
+        self.parent = self._source(record.parent_checkpoint, record.start_step)
+        self.progress = self._source(record.progress, record.progress_step or 0)
+        prefix = self.repository.prefix
+        self._name = attempt_name(prefix, record.id, record.token, record.worker, record.started_at)
         self._staged: Path | None = None
         self._committed: Checkpoint | None = None
         self._saves = 0
@@ -76,42 +104,40 @@ class Session:
         self.stop_reason: JsonObject | None = None
         self._lock = threading.Lock()
         self._unsent: list[Report] = []
-        self._values: dict[str, list[float]] = {metric: [] for metric in metrics}
+        self._values: dict[str, list[float]] = {metric: [] for metric in self.metrics}
         self._last: dict[str, float] = {}
         self.beats = 0
         self.trial = Trial(self)
 
-    # What training uses, by `Trial`
+    def _source(self, name: str | None, step: int) -> Parent | None:
+        if name is None:
+            return None
+        record, path = self.record, self.repository.path(name)
+        return Parent(path=path, step=step, name=name, index=record.parent_index, trial=record.parent)
+
+    # What training uses; see `Trial`
 
     @property
     def checkpoint_dir(self) -> Path:
-        """Return the staged directory; see `Trial.checkpoint_dir`."""
+        """The staged directory."""
         if self._staged is None:
-            self._staged = self._repository.stage(self._name)
+            self._staged = self.repository.stage(self._name)
         return self._staged
-
-    @property
-    def working_dir(self) -> Path:
-        """Return the directory for logs and scratch; see `Trial.working_dir`."""
-        path = self._work_root / f"trial-{self.id}"
-        path.mkdir(parents=True, exist_ok=True)
-        return path
 
     @property
     def places(self) -> str:
         """The directories that it writes to, for messages."""
-        work = self._work_root / f"trial-{self.id}"
-        return f"{work} (working_dir)" if self._staged is None else f"{self._staged} (checkpoint_dir) and {work}"
+        work = f"{self.working_dir} (working_dir)"
+        return work if self._staged is None else f"{self._staged} (checkpoint_dir) and {work}"
 
     def steps(self) -> Iterator[int]:
-        """Iterate over the steps to train; see `Trial.steps`."""
-        self._at = self.progress.step if self.progress else self.start_step
+        """Iterate over the steps to train."""
+        self._at = self.progress.step if self.progress else self.record.start_step
         self._left = False
-        self._watch.enter(Phase.TRAINING)
+        self.watch.enter(Phase.TRAINING)
         try:
-            while self._at < self.end_step:
-                if self._stop:
-                    self._stop_seen = True
+            while self._at < self.record.end_step:
+                if self.should_stop():
                     break
                 self.beats += 1
                 yield self._at
@@ -120,13 +146,13 @@ class Session:
         finally:
             # A loop that was left early may be closed late, when the time is another trial's.
             if self._timings is None:
-                self._watch.enter(Phase.SAVING)
+                self.watch.enter(Phase.SAVING)
 
     def report(self, metrics: Mapping[str, Any], step: int | None) -> None:
-        """Take metrics; see `Trial.report`."""
+        """Take metrics."""
         flat = _numbers(metrics)
         if step is None:
-            step = self.end_step if self._at is None else self._at
+            step = self.reached_step
         with self._lock:
             self.beats += 1
             self._unsent.append(Report(int(step), flat))
@@ -135,72 +161,59 @@ class Session:
                 if metric in flat:
                     values.append(flat[metric])
                     del values[:-VALUES_KEPT]
-        if self._on_report is not None:
-            self._on_report()
+        if self.on_report is not None:
+            self.on_report()
 
-    @property
     def should_stop(self) -> bool:
-        """Whether to stop soon; see `Trial.should_stop`."""
-        if self._stop:
-            self._stop_seen = True
+        """Return whether to stop soon, and remember that training knows."""
+        self._stop_seen |= self._stop
         return self._stop_seen
 
     def save_progress(self, step: int | None) -> None:
-        """Commit progress; see `Trial.save_progress`."""
+        """Commit progress."""
         if self.stop_reason is not None:
             raise LeaseLost(f"trial {self.id} was stopped early by a rule; its progress is not needed")
         if step is not None:
             step = operator.index(step)
             self.record.check_progress(step)
-        if step is None:
-            if self._at is None:
-                raise StateError("save_progress(): say at which step, since steps() is not being used")
+        elif self._at is None:
+            raise StateError("save_progress(): say at which step, since steps() is not being used")
+        else:
             # Inside the loop the step that it is at has just been trained; after it, none has.
             step = self._at if self._left else self._at + 1
-        with self._watch.within(Phase.SAVING):
-            self._save_progress(step)
-
-    def _save_progress(self, step: int) -> None:
-        self._saves += 1
-        name = f"{self._name}.p{self._saves}"
-        target = self._repository.stage(name)
-        for entry in list(self.checkpoint_dir.iterdir()):
-            entry.rename(target / entry.name)
-        checkpoint = self._commit(name, step, CheckpointKind.PROGRESS)
-        self._client.save_progress(self.id, self.token, checkpoint)
-        self.beats += 1
+        with self.watch.within(Phase.SAVING):
+            self._saves += 1
+            name = f"{self._name}.p{self._saves}"
+            target = self.repository.stage(name)
+            for entry in list(self.checkpoint_dir.iterdir()):
+                entry.rename(target / entry.name)
+            checkpoint = self._commit(name, step, CheckpointKind.PROGRESS)
+            self.client.save_progress(self.id, self.token, checkpoint)
+            self.beats += 1
 
     # What the worker uses
 
-    def stop(self) -> None:
-        """Ask training to stop. Takes no lock, so a signal handler may call it."""
-        self._stop = True
-
-    def stop_for(self, reason: JsonObject) -> None:
-        """Ask training to stop because a rule stopped the trial."""
-        self.stop_reason = reason
+    def stop(self, reason: JsonObject | None = None) -> None:
+        """Ask training to stop, perhaps because of a rule. Takes no lock, so a signal handler may call it."""
+        if reason is not None:
+            self.stop_reason = reason
         self._stop = True
 
     @property
     def stopped_early(self) -> bool:
         """Whether training saw the request to stop and returned before it was done."""
-        done = self._at is not None and self._at >= self.end_step and self.has_fitness
+        done = self._at is not None and self._at >= self.record.end_step and not self.unreported
         return self._stop_seen and not done
 
     @property
     def reached_step(self) -> int:
         """Age of the weights after training; the end unless `steps()` was left early."""
-        return self.end_step if self._at is None else self._at
+        return self.record.end_step if self._at is None else self._at
 
     @property
     def unreported(self) -> tuple[str, ...]:
         """The metrics of the objective that were not reported; none when fitness comes from a suite."""
         return tuple(metric for metric, values in self._values.items() if not values)
-
-    @property
-    def has_fitness(self) -> bool:
-        """Whether what the objective needs was reported."""
-        return not self.unreported
 
     def missing(self, what: str, when: str) -> str:
         """Return the message of an error about metrics that were not reported."""
@@ -213,16 +226,6 @@ class Session:
         hint = f": did you mean {meant}?" if meant else "."
         reported = ", ".join(map(repr, self._last)) or "nothing"
         return f"{what} {said}; trial {self.id} reported {reported}{hint} Call trial.report({{{example}}}) {when}"
-
-    def noticed(self) -> JsonObject | None:
-        """Return what a training function should have used and did not; None if it used everything."""
-        untouched = not self.touched and (self.parent or self.progress) is not None
-        unread = [name for name in self.record.params if name not in self._read]
-        found: JsonObject = {
-            **({"untouched": True} if untouched else {}),
-            **({"unread": unread} if unread else {}),
-        }
-        return found or None
 
     def take_reports(self) -> Sequence[Report]:
         """Return the reports that were not sent yet; they count as sent then."""
@@ -245,17 +248,15 @@ class Session:
         if self.measuring:
             self.discard()
             return None
-        if self._committed is not None:
-            return self._committed
-        self._watch.enter(Phase.SAVING)
-        if self._staged is None:
-            _ = self.checkpoint_dir
-        self._committed = self._commit(self._name, self.reached_step, CheckpointKind.RESULT)
+        if self._committed is None:
+            self.watch.enter(Phase.SAVING)
+            _ = self.checkpoint_dir  # staged, so that an empty one is refused
+            self._committed = self._commit(self._name, self.reached_step, CheckpointKind.RESULT)
         return self._committed
 
     def _commit(self, name: str, step: int, kind: CheckpointKind) -> Checkpoint:
-        now = self._clock()
-        committed = self._repository.commit(name, step=step, now=now)
+        now = self.clock()
+        committed = self.repository.commit(name, step=step, now=now)
         return Checkpoint(
             name=name,
             study=self.record.study,
@@ -270,7 +271,7 @@ class Session:
     def completion(self, checkpoint: Checkpoint | None, index: int = 0) -> Completion:
         """Return what completes the trial."""
         if self._at is None and self._timings is None:
-            self._watch.rename(Phase.LOADING, Phase.EVALUATING if self.measuring else Phase.TRAINING)
+            self.watch.rename(Phase.LOADING, Phase.EVALUATING if self.measuring else Phase.TRAINING)
         return Completion(
             trial=self.id,
             token=self.token,
@@ -281,26 +282,30 @@ class Session:
             checkpoint=checkpoint,
             checkpoint_index=index,
             timings=self.timings(),
-            noticed=None if self.measuring else self.noticed(),
+            noticed=None if self.measuring else self._noticed(),
         )
+
+    def _noticed(self) -> JsonObject | None:
+        """Return what a training function should have used and did not; None if it used everything."""
+        found: dict[str, Any] = {}
+        if not self.touched and (self.parent or self.progress) is not None:
+            found["untouched"] = True
+        unread = [name for name in self.record.params if name not in self._read]
+        if unread:
+            found["unread"] = unread
+        return found or None
 
     def timings(self) -> dict[str, float]:
         """Return the seconds by phase until this was first asked; the time after belongs to the next trial."""
         if self._timings is None:
-            self._timings = self._watch.take()
+            self._timings = self.watch.take()
         return self._timings
 
     def discard(self) -> None:
         """Remove what was staged and not committed."""
         if self._staged is not None:
-            self._repository.discard(self._name)
+            self.repository.discard(self._name)
             self._staged = None
-
-
-def _parent(name: str | None, step: int, record: TrialRecord, repository: LocalCheckpoints) -> Parent | None:
-    if name is None:
-        return None
-    return Parent(path=repository.path(name), step=step, name=name, index=record.parent_index, trial=record.parent)
 
 
 def unusable_start(
@@ -308,29 +313,19 @@ def unusable_start(
 ) -> Failure | None:
     """Return the failure to hand in if a checkpoint that a trial starts from cannot be used; None if all can.
 
-    Args:
-        record: the trial.
-        client: speaks with the study.
-        repository: where its checkpoints are.
-        again: read all bytes again, because training from them failed.
+    With `again` all bytes are read again, because training from them failed.
 
     Raises:
         CheckpointStorageFailed: the storage failed, which says nothing about the checkpoint.
-        StoreError: the database failed.
     """
     for name in (record.parent_checkpoint, record.progress):
-        if name is None:
-            continue
-        recorded = client.checkpoint(name, study=record.study)
-        damage = None
-        try:
-            repository.use(name, None if recorded is None else recorded.digest, again=again)
-            continue
-        except CheckpointMissing as error:
-            text = str(error)
-        except CheckpointCorrupt as error:
-            text = damage = str(error)
-        return Failure(job=record.id, token=record.token, error=text, gone=name, damage=damage)
+        if name is not None:
+            recorded = client.checkpoint(name, study=record.study)
+            try:
+                repository.use(name, None if recorded is None else recorded.digest, again=again)
+            except (CheckpointMissing, CheckpointCorrupt) as error:
+                damage = str(error) if isinstance(error, CheckpointCorrupt) else None
+                return Failure(job=record.id, token=record.token, error=str(error), gone=name, damage=damage)
     return None
 
 
@@ -344,9 +339,8 @@ def _numbers(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
         try:
             flat[name] = float(value)
         except (TypeError, ValueError):
-            kind = type(value).__name__
             raise ConfigurationError(
-                f"report({name}={value!r}): a metric is a number, this is a {kind}; report its mean or one of "
-                "its elements"
+                f"report({name}={value!r}): a metric is a number, this is a {type(value).__name__}; report its "
+                "mean or one of its elements"
             ) from None
     return flat

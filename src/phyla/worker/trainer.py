@@ -1,92 +1,86 @@
-"""Trains trials."""
+"""Trains trials, and says what training raised: the line of the user's code, and the log with the traceback."""
 
-import contextlib
+import inspect
+import subprocess
+import sysconfig
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
-from phyla.api import Client
+from phyla import errors
 from phyla.checkpoints import LocalCheckpoints, advice_on, is_storage_error
+from phyla.client import Client
 from phyla.errors import (
     CheckpointMissing,
-    CheckpointsAbsent,
     CheckpointStorageFailed,
     LeaseLost,
     NoCheckpoint,
     NoFitness,
     StoreError,
+    TrialError,
 )
 from phyla.machine import Completion, Failure
-from phyla.records import Cause, Phase, Report, StudyState, TrialRecord
+from phyla.records import Cause, Phase, TrialRecord
 from phyla.settings import Clock, system_clock
-from phyla.worker.causes import cause_of, traceback_of, write_log
-from phyla.worker.session import Session, unusable_start
-from phyla.worker.stopwatch import Stopwatch
+from phyla.worker.session import Session, Stopwatch, unusable_start
 from phyla.worker.trial import Trial
 
 ERROR_CHARACTERS = 4000
+MESSAGE_CHARACTERS = 500
+OUTPUT_LINES = 10
+"""Last lines of a command's output that an error shows; the log has all of it."""
+
+_PHYLA = str(Path(errors.__file__).parent) + "/"
+_LIBRARY = tuple({sysconfig.get_paths()[name] + "/" for name in ("stdlib", "platstdlib")})
+_PACKAGES = ("/site-packages/", "/dist-packages/")
 
 
 @final
+@dataclass(eq=False)
 class Trainer:
     """Trains one trial after the other.
 
-    Args:
-        client: speaks with the study.
-        repository: where checkpoints go.
-        train: the training function.
-        metrics: what the study's objective needs; none when its fitness comes from a suite.
-        work_root: where working directories go.
-        clock: tells the time.
-        state: what `setup` returned.
-        timer: measures durations, in seconds.
-        log: where full tracebacks go; None writes none.
-
     Attributes:
+        metrics: what the study's objective needs; none when its fitness comes from a suite.
+        state: what `setup` returned.
+        log: where full tracebacks go; None writes none.
         watch: where the time of the thread that trains goes; what precedes a trial counts as its own.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        repository: LocalCheckpoints,
-        train: Callable[[Trial], object],
-        *,
-        metrics: Sequence[str],
-        work_root: Path,
-        clock: Clock = system_clock,
-        state: Any = None,
-        timer: Callable[[], float] = time.perf_counter,
-        log: Path | None = None,
-    ) -> None:
-        self.watch = Stopwatch(timer)
-        self._client = client
-        self._repository = repository
-        self._train = train
-        self._metrics = tuple(metrics)
-        self._work_root = work_root
-        self._clock = clock
-        self._state = state
-        self._log = log
+    client: Client
+    repository: LocalCheckpoints
+    train: Callable[[Trial], object]
+    _: KW_ONLY
+    metrics: Sequence[str]
+    work_root: Path
+    clock: Clock = system_clock
+    state: Any = None
+    timer: Callable[[], float] = time.perf_counter
+    log: Path | None = None
+
+    def __post_init__(self) -> None:
+        self.watch = Stopwatch(self.timer)
         self._cached: tuple[str | None, Any] = (None, None)
         self._beats = 0
         self._stopping = False
         self._sending = threading.Lock()
-        self.current: Session | None = None
+        self._current: Session | None = None
 
     @property
     def beats(self) -> int:
         """Signs of progress so far."""
-        current = self.current
+        current = self._current
         return self._beats + (current.beats if current else 0)
 
     def stop(self) -> None:
         """Ask the running trial, and those to come, to stop. Takes no lock, so a signal handler may call it."""
         self._stopping = True
-        current = self.current
+        current = self._current
         if current is not None:
             current.stop()
 
@@ -97,84 +91,71 @@ class Trainer:
             StoreError: the database failed; the reports are sent the next time.
         """
         with self._sending:
-            trial = self.current
-            if trial is None:
+            session = self._current
+            if session is None:
                 return
-            reports: list[Report] = [*trial.take_reports()]
+            reports = session.take_reports()
             try:
-                standing = self._client.report(trial.id, trial.token, reports)
+                standing = self.client.report(session.id, session.token, reports)
             except StoreError:
-                trial.give_back(reports)
+                session.give_back(reports)
                 raise
-            if standing.stop_reason is not None:
-                trial.stop_for(standing.stop_reason)
-            elif standing.cancelled:
-                trial.stop()
+            if standing.stop_reason is not None or standing.cancelled:
+                session.stop(standing.stop_reason)
 
-    def run(self, record: TrialRecord, on_report: Callable[[], None] | None = None) -> Completion | None:
-        """Train one trial; return its completion, or None when it was failed or returned to the queue.
-
-        Args:
-            record: the trial.
-            on_report: called whenever training reports.
+    def run(self, record: TrialRecord, on_report: Callable[[], None] | None = None) -> Completion | Failure | None:
+        """Train one trial; return None when it is to go back to the queue.
 
         Raises:
-            CheckpointsAbsent: the directory of the study's checkpoints is gone; the trial is in the queue again.
+            LeaseLost: the trial is somebody else's by now, or a rule stopped it; nothing is kept of it.
+            CheckpointsAbsent: the directory of the study's checkpoints is not there.
             StoreError: the database failed.
         """
         self.watch.enter(Phase.LOADING)
         try:
-            unusable = unusable_start(record, self._client, self._repository)
+            unusable = unusable_start(record, self.client, self.repository)
             if unusable is not None:
-                self._fail(replace(unusable, timings=self.watch.take()))
-                return None
-            trial = Session(
+                return replace(unusable, timings=self.watch.take())
+            session = Session(
                 record,
-                self._client,
-                self._repository,
-                metrics=self._metrics,
-                work_root=self._work_root,
-                clock=self._clock,
-                worker=self._state,
+                self.client,
+                self.repository,
+                metrics=self.metrics,
+                work_root=self.work_root,
+                clock=self.clock,
+                worker=self.state,
                 cached_state=self._take_cached(record),
                 on_report=on_report,
                 watch=self.watch,
             )
-        except (CheckpointsAbsent, CheckpointMissing) as error:
-            self._release(record)
-            if isinstance(error, CheckpointsAbsent):
-                raise
+            return self._run(session)
+        except CheckpointMissing:
             # It vanished just now: whoever claims the trial looks again.
             return None
         except CheckpointStorageFailed as error:
-            self._stop_study(record, str(error))
-            return None
-        self.current = trial
-        try:
-            return self._run(trial)
-        except CheckpointStorageFailed as error:
-            # What training left could not be removed.
+            # Its start cannot be read, or what training left cannot be removed.
             self._stop_study(record, str(error))
             return None
 
-    def _run(self, trial: Session) -> Completion | None:
+    def _run(self, session: Session) -> Completion | Failure | None:
+        self._current = session
         if self._stopping:
-            trial.stop()
+            session.stop()
         try:
-            self._train(trial.trial)
-            return self._finish(trial)
+            self.train(session.trial)
+            return self._finish(session)
         except LeaseLost:
-            trial.discard()
+            session.discard()
+            raise
         except StoreError:
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever training raises belongs to the trial
-            self._raised(trial, error)
+            return self._raised(session, error)
         finally:
-            self._beats += trial.beats
-            self.current = None
+            self._beats += session.beats
+            self._current = None
             # What was neither completed nor failed, and so was not asked for yet, is nobody's.
-            trial.timings()
-        return None
+            session.timings()
 
     def _take_cached(self, record: TrialRecord) -> Any:
         name, value = self._cached
@@ -182,89 +163,144 @@ class Trainer:
         continues = name is not None and name == record.parent_checkpoint and record.progress is None
         return value if continues and record.jump_from is None else None
 
-    def _finish(self, trial: Session) -> Completion | None:
-        if trial.stop_reason is not None:
-            # A rule stopped it: its member has decided again, perhaps, and nothing of it is kept.
-            trial.discard()
+    def _finish(self, session: Session) -> Completion | None:
+        if session.stop_reason is not None:
+            # Its member has decided again, perhaps.
+            raise LeaseLost(f"trial {session.id} was stopped by a rule")
+        if session.stopped_early:
+            session.discard()
             return None
-        if trial.stopped_early:
-            trial.discard()
-            self._client.release(trial.id, trial.token)
-            return None
-        if not trial.measuring and trial.reached_step <= trial.start_step:
+        if not session.measuring and session.reached_step <= session.record.start_step:
             raise NoCheckpoint(
-                f"training returned at step {trial.reached_step}, without training a single step beyond "
-                f"start_step={trial.start_step}"
+                f"training returned at step {session.reached_step}, without training a single step beyond "
+                f"start_step={session.record.start_step}"
             )
-        if not trial.has_fitness:
-            raise NoFitness(trial.missing("training returned without reporting", "before it returns"))
-        checkpoint = trial.commit()
+        if session.unreported:
+            raise NoFitness(session.missing("training returned without reporting", "before it returns"))
+        checkpoint = session.commit()
         # Reports that are just being sent come first, since rules judge them in order.
         with self._sending:
-            completion = trial.completion(checkpoint)
+            completion = session.completion(checkpoint)
         if checkpoint is not None:
-            self._cached = (checkpoint.name, trial.cached_state)
+            self._cached = (checkpoint.name, session.cached_state)
         return completion
 
-    def _raised(self, trial: Session, error: Exception | SystemExit) -> None:
-        record = trial.record
-        try:
-            self._repository.check_owner()
-        except CheckpointsAbsent:
-            # All checkpoints are out of sight, so none of them is lost.
-            self._release(record)
-            raise
+    def _raised(self, session: Session, error: Exception | SystemExit) -> Failure | None:
+        # Where all checkpoints are out of sight, none of them is lost.
+        self.repository.check_owner()
+        record = session.record
         if isinstance(error, CheckpointStorageFailed):
-            self._stop_study(record, str(error), trial)
-            return
+            self._stop_study(record, str(error), session)
+            return None
         if isinstance(error, OSError) and is_storage_error(error):
-            what = cause_of(error, self._train, None).words()
-            message = f"training failed with {what}; trial {trial.id} writes to {trial.places}; {advice_on(error)}"
-            self._stop_study(record, message, trial)
-            return
-        cause = self._logged(trial, error)
-        trial.discard()
-        if isinstance(error, (NoFitness, NoCheckpoint)):
-            # Another attempt would not cure it.
-            text = f"{type(error).__name__}: {error}"
-            failure = Failure(job=trial.id, token=trial.token, error=text, retryable=False, cause=cause)
-        else:
-            text = traceback_of(error)[-ERROR_CHARACTERS:]
-            failure = Failure(job=trial.id, token=trial.token, error=text, cause=cause)
+            what = cause_of(error, self.train, None).words()
+            message = f"training failed with {what}; trial {record.id} writes to {session.places}"
+            self._stop_study(record, f"{message}; {advice_on(error)}", session)
+            return None
+        cause = self._logged(record, error)
+        session.discard()
+        # Another attempt would not cure these.
+        hopeless = isinstance(error, (NoFitness, NoCheckpoint))
+        text = f"{type(error).__name__}: {error}" if hopeless else traceback_of(error)[-ERROR_CHARACTERS:]
+        failure = Failure(job=record.id, token=record.token, error=text, retryable=not hopeless, cause=cause)
+        if not hopeless:
             # Training may have failed because files of the checkpoint vanished or changed behind our back.
-            with contextlib.suppress(CheckpointStorageFailed):
-                unusable = unusable_start(record, self._client, self._repository, again=True)
+            with suppress(CheckpointStorageFailed):
+                unusable = unusable_start(record, self.client, self.repository, again=True)
                 if unusable is not None:
                     failure = replace(unusable, error=f"{text.rstrip()}\n{unusable.error}")
-        self._fail(replace(failure, timings=trial.timings()))
+        return replace(failure, timings=session.timings())
 
-    def _stop_study(self, record: TrialRecord, message: str, trial: Session | None = None) -> None:
+    def _stop_study(self, record: TrialRecord, message: str, session: Session | None = None) -> None:
         """Stop everything: the place where results go is broken, which is no trial's fault."""
-        with contextlib.suppress(CheckpointStorageFailed):
+        with suppress(CheckpointStorageFailed):
             # What stays is removed when the study is run again.
-            if trial is not None:
-                trial.discard()
-        self._release(record)
+            if session is not None:
+                session.discard()
         kept = f"Completed trials and saved progress are kept; what trial {record.id} trained since is repeated."
-        self._client.end_study(record.study, StudyState.FAILED, f"{message}. Then run the study again. {kept}")
+        self.client.fail_study(record.study, f"{message}. Then run the study again. {kept}")
 
-    def _logged(self, trial: Session, error: BaseException) -> Cause:
+    def _logged(self, record: TrialRecord, error: BaseException) -> Cause:
         """Write an error with its full traceback into the log; return what is stored of it."""
-        log = self._log
+        log = self.log
         if log is not None:
+            heading = f"trial {record.id}, attempt {record.token} of member {record.member} failed"
             try:
-                write_log(
-                    log, f"trial {trial.id}, attempt {trial.token} of member {trial.record.member} failed", error
-                )
+                write_log(log, heading, error)
             except OSError:
                 # The end of the traceback is stored in any case.
                 log = None
-        return cause_of(error, self._train, log)
+        return cause_of(error, self.train, log)
 
-    def _release(self, record: TrialRecord) -> None:
-        with contextlib.suppress(LeaseLost):
-            self._client.release(record.id, record.token)
 
-    def _fail(self, failure: Failure) -> None:
-        with contextlib.suppress(LeaseLost):
-            self._client.fail(failure)
+def cause_of(error: BaseException, train: Callable[..., object], log: Path | None) -> Cause:
+    """Return what was raised and where; for errors of phyla's own, where the training function begins."""
+    module = type(error).__module__
+    kind = type(error).__qualname__
+    if module not in ("builtins", "__main__") and not module.startswith("phyla."):
+        kind = f"{module}.{kind}"
+    first = next(iter(str(error).strip().splitlines()), "")[:MESSAGE_CHARACTERS]
+    file, line = _place(error) or _beginning(train) or (None, None)
+    return Cause(
+        kind=kind,
+        error=_printable(f"{kind}: {first}" if first else kind),
+        file=None if file is None else _printable(file),
+        line=line,
+        log=None if log is None else str(log),
+    )
+
+
+def _printable(text: str) -> str:
+    """Return a text whose control characters, and half characters, are escaped."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def traceback_of(error: BaseException) -> str:
+    """Return the traceback, with the last lines of the output of a command that failed."""
+    output = "\n".join(_output_of(error).splitlines()[-OUTPUT_LINES:])
+    text = "".join(traceback.format_exception(error))
+    return f"{text}the last lines of its output:\n{output}\n" if output else text
+
+
+def _output_of(error: BaseException) -> str:
+    """Return what a command printed that failed or took too long, if it was captured."""
+    if not isinstance(error, (subprocess.CalledProcessError, subprocess.TimeoutExpired)):
+        return ""
+    parts: list[Any] = [error.stdout, error.stderr]
+    return "".join(
+        part.decode(errors="replace") if isinstance(part, bytes) else str(part) for part in parts if part
+    )
+
+
+def write_log(log: Path, heading: str, error: BaseException) -> None:
+    """Append the full traceback, and all output of a command that failed, to a worker's log."""
+    output = _output_of(error)
+    # An error of ours says all in its message.
+    own = isinstance(error, TrialError)
+    lines = traceback.format_exception_only(error) if own else traceback.format_exception(error)
+    text = "".join(lines) + (f"its output:\n{output.rstrip()}\n" if output else "")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {heading}\n{text}")
+
+
+def _place(error: BaseException) -> tuple[str, int] | None:
+    """Return the last line of code that is neither of phyla, nor of a library."""
+    frames = [
+        (frame.filename, frame.lineno)
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.lineno is not None and not frame.filename.startswith((_PHYLA, "<frozen "))
+    ]
+    own = [place for place in frames if not _is_library(place[0])]
+    # Training code may be an installed package itself.
+    found = own or frames
+    return found[-1] if found else None
+
+
+def _is_library(file: str) -> bool:
+    return file.startswith(_LIBRARY) or any(part in file for part in _PACKAGES)
+
+
+def _beginning(train: Callable[..., object]) -> tuple[str, int] | None:
+    code: Any = getattr(inspect.unwrap(train), "__code__", None)
+    return None if code is None else (code.co_filename, code.co_firstlineno)

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from phyla.space import Params
-
 if TYPE_CHECKING:
     from phyla.worker.session import Session
 
@@ -37,62 +35,35 @@ class Trial:
 
     Load from `source` (the parent's checkpoint, or the progress of an earlier attempt), train while iterating
     over `steps()`, save into `checkpoint_dir`, and `report()` metrics, those of the study's objective among them.
+
+    Attributes:
+        id: key of the trial, unique in its store.
+        token: number of this attempt, counted from 1.
+        member: index of the member in the population.
+        generation: how many trials the member completed before this one.
+        params: hyperparameters, readable flat (`params["opt/lr"]`) and nested (`params["opt"]["lr"]`).
+        seed: for the training code, in [0, 2**31); the same in every attempt.
+        start_step: age of the weights at the start.
+        end_step: age to train to.
+        worker: what the study's `setup(worker)` returned in this process; None without one.
+        measuring: whether the checkpoint is only to be measured again: no steps, report the objective.
+        reason: the decision that made this trial, as data.
     """
 
     def __init__(self, session: "Session") -> None:
+        record = session.record
         self._session = session
-
-    # What it is
-
-    @property
-    def id(self) -> int:
-        """Key of the trial, unique in its store."""
-        return self._session.id
-
-    @property
-    def token(self) -> int:
-        """Number of this attempt, counted from 1."""
-        return self._session.token
-
-    @property
-    def member(self) -> int:
-        """Index of the member in the population."""
-        return self._session.record.member
-
-    @property
-    def generation(self) -> int:
-        """How many trials the member completed before this one."""
-        return self._session.record.generation
-
-    @property
-    def params(self) -> Params:
-        """Hyperparameters, readable flat (`params["opt/lr"]`) and nested (`params["opt"]["lr"]`)."""
-        return self._session.params
-
-    @property
-    def seed(self) -> int:
-        """For the training code, in [0, 2**31); the same in every attempt."""
-        return self._session.record.seed
-
-    @property
-    def start_step(self) -> int:
-        """Age of the weights at the start."""
-        return self._session.start_step
-
-    @property
-    def end_step(self) -> int:
-        """Age to train to."""
-        return self._session.end_step
-
-    @property
-    def worker(self) -> Any:
-        """What the study's `setup(worker)` returned in this process; None without one."""
-        return self._session.worker
-
-    @property
-    def measuring(self) -> bool:
-        """Whether the checkpoint is only to be measured again: no steps, report the objective."""
-        return self._session.measuring
+        self.id = record.id
+        self.token = record.token
+        self.member = record.member
+        self.generation = record.generation
+        self.params = session.params
+        self.seed = record.seed
+        self.start_step = record.start_step
+        self.end_step = record.end_step
+        self.worker = session.worker
+        self.measuring = session.measuring
+        self.reason: Mapping[str, Any] = record.reason
 
     @property
     def parent(self) -> Parent | None:
@@ -125,13 +96,6 @@ class Trial:
         self._session.cached_state = state
 
     @property
-    def reason(self) -> Mapping[str, Any]:
-        """The decision that made this trial, as data."""
-        return self._session.record.reason
-
-    # Where to write
-
-    @property
     def checkpoint_dir(self) -> Path:
         """An empty directory of this attempt; what is in it when training returns becomes the checkpoint.
 
@@ -143,9 +107,8 @@ class Trial:
     @property
     def working_dir(self) -> Path:
         """A directory of this trial for logs and scratch; shared by its attempts, kept, no checkpoint."""
+        self._session.working_dir.mkdir(parents=True, exist_ok=True)
         return self._session.working_dir
-
-    # Training
 
     def steps(self) -> Iterator[int]:
         """Iterate over the steps to train, `start_step` .. `end_step - 1`.
@@ -177,7 +140,7 @@ class Trial:
         Save with `save_progress()` if that is quick, and return; the trial goes back to the queue. With a
         `stop_reason` there is nothing to save: just return.
         """
-        return self._session.should_stop
+        return self._session.should_stop()
 
     @property
     def stop_reason(self) -> Mapping[str, Any] | None:

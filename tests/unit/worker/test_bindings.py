@@ -7,9 +7,9 @@ import gin
 import pytest
 
 from evaluation_simulation import WatchedRun
+from phyla.client import LocalClient
 from phyla.errors import ConfigurationError
 from phyla.evaluation import EvalTask, Suite
-from phyla.local_client import LocalClient
 from phyla.machine import WatchRules
 from phyla.records import GroupState, Seen
 from phyla.worker import Bindings, EvaluatedStudy, Evaluation, Evaluator

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from phyla.errors import NoFitness
-from phyla.worker.causes import cause_of, traceback_of, write_log
+from phyla.worker.trainer import cause_of, traceback_of, write_log
 
 
 def train(trial: object) -> None:

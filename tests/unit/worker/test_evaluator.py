@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from evaluation_simulation import WatchedRun
+from phyla.client import LocalClient
 from phyla.errors import CheckpointGone, ConfigurationError
-from phyla.evaluation import Confusion, Estimate, EvalTask, Mean, Moments, Suite, TaskResult, decode
-from phyla.local_client import LocalClient
+from phyla.evaluation import Confusion, Estimate, EvalTask, Mean, Moments, Suite, TaskResult
+from phyla.evaluation.recorder import decode
 from phyla.machine import ClaimedEvaluation, Evaluated, Failure, WatchRules
 from phyla.records import EvalResult, Group, GroupState, Maximize, Seen
 from phyla.worker import Bindings, EvaluatedStudy, Evaluation, Evaluator, Worker

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 import phyla
 from phyla.checkpoints import LocalCheckpoints
-from phyla.local_client import LocalClient
+from phyla.client import LocalClient
+from phyla.machine import Claimed, Failure
 from phyla.records import Phase
 from phyla.store import open_store
 from phyla.worker import Trainer, session_of
-from phyla.worker.stopwatch import Stopwatch
+from phyla.worker.session import Stopwatch
 from storing import VirtualClock, pbt, rules
 
 WHAT = st.sampled_from(Phase)
@@ -74,9 +75,14 @@ class Bench:
 
     def run(self) -> Mapping[str, float] | None:
         """Train one trial, hand it in, and return where its time went."""
-        _, claimed, _ = self.client.exchange((), "w", 1)
-        done = self.trainer.run(claimed[0].trial)  # type: ignore[union-attr]
-        if done is not None:
+        _, (work,), _ = self.client.exchange((), "w", 1)
+        assert isinstance(work, Claimed)
+        done = self.trainer.run(work.trial)
+        if done is None:
+            self.client.release(work.trial.id, work.trial.token)
+        elif isinstance(done, Failure):
+            self.client.fail(done)
+        else:
             self.client.exchange([done], "w", 0)
         with self.store.reader(1) as reader:
             return reader.trial_attempts()[-1].timings

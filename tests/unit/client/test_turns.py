@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from evaluation_simulation import evaluated, failed, suite_of
-from phyla.controller import Sightings
+from phyla.client import LocalClient
+from phyla.controller import EVALUATE_ONLY, Sightings
 from phyla.errors import LeaseLost
-from phyla.local_client import LocalClient, TakingTurns
 from phyla.machine import Accepted, ClaimedEvaluation, Ended, Idle, Observed, WatchRules
 from phyla.records import JobState, StudyKind
 from phyla.store import open_store
@@ -28,10 +28,10 @@ class Bench:
         self.sightings = [Sightings(self.store, study, [SUITE]) for study in self.studies]
         self.client = self.new_client()
 
-    def new_client(self) -> TakingTurns:
+    def new_client(self) -> LocalClient:
         rules = WatchRules(suites=(SUITE,))
-        clients = {study.id: LocalClient(self.store, study, rules) for study in self.studies}
-        return TakingTurns(self.store, clients, clock=self.clock)
+        first, second = self.studies
+        return LocalClient(self.store, first, rules, others=[(second, rules)], clock=self.clock)
 
     def sees(self, which: int, step: int) -> None:
         self.sightings[which].observe(
@@ -48,7 +48,7 @@ class Bench:
         )
 
     def claim(self, holding: int | None = None) -> ClaimedEvaluation:
-        _, (work,), _ = self.client.exchange((), "w", 1, holding=holding)
+        _, (work,), _ = self.client.exchange((), "w", 1, kinds=EVALUATE_ONLY, holding=holding)
         assert isinstance(work, ClaimedEvaluation)
         return work
 
@@ -99,11 +99,11 @@ def test_work_of_a_study_that_was_deleted_counts_no_more() -> None:
 def test_the_work_ends_with_the_last_study() -> None:
     bench = Bench()
     bench.sightings[0].drain("over")
-    assert isinstance(bench.client.exchange((), "w", 1)[2], Idle)
+    assert isinstance(bench.client.exchange((), "w", 1, kinds=EVALUATE_ONLY)[2], Idle)
     assert bench.client.is_active()
     bench.sightings[1].drain("over, too")
     bench.clock.now += 2
-    ended = bench.client.exchange((), "w", 1)[2]
+    ended = bench.client.exchange((), "w", 1, kinds=EVALUATE_ONLY)[2]
     assert isinstance(ended, Ended)
     assert ended.message == "over; over, too"
     assert not bench.client.is_active()

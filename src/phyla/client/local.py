@@ -1,4 +1,4 @@
-"""The client that works in process: a controller on a store, and a population's checkpoints on a file system."""
+"""The client that works in process: controllers on a store, and a population's checkpoints on a file system."""
 
 import contextlib
 import logging
@@ -6,16 +6,18 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import final
 
-from phyla.api import CollectResult, GroupResults
 from phyla.checkpoints import LocalCheckpoints, import_checkpoint, import_name
+from phyla.client.protocol import CollectResult, GroupResults
+from phyla.client.sorting import sort_out
 from phyla.controller import TRAIN_ONLY, Controller, mark_deleting
-from phyla.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing, StudyNotFound
-from phyla.local_client.sorting import sort_out
+from phyla.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing, LeaseLost, StudyNotFound
 from phyla.machine import (
     Answer,
     Completion,
+    Ended,
     Evaluated,
     Failure,
+    Idle,
     Imported,
     NoWork,
     Rules,
@@ -27,6 +29,7 @@ from phyla.machine import (
 from phyla.records import (
     Checkpoint,
     CheckpointState,
+    EvalJob,
     EvalResult,
     Group,
     Report,
@@ -35,23 +38,31 @@ from phyla.records import (
     StudyState,
     WorkKind,
 )
-from phyla.settings import Clock
+from phyla.settings import Clock, system_clock
 from phyla.store import Store
 
 LOG = logging.getLogger("phyla")
 
+IDLE_LOOK_S = 1.0
+"""How often a study without work is asked again by a worker that other studies keep busy."""
+
 
 @final
 class LocalClient:
-    """Speaks with one study, of any kind, through its store.
+    """Speaks with one study of any kind, or with several watched ones, through their store; see `Client`.
+
+    With several studies a worker gets work of the checkpoint that it has loaded; then of the most urgent class;
+    and among studies that are equally urgent, of one after the other.
 
     Args:
-        store: where the study is remembered.
+        store: where the studies are remembered.
         study: the study; its configuration is the one that the rules were made from.
         rules: what its decisions go by, until the configuration changes.
         repository: where a population's checkpoints are; None for a watched study, whose watcher cleans up.
         collects: whether it collects checkpoints from time to time; False where somebody else does.
         joins: whether others run the study, so that giving up here ends nothing there.
+        others: further watched studies with their rules.
+        clock: tells when to ask studies without work again.
     """
 
     def __init__(
@@ -63,27 +74,37 @@ class LocalClient:
         *,
         collects: bool = True,
         joins: bool = False,
+        others: Sequence[tuple[StudyRecord, Rules]] = (),
+        clock: Clock = system_clock,
     ) -> None:
         self._store = store
         self._study = study
-        self._controller = Controller(store, study.id, rules, study.config, source=study.source)
+        self._controllers = {
+            each.id: Controller(store, each.id, theirs, each.config, source=each.source)
+            for each, theirs in ((study, rules), *others)
+        }
+        self._controller = self._controllers[study.id]
+        self._names = [each.name for each in (study, *(other for other, _ in others))]
         self._checkpoints = repository
         self._collects = collects and repository is not None
         self._joins = joins
+        self._clock = clock
         self._changes = store.changes()
         self._completed_since_collection = 0
+        self._asked_at: dict[int, float] = {}
+        self._last_study = 0
 
     @property
     def _repository(self) -> LocalCheckpoints:
         assert self._checkpoints is not None, "a watched study has no checkpoints of its own"
         return self._checkpoints
 
-    def study(self) -> StudyRecord:
-        """Return the study as it stands."""
-        found = self._store.find_study(self._study.name)
-        if found is None:
-            raise StudyNotFound(f"study {self._study.name!r} is gone from {self._store.url}")
-        return found
+    @property
+    def collect_every(self) -> int:
+        """Completed trials after which a collection is worth its while."""
+        return max(16, self._study.population_size // 2)
+
+    # Working
 
     def exchange(
         self,
@@ -94,10 +115,12 @@ class LocalClient:
         kinds: Collection[WorkKind] = TRAIN_ONLY,
         holding: int | None = None,
     ) -> tuple[list[Answer], list[Work], NoWork | None]:
-        """Hand in finished work and claim up to `count` new trials and eval tasks, atomically."""
+        """Hand in finished work and claim more."""
+        if len(self._controllers) > 1:
+            return self._hand_in(completions), *self._claim_in_turn(worker, count, kinds, holding)
         answer = self._controller.complete(completions, worker, count, kinds=kinds, holding=holding)
-        self._completed_since_collection += len(completions)
         self._discard_stopped(completions, answer[0])
+        self._completed_since_collection += len(completions)
         if self._collects and self._completed_since_collection >= self.collect_every:
             self.collect()
         return answer
@@ -115,24 +138,105 @@ class LocalClient:
             with contextlib.suppress(CheckpointError):
                 self._repository.delete(*unknown)
 
-    @property
-    def collect_every(self) -> int:
-        """Completed trials after which a collection is worth its while."""
-        return max(16, self._study.population_size // 2)
+    def _hand_in(self, completions: Sequence[Completion | Evaluated]) -> list[Answer]:
+        answers: list[Answer] = []
+        for done in completions:
+            try:
+                controller = self._controller_of(done.job if isinstance(done, Evaluated) else done.trial)
+            except LeaseLost as error:
+                answers.append(error)
+            else:
+                answers += controller.complete([done])[0]
+        return answers
+
+    def _claim_in_turn(
+        self, worker: str, count: int, kinds: Collection[WorkKind], holding: int | None
+    ) -> tuple[list[Work], NoWork | None]:
+        """Ask one study after the other, each in a transaction of its own."""
+        claimed: list[Work] = []
+        ended: list[Ended] = []
+        waits: list[float] = []
+        for study, has_work in self._in_turn(holding) if count else ():
+            now = self._clock()
+            if not has_work and 0 <= now - self._asked_at.get(study, float("-inf")) < IDLE_LOOK_S:
+                # Asking costs a transaction that writes; it only matters for leases that ran out, and at the end.
+                continue
+            _, given, rest = self._controllers[study].complete(
+                (), worker, count - len(claimed), kinds=kinds, holding=holding
+            )
+            claimed += given
+            if given:
+                self._last_study = study
+            if isinstance(rest, Ended):
+                ended.append(rest)
+            elif isinstance(rest, Idle):
+                self._asked_at[study] = now
+                if rest.seconds is not None:
+                    waits.append(rest.seconds)
+            if len(claimed) == count:
+                break
+        if len(claimed) == count:
+            return claimed, None
+        if len(ended) == len(self._controllers):
+            messages = [each.message for each in ended if each.message]
+            return claimed, Ended(state=StudyState.COMPLETED, message="; ".join(messages) or None)
+        return claimed, Idle(seconds=min(waits, default=None), why="no checkpoint waits for evaluation")
+
+    def _in_turn(self, holding: int | None) -> list[tuple[int, bool]]:
+        """Return the studies in the order in which to ask them, and whether each has something to do."""
+        next_of: dict[int, EvalJob | None] = {}
+        for study in self._controllers:
+            with self._store.reader(study) as reader:
+                next_of[study] = reader.next_eval_job(holding)
+
+        def urgency(study: int) -> tuple[float, bool, int]:
+            job = next_of[study]
+            if job is None:
+                return float("inf"), False, study
+            turn = (study - self._last_study - 1) % (max(self._controllers) + 1)
+            return job.priority, job.seen != holding, turn
+
+        return [(study, next_of[study] is not None) for study in sorted(self._controllers, key=urgency)]
+
+    def _controller_of(self, job: int) -> Controller:
+        """Return the controller of the study that has a job.
+
+        Raises:
+            LeaseLost: none has it any more.
+        """
+        if len(self._controllers) == 1:
+            return self._controller
+        for study, controller in self._controllers.items():
+            with self._store.reader(study) as reader:
+                if reader.job(job) is not None:
+                    return controller
+        raise LeaseLost(f"none of the studies that this process works for has job {job}; was its study deleted?")
 
     def fail(self, failure: Failure) -> None:
         """Record that an attempt at a job failed."""
         if failure.damage is not None:
             LOG.warning("%s; it is not used any more", failure.damage)
-        self._controller.fail(failure)
+        self._controller_of(failure.job).fail(failure)
+
+    def release(self, job: int, token: int) -> None:
+        """Return a job to the queue."""
+        self._controller_of(job).release(job, token)
+
+    def report(self, trial: int, token: int, reports: Sequence[Report]) -> Standing:
+        """Store what training reported so far."""
+        return self._controller_of(trial).report(trial, token, reports)
+
+    def save_progress(self, trial: int, token: int, checkpoint: Checkpoint) -> None:
+        """Remember where a retry of a trial resumes."""
+        self._controller_of(trial).save_progress(trial, token, checkpoint)
 
     def checkpoint(self, name: str, *, study: int) -> Checkpoint | None:
-        """Return what was recorded of a checkpoint of a study."""
+        """Return what was recorded of a checkpoint."""
         with self._store.reader(study) as reader:
             return reader.checkpoint(name)
 
     def group_results(self, group: int, *, study: int) -> GroupResults:
-        """Return what the ledger has of a group of a study."""
+        """Return what the ledger has of a group."""
         with self._store.reader(study) as reader:
             found = reader.group(group)
             seen = reader.seen(found.seen)
@@ -144,7 +248,7 @@ class LocalClient:
         return GroupResults(group=found, jobs=jobs, results=results)
 
     def best_group(self, suite: str, *, study: int) -> Group | None:
-        """Return the best complete group of a suite of a study so far."""
+        """Return the best complete group of a suite so far."""
         with self._store.reader(study) as reader:
             return reader.best_group(suite)
 
@@ -152,44 +256,44 @@ class LocalClient:
         """Return once something was committed, or after `seconds` at the latest."""
         self._changes.wait(seconds)
 
+    # Supervising
+
+    def study(self, name: str | None = None) -> StudyRecord:
+        """Return a study as it stands, by default the first one."""
+        name = name or self._study.name
+        found = self._store.find_study(name)
+        if found is None:
+            raise StudyNotFound(f"study {name!r} is gone from {self._store.url}")
+        return found
+
     def is_active(self) -> bool:
         """Return whether there may be more work."""
-        return self.study().state in (StudyState.RUNNING, StudyState.DRAINING)
-
-    def release(self, job: int, token: int) -> None:
-        """Return a job to the queue."""
-        self._controller.release(job, token)
-
-    def report(self, trial: int, token: int, reports: Sequence[Report]) -> Standing:
-        """Store what training reported so far; return whether the lease still stands, and if a rule stops it."""
-        return self._controller.report(trial, token, reports)
+        return any(self.study(name).state in (StudyState.RUNNING, StudyState.DRAINING) for name in self._names)
 
     def renew(self, worker: str) -> None:
         """Renew all leases of a worker."""
-        self._controller.renew(worker)
-
-    def save_progress(self, trial: int, token: int, checkpoint: Checkpoint) -> None:
-        """Remember where a retry of the trial resumes."""
-        self._controller.save_progress(trial, token, checkpoint)
+        for controller in self._controllers.values():
+            controller.renew(worker)
 
     def lose_worker(self, worker: str, error: str, *, counts: bool) -> int:
         """Take back all that a dead worker held."""
-        return self._controller.lose_worker(worker, error, counts=counts)
+        return sum(each.lose_worker(worker, error, counts=counts) for each in self._controllers.values())
 
-    def end_study(self, study: int, state: StudyState, message: str | None) -> None:
-        """Stop a study: no more work of it is given out."""
-        self._store.set_state(study, state, message)
+    def fail_study(self, study: int, message: str) -> None:
+        """Stop a study, which has failed."""
+        self._store.set_state(study, StudyState.FAILED, message)
 
     def give_up(self, message: str) -> None:
-        """Say that this launcher ends because its workers do; what a watched study lacks stays queued."""
+        """Say that a launcher ends because its workers do; what a watched study lacks stays queued."""
         if not self._joins and not self._study.watched:
-            self.end_study(self._study.id, StudyState.FAILED, message)
+            self.fail_study(self._study.id, message)
+
+    # Checkpoints of a population
 
     def start_from(self, entries: Sequence[StartFrom], clock: Clock) -> None:
         """Bring checkpoints in from elsewhere and let every member start from one, unless they have already.
 
-        All members start at once, in one transaction: who dies before leaves copies that nobody knows, which
-        `recover` removes.
+        All members start in one transaction; a process that dies before leaves copies that `recover` removes.
 
         Raises:
             CheckpointError: one of them cannot be brought in.
@@ -208,13 +312,12 @@ class LocalClient:
     def _imported(self, number: int, entry: StartFrom, clock: Clock) -> Imported:
         # No two processes may write under one name.
         name = import_name(self._repository.prefix, number)
-        source = Path(entry.path)
         committed = import_checkpoint(
-            self._repository, source, name, step=entry.step, now=clock(), digest=entry.digest
+            self._repository, Path(entry.path), name, step=entry.step, now=clock(), digest=entry.digest
         )
         return Imported(
             name=name,
-            origin=str(source),
+            origin=str(entry.path),
             step=committed.step,
             params=self._controller.population.space.check_part(entry.params),
             index=entry.index,
@@ -223,16 +326,14 @@ class LocalClient:
         )
 
     def collect(self) -> CollectResult:
-        """Delete the checkpoints that nobody needs any more.
-
-        A checkpoint that cannot be deleted stays marked and is tried again by `recover`.
+        """Delete the checkpoints that nobody needs any more; what cannot be deleted now, `recover` deletes.
 
         Raises:
             CheckpointsAbsent: the directory of the checkpoints is not there, or is not the study's.
         """
         self._completed_since_collection = 0
         if self._checkpoints is None:
-            return CollectResult(deleted=(), freed_bytes=0)
+            return CollectResult()
         collectable = self._controller.retention().collectable
         if collectable:
             self._checkpoints.check_owner()
@@ -241,9 +342,8 @@ class LocalClient:
     def recover(self) -> None:
         """Clean up a population after processes that died, and take back lost checkpoints that are there again.
 
-        Only what this store made and knows to be over is deleted: half-done deletions, and what attempts left
-        that failed or were superseded. Safe while other workers are alive: what a running or late attempt may
-        still be writing is left alone.
+        Only what this store made and knows to be over is deleted. What a running or late attempt may still be
+        writing is left alone.
 
         Raises:
             CheckpointsAbsent: the directory of the checkpoints is not there, or is not the study's.
@@ -262,7 +362,13 @@ class LocalClient:
             self._repository.discard(name)
         self._repository.delete(*found.leftover, *deleted)
         _delete(self._store, self._study.id, self._repository, deleting)
-        self._take_back([found.rows[name] for name in committed if name in found.rows])
+        back = []
+        for row in (found.rows[name] for name in committed if name in found.rows):
+            if row.state is CheckpointState.LOST:
+                with contextlib.suppress(CheckpointError):
+                    if self._repository.check(row.name).digest == row.digest:
+                        back.append(row.name)
+        self._controller.set_checkpoints(back, CheckpointState.LIVE)
 
     def verify(self, checkpoint: Checkpoint) -> bool:
         """Read a checkpoint again; if it is not what was committed, mark it as lost or damaged and return False.
@@ -284,33 +390,13 @@ class LocalClient:
         self._controller.set_unusable(checkpoint.name, damage)
         return False
 
-    def _take_back(self, rows: Sequence[Checkpoint]) -> None:
-        """Make lost checkpoints live again that are complete where they should be."""
-        back = []
-        for row in rows:
-            if row.state is CheckpointState.LOST:
-                with contextlib.suppress(CheckpointError):
-                    if self._repository.check(row.name).digest == row.digest:
-                        back.append(row.name)
-        self._controller.set_checkpoints(back, CheckpointState.LIVE)
-
 
 def collect(
     store: Store, study: int, repository: LocalCheckpoints, candidates: Sequence[Checkpoint]
 ) -> CollectResult:
-    """Delete checkpoints that are not kept; needs nothing of the study's rules.
-
-    Args:
-        store: where the study is remembered.
-        study: its id.
-        repository: where its checkpoints are.
-        candidates: what may go; those that a trial took meanwhile stay.
-
-    Raises:
-        StoreError: the database failed.
-    """
+    """Delete those candidates that no trial took meanwhile; needs nothing of the study's rules."""
     if not candidates:
-        return CollectResult(deleted=(), freed_bytes=0)
+        return CollectResult()
     return _delete(store, study, repository, mark_deleting(store, study, candidates))
 
 

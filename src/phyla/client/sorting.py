@@ -1,7 +1,7 @@
 """What the directories are that lie where a study keeps its checkpoints."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
@@ -25,42 +25,31 @@ class Sorted:
         unknown: those that this store did not make.
     """
 
-    rows: Mapping[str, Checkpoint]
-    leftover: Sequence[str]
-    forgotten: Sequence[str]
-    unknown: Sequence[str]
+    rows: dict[str, Checkpoint] = field(default_factory=dict)
+    leftover: list[str] = field(default_factory=list)
+    forgotten: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
 
 
 def sort_out(reader: Reader, names: Collection[str], prefix: str) -> Sorted:
-    """Say what directories are; a reader that was opened after they were listed misses no row.
-
-    Args:
-        reader: the study.
-        names: names of directories.
-        prefix: what the names contain that this store gives.
-    """
-    rows: dict[str, Checkpoint] = {}
-    leftover: list[str] = []
-    forgotten: list[str] = []
-    unknown: list[str] = []
+    """Say what directories are; a reader that was opened after they were listed misses no row."""
+    found = Sorted()
     for name in sorted(names):
-        row = reader.checkpoint(name)
+        row, made = reader.checkpoint(name), made_by(name)
         if row is not None:
-            rows[name] = row
-            continue
-        made = made_by(name)
-        if made is None or made.prefix != prefix:
-            unknown.append(name)
+            found.rows[name] = row
+        elif made is None or made.prefix != prefix:
+            found.unknown.append(name)
         elif made.claim is None:
-            leftover.append(name)
+            found.leftover.append(name)
         else:
             trial, token, claim = made.claim
             attempt = reader.attempt(trial, token)
             if attempt is None or claim_digest(attempt.worker, attempt.claimed_at) != claim:
-                forgotten.append(name)
+                found.forgotten.append(name)
             elif not _may_complete(reader, attempt):
-                leftover.append(name)
-    return Sorted(rows=rows, leftover=leftover, forgotten=forgotten, unknown=unknown)
+                found.leftover.append(name)
+    return found
 
 
 def _may_complete(reader: Reader, attempt: Attempt) -> bool:
@@ -74,16 +63,7 @@ def _may_complete(reader: Reader, attempt: Attempt) -> bool:
 
 
 def open_checkpoints(store: Store, study: str, root: Path) -> LocalCheckpoints:
-    """Return the checkpoints of a study; touches no file.
-
-    Args:
-        store: the store that the directory belongs to.
-        study: name of the study.
-        root: the directory.
-
-    Raises:
-        StoreError: the database failed.
-    """
+    """Return the checkpoints of a study, which are in the directory `root`; touches no file."""
     identity = store.identity()
     owner = Owner(
         store=identity.id if identity.lasting else MEMORY,
@@ -99,11 +79,6 @@ def claim_checkpoints(store: Store, study: StudyRecord | None, repository: Local
 
     It is made and marked if the study never had a checkpoint.
 
-    Args:
-        store: where the study is.
-        study: the study; None if there is none yet.
-        repository: its checkpoints.
-
     Returns:
         Names of directories in it that this store did not make; they are left alone.
 
@@ -111,7 +86,6 @@ def claim_checkpoints(store: Store, study: StudyRecord | None, repository: Local
         CheckpointsAbsent: the store knows checkpoints, and the directory is not there.
         CheckpointsNotOurs: something else is in its place, or it has checkpoints that the store has forgotten.
         CheckpointStorageFailed: it cannot be made.
-        StoreError: the database failed.
     """
     ownership = repository.ownership
     if ownership is None:
@@ -119,17 +93,14 @@ def claim_checkpoints(store: Store, study: StudyRecord | None, repository: Local
     ownership.claim(None if study is None else known_checkpoints(store, study))
     names = sorted({*repository.names(), *repository.staged(), *repository.deleting()})
     if study is None:
-        made = {name: made_by(name) for name in names}
-        forgotten: Sequence[str] = [
-            name for name in names if (who := made[name]) and who.prefix == repository.prefix
-        ]
-        unknown: Sequence[str] = [name for name in names if name not in forgotten]
+        forgotten = [name for name in names if (made := made_by(name)) and made.prefix == repository.prefix]
+        unknown = [name for name in names if name not in forgotten]
     else:
         with store.reader(study.id) as reader:
             found = sort_out(reader, names, repository.prefix)
         forgotten, unknown = found.forgotten, found.unknown
     if forgotten:
-        raise ownership.restored([*forgotten])
+        raise ownership.restored(forgotten)
     return unknown
 
 

@@ -1,25 +1,20 @@
-"""The client Protocols."""
+"""What a client can do, however it reaches the studies."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, final
 
 from phyla.machine import Answer, Completion, Evaluated, Failure, NoWork, Standing, Work
-from phyla.records import Checkpoint, EvalJob, EvalResult, Group, Report, StudyState, WorkKind
+from phyla.records import Checkpoint, EvalJob, EvalResult, Group, Report, WorkKind
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectResult:
-    """What a collection of checkpoints did.
+    """Names of the checkpoints that a collection deleted, and how many bytes that freed."""
 
-    Attributes:
-        deleted: names whose bytes were removed.
-        freed_bytes: how much that was.
-    """
-
-    deleted: tuple[str, ...]
-    freed_bytes: int
+    deleted: tuple[str, ...] = ()
+    freed_bytes: int = 0
 
 
 @final
@@ -30,7 +25,7 @@ class GroupResults:
     Attributes:
         group: the group.
         jobs: its eval jobs, one per shard.
-        results: the entries by identity of the eval task, by shard; one that failed has fewer than shards.
+        results: entries by identity of the eval task, by shard; one that failed has fewer than shards.
     """
 
     group: Group
@@ -39,9 +34,10 @@ class GroupResults:
 
 
 class Client(Protocol):
-    """Studies, as workers and their supervisor speak with them. Every method may raise `StoreError`.
+    """One study or several, as workers and their supervisor speak with them.
 
-    A worker is named `host:slot:pid:launch`; a lease is named by (job, token), and job ids are unique in a store.
+    Every method may raise `StoreError`. A worker is named `host:slot:pid:launch`; a lease is named by (job,
+    token), and job ids are unique in a store. What takes a token raises `LeaseLost` when that lease is gone.
     """
 
     def exchange(
@@ -53,14 +49,14 @@ class Client(Protocol):
         kinds: Collection[WorkKind] = ...,
         holding: int | None = None,
     ) -> tuple[list[Answer], list[Work], NoWork | None]:
-        """Hand in finished work and claim up to `count` new trials and eval tasks, atomically.
+        """Hand in finished work and claim more; for one study in one transaction.
 
         Args:
-            completions: what was finished.
+            completions: what was finished; a lease that is gone is an answer here, and is not raised.
             worker: the worker that asks for work.
-            count: how much is wanted.
-            kinds: what is wanted; eval tasks come first.
-            holding: id of the checkpoint, as it was seen, that the worker has loaded.
+            count: how much it wants at most.
+            kinds: what it can do; eval tasks come first.
+            holding: id of the checkpoint, as it was seen, that it has loaded.
 
         Returns:
             An answer per completion; the work; and, when this is less than `count`, why.
@@ -68,48 +64,35 @@ class Client(Protocol):
         ...
 
     def fail(self, failure: Failure) -> None:
-        """Record that an attempt at a job failed.
-
-        Raises:
-            LeaseLost: the lease is gone.
-        """
+        """Record that an attempt at a job failed."""
         ...
 
     def release(self, job: int, token: int) -> None:
-        """Return a job to the queue; this does not count as a failure.
-
-        Raises:
-            LeaseLost: the lease is gone.
-        """
+        """Return a job to the queue; this does not count as a failure."""
         ...
 
     def report(self, trial: int, token: int, reports: Sequence[Report]) -> Standing:
-        """Store what training reported so far; return whether the lease still stands, and if a rule stops it."""
+        """Store what training reported so far; return whether the lease stands, and whether a rule stops it."""
         ...
 
     def save_progress(self, trial: int, token: int, checkpoint: Checkpoint) -> None:
-        """Remember where a retry of the trial resumes.
-
-        Raises:
-            LeaseLost: the lease is gone.
-            UsageError: its step is none of the trial's.
-        """
+        """Remember where a retry of a trial resumes; `UsageError` if the step is none of the trial's."""
         ...
 
     def checkpoint(self, name: str, *, study: int) -> Checkpoint | None:
-        """Return what was recorded of a checkpoint of a study."""
+        """Return what was recorded of a checkpoint."""
         ...
 
     def group_results(self, group: int, *, study: int) -> GroupResults:
-        """Return what the ledger has of a group of a study."""
+        """Return what the ledger has of a group."""
         ...
 
     def best_group(self, suite: str, *, study: int) -> Group | None:
-        """Return the best complete group of a suite of a study so far."""
+        """Return the best complete group of a suite so far."""
         ...
 
-    def end_study(self, study: int, state: StudyState, message: str | None) -> None:
-        """Stop a study: no more work of it is given out."""
+    def fail_study(self, study: int, message: str) -> None:
+        """Stop a study, which has failed: no more work of it is given out."""
         ...
 
     def renew(self, worker: str) -> None:
@@ -117,14 +100,17 @@ class Client(Protocol):
         ...
 
     def lose_worker(self, worker: str, error: str, *, counts: bool) -> int:
-        """Take back all that a dead worker held; return how many attempts that were."""
+        """Take back all that a dead worker held; return how many attempts that were.
+
+        Args:
+            worker: the dead process.
+            error: what is known about its end.
+            counts: whether the jobs are to blame, so that it counts towards their attempts.
+        """
         ...
 
     def wait(self, seconds: float) -> None:
-        """Return once there may be work for a worker that got none, or after `seconds` at the latest.
-
-        For one thread, and not while another call of it runs.
-        """
+        """Return once there may be work, or after `seconds` at the latest; for one thread at a time."""
         ...
 
     def is_active(self) -> bool:
@@ -132,7 +118,7 @@ class Client(Protocol):
         ...
 
     def give_up(self, message: str) -> None:
-        """Say that this launcher ends because its workers do, again and again."""
+        """Say that a launcher ends because its workers do, again and again."""
         ...
 
     def recover(self) -> None:
