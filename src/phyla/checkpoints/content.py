@@ -1,4 +1,4 @@
-"""What lies in a checkpoint directory, what may not lie there, and the digests of its files.
+"""What a checkpoint consists of: what may lie in its directory, the digests of its files, and its manifest.
 
 Definition of a digest (manifest format 1), in hexadecimal:
 
@@ -9,20 +9,24 @@ BLAKE3 takes a third of the processor time of SHA-256, the fastest hash of the s
 where the processor has instructions for SHA; and that is what a commit has to hide behind its flush.
 """
 
+import json
 import os
 import posixpath
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import final
+from typing import Self, final
 
 from blake3 import blake3
 
-from phyla.checkpoints.manifest import MANIFEST_NAME
-from phyla.errors import CheckpointError
+from phyla.errors import CheckpointCorrupt, CheckpointError
 
+MANIFEST_NAME = ".phyla-manifest.json"
+FORMAT = 1
+"""Of the manifest, and of the definition of digests."""
 INLINE_BYTES = 2**20
 """Below this size in all, starting threads costs more than it saves."""
 BUFFER_BYTES = 2**18
@@ -35,9 +39,7 @@ THREADS_AT_MOST = 4
 class Entry:
     """A regular file or a symbolic link of a checkpoint, as it was when it was looked at.
 
-    Attributes:
-        relative: path within the checkpoint, with `/` between its parts.
-        size_bytes: its length; of a link, the length of its target's name.
+    `relative` has `/` between its parts; the size of a link is the length of its target's name.
     """
 
     relative: str
@@ -57,12 +59,7 @@ class Tree:
 
 
 def scan(root: Path) -> Tree:
-    """Look through a checkpoint directory.
-
-    Raises:
-        CheckpointError: there is something that cannot be part of a checkpoint: a link that leads
-            out of it or nowhere, a socket, a pipe or a device.
-    """
+    """Look through a checkpoint directory; refuse sockets and such, and links that lead out of it or nowhere."""
     entries: list[Entry] = []
     folders: list[Path] = []
 
@@ -134,3 +131,82 @@ def _digest(entry: Entry) -> str:
         while count := file.readinto(buffer):
             whole.update(buffer[:count])
     return whole.hexdigest()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ManifestFile:
+    """One file, or one symbolic link, of a checkpoint, by its path in it; `size_bytes` is as in `Entry`."""
+
+    path: str
+    size_bytes: int
+    digest: str
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """The files of a checkpoint, in the order of their paths, whose weights have the age `step`."""
+
+    step: int
+    created_at: float
+    files: tuple[ManifestFile, ...]
+
+    @classmethod
+    def of(cls, files: Iterable[ManifestFile], *, step: int, created_at: float) -> Self:
+        """Return the manifest of these files, in any order."""
+        return cls(step=step, created_at=created_at, files=tuple(sorted(files, key=lambda file: file.path)))
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all files together."""
+        return sum(file.size_bytes for file in self.files)
+
+    @cached_property
+    def digest(self) -> str:
+        r"""Identity of the content: equal for equal files, whatever their step and time.
+
+        BLAKE3 over `path NUL size NUL digest LF` for every file in the order of the paths; the
+        path in UTF-8 (bytes that are no UTF-8 as they are), the size in decimal.
+        """
+        whole = blake3()
+        for file in self.files:
+            line = f"{file.path}\0{file.size_bytes}\0{file.digest}\n"
+            whole.update(line.encode("utf-8", "surrogateescape"))
+        return whole.hexdigest()
+
+    def to_json(self) -> str:
+        """Return the text of the manifest file: one line per file and a checksum of the text before it."""
+        lines = ",\n".join(
+            json.dumps({"path": file.path, "size_bytes": file.size_bytes, "digest": file.digest})
+            for file in self.files
+        )
+        head = json.dumps(
+            {"format": FORMAT, "step": self.step, "created_at": self.created_at, "digest": self.digest}
+        )
+        text = f'{head[:-1]}, "files": [\n{lines}\n]'
+        return f'{text}, "checksum": "{blake3(text.encode()).hexdigest()}"}}\n'
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Self:
+        """Read a manifest file back; only exactly what `to_json` writes is accepted."""
+        try:
+            text = content.decode()
+            raw = json.loads(text)
+            written_format = raw["format"]
+            manifest = cls(
+                step=raw["step"],
+                created_at=raw["created_at"],
+                files=tuple(ManifestFile(**file) for file in raw["files"]),
+            )
+            intact = written_format != FORMAT or manifest.to_json() == text
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise CheckpointCorrupt(f"{MANIFEST_NAME} cannot be read: {error}") from error
+        if written_format != FORMAT:
+            raise CheckpointCorrupt(
+                f"{MANIFEST_NAME} has format {written_format!r}, this version of phyla reads {FORMAT}: "
+                "open it with the version that wrote it"
+            )
+        if not intact:
+            raise CheckpointCorrupt(f"{MANIFEST_NAME} differs from what was written: its checksum does not fit")
+        return manifest

@@ -13,7 +13,12 @@ from phyla.errors import CheckpointStorageFailed
 REMOVERS = 1000
 """How often a directory is removed again because somebody else was quicker with some entry of it."""
 
-_STORAGE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE, errno.EIO)
+_ADVICE = {
+    errno.ENOSPC: "make room, or keep fewer checkpoints",
+    errno.EDQUOT: "the disk quota is used up: make room, keep fewer checkpoints or ask for a larger quota",
+    errno.EROFS: "the file system is read-only: choose another home for the study, or mount it for writing",
+    errno.ESTALE: "the file system was mounted or exported anew: mount it again",
+}
 
 
 class Disk:
@@ -102,24 +107,14 @@ def make_dirs(disk: Disk, path: Path) -> None:
 
 def is_storage_error(error: BaseException) -> bool:
     """Return whether an error says that a file system is full, read-only or failing."""
-    return isinstance(error, OSError) and error.errno in _STORAGE_ERRNOS
+    return isinstance(error, OSError) and (error.errno in _ADVICE or error.errno == errno.EIO)
 
 
 def advice_on(error: OSError) -> str:
     """Return what to do about an error of storage, as a clause."""
-    match error.errno:
-        case errno.ENOSPC:
-            return "make room, or keep fewer checkpoints"
-        case errno.EDQUOT:
-            return "the disk quota is used up: make room, keep fewer checkpoints or ask for a larger quota"
-        case errno.EROFS:
-            return "the file system is read-only: choose another home for the study, or mount it for writing"
-        case errno.EACCES | errno.EPERM:
-            return f"user {os.geteuid()} lacks the permission: give it, or choose another home for the study"
-        case errno.ESTALE:
-            return "the file system was mounted or exported anew: mount it again"
-        case _:
-            return "look at the file system's health"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"user {os.geteuid()} lacks the permission: give it, or choose another home for the study"
+    return _ADVICE.get(error.errno or 0, "look at the file system's health")
 
 
 @contextmanager

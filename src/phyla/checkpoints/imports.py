@@ -5,10 +5,9 @@ import os
 import shutil
 from pathlib import Path
 
-from phyla.checkpoints.content import scan
+from phyla.checkpoints.content import MANIFEST_NAME, Manifest, scan
 from phyla.checkpoints.disk import Disk, storage_errors
 from phyla.checkpoints.local import LocalCheckpoints
-from phyla.checkpoints.manifest import MANIFEST_NAME, Manifest
 from phyla.errors import CheckpointChanged, CheckpointCorrupt, CheckpointGone, CheckpointMissing
 from phyla.failpoints import failpoint
 
@@ -16,19 +15,19 @@ _NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP
 
 
 def look_at_source(source: Path) -> Manifest | None:
-    """Return the manifest of what is to be imported if it is a checkpoint of phyla, else None; changes nothing.
-
-    Raises:
-        CheckpointMissing: there is nothing, or no file in it.
-        CheckpointCorrupt: its manifest is damaged.
-        CheckpointStorageFailed: it cannot be read.
-    """
+    """Return the manifest of what is to be imported if it is a checkpoint of phyla, else None; changes nothing."""
     with storage_errors(Disk(), source, "read", source):
         if not source.exists():
             raise CheckpointMissing(f"there is no checkpoint {source} to start from; correct the path")
         if not _files(source):
             raise CheckpointMissing(f"{source} has no file in it to start from; correct the path")
-        return _manifest(source)
+        path = source / MANIFEST_NAME
+        if not path.is_file():
+            return None
+        try:
+            return Manifest.from_bytes(path.read_bytes())
+        except CheckpointCorrupt as error:
+            raise CheckpointCorrupt(f"{source}: {error}") from error
 
 
 def import_checkpoint(
@@ -44,21 +43,13 @@ def import_checkpoint(
 
     Files of a checkpoint of phyla, which nobody writes to again, are linked where the file system can; all others
     are copied, because their owner may write to them. Links in them are followed, so that the copy is complete.
-
-    Args:
-        repository: where it goes.
-        source: a directory, or one file.
-        name: a new name.
-        step: age of its weights; None takes what a checkpoint of phyla says about itself, and 0 for others.
-        now: seconds since the epoch (UTC), for the manifest.
-        digest: what the digest of its content must be; None accepts any.
+    Without a `step`, that of a checkpoint of phyla is taken, and 0 for others. The content must have the `digest`.
 
     Raises:
         CheckpointMissing: there is nothing, or no file in it.
         CheckpointChanged: it was written to meanwhile.
         CheckpointGone: it was removed meanwhile.
         CheckpointCorrupt: it has another digest, or is a checkpoint of phyla that is not what was committed.
-        CheckpointStorageFailed: it cannot be read, or the repository's storage failed.
     """
     manifest = look_at_source(source)
     staged = repository.stage(name)
@@ -92,16 +83,6 @@ def import_checkpoint(
     return committed
 
 
-def _manifest(source: Path) -> Manifest | None:
-    path = source / MANIFEST_NAME
-    if not path.is_file():
-        return None
-    try:
-        return Manifest.from_bytes(path.read_bytes())
-    except CheckpointCorrupt as error:
-        raise CheckpointCorrupt(f"{source}: {error}") from error
-
-
 def _take_over(source: Path, manifest: Manifest, staged: Path) -> None:
     listed = {file.path for file in manifest.files}
     for entry in scan(source).entries:
@@ -115,18 +96,15 @@ def _take_over(source: Path, manifest: Manifest, staged: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         if origin.is_symlink():
             target.symlink_to(origin.readlink())
-        elif origin.stat().st_mode & 0o222 or not _linked(origin, target):
+        elif origin.stat().st_mode & 0o222:
             shutil.copyfile(origin, target)
-
-
-def _linked(origin: Path, target: Path) -> bool:
-    try:
-        target.hardlink_to(origin)
-    except OSError as error:
-        if error.errno in _NO_LINKS:
-            return False
-        raise
-    return True
+        else:
+            try:
+                target.hardlink_to(origin)
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                shutil.copyfile(origin, target)
 
 
 def _copy(source: Path, staged: Path) -> None:

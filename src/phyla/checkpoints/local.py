@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import final
 
 from phyla import settings
-from phyla.checkpoints.content import Tree, digests, is_small, scan
+from phyla.checkpoints.content import MANIFEST_NAME, Manifest, ManifestFile, Tree, digests, is_small, scan
 from phyla.checkpoints.disk import Disk, make_dirs, storage_errors
-from phyla.checkpoints.manifest import MANIFEST_NAME, Manifest, ManifestFile
 from phyla.checkpoints.ownership import Owner, Ownership, listed
 from phyla.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing, NoCheckpoint, UsageError
 from phyla.failpoints import failpoint
@@ -29,10 +28,10 @@ class LocalCheckpoints:
     """Keeps checkpoints by name, in one directory.
 
     A name is used for one attempt only (see `attempt_name`): at most one caller stages and commits it.
-    Calls about different names may come from any threads and processes at once. Every method raises `UsageError`
-    for a name that is not letters, digits and `._-`, and `CheckpointStorageFailed` where the storage itself fails.
-    `check_owner`, `stage`, `commit` and `use` raise `CheckpointsAbsent` where the directory of all checkpoints is
-    gone, and `CheckpointsNotOurs` where something else is in its place.
+    Calls about different names may come from any threads and processes at once. Methods raise `CheckpointMissing`
+    for what is gone, `CheckpointCorrupt` for what is not what was committed, and `CheckpointStorageFailed` where
+    the storage itself fails; `check_owner`, `stage`, `commit` and `use` also `CheckpointsAbsent` where the
+    directory of all checkpoints is gone, and `CheckpointsNotOurs` where something else is in its place.
 
     `root/NAME` is a committed checkpoint, `root/.staging/NAME` one that is being written, and
     `root/.deleting/NAME` one that is being removed; directories only ever move between these by an
@@ -44,10 +43,6 @@ class LocalCheckpoints:
         disk: what changes the file system.
         owner: the study that the directory belongs to; None checks nothing.
         verify_bytes: size of the largest checkpoint whose digests `use` verifies; by default the environment's.
-
-    Attributes:
-        prefix: six hexadecimal digits that the names of this store's checkpoints contain; see `attempt_name`.
-        ownership: claims the directory, or adopts it; None without an owner.
     """
 
     def __init__(
@@ -74,8 +69,6 @@ class LocalCheckpoints:
         if self.ownership is not None:
             self.ownership.check()
 
-    # Writing
-
     def stage(self, name: str) -> Path:
         """Return a new empty directory to save into; what an earlier call of that name left is removed."""
         path = self._staging / _checked(name)
@@ -98,17 +91,6 @@ class LocalCheckpoints:
 
         When it returns, the checkpoint survives a power cut. When it raises, nothing is visible
         under the name and the staged files are still there, to be discarded.
-
-        Args:
-            name: a name that was staged.
-            step: age of the weights.
-            now: seconds since the epoch (UTC), for the manifest.
-
-        Raises:
-            NoCheckpoint: no file was saved.
-            CheckpointMissing: nothing was staged under this name.
-            CheckpointError: the name is taken, a file was still being written, or there is
-                something that a checkpoint cannot hold, such as a file with the manifest's name.
         """
         final_path = self._root / _checked(name)
         staging = self._staging / name
@@ -123,7 +105,17 @@ class LocalCheckpoints:
                 _refuse_other_manifest(written)
             failpoint("checkpoint.before_flush")
             tree = _scanned(staging)
-            manifest = Manifest.of(self._flushed(staging, tree), step=step, created_at=now)
+            if not tree.entries:
+                raise NoCheckpoint(
+                    f"no checkpoint was saved: {staging} is empty; save at least one file into "
+                    "trial.checkpoint_dir before training returns"
+                )
+            try:
+                found = zip(tree.entries, self._flushed(tree), strict=True)
+            except FileNotFoundError as error:
+                raise _unfinished(error.filename) from error
+            files = [ManifestFile(entry.relative, entry.size_bytes, digest) for entry, digest in found]
+            manifest = Manifest.of(files, step=step, created_at=now)
             failpoint("checkpoint.after_flush")
             self._manifest_begun.add(name)
             self._disk.write_file(written, manifest.to_json().encode())
@@ -149,24 +141,14 @@ class LocalCheckpoints:
         self._manifest_begun.discard(name)
         return manifest
 
-    def _flushed(self, staging: Path, tree: Tree) -> list[ManifestFile]:
-        # The directories below the staging one are flushed here; its own entries wait for the manifest.
-        if not tree.entries:
-            raise NoCheckpoint(
-                f"no checkpoint was saved: {staging} is empty; save at least one file into "
-                "trial.checkpoint_dir before training returns"
-            )
-        try:
-            found = self._flush_and_digest(tree)
-        except FileNotFoundError as error:
-            raise _unfinished(error.filename) from error
-        return [
-            ManifestFile(entry.relative, entry.size_bytes, digest)
-            for entry, digest in zip(tree.entries, found, strict=True)
-        ]
+    def _flushed(self, tree: Tree) -> list[str]:
+        """Flush and digest what was staged; the entries of the staging directory itself wait for the manifest."""
 
-    def _flush_and_digest(self, tree: Tree) -> list[str]:
-        calls = [partial(self._flush_file, entry.path) for entry in tree.entries if not entry.is_link]
+        def flush_file(path: Path) -> None:
+            self._disk.make_read_only(path)
+            self._disk.fsync_file(path)
+
+        calls = [partial(flush_file, entry.path) for entry in tree.entries if not entry.is_link]
         calls += [partial(self._disk.fsync_dir, folder) for folder in tree.folders]
         if len(calls) <= FLUSHED_IN_TURN and is_small(tree.entries):
             for call in calls:
@@ -180,24 +162,14 @@ class LocalCheckpoints:
                 done.result()
         return found
 
-    def _flush_file(self, path: Path) -> None:
-        self._disk.make_read_only(path)
-        self._disk.fsync_file(path)
-
     def discard(self, name: str) -> None:
         """Remove what was staged under a name, if anything."""
         path = self._staging / _checked(name)
         with self._storage_errors("remove", path):
             self._disk.remove_tree(path)
 
-    # Reading
-
     def path(self, name: str) -> Path:
-        """Return the directory of a committed checkpoint.
-
-        Raises:
-            CheckpointMissing: there is none of that name.
-        """
+        """Return the directory of a committed checkpoint, or raise `CheckpointMissing`."""
         path = self._root / _checked(name)
         with self._storage_errors("find", path):
             if not path.is_dir():
@@ -206,36 +178,11 @@ class LocalCheckpoints:
                 )
         return path
 
-    def manifest(self, name: str) -> Manifest:
-        """Return the manifest of a committed checkpoint.
-
-        Raises:
-            CheckpointMissing: there is none of that name, or it lost its manifest.
-            CheckpointCorrupt: the manifest is damaged.
-        """
-        path = self.path(name) / MANIFEST_NAME
-        with self._storage_errors("read", path):
-            try:
-                return Manifest.from_bytes(path.read_bytes())
-            except FileNotFoundError as error:
-                raise CheckpointMissing(f"checkpoint {name}: its manifest {path} is gone") from error
-            except CheckpointCorrupt as error:
-                raise CheckpointCorrupt(f"checkpoint {name}, in {path.parent}: {error}") from error
-
     def use(self, name: str, digest: str | None = None, *, again: bool = False) -> Path:
         """Return the directory of a committed checkpoint that is about to be read, if it is what was committed.
 
-        Names and sizes are compared every time. Digests are verified when this object first uses the checkpoint,
-        and again when a file was changed since or with `again`; above `verify_bytes` they are not.
-
-        Args:
-            name: its name.
-            digest: identity of its content, as it was recorded; None if that is not known.
-            again: compare digests even if this object has used the checkpoint before.
-
-        Raises:
-            CheckpointMissing: there is no directory of that name.
-            CheckpointCorrupt: its files are not what was committed.
+        Names, sizes and the manifest's digest are compared every time; the content when this object first uses the
+        checkpoint, when a file was changed since, and with `again`, but not above `verify_bytes`.
         """
         if again:
             self._verified.pop(name, None)
@@ -265,28 +212,25 @@ class LocalCheckpoints:
         return path
 
     def check(self, name: str) -> Manifest:
-        """Compare names and sizes with the manifest, without reading content.
-
-        Raises:
-            CheckpointMissing: the checkpoint or one of its files is gone.
-            CheckpointCorrupt: the manifest is damaged, a size differs, or a file is not listed there.
-        """
+        """Compare names and sizes with the manifest, without reading content."""
         return self._compared(name)[0]
 
     def verify(self, name: str) -> Manifest:
-        """Read every byte and compare it with the manifest; raises as `check` does."""
+        """Read every byte and compare it with the manifest."""
         manifest, tree = self._compared(name)
         self._compare_digests(name, manifest, tree)
         return manifest
 
     def _compared(self, name: str) -> tuple[Manifest, Tree]:
-        manifest = self.manifest(name)
-        path = self._root / name
+        path = self.path(name)
         with self._storage_errors("read", path):
             try:
+                manifest = Manifest.from_bytes((path / MANIFEST_NAME).read_bytes())
                 tree = scan(path)
             except FileNotFoundError as error:
-                raise _removed(name, error) from error
+                raise _gone(name, error) from error
+            except CheckpointCorrupt as error:
+                raise CheckpointCorrupt(f"checkpoint {name}, in {path}: {error}") from error
             except CheckpointError as error:
                 raise CheckpointCorrupt(f"checkpoint {name} was changed after its commit: {error}") from error
         found = {entry.relative: entry for entry in tree.entries}
@@ -312,12 +256,10 @@ class LocalCheckpoints:
             try:
                 found = digests(tree.entries)
             except FileNotFoundError as error:
-                raise _removed(name, error) from error
+                raise _gone(name, error) from error
         for entry, digest in zip(tree.entries, found, strict=True):
             if digest != recorded[entry.relative]:
                 raise _corrupt(name, entry.path, f"digest {digest}", f"digest {recorded[entry.relative]}")
-
-    # Deleting
 
     def delete(self, *names: str) -> int:
         """Remove checkpoints, and return the bytes that this freed; 0 for those gone already."""
@@ -362,8 +304,6 @@ class LocalCheckpoints:
                     freed += Path(folder, file).lstat().st_size
         self._disk.remove_tree(path)
         return freed
-
-    # Names, sorted
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the committed checkpoints."""
@@ -421,8 +361,8 @@ def _corrupt(name: str, path: Path, found: str, expected: str) -> CheckpointCorr
     )
 
 
-def _removed(name: str, error: FileNotFoundError) -> CheckpointMissing:
-    return CheckpointMissing(f"checkpoint {name}: {error.filename} was removed just now")
+def _gone(name: str, error: FileNotFoundError) -> CheckpointMissing:
+    return CheckpointMissing(f"checkpoint {name}: {error.filename} is gone")
 
 
 def _taken(name: str, path: Path) -> CheckpointError:

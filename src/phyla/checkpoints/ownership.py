@@ -11,8 +11,8 @@ from typing import NamedTuple, final
 
 from blake3 import blake3
 
+from phyla.checkpoints.content import MANIFEST_NAME
 from phyla.checkpoints.disk import Disk, make_dirs
-from phyla.checkpoints.manifest import MANIFEST_NAME
 from phyla.errors import CheckpointsAbsent, CheckpointsNotOurs, CheckpointStorageFailed
 
 OWNER_NAME = ".phyla-owner.json"
@@ -29,11 +29,8 @@ _IMPORT = re.compile(r"start-\d+-([0-9a-f]{6})[0-9a-f]{6}")
 class Owner:
     """The study of one store that a checkpoint directory belongs to.
 
-    Attributes:
-        store: id of the store, as it is written into the marker.
-        study: name of the study.
-        prefix: six hexadecimal digits of the store's id, which the names of its checkpoints contain.
-        copied_from: id of the store that this one is a copy of, if it is one.
+    Names of its checkpoints contain `prefix`, six hexadecimal digits of the store's id. `copied_from` is the id of
+    the store that this one is a copy of, if it is one.
     """
 
     store: str
@@ -44,12 +41,7 @@ class Owner:
 
 @final
 class Made(NamedTuple):
-    """What the name of a directory says about who made it.
-
-    Attributes:
-        prefix: of the store.
-        claim: trial, token and digest of the claim; None for an import.
-    """
+    """Who made a directory, by its name: a store's prefix, and trial, token and claim digest of an attempt."""
 
     prefix: str
     claim: tuple[int, int, str] | None
@@ -107,8 +99,7 @@ class Ownership:
     def claim(self, known: int | None) -> None:
         """Make sure that the directory is this study's; make and mark it if the study never had a checkpoint.
 
-        Args:
-            known: how many checkpoints the store knows that should be there; None if it has no such study yet.
+        `known` says how many checkpoints the store knows that should be there; None if it has no such study yet.
         """
         self._is_study = known is not None
         if self._marker() is None and not known and self._marker_or_refuse_content() is None:

@@ -1,21 +1,100 @@
-"""Aggregates: from the results of the tasks of a suite to the numbers of the suite."""
+"""Aggregates: from the results of the eval tasks of a suite to the numbers of the suite."""
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol, final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from phyla.errors import ConfigurationError, MetricMissing
+from phyla.errors import ConfigurationError, MetricInvalid, MetricMissing
+from phyla.evaluation.metric import Metric, exact_sum
 from phyla.evaluation.moments import is_per_seed
-from phyla.evaluation.result import Estimate, TaskResult
-from phyla.evaluation.samples import exact_sum
+from phyla.records import JsonObject
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A number, nan if something it is made of is, and its standard error; None if that is not known."""
+
+    value: float
+    stderr: float | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResult:
+    """The result of one eval task of a suite: what aggregates and comparisons see.
+
+    Attributes:
+        task: its name, unique in the suite.
+        tags: names of the groups it belongs to.
+        weight: how much it weighs in weighted means; finite, at least 0.
+        metrics: merged statistics by name.
+        arrays: by name, one array per shard; read only when it is looked at, where it is stored.
+    """
+
+    task: str
+    config: JsonObject = field(default_factory=dict)
+    tags: Sequence[str] = ()
+    weight: float = 1.0
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    arrays: Mapping[str, Sequence[NDArray[Any]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tags", tuple(self.tags))
+        if not (math.isfinite(self.weight) and self.weight >= 0):
+            raise ConfigurationError(
+                f"task {self.task!r}: the weight must be finite and at least 0, got {self.weight!r}"
+            )
+
+    @property
+    def values(self) -> dict[str, float]:
+        """All numbers that the metrics say, by flat name: `loss`, `loss_stderr`, `loss_n`."""
+        values: dict[str, float] = {}
+        origin: dict[str, str] = {}
+        for name, suffix, number in numbers(self.metrics):
+            flat = f"{name}_{suffix}" if suffix else name
+            if flat in values:
+                raise MetricInvalid(
+                    f"{flat!r} is a value of both the metrics {origin[flat]!r} and {name!r}; rename one"
+                )
+            values[flat], origin[flat] = number.value, name
+        return values
+
+    def estimate(self, name: str) -> Estimate:
+        """Return a metric, or another of the values, of which no standard error is known.
+
+        Raises:
+            MetricMissing: the task has no value of that name.
+        """
+        if name in self.metrics:
+            summary = self.metrics[name].summary()
+            return Estimate(summary[""], summary.get("stderr"))
+        values = self.values
+        if name not in values:
+            raise MetricMissing(f"task {self.task!r} has no metric {name!r}; it has {_listed(values)}")
+        return Estimate(values[name])
+
+    def has(self, name: str) -> bool:
+        """Return whether `estimate` knows that name."""
+        return name in self.metrics or name in self.values
+
+
+def numbers(metrics: Mapping[str, Metric]) -> Iterator[tuple[str, str, Estimate]]:
+    """Yield metric, suffix and number of all that metrics say; what is kept by seed repeats what is beside it."""
+    for name, metric in metrics.items():
+        if not is_per_seed(name):
+            summary = metric.summary()
+            for suffix, value in summary.items():
+                yield name, suffix, Estimate(value, None if suffix else summary.get("stderr"))
 
 
 class Aggregator(Protocol):
-    """Turns the results of tasks into numbers by name.
+    """Turns the results of eval tasks into numbers by name.
 
     A plug-in is a frozen dataclass, or a function. If it has a property `aggregate_names`, the names of its
     numbers, an objective that names another number is refused before anything runs. Those built in raise
@@ -43,25 +122,11 @@ class _OverTasks(ABC):
 
     def __call__(self, results: Sequence[TaskResult], /) -> dict[str, Estimate]:
         """Return the numbers by name."""
-        selected = self._selected(results)
-        return dict(zip(self.aggregate_names, self._numbers(selected, self._estimates(selected)), strict=True))
-
-    @abstractmethod
-    def _suffixes(self) -> Sequence[str]: ...
-
-    @abstractmethod
-    def _numbers(self, selected: Sequence[TaskResult], found: Sequence[Estimate]) -> Sequence[Estimate]:
-        """Return one number per suffix, from the tasks and what the metric says of each."""
-
-    def _selected(self, results: Sequence[TaskResult]) -> list[TaskResult]:
         selected = [result for result in results if self.tag is None or self.tag in result.tags]
         if not selected:
             tags = _listed(dict.fromkeys(tag for result in results for tag in result.tags))
             why = f"no task has the tag {self.tag!r}; the tags are {tags}" if results else "there are no tasks"
             raise ConfigurationError(f"{self!r}: {why}")
-        return selected
-
-    def _estimates(self, selected: Sequence[TaskResult]) -> list[Estimate]:
         missing = [result.task for result in selected if not result.has(self.metric)]
         if missing:
             others = dict.fromkeys(name for result in selected for name in result.values)
@@ -69,7 +134,15 @@ class _OverTasks(ABC):
                 f"{self!r} needs {self.metric!r}, which {_listed(missing)} did not record; "
                 f"there are {_listed(others)}"
             )
-        return [result.estimate(self.metric) for result in selected]
+        found = self._numbers(selected, [result.estimate(self.metric) for result in selected])
+        return dict(zip(self.aggregate_names, found, strict=True))
+
+    @abstractmethod
+    def _suffixes(self) -> Sequence[str]: ...
+
+    @abstractmethod
+    def _numbers(self, tasks: Sequence[TaskResult], found: Sequence[Estimate]) -> Sequence[Estimate]:
+        """Return one number per suffix, from the tasks and what the metric says of each."""
 
 
 @final
@@ -90,7 +163,7 @@ class Mean(_OverTasks):
     def _suffixes(self) -> Sequence[str]:
         return ("mean",)
 
-    def _numbers(self, selected: Sequence[TaskResult], found: Sequence[Estimate]) -> Sequence[Estimate]:
+    def _numbers(self, tasks: Sequence[TaskResult], found: Sequence[Estimate]) -> Sequence[Estimate]:
         return [_mean(found)]
 
 
@@ -105,8 +178,8 @@ class WeightedMean(_OverTasks):
     def _suffixes(self) -> Sequence[str]:
         return ("weighted",)
 
-    def _numbers(self, selected: Sequence[TaskResult], found: Sequence[Estimate]) -> Sequence[Estimate]:
-        weights = [result.weight for result in selected]
+    def _numbers(self, tasks: Sequence[TaskResult], found: Sequence[Estimate]) -> Sequence[Estimate]:
+        weights = [task.weight for task in tasks]
         if sum(weights) == 0:
             raise ConfigurationError(f"{self!r}: all tasks have weight 0; give at least one a weight")
         return [_mean(found, weights)]
@@ -136,7 +209,7 @@ class Worst(_OverTasks):
     def _suffixes(self) -> Sequence[str]:
         return (self.of,)
 
-    def _numbers(self, selected: Sequence[TaskResult], found: Sequence[Estimate]) -> Sequence[Estimate]:
+    def _numbers(self, tasks: Sequence[TaskResult], found: Sequence[Estimate]) -> Sequence[Estimate]:
         values = [estimate.value for estimate in found]
         # numpy's, unlike Python's, give nan wherever it stands.
         return [Estimate(float(np.min(values) if self.of == "min" else np.max(values)))]
@@ -158,8 +231,8 @@ class Percentiles(_OverTasks):
     tag: str | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "percentiles", tuple(self.percentiles))
-        given = self.percentiles
+        given = tuple(self.percentiles)
+        object.__setattr__(self, "percentiles", given)
         if not given or len(set(given)) != len(given) or any(not 0 <= percent <= 100 for percent in given):
             raise ConfigurationError(
                 f"{self!r}: percentiles are different numbers from 0 to 100, as in (10, 50, 90)"
@@ -168,7 +241,7 @@ class Percentiles(_OverTasks):
     def _suffixes(self) -> Sequence[str]:
         return [f"p{percent:.12g}" for percent in self.percentiles]
 
-    def _numbers(self, selected: Sequence[TaskResult], found: Sequence[Estimate]) -> Sequence[Estimate]:
+    def _numbers(self, tasks: Sequence[TaskResult], found: Sequence[Estimate]) -> Sequence[Estimate]:
         return [Estimate(one) for one in percentiles([one.value for one in found], self.percentiles)]
 
 
@@ -201,15 +274,15 @@ class Normalised(_OverTasks):
     def _suffixes(self) -> Sequence[str]:
         return ("normalised",)
 
-    def _numbers(self, selected: Sequence[TaskResult], found: Sequence[Estimate]) -> Sequence[Estimate]:
-        missing = [result.task for result in selected if result.task not in self.baseline]
+    def _numbers(self, tasks: Sequence[TaskResult], found: Sequence[Estimate]) -> Sequence[Estimate]:
+        missing = [task.task for task in tasks if task.task not in self.baseline]
         if missing:
             raise ConfigurationError(
                 f"Normalised({self.metric!r}) has no baseline for {_listed(missing)}; give each task a (low, high)"
             )
         scaled = []
-        for result, estimate in zip(selected, found, strict=True):
-            low, high = self.baseline[result.task]
+        for task, estimate in zip(tasks, found, strict=True):
+            low, high = self.baseline[task.task]
             stderr = None if estimate.stderr is None else estimate.stderr / abs(high - low)
             scaled.append(Estimate((estimate.value - low) / (high - low), stderr))
         return [_mean(scaled)]
@@ -227,23 +300,17 @@ def aggregate(aggregators: Sequence[Aggregator], results: Sequence[TaskResult]) 
         ConfigurationError: two aggregators give the same name, or one does not fit the tasks.
         MetricMissing: a task lacks a metric that an aggregator needs.
     """
-    numbers: dict[str, Estimate] = {}
+    found: dict[str, Estimate] = {}
     origin: dict[str, Aggregator] = {}
     for aggregator, seen in [(one, results) for one in aggregators] or _means(results):
         for name, value in aggregator(seen).items():
-            if name in numbers:
+            if name in found:
                 raise ConfigurationError(
                     f"{name!r} is given by both {origin[name]!r} and {aggregator!r}; leave one out, or rename one"
                 )
-            numbers[name] = value if isinstance(value, Estimate) else Estimate(float(value))
+            found[name] = value if isinstance(value, Estimate) else Estimate(float(value))
             origin[name] = aggregator
-    return numbers
-
-
-def given_names(aggregators: Sequence[Aggregator]) -> list[str] | None:
-    """Return the names of the numbers that aggregators give; None if one of them does not say."""
-    names = [getattr(one, "aggregate_names", None) for one in aggregators]
-    return None if None in names else [name for given in names for name in given or ()]
+    return found
 
 
 def percentiles(values: Sequence[float], which: Sequence[float]) -> list[float]:

@@ -7,10 +7,9 @@ from enum import StrEnum
 from typing import Any, final
 
 from phyla.errors import EvaluationError, PhylaError
-from phyla.evaluation.metric import Metric, merged
-from phyla.evaluation.moments import is_per_seed
-from phyla.evaluation.result import Estimate
-from phyla.evaluation.stored import decode
+from phyla.evaluation.aggregates import Estimate, numbers
+from phyla.evaluation.metric import Metric
+from phyla.evaluation.recorder import decode, merged
 from phyla.evaluation.suite import SuiteOutline
 from phyla.records import (
     EvalJob,
@@ -26,7 +25,7 @@ from phyla.records import (
     read_object,
 )
 
-NUMBER = re.compile(r"\d+(\.\d+)?")
+_NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
 class CellStatus(StrEnum):
@@ -73,7 +72,6 @@ class Cell:
     suite: str
     task: str
     group: Group | None
-    tags: tuple[str, ...] = ()
     status: CellStatus
     why: str | None = None
     values: Mapping[str, Estimate] = field(default_factory=dict)
@@ -115,6 +113,16 @@ class GroupValues:
     values: Mapping[str, Estimate]
 
     @property
+    def suite(self) -> str:
+        """Name of the suite."""
+        return self.group.suite
+
+    @property
+    def replicate(self) -> int:
+        """0; above for repeated evaluations of the same checkpoint with other seeds."""
+        return self.group.replicate
+
+    @property
     def partial(self) -> bool:
         """Whether some eval tasks failed for good: then it is over the others only, and never a fitness."""
         return self.group.state is GroupState.PARTIAL
@@ -143,43 +151,34 @@ class Cause:
     checkpoints: tuple[Seen, ...]
 
 
-URGENT = (CellStatus.FAILED, CellStatus.QUARANTINED, CellStatus.GONE, CellStatus.MISSING, CellStatus.SKIPPED)
+_URGENT = (CellStatus.FAILED, CellStatus.QUARANTINED, CellStatus.GONE, CellStatus.MISSING, CellStatus.SKIPPED)
 """Statuses that have a reason, in the order in which a person wants to hear of them."""
 
 
 def causes(cells: Iterable[Cell]) -> list[Cause]:
     """Say why values are missing, most urgent first; cells whose reasons differ only in numbers are one cause."""
-    found: dict[object, dict[int, Cell]] = {}
+    found: dict[tuple[CellStatus, str, str | None, str], dict[int, Cell]] = {}
     for one in cells:
         if one.why is not None:
-            key = (one.status, one.suite, _task(one), NUMBER.sub("#", last_line(one.why)))
+            task = one.task if one.status is CellStatus.FAILED else None
+            key = (one.status, one.suite, task, _NUMBER.sub("#", _last_line(one.why)))
             found.setdefault(key, {})[one.seen.id] = one
     made = []
-    for alike in found.values():
-        *_, one = alike.values()
-        seen = tuple(each.seen for each in alike.values())
-        why = last_line(one.why)
-        made.append(Cause(status=one.status, suite=one.suite, task=_task(one), why=why, checkpoints=seen))
-    return sorted(made, key=lambda cause: URGENT.index(cause.status))
-
-
-def _task(one: Cell) -> str | None:
-    return one.task if one.status is CellStatus.FAILED else None
-
-
-TypeOf = Callable[[str], type[Any]]
-"""Finds the type of a metric that is not built in, by its stored name."""
+    for (status, suite, task, _), alike in found.items():
+        *_, newest = alike.values()
+        seen = tuple(one.seen for one in alike.values())
+        made.append(Cause(status=status, suite=suite, task=task, why=_last_line(newest.why), checkpoints=seen))
+    return sorted(made, key=lambda cause: _URGENT.index(cause.status))
 
 
 def group_values(seen: Seen, group: Group) -> GroupValues:
     """Read the aggregates that a group has stored."""
-    return GroupValues(seen=seen, group=group, values={name: _estimate(raw) for name, raw in group.values.items()})
-
-
-def _estimate(raw: Json) -> Estimate:
-    stored = read_object(raw)
-    stderr = stored.get("stderr")
-    return Estimate(read_number(stored["value"]), None if stderr is None else read_number(stderr))
+    values = {}
+    for name, raw in group.values.items():
+        stored = read_object(raw)
+        stderr = stored.get("stderr")
+        values[name] = Estimate(read_number(stored["value"]), None if stderr is None else read_number(stderr))
+    return GroupValues(seen=seen, group=group, values=values)
 
 
 def current_tasks(tasks: Sequence[EvalJob]) -> dict[str, list[EvalJob]]:
@@ -191,10 +190,11 @@ def current_tasks(tasks: Sequence[EvalJob]) -> dict[str, list[EvalJob]]:
     wanted = {task.task for task in shards if task.state is not JobState.CANCELLED}
     shards = [task for task in shards if task.task not in wanted or task.state is not JobState.CANCELLED]
     newest = {task.task: task.identity for task in shards}
-    return {
-        name: [task for task in shards if (task.task, task.identity) == (name, identity)]
-        for name, identity in newest.items()
-    }
+    found: dict[str, list[EvalJob]] = {name: [] for name in newest}
+    for task in shards:
+        if newest[task.task] == task.identity:
+            found[task.task].append(task)
+    return found
 
 
 def cell(
@@ -204,18 +204,11 @@ def cell(
     name: str,
     tasks: Sequence[EvalJob],
     results: Sequence[EvalResult] = (),
-    type_of: TypeOf | None = None,
+    type_of: Callable[[str], type[Any]] | None = None,
 ) -> Cell:
-    """Say what became of one eval task on one checkpoint.
+    """Say what became of one eval task on one checkpoint, by its shards (see `current_tasks`) and their results.
 
-    Args:
-        seen: the checkpoint.
-        group: its group of the suite; None if there is none.
-        suite: the suite.
-        name: name of the eval task.
-        tasks: its shards; see `current_tasks`.
-        results: the ledger's entries of its shards.
-        type_of: finds metrics that are not built in; those that it cannot find are left out. None decodes nothing.
+    `type_of` finds metrics that are not built in; those that it cannot find are left out. None decodes nothing.
     """
     task = suite.task(name)
     status, why = _status(seen, group, tasks)
@@ -236,14 +229,18 @@ def cell(
         for saved, raw in result.statistics.items() if type_of is not None else ():
             if saved not in metrics:
                 unread.setdefault(saved, []).append(raw)
-    values = numbers(metrics)
+    values: dict[str, Estimate] = {}
+    for saved, suffix, number in numbers(metrics):
+        if not suffix:
+            values[saved] = number
+        elif suffix not in ("stderr", "n"):
+            values.setdefault(f"{saved}_{suffix}", number)
     metric = suite.metric if suite.metric in values else next(iter(values), None)
     return Cell(
         seen=seen,
         suite=suite.name,
         task=name,
         group=group,
-        tags=task.tags,
         status=status,
         why=why,
         values=values,
@@ -261,30 +258,12 @@ def cell(
     )
 
 
-def numbers(metrics: Mapping[str, Metric]) -> dict[str, Estimate]:
-    """Return every number that metrics say, by name: `loss`, `length_p50`; standard errors go with their value.
-
-    What is kept by seed, and the numbers of samples, are left out.
-    """
-    found: dict[str, Estimate] = {}
-    for name, metric in metrics.items():
-        if is_per_seed(name):
-            continue
-        summary = metric.summary()
-        for suffix, value in summary.items():
-            if not suffix:
-                found[name] = Estimate(value, summary.get("stderr"))
-            elif suffix not in ("stderr", "n"):
-                found.setdefault(f"{name}_{suffix}", Estimate(value))
-    return found
-
-
 def _status(seen: Seen, group: Group | None, tasks: Sequence[EvalJob]) -> tuple[CellStatus, str | None]:
     if tasks and all(task.state is JobState.COMPLETED for task in tasks):
         return (CellStatus.REUSED if all(task.reused for task in tasks) else CellStatus.DONE), None
     failed = [task for task in tasks if task.state is JobState.FAILED]
     if failed:
-        return CellStatus.FAILED, last_line(failed[-1].error)
+        return CellStatus.FAILED, _last_line(failed[-1].error)
     if seen.state is SeenState.QUARANTINED:
         return CellStatus.QUARANTINED, seen.error
     if group is not None and group.state is GroupState.SKIPPED:
@@ -296,19 +275,21 @@ def _status(seen: Seen, group: Group | None, tasks: Sequence[EvalJob]) -> tuple[
     if any(task.state is JobState.PENDING for task in tasks):
         return CellStatus.QUEUED, None
     if tasks:
-        return CellStatus.SKIPPED, last_line(tasks[-1].error)
+        return CellStatus.SKIPPED, _last_line(tasks[-1].error)
     if seen.state is SeenState.GONE:
         return CellStatus.GONE, seen.error
     return CellStatus.MISSING, "the suite got it after this checkpoint was seen, and it was not queued since"
 
 
-def last_line(text: str | None) -> str:
+def _last_line(text: str | None) -> str:
     """Return the last line of an error, which says what happened."""
     lines = (text or "").strip().splitlines()
     return lines[-1] if lines else "no error was recorded"
 
 
-def _merged(results: Sequence[EvalResult], samples: int | None, type_of: TypeOf) -> dict[str, Metric]:
+def _merged(
+    results: Sequence[EvalResult], samples: int | None, type_of: Callable[[str], type[Any]]
+) -> dict[str, Metric]:
     shards: list[dict[str, Metric]] = [{} for _ in results]
     every = True
     for shard, result in zip(shards, results, strict=True):

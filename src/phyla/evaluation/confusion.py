@@ -4,21 +4,17 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self, TypeAlias, final
+from typing import Self, final
 
 import numpy as np
 
 from phyla.errors import MetricInvalid, MetricMismatch
-from phyla.evaluation.metric import check_type
-from phyla.evaluation.samples import as_array, as_count
-from phyla.records import JsonObject, read_list
-
-Label: TypeAlias = str | int
+from phyla.evaluation.metric import Label, Stored, as_array, as_count, check_type
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Confusion:
+class Confusion(Stored):
     """How often each class was taken for each: accuracy, precision, recall and F1.
 
     Attributes:
@@ -50,8 +46,7 @@ class Confusion:
                 f"truth has shape {true.shape}, predicted {guessed.shape}; give one predicted label per true label"
             )
         counts = Counter(zip(true.ravel().tolist(), guessed.ravel().tolist(), strict=True))
-        unknown = {label for pair in counts for label in pair}.difference(empty.labels)
-        for label in unknown:
+        for label in {label for pair in counts for label in pair}.difference(empty.labels):
             raise MetricInvalid(f"{label!r} is not among the labels {list(empty.labels)!r}")
         return cls(labels=labels, matrix=[[counts[t, p] for p in empty.labels] for t in empty.labels])
 
@@ -97,18 +92,6 @@ class Confusion:
             for label, value, occurs in zip(self.labels, values, seen, strict=True)
         }
         return {"": accuracy, **known, "n": float(n), **macro, **each}
-
-    def to_json(self) -> JsonObject:
-        """Return its state as strict JSON."""
-        return {"labels": list(self.labels), "matrix": [list(row) for row in self.matrix]}
-
-    @classmethod
-    def from_json(cls, raw: JsonObject) -> Self:
-        """Return the confusion that `to_json` wrote."""
-        return cls(
-            labels=[_label(label) for label in read_list(raw["labels"])],
-            matrix=[[as_count(count, "a count") for count in read_list(row)] for row in read_list(raw["matrix"])],
-        )
 
 
 def _label(label: object) -> Label:

@@ -9,9 +9,8 @@ from typing import Self, final
 import numpy as np
 
 from phyla.errors import ConfigurationError, MetricInvalid, MetricMismatch
-from phyla.evaluation.metric import Stored, check_type
+from phyla.evaluation.metric import Stored, as_count, as_samples, check_type
 from phyla.evaluation.moments import Moments
-from phyla.evaluation.samples import as_count, as_samples
 
 SHOWN = (10, 50, 90)
 """The percentiles of the summary."""

@@ -1,12 +1,18 @@
-"""The contract of a metric: a statistic of samples that can be merged."""
+"""The contract of a metric: a statistic of samples that can be merged; and what samples may be."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any, Protocol, Self, get_args, get_origin, runtime_checkable
+from numbers import Integral, Real
+from typing import Any, Protocol, Self, TypeAlias, get_args, get_origin, runtime_checkable
 
-from phyla.errors import MetricMismatch, SamplesDiffer
-from phyla.evaluation.samples import as_count
+import numpy as np
+from numpy.typing import NDArray
+
+from phyla.errors import MetricInvalid, MetricMismatch
 from phyla.records import Json, JsonObject, json_number, read_list, read_number, read_object
+
+Label: TypeAlias = str | int
 
 
 @runtime_checkable
@@ -55,7 +61,7 @@ class Metric(Protocol):
 
 
 class Stored:
-    """The JSON of a metric whose fields are numbers, lists of numbers, or such metrics.
+    """The JSON of a metric whose fields are numbers, labels, lists of them, or such metrics.
 
     The field `low` is the rounding error of another one. It is left out if it is 0.
     """
@@ -86,12 +92,16 @@ class Stored:
 def _written(value: Any) -> Json:
     if isinstance(value, Stored):
         return value.to_json()
-    return [_written(item) for item in value] if isinstance(value, tuple) else json_number(value)
+    if isinstance(value, tuple):
+        return [_written(item) for item in value]
+    return value if isinstance(value, str) else json_number(value)
 
 
 def _read(raw: Json, name: str, kind: Any) -> object:
     if kind is int:
         return as_count(raw, name)
+    if kind == Label:
+        return raw
     if get_origin(kind) is Sequence:
         return [_read(item, name, get_args(kind)[0]) for item in read_list(raw)]
     if isinstance(kind, type) and issubclass(kind, Stored):
@@ -107,49 +117,62 @@ def check_type(mine: object, other: object) -> None:
         )
 
 
-def combine(name: str, first: Metric | None, second: Metric) -> Metric:
-    """Merge two metrics of one name; None counts as a metric of no samples. `MetricMismatch` names the metric."""
-    if first is None:
-        return second
+def as_count(value: object, what: str) -> int:
+    """Return a count as an int."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 0:
+        raise MetricInvalid(f"{what} must be an integer of at least 0, got {value!r}")
+    return int(value)
+
+
+def as_number(value: object, what: str) -> float | None:
+    """Return a number of any library, or an array without dimensions, as a float; None if it may be an array."""
+    if not isinstance(value, Real | np.bool_):
+        item = getattr(value, "item", None)
+        if not callable(item) or getattr(value, "ndim", 0) != 0:
+            return None
+        inner = item()
+        if not isinstance(inner, Real | np.bool_):
+            raise MetricInvalid(
+                f"{what} is {value!r}, which is no number; give a number, an array of numbers or a metric"
+            )
+        value = inner
     try:
-        check_type(first, second)
-        return first.merge(second)
-    except MetricMismatch as error:
-        raise MetricMismatch(f"{name!r}: {error}") from None
+        return float(value)
+    except OverflowError:
+        raise MetricInvalid(f"{what} must fit in a float, got {value!r}") from None
 
 
-def merged(shards: Sequence[Mapping[str, Metric]], *, expected: int | None) -> dict[str, Metric]:
-    """Merge the statistics of shards, in their order.
+def as_samples(values: object, what: str) -> NDArray[np.float64]:
+    """Return an array-like of real numbers as an array of floats of the same shape."""
+    array = as_array(values, what)
+    # Low-precision floats of some libraries are foreign types to numpy, which convert.
+    foreign = array.dtype.kind == "V" and array.dtype.names is None
+    if array.dtype.kind not in "biuf" and not foreign:
+        kind = type(values).__name__
+        raise MetricInvalid(f"{what} is {values!r}, a {kind}; give a number, an array of numbers or a metric")
+    try:
+        return array.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise MetricInvalid(f"{what} holds {array.dtype} values, which are no real numbers: {error}") from None
 
-    Args:
-        shards: name to metric, per shard. All have the same names; only a shard without samples may lack some.
-        expected: number of samples in all; each metric that counts samples must have seen as many. None if it
-            is not known.
 
-    Raises:
-        MetricMismatch: the shards have different names, or types, edges or labels under one name.
-        SamplesDiffer: a metric has seen another number of samples.
-    """
-    whole: dict[str, Metric] = {}
-    for shard in shards:
-        for name, metric in shard.items():
-            whole[name] = combine(name, whole.get(name), metric)
-    for index, shard in enumerate(shards):
-        missing = [name for name in whole if name not in shard]
-        if missing and any(metric.count != 0 for metric in shard.values()):
-            raise MetricMismatch(
-                f"shard {index} of {len(shards)} has no {', '.join(map(repr, missing))}, which other shards have, "
-                f"but has {', '.join(map(repr, shard))}; record the same names in every shard"
-            )
-    if expected and not whole:
-        raise SamplesDiffer(f"{expected} samples were expected, and nothing was recorded in {len(shards)} shards")
-    for name, metric in whole.items():
-        if expected is not None and metric.count not in (None, expected):
-            counts = [str(shard[name].count if name in shard else "none") for shard in shards]
-            listed = ", ".join(f"{index}: {count}" for index, count in enumerate(counts))
-            few = metric.count is not None and metric.count < expected
-            what = "were left out" if few else "were counted twice, or padding was counted"
-            raise SamplesDiffer(
-                f"{name!r} has counted {metric.count} samples of {expected} (by shard {listed}): some {what}"
-            )
-    return whole
+def as_array(values: object, what: str) -> NDArray[Any]:
+    """Return an array-like as a numpy array."""
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise MetricInvalid(
+            f"{what} is a {type(values).__name__} that numpy cannot read: {error}; give numbers of equal shape, "
+            "for a tensor tensor.detach().float().cpu()"
+        ) from None
+
+
+def exact_sum(values: Sequence[float]) -> tuple[float, float]:
+    """Return a sum and its rounding error, 0 if it is not finite: sums do not depend on how they are split."""
+    try:
+        total = math.fsum(values)
+        return total, math.fsum([*values, -total]) if math.isfinite(total) else 0.0
+    except (OverflowError, ValueError):
+        # A partial sum is too large for a float, or infinities of both signs make it nan.
+        with np.errstate(all="ignore"):
+            return float(np.sum(values)), 0.0

@@ -9,8 +9,7 @@ from typing import Self, final
 import numpy as np
 
 from phyla.errors import MetricInvalid
-from phyla.evaluation.metric import Stored, check_type
-from phyla.evaluation.samples import as_count, as_samples, exact_sum
+from phyla.evaluation.metric import Stored, as_count, as_samples, check_type, exact_sum
 from phyla.records import Json, JsonObject, json_number, read_list
 
 SUFFIX = "@seed"
@@ -41,7 +40,7 @@ class Moments(Stored):
     low: float = 0.0
 
     def __post_init__(self) -> None:
-        as_count(self.n, "Moments: n")
+        Stored.__post_init__(self)
         if self.m2 is not None and self.m2 < 0:
             raise MetricInvalid(f"Moments: m2 is a sum of squares and cannot be {self.m2!r}")
         if self.n == 0 and (self.mean, self.m2, self.low) != (0, 0, 0):
@@ -60,14 +59,16 @@ class Moments(Stored):
             deviations = samples - center
             shift = float(deviations.sum()) / n
             if not math.isfinite(shift):
-                return cls(n=n, mean=center, m2=_beyond(center))
+                return cls(n=n, mean=center, m2=_overflown(center))
             mean, low = exact_sum([center, shift])
             return cls(n=n, mean=mean, m2=float(np.square(deviations - shift).sum()), low=low)
 
     @classmethod
     def of_mean(cls, mean: float, n: int) -> Self:
         """Return the moments of n samples of which only the mean is known; the variance is unknown if n > 1."""
-        return cls() if n == 0 else cls(n=n, mean=mean, m2=_beyond(mean, 0.0) if n == 1 else None)
+        if n <= 1:
+            return cls() if n == 0 else cls(n=1, mean=mean, m2=0.0 if math.isfinite(mean) else math.nan)
+        return cls(n=n, mean=mean, m2=None)
 
     @property
     def count(self) -> int:
@@ -95,7 +96,7 @@ class Moments(Stored):
         if not math.isfinite(delta):
             mean = self.mean * (self.n / n) + other.mean * share
             unknown = self.m2 is None or other.m2 is None
-            return type(self)(n=n, mean=mean, m2=None if unknown else _beyond(mean))
+            return type(self)(n=n, mean=mean, m2=None if unknown else _overflown(mean))
         delta += rest + (other.low - self.low)
         mean, low = exact_sum([self.mean, self.low, delta * share])
         m2 = None
@@ -109,9 +110,9 @@ class Moments(Stored):
         return {"": self.mean if self.n else math.nan, **known, "n": float(self.n)}
 
 
-def _beyond(mean: float, finite: float = math.inf) -> float:
+def _overflown(mean: float) -> float:
     """Return the sum of squares where floats do not hold it: nan around a mean that is not finite."""
-    return finite if math.isfinite(mean) else math.nan
+    return math.inf if math.isfinite(mean) else math.nan
 
 
 def per_seed(name: str) -> str:

@@ -9,18 +9,15 @@ from typing import Any, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from phyla.evaluation.aggregates import percentiles
+from phyla.evaluation.aggregates import Estimate, percentiles
 from phyla.evaluation.cells import Cell, GroupValues
 from phyla.evaluation.histogram import Histogram
-from phyla.evaluation.result import Estimate
 from phyla.records import shown
 
 PERCENTILES: Final = (10, 50, 90)
 """Percentiles over eval tasks, for metrics that several of them have."""
-
-PERCENTILE = re.compile(r".*_p\d+(\.\d+)?")
-
 ARRAY_BINS = 30
+_PERCENTILE = re.compile(r".*_p\d+(\.\d+)?")
 
 
 class PointKind(StrEnum):
@@ -115,13 +112,13 @@ def cell_points(cell: Cell, member: int | None = None) -> Iterator[Point]:
         yield _number(cell, member, name, estimate, cell.metrics[name].count if name in cell.metrics else None)
     for name, metric in cell.metrics.items():
         if isinstance(metric, Histogram) and metric.count:
-            yield _histogram(cell, member, name, _bins(metric))
+            yield _point(cell, member, name, PointKind.HISTOGRAM, n=metric.count, bins=_bins(metric))
 
 
 def array_point(cell: Cell, name: str, array: NDArray[Any], member: int | None = None) -> Point | None:
     """Return the histogram of an array that an eval task saved; None of an array without finite numbers."""
     bins = array_bins(array)
-    return None if bins is None else _histogram(cell, member, name, bins)
+    return None if bins is None else _point(cell, member, name, PointKind.HISTOGRAM, n=round(bins.n), bins=bins)
 
 
 def group_points(values: GroupValues, cells: Sequence[Cell], member: int | None = None) -> Iterator[Point]:
@@ -134,32 +131,33 @@ def group_points(values: GroupValues, cells: Sequence[Cell], member: int | None 
 def _number(
     of: Cell | GroupValues, member: int | None, name: str, estimate: Estimate, n: int | None = None
 ) -> Point:
-    kind = PointKind.PERCENTILE if PERCENTILE.fullmatch(name) else PointKind.SCALAR
-    return Point(**_where(of, member), name=name, kind=kind, value=estimate.value, stderr=estimate.stderr, n=n)
+    kind = PointKind.PERCENTILE if _PERCENTILE.fullmatch(name) else PointKind.SCALAR
+    return _point(of, member, name, kind, value=estimate.value, stderr=estimate.stderr, n=n)
 
 
-def _histogram(cell: Cell, member: int | None, name: str, bins: Bins) -> Point:
-    return Point(**_where(cell, member), name=name, kind=PointKind.HISTOGRAM, n=round(bins.n), bins=bins)
-
-
-def _where(of: Cell | GroupValues, member: int | None) -> dict[str, Any]:
+def _point(of: Cell | GroupValues, member: int | None, name: str, kind: PointKind, **more: Any) -> Point:
     seen = of.seen
-    where = {
-        "step": seen.step,
-        "branch": seen.branch,
-        "member": member,
-        "index": seen.index,
-        "checkpoint": seen.name,
-        "number": seen.number,
-        "written_at": seen.written_at,
-        "partial": of.partial,
-    }
     if isinstance(of, Cell):
-        at = of.evaluated_at or seen.seen_at
-        return {**where, "suite": of.suite, "task": of.task, "replicate": of.replicate, "evaluated_at": at}
-    group = of.group
-    at = group.ended_at or group.created_at
-    return {**where, "suite": group.suite, "task": None, "replicate": group.replicate, "evaluated_at": at}
+        task, at = of.task, of.evaluated_at or seen.seen_at
+    else:
+        task, at = None, of.group.ended_at or of.group.created_at
+    return Point(
+        step=seen.step,
+        branch=seen.branch,
+        member=member,
+        index=seen.index,
+        number=seen.number,
+        checkpoint=seen.name,
+        suite=of.suite,
+        task=task,
+        name=name,
+        kind=kind,
+        replicate=of.replicate,
+        partial=of.partial,
+        written_at=seen.written_at,
+        evaluated_at=at,
+        **more,
+    )
 
 
 def _percentiles(cells: Sequence[Cell]) -> Mapping[str, Estimate]:

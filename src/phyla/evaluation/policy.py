@@ -79,7 +79,7 @@ def decide(
         step: age of its weights.
         existed: whether it was there before the suite was.
         busy: whether an earlier checkpoint is being evaluated.
-        since_last_s: seconds since the suite last queued a checkpoint; None if it never did.
+        since_last_s: since the suite last queued a checkpoint; None if it never did.
         fitness: whether a population waits for it.
     """
     if fitness:

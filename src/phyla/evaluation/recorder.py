@@ -1,15 +1,32 @@
-"""Recording samples of metrics while a checkpoint is evaluated."""
+"""What a shard of an evaluation recorded: collected, stored, read back, and merged with that of other shards."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any, final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from phyla.errors import MetricInvalid
-from phyla.evaluation.metric import Metric, combine
+from phyla.errors import MetricInvalid, MetricMismatch, SamplesDiffer
+from phyla.evaluation.confusion import Confusion
+from phyla.evaluation.histogram import Histogram
+from phyla.evaluation.metric import Metric, as_array, as_count, as_number, as_samples, check_type
 from phyla.evaluation.moments import SUFFIX, Moments, PerSeed, is_per_seed, per_seed
-from phyla.evaluation.samples import as_count, as_mask, as_number, as_samples
+from phyla.evaluation.totals import Maximum, Minimum, Perplexity, Sum
+from phyla.records import Json, JsonObject, read_object
+
+BUILT_IN: Final[Mapping[str, type[Metric]]] = {
+    "confusion": Confusion,
+    "histogram": Histogram,
+    "maximum": Maximum,
+    "minimum": Minimum,
+    "moments": Moments,
+    "per-seed": PerSeed,
+    "perplexity": Perplexity,
+    "sum": Sum,
+}
+"""Stored names of the metrics that phyla brings."""
+
+_NAMES = {kind: name for name, kind in BUILT_IN.items()}
 
 
 @final
@@ -35,30 +52,21 @@ class Recorder:
         mask: object = None,
         seed: int | None = None,
     ) -> None:
-        """Record samples; all of them, or none if an error is raised.
-
-        Args:
-            metrics: name to what was measured; nested mappings become slashed names. A number is one sample.
-                An array-like of numbers holds one sample per element. A metric is merged as it is.
-            n: a number is the mean of n samples, of which the variance is then unknown; with n=0 nothing is
-                counted. An array must have n elements that count.
-            mask: for arrays: True, or 1, where an element counts, and False, or 0, where it is padding; of the
-                same shape.
-            seed: what the samples were drawn with. Numbers, arrays and `Moments` are also kept by seed, for
-                comparisons seed by seed, under the name that `per_seed` gives.
-
-        Raises:
-            MetricInvalid: an ill-formed or repeated name, a value that is no number, a mask of another shape, or
-                another number of samples than n.
-            MetricMismatch: a name was recorded with another type of metric, or other edges or labels.
-        """
+        """Record samples, all or none of them; `phyla.worker.Evaluation.record` explains the arguments."""
         if n is not None:
             n = as_count(n, "record(): n")
         if seed is not None:
             seed = as_count(seed, "record(): the seed")
-        kept = None if mask is None else as_mask(mask)
-        if kept is not None and n is not None and kept.sum() != n:
-            raise MetricInvalid(f"record(): the mask keeps {kept.sum()} samples, but n={n}; leave n out")
+        kept = None
+        if mask is not None:
+            kept = as_array(mask, "mask")
+            if kept.dtype.kind not in "biuf" or not np.isin(kept, (0, 1)).all():
+                raise MetricInvalid(
+                    f"mask={mask!r}: a mask is True where a sample counts and False where it is padding"
+                )
+            kept = kept.astype(np.bool_)
+            if n is not None and kept.sum() != n:
+                raise MetricInvalid(f"record(): the mask keeps {kept.sum()} samples, but n={n}; leave n out")
         new: dict[str, Metric] = {}
         for name, value in _leaves(metrics, ""):
             if name in new:
@@ -66,11 +74,7 @@ class Recorder:
             # Numbers first: whether something follows a protocol takes long to find out.
             is_metric = not isinstance(value, int | float) and isinstance(value, Metric)
             new[name] = value if is_metric else _moments(name, value, n, kept)
-        merged = {
-            name: combine(name, self._metrics[name], metric) if name in self._metrics else metric
-            for name, metric in new.items()
-        }
-        self._metrics.update(merged)
+        self._metrics |= {name: _combined(name, self._metrics.get(name), metric) for name, metric in new.items()}
         if seed is None:
             return
         for name, metric in new.items():
@@ -112,3 +116,78 @@ def _moments(name: str, value: object, n: int | None, kept: NDArray[np.bool_] | 
     if n is not None and samples.size != n:
         raise MetricInvalid(f"{what} has {samples.size} samples, but n={n}; leave n out, or mask padding")
     return Moments.of(samples)
+
+
+def _combined(name: str, first: Metric | None, second: Metric) -> Metric:
+    if first is None:
+        return second
+    try:
+        check_type(first, second)
+        return first.merge(second)
+    except MetricMismatch as error:
+        raise MetricMismatch(f"{name!r}: {error}") from None
+
+
+def merged(shards: Sequence[Mapping[str, Metric]], *, expected: int | None) -> dict[str, Metric]:
+    """Merge the statistics of shards, in their order; metrics that count samples must have seen all `expected`.
+
+    Raises:
+        MetricMismatch: the shards have different names (only one without samples may lack some), or types, edges
+            or labels under one name.
+        SamplesDiffer: a metric has seen another number of samples.
+    """
+    whole: dict[str, Metric] = {}
+    for shard in shards:
+        for name, metric in shard.items():
+            whole[name] = _combined(name, whole.get(name), metric)
+    for index, shard in enumerate(shards):
+        missing = [name for name in whole if name not in shard]
+        if missing and any(metric.count != 0 for metric in shard.values()):
+            raise MetricMismatch(
+                f"shard {index} of {len(shards)} has no {', '.join(map(repr, missing))}, which other shards have, "
+                f"but has {', '.join(map(repr, shard))}; record the same names in every shard"
+            )
+    if expected and not whole:
+        raise SamplesDiffer(f"{expected} samples were expected, and nothing was recorded in {len(shards)} shards")
+    for name, metric in whole.items():
+        if expected is not None and metric.count not in (None, expected):
+            counts = [str(shard[name].count if name in shard else "none") for shard in shards]
+            listed = ", ".join(f"{index}: {count}" for index, count in enumerate(counts))
+            few = metric.count is not None and metric.count < expected
+            what = "were left out" if few else "were counted twice, or padding was counted"
+            raise SamplesDiffer(
+                f"{name!r} has counted {metric.count} samples of {expected} (by shard {listed}): some {what}"
+            )
+    return whole
+
+
+def encode(metric: Metric, name_of: Callable[[type[Any]], str]) -> JsonObject:
+    """Write a metric as strict JSON; `name_of` names the type of one that is not built in."""
+    name = _NAMES.get(type(metric))
+    if name is None:
+        name = name_of(type(metric))
+        if name in BUILT_IN:
+            raise MetricInvalid(
+                f"{type(metric).__qualname__} is named {name!r}, as a built-in metric is; rename it"
+            )
+    return {"metric": name, "state": metric.to_json()}
+
+
+def decode(raw: Json, type_of: Callable[[str], type[Any]]) -> Metric:
+    """Make again the metric that `encode` wrote; `type_of` finds the type of one that is not built in.
+
+    Raises:
+        MetricInvalid: it is not what `encode` writes, or its type does not take the stored state.
+    """
+    try:
+        whole = read_object(raw)
+        name, state = str(whole["metric"]), read_object(whole["state"])
+    except (KeyError, ValueError) as error:
+        raise MetricInvalid(f"{raw!r} is no stored metric: {error!r}") from None
+    kind: type[Metric] = BUILT_IN[name] if name in BUILT_IN else type_of(name)
+    try:
+        return kind.from_json(state)
+    except (KeyError, TypeError, ValueError, MetricInvalid) as error:
+        raise MetricInvalid(
+            f"a stored {name!r} cannot be read: {error!r} in {state!r}; another version of it wrote this"
+        ) from error

@@ -10,11 +10,10 @@ from typing import Any, Self, final, overload
 
 from phyla.arguments import suggestion
 from phyla.errors import ConfigurationError
-from phyla.evaluation.aggregates import given_names
 from phyla.evaluation.policy import Policy
 from phyla.records import Goal, JsonObject, Maximize, Minimize
 
-NAME = re.compile(r"\w[\w.-]{0,99}")
+_NAME = re.compile(r"\w[\w.-]{0,99}")
 
 
 @final
@@ -69,7 +68,7 @@ class EvalTask:
         if self.evaluate is not None and not callable(self.evaluate):
             raise ConfigurationError(f"EvalTask({self.name!r}, evaluate={self.evaluate!r}): must be a function")
         if self.command is not None:
-            object.__setattr__(self, "command", arguments(self.name, self.command))
+            object.__setattr__(self, "command", _arguments(self.name, self.command))
         for name, least in (("shards", 1), ("max_attempts", 1), ("samples", 0), ("timeout_s", 0), ("weight", 0)):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or value < least):
@@ -110,15 +109,14 @@ class EvalTask:
 
 
 def _check_name(of: "EvalTask | Suite", example: str) -> None:
-    if not isinstance(of.name, str) or not NAME.fullmatch(of.name):
+    if not isinstance(of.name, str) or not _NAME.fullmatch(of.name):
         raise ConfigurationError(
             f"{type(of).__name__} name {of.name!r}: use up to 100 letters, digits, '_', '-' and '.', as in "
             f"{example!r}"
         )
 
 
-def arguments(task: str, command: object) -> tuple[str, ...]:
-    """Return the arguments of a command; no shell sees them."""
+def _arguments(task: str, command: object) -> tuple[str, ...]:
     where = f"EvalTask({task!r}, command={command!r})"
     if not isinstance(command, str):
         if not isinstance(command, Sequence) or not command or not all(isinstance(each, str) for each in command):
@@ -224,8 +222,7 @@ class Suite:
         for task in self.tasks:
             if task.name == name:
                 return task
-        known = ", ".join(task.name for task in self.tasks)
-        raise ConfigurationError(f"suite {self.name!r} has no eval task {name!r}; it has {known}")
+        raise ConfigurationError(f"suite {self.name!r} has no eval task {name!r}; it has {_names(self.tasks)}")
 
 
 def _compared(aggregate: str, tasks: "Iterable[EvalTask | TaskOutline]") -> str:
@@ -237,14 +234,12 @@ def _compared(aggregate: str, tasks: "Iterable[EvalTask | TaskOutline]") -> str:
 
 
 def check_aggregate(suite: Suite, name: str, where: str) -> None:
-    """Make sure that a suite can give an aggregate, as far as that can be known before its first result.
+    """Refuse an aggregate that a suite never gives, as far as that is known before its first result.
 
-    Args:
-        suite: the suite.
-        name: the aggregate.
-        where: what names it, for the message.
+    `where` says what names it, for the message.
     """
-    known = given_names(suite.aggregates)
+    names = [getattr(one, "aggregate_names", None) for one in suite.aggregates]
+    known = None if None in names else [each for given in names for each in given or ()]
     if not suite.aggregates:
         if not name.endswith("_mean"):
             raise ConfigurationError(
@@ -262,9 +257,11 @@ def suite_named(suites: Sequence[Suite], name: str) -> Suite:
     for suite in suites:
         if suite.name == name:
             return suite
-    raise ConfigurationError(
-        f"there is no suite {name!r}; there are: {', '.join(s.name for s in suites) or 'none'}"
-    )
+    raise ConfigurationError(f"there is no suite {name!r}; there are: {_names(suites)}")
+
+
+def _names(named: "Iterable[Suite | EvalTask]") -> str:
+    return ", ".join(one.name for one in named) or "none"
 
 
 @final
@@ -294,7 +291,7 @@ class SuiteOutline:
 
     @classmethod
     def from_json(cls, raw: JsonObject) -> Self:
-        """Read a suite as it is stored in the configuration of its study or run."""
+        """Read a suite as it is stored with its study."""
         tasks: Any = raw.get("tasks", ())
         objective: Any = raw.get("objective")
         return cls(
@@ -318,5 +315,5 @@ class SuiteOutline:
 
 
 def outlines(config: Mapping[str, Any]) -> tuple[SuiteOutline, ...]:
-    """Return the suites of a study, or of a run, from its configuration; imports nothing."""
+    """Return the suites of a study from its configuration; imports nothing."""
     return tuple(SuiteOutline.from_json(raw) for raw in config.get("suites") or ())

@@ -6,8 +6,7 @@ from typing import ClassVar, Self, final
 
 import numpy as np
 
-from phyla.evaluation.metric import Stored, check_type
-from phyla.evaluation.samples import as_samples, exact_sum
+from phyla.evaluation.metric import Stored, as_samples, check_type, exact_sum
 
 
 @final

@@ -6,13 +6,11 @@ decides nothing about evaluations. A format is one file in `formats/`.
 """
 
 from phyla.watcher.directory_watcher import DirectoryWatcher, Following
-from phyla.watcher.format import Candidate, CheckpointFormat, Found, Verdict
-from phyla.watcher.formats import format_names, get_format
-from phyla.watcher.lock import Lock, holder
+from phyla.watcher.format import Candidate, CheckpointFormat, Found, Verdict, format_names, get_format
 from phyla.watcher.snapshots import DirectorySources
 from phyla.watcher.step import StepFrom
 from phyla.watcher.study_watcher import StudyWatcher
-from phyla.watcher.watch_thread import WatchThread
+from phyla.watcher.watch_thread import Lock, WatchThread, holder
 
 __all__ = [
     "Candidate",

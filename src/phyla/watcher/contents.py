@@ -1,32 +1,58 @@
 """Whether files are whole, told from as little of them as possible.
 
-Headers, directories of archives and indexes are read, weights never: a check costs a few
-milliseconds, whatever the size of the checkpoint.
+Headers, directories of archives and the pickles that describe storages are read, weights never: a check costs a
+few milliseconds, whatever the size of the checkpoint.
 """
 
 import json
 import os
+import pickletools
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
 from phyla.watcher.files import File
 from phyla.watcher.format import Finish, Verdict
-from phyla.watcher.pickles import PICKLE_BYTES_AT_MOST, storages
 
-HEADER_BYTES_AT_MOST = 100_000_000
+_HEADER_BYTES_AT_MOST = 100_000_000
 """What the safetensors library itself accepts."""
-TICK_NS = 20_000_000
+_TICK_NS = 20_000_000
 """By how much the time of a folder may be after that of the file last made in it: both are told from clocks of
 different fineness, and a file that is made empty is never written."""
 
-ZIP_START = b"PK\x03\x04"
-TORCH_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+_ZIP_START = b"PK\x03\x04"
+_TORCH_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """The first pickle of `torch.save` before its zip layout: a number of ten bytes."""
 
 SAFETENSORS_ENDING = ".safetensors"
 TORCH_ENDINGS = (".pt", ".pth", ".ckpt", ".bin")
+
+PICKLE_BYTES_AT_MOST = 2**24
+"""Of a description; a longer one takes too long to take apart, and is believed."""
+
+_STORAGE_BYTES = {
+    "ComplexDoubleStorage": 16,
+    "ComplexFloatStorage": 8,
+    "DoubleStorage": 8,
+    "LongStorage": 8,
+    "FloatStorage": 4,
+    "IntStorage": 4,
+    "BFloat16Storage": 2,
+    "HalfStorage": 2,
+    "ShortStorage": 2,
+    "BoolStorage": 1,
+    "ByteStorage": 1,
+    "CharStorage": 1,
+    "UntypedStorage": 1,
+}
+"""Bytes per element of the storages that `torch.save` names."""
+
+_PUTS = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
+_GETS = frozenset({"GET", "BINGET", "LONG_BINGET"})
+_SILENT = frozenset({"PROTO", "FRAME", "MARK", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"})
+_REFERENCE = object()
+"""The place of a persistent id among the words of a pickle."""
 
 
 def check_file(path: Path, size_bytes: int) -> Verdict:
@@ -42,12 +68,12 @@ def check_file(path: Path, size_bytes: int) -> Verdict:
         if path.name.endswith(SAFETENSORS_ENDING):
             verdict = _check_safetensors(path.name, file)
         else:
-            start = file.read(len(TORCH_MAGIC))
-            if len(start) < len(ZIP_START) and ZIP_START.startswith(start):
+            start = file.read(len(_TORCH_MAGIC))
+            if len(start) < len(_ZIP_START) and _ZIP_START.startswith(start):
                 verdict = Verdict.partial(f"{path.name} has {len(start)} bytes")
-            elif start.startswith(ZIP_START):
+            elif start.startswith(_ZIP_START):
                 verdict = _check_zip(path.name, file)
-            elif start == TORCH_MAGIC:
+            elif start == _TORCH_MAGIC:
                 verdict = _check_legacy(path.name, file)
             else:
                 verdict = Verdict.settling(f"nothing in {path.name} tells where it ends")
@@ -67,7 +93,7 @@ def tensors(file: IO[bytes], name: str) -> dict[str, tuple[int, int]]:
     size = os.fstat(file.fileno()).st_size
     file.seek(0)
     length = int.from_bytes(file.read(8), "little")
-    if size < 8 + length or not 2 <= length <= HEADER_BYTES_AT_MOST:
+    if size < 8 + length or not 2 <= length <= _HEADER_BYTES_AT_MOST:
         raise ValueError(f"{name} has {size} bytes and a header of {length}")
     header = json.loads(file.read(length))
     if not isinstance(header, dict):
@@ -125,7 +151,7 @@ def _check_zip(name: str, file: IO[bytes]) -> Verdict:
 
 def _check_legacy(name: str, file: IO[bytes]) -> Verdict:
     size = os.fstat(file.fileno()).st_size
-    file.seek(len(TORCH_MAGIC))
+    file.seek(len(_TORCH_MAGIC))
     try:
         for _ in ("protocol version", "system"):
             storages(file)
@@ -142,7 +168,7 @@ def _check_legacy(name: str, file: IO[bytes]) -> Verdict:
 
 
 def closed_by(
-    closing: File, verdict: Verdict, files: Iterable[File] = (), folders_ns: int = 0, *, slack_ns: int = TICK_NS
+    closing: File, verdict: Verdict, files: Iterable[File] = (), folders_ns: int = 0, *, slack_ns: int = _TICK_NS
 ) -> Verdict:
     """Return the verdict, less sure if something changed after the file that is written last.
 
@@ -163,3 +189,67 @@ def closed_by(
     if folders_ns > closing.modified_ns + slack_ns:
         return Verdict.settling(f"files came or went after {closing.name}, which is written last")
     return verdict
+
+
+def _words(source: bytes | IO[bytes]) -> Iterator[object]:
+    """Yield the values that a pickle mentions, in order: text, numbers, names, None for anything else.
+
+    Nothing of it is run: `pickletools` takes it apart, and raises `ValueError` for what is cut off or no pickle.
+    A persistent id comes as `_REFERENCE`, right after the words of its tuple; the name of a class as
+    `module name`, in newer protocols after the two words by themselves.
+    """
+    memo: dict[object, object] = {}
+    last: object = None
+    before: object = None
+    for code, argument, _ in pickletools.genops(source):
+        if code.name in _PUTS:
+            memo[argument] = last
+            continue
+        if code.name == "MEMOIZE":
+            memo[len(memo)] = last
+            continue
+        if code.name in _SILENT:
+            last = None
+            continue
+        if code.name in _GETS:
+            word = memo.get(argument)
+        elif code.name == "BINPERSID":
+            word = _REFERENCE
+        elif code.name == "STACK_GLOBAL":
+            word = f"{before} {last}"
+        else:
+            word = argument if isinstance(argument, str | int) else None
+        before, last = last, word
+        yield word
+
+
+def storages(source: bytes | IO[bytes]) -> dict[str, int | None]:
+    """Return the storages that a pickle of `torch.save` refers to: bytes by key, None where unknown."""
+    found: dict[str, int | None] = {}
+    recent: list[object] = []
+    for word in _words(source):
+        if word is not _REFERENCE:
+            recent.append(word)
+            del recent[:-9]
+            continue
+        # ("storage", class, key, location, elements), and in the layout before zip a sixth, which is None.
+        fields = recent[:-1] if recent and recent[-1] is None else recent
+        match fields:
+            case [*start, kind, str(key), str(), int(elements)] if "storage" in start:
+                each = _STORAGE_BYTES.get(str(kind).rpartition(" ")[2])
+                found[key] = None if each is None else each * elements
+        recent.clear()
+    return found
+
+
+def extents(source: bytes | IO[bytes]) -> dict[str, int]:
+    """Return how long each data file must be at least, by the `.metadata` of `torch.distributed.checkpoint`."""
+    found: dict[str, int] = {}
+    recent: list[object] = []
+    for word in _words(source):
+        recent.append(word)
+        del recent[:-6]
+        match recent:
+            case ["relative_path", str(path), "offset", int(offset), "length", int(length)]:
+                found[path] = max(found.get(path, 0), offset + length)
+    return found

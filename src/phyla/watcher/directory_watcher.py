@@ -1,6 +1,6 @@
 """Watches a directory into which a training job writes checkpoints."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -78,9 +78,6 @@ class DirectoryWatcher:
         best: directory of links to the best checkpoints.
         following: how to follow it.
         clock: tells the time.
-
-    Attributes:
-        ended: whether it has said that no more checkpoints come.
     """
 
     def __init__(
@@ -114,9 +111,8 @@ class DirectoryWatcher:
         self._tried_at: dict[str, float] = {}
         self._refused: dict[str, str] = {}
         self._waiting: set[str] = set()
-        self._unlistable = ""
+        self._noted: set[str] = set()
         self._ending_since: float | None = None
-        self._cannot_clean = False
         self.ended = False
 
     @property
@@ -126,12 +122,7 @@ class DirectoryWatcher:
         return min(WAIT_S, self._kind.quiet_s / 4) if soon else float("inf")
 
     def look(self) -> None:
-        """Look once, and tell what is new.
-
-        Raises:
-            StoreError: the database failed; look again.
-            CheckpointStorageFailed: the directory cannot be listed, and is to be looked at once only.
-        """
+        """Look once, and tell what is new; after a `StoreError`, look again."""
         if self.ended:
             return
         now = self._clock()
@@ -139,16 +130,19 @@ class DirectoryWatcher:
         done = self.root.is_dir() and (self.root / self._following.done).exists()
         try:
             scanned = self._kind.scan(self.root, now=now, previous=self._previous)
-            self._exists()
+            had_some = any(seen.state is SeenState.READY for seen in self._newest.values())
+            if had_some and not self.root.is_dir():
+                # A directory that is not there does not pass for an empty one.
+                raise CheckpointStorageFailed(
+                    f"{self.root}, which had checkpoints, is not there: is its disk mounted?"
+                )
         except CheckpointStorageFailed as error:
             if self._following.once:
                 raise
-            if str(error) != self._unlistable:
-                self._unlistable = str(error)
-                self._sink.note("unreadable", f"{error}; it is tried again")
+            self._note_once("unreadable", f"{error}; it is tried again")
             self._perhaps_end({}, now, done=False)
             return
-        self._unlistable = ""
+        self._noted.discard("unreadable")
         found = {item.name: item for item in scanned if item.name != self._following.done}
         self._refresh()
         self._waiting = {name for name, item in found.items() if not (item.ready or item.bad)}
@@ -180,8 +174,6 @@ class DirectoryWatcher:
         end = f", or nothing new comes for {idle_s:g} s" if idle_s is not None else ""
         return f"{has}; watching ends when a file {self._following.done} is there{end}"
 
-    # What is new
-
     def _refresh(self) -> None:
         for seen in self._sink.seen(after=self._last_id):
             self._newest[seen.name] = seen
@@ -190,7 +182,10 @@ class DirectoryWatcher:
 
     def _tell(self, found: Mapping[str, Found], now: float) -> None:
         batch: list[Observed] = []
-        for item in sorted(found.values(), key=_age):
+        oldest_first = sorted(
+            found.values(), key=lambda item: (item.modified_at, -1 if item.step is None else item.step, item.name)
+        )
+        for item in oldest_first:
             if not self._is_news(item, now):
                 continue
             observed = self._observed(item)
@@ -254,8 +249,9 @@ class DirectoryWatcher:
         """Return what to tell of a checkpoint; None to look at it again."""
         if item.bad:
             return self._told(item, error=item.why)
+        weak = not self._following.content
         try:
-            key = identity(self.root, item, content=self._following.content)
+            key = identity(self.root, item, content=not weak)
             path = self._taken(item)
         except CheckpointChanged:
             return None
@@ -267,7 +263,6 @@ class DirectoryWatcher:
         except Exception as error:  # noqa: BLE001  # whatever it is, the other checkpoints go on
             text = str(error) if isinstance(error, CheckpointError) else f"{type(error).__name__}: {error}"
             return self._told(item, error=text)
-        weak = not self._following.content
         return replace(
             self._told(item),
             # Two runs may hold other files of the same names, sizes and times.
@@ -282,13 +277,13 @@ class DirectoryWatcher:
         try:
             return take(self.root, item, self._snapshots, self._mode)
         except CheckpointStorageFailed as error:
+            self._mode = "none"
             self._sink.note(
                 "no-snapshots",
                 "checkpoints are evaluated where they are, without snapshots, and are lost if their writer "
                 f"deletes them before their turn: {error}",
             )
-            self._mode = "none"
-            return take(self.root, item, self._snapshots, self._mode)
+            return self._taken(item)
 
     def _told(self, item: Found, error: str | None = None) -> Observed:
         return Observed(
@@ -304,8 +299,6 @@ class DirectoryWatcher:
             error=error,
         )
 
-    # What is gone
-
     def _vanished(self, found: Mapping[str, Found]) -> None:
         missing = [seen for name, seen in self._newest.items() if name not in found]
         self._missed.update(seen.name for seen in missing)
@@ -314,24 +307,15 @@ class DirectoryWatcher:
             for seen in missing
             if seen.state is SeenState.READY and not (seen.snapshot and Path(seen.path).exists())
         }
-        for number in self._sink.gone(lost):
-            self._forget(number)
+        self._forget(self._sink.gone(lost))
 
-    def _forget(self, number: int) -> None:
-        """Take a checkpoint for gone, without reading its row again."""
-        seen = replace(self._rows[number], state=SeenState.GONE)
-        self._rows[number] = seen
-        if self._newest[seen.name].id == number:
-            self._newest[seen.name] = seen
-
-    def _exists(self) -> None:
-        """Make sure that a directory that is not there does not pass for an empty one."""
-        if any(seen.state is SeenState.READY for seen in self._newest.values()) and not self.root.is_dir():
-            raise CheckpointStorageFailed(
-                f"{self.root}, which had checkpoints, is not there: is its disk mounted?"
-            )
-
-    # The end
+    def _forget(self, gone: Iterable[int]) -> None:
+        """Take checkpoints for gone, without reading their rows again."""
+        for number in gone:
+            seen = replace(self._rows[number], state=SeenState.GONE)
+            self._rows[number] = seen
+            if self._newest[seen.name].id == number:
+                self._newest[seen.name] = seen
 
     def _perhaps_end(self, found: Mapping[str, Found], now: float, *, done: bool) -> None:
         why = None
@@ -355,8 +339,6 @@ class DirectoryWatcher:
         self._sink.drain(why)
         self.ended = True
 
-    # In between
-
     def tend(self) -> None:
         """Remove snapshots that nobody needs any more, and let `best` links lead to the best checkpoints."""
         held, best = self._sink.held()
@@ -372,18 +354,16 @@ class DirectoryWatcher:
             and fingerprints.get(seen.name) != seen.fingerprint
         }
         gone = self._sink.gone(loose, unless_held=True)
-        for number in gone:
-            self._forget(number)
+        self._forget(gone)
         kept = [self._rows[number] for number in held | (loose.keys() - gone) if number in self._rows]
         paths = [Path(seen.path) for seen in kept if seen.snapshot]
         inside = [path.relative_to(self._snapshots) for path in paths if path.is_relative_to(self._snapshots)]
         try:
             clean(self._snapshots, {path.parts[0] for path in inside})
         except CheckpointStorageFailed as error:
-            if not self._cannot_clean:
-                self._cannot_clean = True
-                self._sink.note("snapshots", str(error))
+            self._note_once("snapshots", str(error))
 
-
-def _age(item: Found) -> tuple[float, int, str]:
-    return item.modified_at, -1 if item.step is None else item.step, item.name
+    def _note_once(self, kind: str, message: str) -> None:
+        if kind not in self._noted:
+            self._noted.add(kind)
+            self._sink.note(kind, message)

@@ -2,8 +2,9 @@
 
 import hashlib
 import os
+import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,20 +13,14 @@ from typing import NamedTuple, final
 from phyla.errors import CheckpointStorageFailed
 from phyla.records import shown
 
-TEMPORARY_ENDINGS = (".tmp", ".temp", ".part", ".partial", ".incomplete", ".crdownload", ".lock", ".swp", "~")
-TEMPORARY_STARTS = (".", "tmp-", "tmp_")
-TEMPORARY_PARTS = (".orbax-checkpoint-tmp", ".tmp.", ".tmp-")
 GONE = (FileNotFoundError, NotADirectoryError)
-
-
-def is_temporary(name: str) -> bool:
-    """Return whether a file or directory of this name is hidden, or still being made."""
-    lower = name.lower()
-    return (
-        lower.startswith(TEMPORARY_STARTS)
-        or lower.endswith(TEMPORARY_ENDINGS)
-        or any(part in lower for part in TEMPORARY_PARTS)
-    )
+_TEMPORARY = re.compile(
+    r"\A(\.|tmp[-_])"
+    r"|\.orbax-checkpoint-tmp|\.tmp[.-]"
+    r"|(\.(tmp|temp|part|partial|incomplete|crdownload|lock|swp)|~)\Z",
+    re.IGNORECASE,
+)
+"""Names of what is hidden, or still being made."""
 
 
 @final
@@ -116,25 +111,22 @@ def _look(root: str, path: str) -> Listing:
     newest = status.st_mtime_ns
     entered = {(status.st_dev, status.st_ino)}
 
-    def entries(folder: str) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
-        try:
-            with os.scandir(folder) as items:
-                for item in items:
-                    try:
-                        yield item, item.stat()
-                    except GONE:
-                        continue
-                    except OSError as error:
-                        problems.append(_problem(item.path, error))
-        except GONE:
-            return
-        except OSError as error:
-            problems.append(_problem(folder, error))
-
     def descend(folder: str, relative: str) -> None:
         nonlocal newest
         below = []
-        for item, found in entries(folder):
+        try:
+            items = list(os.scandir(folder))
+        except OSError as error:
+            if not isinstance(error, GONE):
+                problems.append(_problem(folder, error))
+            return
+        for item in items:
+            try:
+                found = item.stat()
+            except OSError as error:
+                if not isinstance(error, GONE):
+                    problems.append(_problem(item.path, error))
+                continue
             if stat.S_ISREG(found.st_mode):
                 files.append(_file(f"{relative}/{item.name}", found))
             elif stat.S_ISDIR(found.st_mode):
@@ -176,9 +168,8 @@ class Root:
         self.folders: list[str] = []
         self._listings: dict[str, Listing | None] = {}
         try:
-            with os.scandir(path) as items:
-                for item in sorted(items, key=lambda item: item.name):
-                    self._add(item)
+            with os.scandir(path) as found:
+                items = sorted(found, key=lambda item: item.name)
         except FileNotFoundError:
             return
         except OSError as error:
@@ -186,37 +177,32 @@ class Root:
                 f"the directory {path} cannot be listed: {error.strerror or error}; "
                 "check its permissions and that its file system is there"
             ) from error
-
-    def _add(self, item: os.DirEntry[str]) -> None:
-        if is_temporary(item.name):
-            return
-        # An entry that vanished, or is a link in a circle, holds nothing to evaluate.
-        with suppress(OSError, RuntimeError):
-            if item.is_symlink() and Path(item.path).resolve().parent == self.path.resolve():
-                return
-            if item.is_dir():
-                self.folders.append(item.name)
-            elif item.is_file():
-                self.files[item.name] = _file(item.name, item.stat())
+        for item in items:
+            # An entry that vanished, or is a link in a circle, holds nothing to evaluate.
+            with suppress(OSError, RuntimeError):
+                if _TEMPORARY.search(item.name):
+                    continue
+                if item.is_symlink() and Path(item.path).resolve().parent == path.resolve():
+                    continue
+                if item.is_dir():
+                    self.folders.append(item.name)
+                elif item.is_file():
+                    self.files[item.name] = _file(item.name, item.stat())
 
     def listing(self, paths: Iterable[str]) -> Listing | None:
         """Return what lies at entries of this directory; None if one of them is gone."""
         parts = []
         for path in paths:
             if path not in self._listings:
-                self._listings[path] = self._look(path)
+                self._listings[path] = None
+                with suppress(FileNotFoundError):
+                    known = self.files.get(path)
+                    self._listings[path] = Listing((known,)) if known else _look(os.fspath(self.path), path)
             part = self._listings[path]
             if part is None:
                 return None
             parts.append(part)
         return _joined(parts)
-
-    def _look(self, path: str) -> Listing | None:
-        if path in self.files:
-            return Listing((self.files[path],))
-        with suppress(FileNotFoundError):
-            return _look(os.fspath(self.path), path)
-        return None
 
     def is_closed(self, folder: str) -> bool:
         """Return whether the system refuses to list one of its directories, and nothing in it is known."""

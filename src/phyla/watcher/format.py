@@ -2,11 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Self, final
+from typing import Any, ClassVar, NamedTuple, Self, final
 
+from phyla import plugins
+from phyla.errors import ConfigurationError
 from phyla.records import shown
 from phyla.watcher.files import GONE, Listing, Root
 from phyla.watcher.files import listing as look
@@ -157,17 +159,10 @@ class CheckpointFormat(ABC):
 
     @final
     def scan(self, root: Path, *, now: float, previous: Mapping[str, Found]) -> list[Found]:
-        """Look through a directory, without waiting and without changing anything.
+        """Return what exists in a directory, ready or not, by step and then by name; changes nothing.
 
-        Args:
-            root: the directory that holds the checkpoints; one that does not exist holds none.
-            now: seconds since the epoch; only differences between scans count.
-            previous: what the last scan of this root with this format found, by name. What is ready or
-                bad and has the same fingerprint is taken over without being read again.
-
-        Returns:
-            All that exist now, ready or not, by step and then by name. What was found before and is
-            missing now was deleted. Steps may go backwards between scans.
+        `previous` is what the last scan found, by name. What is ready or bad and has the same fingerprint is taken
+        over from it without being read again.
 
         Raises:
             CheckpointStorageFailed: the root exists and cannot be listed.
@@ -191,10 +186,9 @@ class CheckpointFormat(ABC):
             since = before.unchanged_since
         (finish, why), step = self._verdict(root, candidate, listed)
         quiet = now - since >= self.quiet_s
-        if finish is Finish.SETTLING and not quiet:
-            why = f"{why}; waits until nothing changed for {self.quiet_s:g} s"
-        elif finish is Finish.SETTLING:
-            why = f"nothing changed for {self.quiet_s:g} s ({why})"
+        if finish is Finish.SETTLING:
+            still = f"nothing changed for {self.quiet_s:g} s"
+            why = f"{still} ({why})" if quiet else f"{why}; waits until {still}"
         elif finish is Finish.PARTIAL and quiet:
             why = f"{why}; nothing changed for {self.quiet_s:g} s, so its writer died or it is damaged"
         return Found(
@@ -234,3 +228,40 @@ class CheckpointFormat(ABC):
         except Exception as error:  # noqa: BLE001  # whatever damaged content makes libraries raise, others go on
             verdict = Verdict.partial(f"it cannot be understood: {type(error).__name__}: {error}")
         return verdict, step
+
+
+def format_names() -> list[str]:
+    """Return the names of all formats that are installed, sorted."""
+    return sorted(plugins.of_group("phyla.formats"))
+
+
+def get_format(name: str, *, step: StepFrom | str | None = None, **options: Any) -> CheckpointFormat:
+    """Return a format by its name.
+
+    Args:
+        name: one of `format_names()`.
+        step: where steps come from, also as the text that `StepFrom.parse` reads.
+        options: what else that format takes: `quiet_s` for all, `marker` for marker, `templates` for steps.
+
+    Raises:
+        ConfigurationError: there is no such format, or it does not take such an option.
+    """
+    found = plugins.of_group("phyla.formats")
+    if name not in found:
+        raise ConfigurationError(
+            f"no checkpoint format is called {name!r}; choose one of: {', '.join(format_names())}"
+        )
+    make: type[CheckpointFormat] = found[name].load()
+    if step is not None:
+        options["step"] = StepFrom.parse(step) if isinstance(step, str) else step
+    accepted = [each.name for each in fields(make)]
+    unknown = [option for option in options if option not in accepted]
+    if unknown:
+        others = [
+            name for name in format_names() if {*options} <= {each.name for each in fields(found[name].load())}
+        ]
+        elsewhere = f"; {' and '.join(others)} does: name that format" if others else ""
+        raise ConfigurationError(
+            f"format {name} does not take {', '.join(unknown)}, only {', '.join(accepted)}{elsewhere}"
+        )
+    return make(**options)

@@ -1,16 +1,16 @@
 """Keeps a foreign checkpoint readable, and known by what it holds, while its writer overwrites and deletes.
 
-`target_dir/SNAPSHOT` is a whole snapshot, `target_dir/.tmp-SNAPSHOT.NUMBER` one that was never finished. A
-snapshot of links costs no space and no time, and survives that the writer deletes or replaces files; a
-file that is overwritten in place changes in the snapshot too, which `unchanged` tells.
+`target_dir/SNAPSHOT` is a whole snapshot, `target_dir/.tmp-SNAPSHOT.SUFFIX` one that was never finished. Links
+cost no space and no time, and survive that the writer deletes or replaces files; a file that is overwritten in
+place changes in the snapshot too, which `unchanged` tells.
 """
 
 import errno
 import hashlib
-import itertools
 import os
 import re
 import shutil
+import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -34,17 +34,11 @@ _NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.ENOSYS
 
 
 def identity(root: Path, found: Found, *, content: bool = False) -> str:
-    """Return the key under which results of evaluating a checkpoint are kept, as it was found.
+    """Return the key under which results of evaluating a checkpoint are kept, if it still is what was found.
 
-    `listing:` and a hash of the names relative to the root, sizes and times of its files cost nothing, and are
-    weak: other content could have the same. For `content:` and a hash of names and digests it is read in full;
-    names count relative to the checkpoint, so a copy or a renamed checkpoint has the same identity.
-    It is the digest of a single file, whatever its name.
-
-    Raises:
-        CheckpointGone: it, or a file of it, was deleted meanwhile.
-        CheckpointChanged: it was written to meanwhile.
-        OSError: a file cannot be read.
+    `listing:` and a hash of the names, sizes and times of its files costs nothing, and is weak: other content
+    could have the same. For `content:` it is read in full: the digest of a single file, else a hash of digests and
+    of names relative to the checkpoint, so a copy or a renamed checkpoint has the same identity.
     """
     files = _look_again(root, found).files
     if not content:
@@ -97,12 +91,6 @@ def take(root: Path, found: Found, target_dir: Path, mode: Mode) -> Path:
 
     A crash leaves nothing but a `.tmp-*` directory. Taking what was taken before returns it again.
 
-    Args:
-        root: the directory that was scanned.
-        found: the checkpoint.
-        target_dir: where snapshots are; on the file system of `root` for links. Made where missing.
-        mode: hard links, copies, or nothing: then the original is returned.
-
     Raises:
         CheckpointGone: it, or a file of it, was deleted before it was taken.
         CheckpointChanged: it was written to since it was found.
@@ -115,7 +103,14 @@ def take(root: Path, found: Found, target_dir: Path, mode: Mode) -> Path:
     if final.is_dir() and unchanged(_entrance(final, found), found):
         return _entrance(final, found)
     listed = _look_again(root, found)
-    staged = _stage(target_dir, final.name)
+    staged = target_dir / f".tmp-{final.name}.{uuid.uuid4().hex}"
+    try:
+        staged.mkdir(parents=True)
+    except OSError as error:
+        raise CheckpointStorageFailed(
+            f"no snapshot can be made in {target_dir}: {error.strerror or error}; name another directory, "
+            "or use mode 'none' to evaluate the original files"
+        ) from error
     try:
         failpoint("snapshot.before_link")
         _fill(root, found, listed, staged, mode)
@@ -136,10 +131,7 @@ def take(root: Path, found: Found, target_dir: Path, mode: Mode) -> Path:
 
 
 def unchanged(path: Path, found: Found | Seen) -> bool:
-    """Return whether what `take` returned still holds exactly what was found.
-
-    To be asked after an evaluation: False means that its result belongs to no known content.
-    """
+    """Return whether what `take` returned still holds exactly what was found."""
     base = path if len(found.paths) != 1 else path.parents[found.paths[0].count("/")]
     try:
         listed = listing(base, found.paths)
@@ -153,13 +145,9 @@ def unchanged(path: Path, found: Found | Seen) -> bool:
 
 
 def clean(target_dir: Path, keep: set[str]) -> tuple[str, ...]:
-    """Remove snapshots that are not kept, and what crashes left of unfinished ones; return their names, sorted.
+    """Remove snapshots whose `snapshot_name` is not kept, and unfinished ones; return their names, sorted.
 
     Nothing else in the directory is touched. An unfinished one goes when it is not kept, or is there whole too.
-    `keep` has the names, as `snapshot_name` gives them, of snapshots in use or being taken.
-
-    Raises:
-        CheckpointStorageFailed: one cannot be removed.
     """
     removed = []
     try:
@@ -180,22 +168,6 @@ def clean(target_dir: Path, keep: set[str]) -> tuple[str, ...]:
 
 def _entrance(base: Path, found: Found | Seen) -> Path:
     return base / found.paths[0] if len(found.paths) == 1 else base
-
-
-def _stage(target_dir: Path, name: str) -> Path:
-    try:
-        target_dir.mkdir(parents=True, exist_ok=True)
-        for number in itertools.count(os.getpid()):
-            staged = target_dir / f".tmp-{name}.{number}"
-            with suppress(FileExistsError):
-                staged.mkdir()
-                return staged
-    except OSError as error:
-        raise CheckpointStorageFailed(
-            f"no snapshot can be made in {target_dir}: {error.strerror or error}; name another directory, "
-            "or use mode 'none' to evaluate the original files"
-        ) from error
-    raise AssertionError("unreachable")
 
 
 def _fill(root: Path, found: Found, listed: Listing, staged: Path, mode: Mode) -> None:
@@ -242,7 +214,8 @@ def _rename(staged: Path, final: Path, found: Found) -> None:
 class DirectorySources:
     """Where workers read the checkpoints of a watched directory: snapshots, and originals where there is none.
 
-    Both are compared with what was seen.
+    Both are compared with what was seen: `CheckpointGone` says that it was deleted since, `CheckpointChanged` that
+    it was written to.
     """
 
     def __init__(self, root: Path) -> None:
@@ -250,12 +223,7 @@ class DirectorySources:
         self._given: dict[int, Path] = {}
 
     def path(self, seen: Seen) -> Path:
-        """Return where a checkpoint is read: its snapshot, or else the original if it still is what was seen.
-
-        Raises:
-            CheckpointGone: it was deleted before its turn.
-            CheckpointChanged: it was written to before its turn.
-        """
+        """Return where a checkpoint is read: its snapshot, or else the original if it still is what was seen."""
         path = Path(seen.path)
         if not (seen.snapshot and unchanged(path, seen)):
             _look_again(self._root, seen, "before its evaluation")
@@ -264,12 +232,7 @@ class DirectorySources:
         return path
 
     def check(self, seen: Seen, *, again: bool = False) -> None:
-        """Make sure that what was read still is what was seen.
-
-        Raises:
-            CheckpointGone: it was deleted during the evaluation.
-            CheckpointChanged: it was written to during the evaluation.
-        """
+        """Make sure that what was read still is what was seen."""
         path = Path(seen.path)
         if not seen.snapshot or self._given.get(seen.id) != path:
             _look_again(self._root, seen, "during evaluation")
@@ -296,18 +259,15 @@ class BestLinks:
         """Let each suite's link lead to its path, in one step, so that a reader always finds one."""
         try:
             for name, target in best.items():
-                self._link(name, target)
+                link = self._folder / name
+                if link.is_symlink() and os.readlink(link) == str(target):  # noqa: PTH115 -- compared as text
+                    continue
+                self._folder.mkdir(parents=True, exist_ok=True)
+                made = self._folder / f".{name}.{os.getpid()}"
+                made.unlink(missing_ok=True)
+                made.symlink_to(target)
+                made.replace(link)
         except OSError as error:
             if not self._failed:
                 self._failed = True
                 self._note("best", f"links to the best checkpoints cannot be made in {self._folder}: {error}")
-
-    def _link(self, name: str, target: Path) -> None:
-        link = self._folder / name
-        if link.is_symlink() and os.readlink(link) == str(target):  # noqa: PTH115 -- text is compared, not a path
-            return
-        self._folder.mkdir(parents=True, exist_ok=True)
-        made = self._folder / f".{name}.{os.getpid()}"
-        made.unlink(missing_ok=True)
-        made.symlink_to(target)
-        made.replace(link)

@@ -1,23 +1,15 @@
 """Watches the checkpoints that another study commits."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import final
 
 from phyla.controller import Sightings
 from phyla.machine import Observed
-from phyla.records import (
-    CheckpointKind,
-    JobKind,
-    JobState,
-    Seen,
-    SeenState,
-    StudyRecord,
-    StudyState,
-)
+from phyla.records import Checkpoint, CheckpointKind, JobKind, JobState, Seen, SeenState, StudyRecord, StudyState
 from phyla.store import Reader, Store
 from phyla.watcher.snapshots import BestLinks
 
-WAIT_S = 1.0
 _FINAL = (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)
 
 
@@ -39,7 +31,7 @@ class StudyWatcher:
     """
 
     root = None
-    wait_s = WAIT_S
+    wait_s = 1.0
     """Seconds after which to look again at the latest."""
 
     def __init__(
@@ -75,7 +67,8 @@ class StudyWatcher:
             self._last_id = seen.id
         with self._store.reader(self._study) as reader:
             state = reader.study().state
-            found, live, after = self._found(reader)
+            live = {row.name: row for row in reader.live_checkpoints() if row.kind is CheckpointKind.RESULT}
+            found, after = self._found(reader, live)
         if found:
             self._sink.observe(found)
         self._trials_after = after
@@ -85,16 +78,14 @@ class StudyWatcher:
             if seen.state is SeenState.READY and seen.name not in live
         }
         self._sink.gone(lost)
-        for key in [key for key, seen in self._seen.items() if seen.id in lost]:
-            del self._seen[key]
+        self._seen = {key: seen for key, seen in self._seen.items() if seen.id not in lost}
         self._looked = True
         if self._once or state is not StudyState.RUNNING:
             self._sink.drain("everything that was there is seen" if self._once else f"the study is {state}")
             self.ended = True
 
-    def _found(self, reader: Reader) -> tuple[list[Observed], frozenset[str], int]:
-        """Return what is new, which checkpoints exist, and up to which trial nothing can become new."""
-        live = {row.name: row for row in reader.live_checkpoints() if row.kind is CheckpointKind.RESULT}
+    def _found(self, reader: Reader, live: Mapping[str, Checkpoint]) -> tuple[list[Observed], int]:
+        """Return what is new, and up to which trial nothing can become new."""
         new: list[Observed] = []
         after, all_final = self._trials_after, True
         for trial in reader.trials(after=self._trials_after):
@@ -117,7 +108,7 @@ class StudyWatcher:
                     existed=not self._looked and row.created_at < self._run.created_at,
                 )
             )
-        return sorted(new, key=lambda one: one.written_at), frozenset(live), after
+        return sorted(new, key=lambda one: one.written_at), after
 
     def tend(self) -> None:
         """Let `best` links lead to the best checkpoints."""

@@ -1,20 +1,167 @@
-"""Several runs watched in one thread of their own."""
+"""How a process watches runs: a lock for each, file events that wake it, and one thread that looks."""
 
+import os
+import platform
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import final
+from typing import Any, Self, final
 
-from phyla.errors import StoreError
+from phyla import file_locks
+from phyla.errors import RunFollowed, StoreError
 from phyla.watcher.directory_watcher import DirectoryWatcher
-from phyla.watcher.file_events import FileEvents
 from phyla.watcher.study_watcher import StudyWatcher
 
 POLL_S = 10.0
 TEND_S = 1.0
+"""How often snapshots are tended; so soon a root that appeared, or was replaced by another, is noticed."""
 STORE_FAILURES_AT_MOST = 30
 """In a row, a second apart, before watching gives up on its database."""
+
+LOCK_TRIES = 5
+LOCK_AGAIN_S = 0.05
+"""Between two tries: `holder` holds the lock for a moment, too."""
+TICK_MS = 100
+"""How often the wait for events looks whether it has to end."""
+
+
+def holder(path: Path) -> str | None:
+    """Return which process of this machine holds the lock file of a run; None if none does, or it is not known."""
+    return _who(path) if file_locks.is_held(path) else None
+
+
+def _who(path: Path) -> str:
+    return path.read_text(errors="replace").strip() or "another process"
+
+
+@final
+class Lock:
+    """The right to follow a run, until its `with` block or its process ends, however that ends.
+
+    Args:
+        path: a file; made where missing, never removed.
+        run: name of the run, for messages.
+
+    Raises:
+        RunFollowed: another process holds it.
+    """
+
+    def __init__(self, path: Path, run: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            for _ in range(LOCK_TRIES - 1):
+                with suppress(BlockingIOError):
+                    file_locks.lock(self._descriptor)
+                    break
+                time.sleep(LOCK_AGAIN_S)
+            else:
+                file_locks.lock(self._descriptor)
+        except OSError as error:
+            self.close()
+            raise RunFollowed(
+                f"run {run!r} is followed by {_who(path)} already (lock file {path}); stop that one first, or add "
+                f"workers to it with: phyla worker SUITES.py --study {run}"
+            ) from error
+        os.ftruncate(self._descriptor, 0)
+        os.write(self._descriptor, f"process {os.getpid()} on {platform.node() or 'this host'}\n".encode())
+
+    def close(self) -> None:
+        """Give the right back."""
+        os.close(self._descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+@final
+class FileEvents:
+    """Waits until something may have changed below one of several directories, some of which may not exist yet.
+
+    An event is only a hint: look at everything there; and look now and then in any case, since network file
+    systems lose events.
+
+    Attributes:
+        works: whether events are used; False once they turned out not to work here.
+    """
+
+    def __init__(self, *roots: Path) -> None:
+        self._roots = {Path(os.path.abspath(root)): root for root in roots}  # noqa: PTH100 -- keeps links
+        self._watched: dict[Path, tuple[int, int]] | None = None
+        self._changes: Iterator[set[tuple[Any, str]]] | None = None
+        self.works = True
+
+    def wait(self, timeout_s: float, stop: threading.Event) -> frozenset[Path]:
+        """Return the roots with an event, as they were given; all when watching begins, none after `timeout_s`."""
+        until = time.monotonic() + timeout_s
+        present = self._present()
+        if present != self._watched:
+            self._watched, self._changes = present, self._watch(present, stop)
+            # Until the first answer nothing was watched.
+            self._next(stop)
+            return frozenset(self._roots.values())
+        changed: set[tuple[Any, str]] = set()
+        while not changed and self._changes is not None and time.monotonic() < until and not stop.is_set():
+            changed = self._next(stop)
+        if not changed:
+            stop.wait(until - time.monotonic())
+            return frozenset()
+        paths = [Path(path) for _, path in changed]
+        if any(kind.name == "deleted" and Path(path) in present for kind, path in changed):
+            # What takes the place of a root that was deleted may have the same number, and is not watched.
+            self._watched = None
+        return frozenset(
+            given
+            for root, given in self._roots.items()
+            if any(path == root or root in path.parents or path in root.parents for path in paths)
+        ) or frozenset(self._roots.values())
+
+    def _next(self, stop: threading.Event) -> set[tuple[Any, str]]:
+        """Return what changed within a tick."""
+        try:
+            return set() if self._changes is None else next(self._changes, set())
+        except (FileNotFoundError, RuntimeError):
+            # A root went away before it was watched, or an event is about a name that is not valid text.
+            self._watched = self._changes = None
+            stop.wait(TEND_S)
+        except OSError:
+            # No events on this system, or no more of them: too many directories are watched already.
+            self.works, self._changes = False, None
+        return set()
+
+    def _present(self) -> dict[Path, tuple[int, int]]:
+        found = {}
+        for root in self._roots:
+            with suppress(OSError):
+                status = root.stat()
+                found[root] = (status.st_dev, status.st_ino)
+        return found
+
+    def _watch(
+        self, present: dict[Path, tuple[int, int]], stop: threading.Event
+    ) -> Iterator[set[tuple[Any, str]]] | None:
+        if not (present and self.works):
+            return None
+        try:
+            from watchfiles import watch
+        except (ImportError, OSError):
+            self.works = False
+            return None
+        return watch(
+            *present,
+            watch_filter=None,
+            rust_timeout=TICK_MS,
+            yield_on_timeout=True,
+            stop_event=stop,
+            force_polling=False,
+            ignore_permission_denied=True,
+            debug=False,
+        )
 
 
 Watcher = DirectoryWatcher | StudyWatcher
@@ -35,26 +182,20 @@ class WatchThread:
     def __init__(self, watchers: Sequence[Watcher], *, poll_s: float = POLL_S) -> None:
         self._watchers = tuple(watchers)
         self._poll_s = poll_s
-        self._woken = threading.Event()
-        self._lock = threading.Lock()
-        self._changed: set[Path] = set()
-        self._stopped = False
+        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="phyla-watch", daemon=True)
-        self._events = FileEvents(*{one.root for one in watchers if one.root is not None}, poll_s=poll_s)
+        self._events = FileEvents(*{one.root for one in watchers if one.root is not None})
         self.error: BaseException | None = None
 
     def start(self) -> None:
         """Begin; the first look of every run is over when this returns, and raises here."""
         for watcher in self._watchers:
             watcher.look()
-        threading.Thread(target=self._wait_for_changes, name="phyla-changes", daemon=True).start()
         self._thread.start()
 
     def stop(self) -> None:
         """End soon, whether or not the runs have ended; wait for it."""
-        self._stopped = True
-        self._events.close()
-        self._woken.set()
+        self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()
 
@@ -62,12 +203,6 @@ class WatchThread:
         """Remove what is not needed any more; for after `stop`."""
         for watcher in self._watchers:
             watcher.tend()
-
-    def _wait_for_changes(self) -> None:
-        for roots in self._events:
-            with self._lock:
-                self._changed |= roots
-            self._woken.set()
 
     def _run(self) -> None:
         try:
@@ -77,6 +212,7 @@ class WatchThread:
 
     def _watch(self) -> None:
         failures = 0
+        # What a look missed because the store failed stays in here.
         changed: set[Path] = set()
         looked = dict.fromkeys(self._watchers, time.monotonic())
         tended_at = float("-inf")
@@ -84,12 +220,9 @@ class WatchThread:
         def due_in(watcher: Watcher) -> float:
             return looked[watcher] + min(watcher.wait_s, self._poll_s) - time.monotonic()
 
-        while not self._stopped:
-            with self._lock:
-                # What a look missed because the store failed is still in there.
-                changed |= self._changed
-                self._changed = set()
-                self._woken.clear()
+        while not self._stop.is_set():
+            waits = [due_in(watcher) for watcher in self._watchers if not watcher.ended]
+            changed |= self._events.wait(max(0.01, min([TEND_S, *waits])), self._stop)
             try:
                 for watcher in self._watchers:
                     if not watcher.ended and (watcher.root in changed or due_in(watcher) <= 0):
@@ -104,6 +237,4 @@ class WatchThread:
                 failures += 1
                 if failures > STORE_FAILURES_AT_MOST:
                     raise
-                time.sleep(1.0)
-            waits = [due_in(watcher) for watcher in self._watchers if not watcher.ended]
-            self._woken.wait(max(0.01, min([TEND_S, *waits])))
+                self._stop.wait(1.0)

@@ -13,10 +13,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, final
 
-from phyla.watcher.contents import SAFETENSORS_ENDING, TORCH_ENDINGS, check_file, closed_by, tensors
+from phyla.watcher.contents import (
+    PICKLE_BYTES_AT_MOST,
+    SAFETENSORS_ENDING,
+    TORCH_ENDINGS,
+    check_file,
+    closed_by,
+    extents,
+    tensors,
+)
 from phyla.watcher.files import File, Listing, Root
 from phyla.watcher.format import Candidate, Finish, Verdict, worst
-from phyla.watcher.pickles import PICKLE_BYTES_AT_MOST, extents
 
 INDEX_ENDINGS = (".safetensors.index.json", ".bin.index.json")
 
@@ -24,11 +31,6 @@ _SHARD = re.compile(r".+-\d{5}-of-\d{5}\.[a-z]+")
 _COMPANION = re.compile(
     r"(training_args|optimizer|scheduler|scaler|rng_state|random_states)(_?\d+)*\.(bin|pt|pth|pkl)"
 )
-
-
-def is_shard(name: str) -> bool:
-    """Return whether a file is one of several by its name, as `model-00001-of-00002.safetensors`."""
-    return _SHARD.fullmatch(name) is not None
 
 
 def is_companion(name: str) -> bool:
@@ -51,14 +53,14 @@ def weight_files(root: Root, endings: tuple[str, ...], index_ending: str) -> Ite
             named = set(_weight_map(root.path / index).values())
             shards = [name for name in root.files if name in named]
         taken.update(shards)
-        yield Candidate(index, (index, *shards), partial(_check_set, index))
+        yield Candidate(index, (index, *shards), partial(_check_index_of, index))
     for name in root.files:
-        if name.endswith(endings) and not (name in taken or is_companion(name) or is_shard(name)):
+        if name.endswith(endings) and not (name in taken or is_companion(name) or _SHARD.fullmatch(name)):
             yield Candidate.entry(name, check_all)
 
 
-def _check_set(index: str, root: Path, listed: Listing) -> Verdict:
-    return check_index(root, index, {file.relative: file for file in listed.files})
+def _check_index_of(index: str, root: Path, listed: Listing) -> Verdict:
+    return _check_index(root, index, {file.relative: file for file in listed.files})
 
 
 def _weight_map(index: Path) -> dict[str, Any]:
@@ -66,24 +68,17 @@ def _weight_map(index: Path) -> dict[str, Any]:
     return dict(json.loads(index.read_bytes())["weight_map"])
 
 
-def _inside(shard: object) -> str:
-    if not isinstance(shard, str):
-        raise TypeError(f"{shard!r} is no name of a file")
-    path = posixpath.normpath(shard)
-    if path.startswith(("/", "../")) or path in {"..", "."}:
-        raise ValueError(f"{shard!r} is outside the checkpoint")
-    return path
-
-
-def check_index(folder: Path, index: str, files: Mapping[str, File]) -> Verdict:
-    """Return whether all shards that an index names are whole, and are the ones it was written for.
-
-    `files` is what lies in `folder`, by relative path.
-    """
+def _check_index(folder: Path, index: str, files: Mapping[str, File]) -> Verdict:
+    """Return whether all shards that an index names are whole, and are the ones it was written for."""
     by_shard: dict[str, list[str]] = {}
     try:
         for tensor, shard in _weight_map(folder / index).items():
-            by_shard.setdefault(_inside(shard), []).append(tensor)
+            if not isinstance(shard, str):
+                raise TypeError(f"{shard!r} is no name of a file")
+            path = posixpath.normpath(shard)
+            if path.startswith(("/", "../")) or path in {"..", "."}:
+                raise ValueError(f"{shard!r} is outside the checkpoint")
+            by_shard.setdefault(path, []).append(tensor)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         return Verdict.partial(f"{index} is cut off or damaged: {error}")
     missing = sorted(shard for shard in by_shard if shard not in files)
@@ -123,10 +118,10 @@ def weights(folder: Path, files: Mapping[str, File]) -> Weights | None:
         for index in (name for name in here if name.endswith(ending)):
             suffix = ending.removesuffix(".index.json")
             single = [file for name, file in here.items() if name.endswith(suffix)]
-            return Weights(check_index(folder, index, files), (here[index], *single), here[index])
+            return Weights(_check_index(folder, index, files), (here[index], *single), here[index])
     for endings in ((SAFETENSORS_ENDING,), TORCH_ENDINGS):
         found = tuple(file for name, file in here.items() if name.endswith(endings))
-        if any(is_shard(file.name) for file in found):
+        if any(_SHARD.fullmatch(file.name) for file in found):
             return Weights(Verdict.partial(f"{found[0].name} is a shard, and there is no index yet"), found)
         if found:
             return Weights(worst(check_file(folder / file.name, file.size_bytes) for file in found), found)
@@ -162,8 +157,8 @@ def _deepspeed(folder: Path, files: Mapping[str, File], above: Mapping[str, File
 def check_distributed(folder: Path, files: Mapping[str, File]) -> Verdict:
     """Return whether a checkpoint of `torch.distributed.checkpoint` is whole.
 
-    `.metadata` is written last, under another name, and then renamed; it says how long each data
-    file is. A rank that saves without the others writes `__RANK.metadata` instead.
+    `.metadata`, which says how long each data file is, is written last, under another name, and then renamed. A
+    rank that saves without the others writes `__RANK.metadata` instead.
     """
     data = {name: file for name, file in files.items() if name.endswith(".distcp")}
     unfinished = next((name for name in files if name.endswith(".metadata.tmp")), None)

@@ -91,7 +91,7 @@ def test_staging_again_removes_what_an_earlier_incarnation_left(checkpoints: Loc
 
 def test_a_commit_says_what_it_holds(checkpoints: LocalCheckpoints) -> None:
     committed = save(checkpoints)
-    assert committed == checkpoints.manifest("17.2")
+    assert committed == checkpoints.check("17.2")
     assert (committed.step, committed.size_bytes, len(committed.files)) == (3, len(WEIGHTS), 2)
     assert (checkpoints.path("17.2") / "weights.bin").read_bytes() == WEIGHTS
     assert checkpoints.names() == ("17.2",)
@@ -147,7 +147,6 @@ def test_names_that_lead_elsewhere_are_refused(checkpoints: LocalCheckpoints, na
         checkpoints.stage,
         lambda name: checkpoints.commit(name, step=0, now=0.0),
         checkpoints.path,
-        checkpoints.manifest,
         checkpoints.check,
         checkpoints.verify,
         checkpoints.delete,
@@ -335,7 +334,7 @@ def test_a_link_has_the_digest_of_its_target(checkpoints: LocalCheckpoints) -> N
     (staged / "file").write_bytes(b"symlink\0file")
     (staged / "link").symlink_to("file")
     checkpoints.commit("1.1", step=1, now=0.0)
-    file, link = checkpoints.manifest("1.1").files
+    file, link = checkpoints.check("1.1").files
     assert link.digest == file.digest == blake3(b"symlink\0file").hexdigest()
     assert link.size_bytes != file.size_bytes
 
@@ -414,7 +413,7 @@ def test_sockets_and_pipes_are_refused(checkpoints: LocalCheckpoints) -> None:
 
 
 def test_a_checkpoint_that_is_not_there(checkpoints: LocalCheckpoints) -> None:
-    for call in (checkpoints.path, checkpoints.manifest, checkpoints.check, checkpoints.verify):
+    for call in (checkpoints.path, checkpoints.check, checkpoints.verify):
         with pytest.raises(CheckpointMissing, match=r"17\.2.*never committed"):
             call("17.2")
 
@@ -591,9 +590,9 @@ def test_a_manifest_that_is_gone_or_damaged(checkpoints: LocalCheckpoints) -> No
     for damaged in (b"\xff", b"", text.replace(b'"step": 3', b'"step": 4')):
         overwrite(manifest, damaged)
         with pytest.raises(CheckpointCorrupt, match=r"17\.2"):
-            checkpoints.manifest("17.2")
+            checkpoints.check("17.2")
     manifest.unlink()
-    with pytest.raises(CheckpointMissing, match=rf"manifest .*{MANIFEST_NAME} is gone"):
+    with pytest.raises(CheckpointMissing, match=rf"{MANIFEST_NAME} is gone"):
         checkpoints.check("17.2")
 
 

@@ -19,14 +19,14 @@ from phyla.evaluation import (
     Normalised,
     Percentiles,
     Perplexity,
-    Recorder,
     Suite,
     TaskResult,
     WeightedMean,
     Worst,
-    aggregate,
-    check_aggregate,
 )
+from phyla.evaluation.aggregates import aggregate
+from phyla.evaluation.recorder import Recorder
+from phyla.evaluation.suite import check_aggregate
 
 
 def task(name: str, *samples: float, tags: Sequence[str] = (), weight: float = 1.0, **more: Metric) -> TaskResult:

@@ -5,19 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phyla import plugins
-from phyla.evaluation import (
-    CellStatus,
-    EvalTask,
-    Lag,
-    Suite,
-    SuiteOutline,
-    TaskOutline,
-    causes,
-    cell,
-    lag,
-    outlines,
-)
+from phyla.evaluation import CellStatus, EvalTask, Lag, Suite, SuiteOutline
+from phyla.evaluation.cells import causes, cell, lag
 from phyla.evaluation.points import array_bins
+from phyla.evaluation.suite import TaskOutline, outlines
 from phyla.records import (
     EvalJob,
     Group,

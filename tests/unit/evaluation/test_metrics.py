@@ -13,20 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phyla.errors import ConfigurationError, MetricInvalid, MetricMismatch
-from phyla.evaluation import (
-    Confusion,
-    Histogram,
-    Maximum,
-    Metric,
-    Minimum,
-    Moments,
-    Perplexity,
-    PerSeed,
-    Sum,
-    decode,
-    encode,
-)
-from phyla.evaluation.stored import BUILT_IN
+from phyla.evaluation import Confusion, Histogram, Maximum, Metric, Minimum, Moments, Perplexity, PerSeed, Sum
+from phyla.evaluation.recorder import BUILT_IN, decode, encode
 from phyla.records import JsonObject
 
 ANY_FLOAT = st.floats(allow_nan=True, allow_infinity=True)

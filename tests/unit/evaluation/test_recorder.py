@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phyla.errors import MetricInvalid, MetricMismatch, SamplesDiffer
-from phyla.evaluation import Histogram, Metric, Minimum, Moments, Perplexity, PerSeed, Recorder, Sum, merged
+from phyla.evaluation import Histogram, Metric, Minimum, Moments, Perplexity, PerSeed, Sum
+from phyla.evaluation.recorder import Recorder, merged
 
 
 class Tensor:

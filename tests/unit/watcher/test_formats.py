@@ -15,9 +15,8 @@ from foreign import QUIET_S, START, index, safetensors, scans, torch_zip, traine
 from phyla import plugins
 from phyla.errors import CheckpointStorageFailed, ConfigurationError
 from phyla.watcher import StepFrom, format_names, get_format
-from phyla.watcher.contents import check_file
+from phyla.watcher.contents import check_file, extents, storages
 from phyla.watcher.format import Finish
-from phyla.watcher.pickles import extents, storages
 
 LATER = START + QUIET_S
 FORMATS = format_names()

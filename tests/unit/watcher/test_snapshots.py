@@ -217,7 +217,7 @@ def test_a_mode_that_is_unknown_and_a_target_that_is_no_directory(root: Path, tm
 def test_killed_at_a_failpoint_and_taken_again(point: str, mode: Mode, root: Path, target: Path) -> None:
     found = folder_found(root)
     code = (
-        "import sys; from pathlib import Path; from phyla.watcher.formats import get_format\n"
+        "import sys; from pathlib import Path; from phyla.watcher import get_format\n"
         "from phyla.watcher.snapshots import take\n"
         "root, target = Path(sys.argv[1]), Path(sys.argv[2])\n"
         f"[found] = get_format('huggingface').scan(root, now={START}, previous={{}})\n"
