@@ -29,7 +29,7 @@ import numpy as np
 import phyla
 from machine import facts
 from phyla.machine import TrainRules
-from phyla.simulation import Crew, Durations, Hazards, LearningCurve, Simulator
+from phyla.simulation import Conditions, LearningCurve, Simulator
 
 US_PER_TRIAL, MEMORY_MIB, DIFFERENCE = 120.0, 3 * 1024, 0.15
 STEPS = 10
@@ -45,9 +45,17 @@ def stress(population: int, trials: int, workers: int, seed: int = 0) -> dict[st
     simulator = Simulator(
         TrainRules(space=SPACE, objective=OBJECTIVE, strategy=strategy),
         0,
-        crew=Crew(workers=workers),
-        durations=Durations(trial_s=40.0, load_s=2.0, save_s=1.0, spread=0.3),
-        hazards=Hazards(preempt_per_hour=0.2, crash_per_hour=0.02, restart_s=120.0, fail=0.01),
+        Conditions(
+            workers=workers,
+            trial_s=40.0,
+            load_s=2.0,
+            save_s=1.0,
+            spread=0.3,
+            preempt_per_hour=0.2,
+            crash_per_hour=0.02,
+            restart_s=120.0,
+            fail=0.01,
+        ),
         fitness=LearningCurve(SPACE, OBJECTIVE, STEPS * trials),
         rng=np.random.default_rng(seed),
         # As often as a process does that trains by itself.

@@ -3,23 +3,24 @@
 import importlib.util
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 from phyla.arguments import suggest_arguments
 from phyla.errors import ConfigurationError
-from phyla.integrations.optuna_space import anywhere, suggested, view
 from phyla.records import JobState, Json, JsonObject, Member, MemberState, TrialRecord
-from phyla.space import Scalar, Space
-from phyla.space.conditions import conditions, hold, ordered
-from phyla.strategies import Context, Decision, FitnessRule, FromSuite, History, Population, Strategy, Wait
-from phyla.strategies.checks import check_integers, check_steps
+from phyla.space import Choice, Int, Ordinal, Parameter, Scalar, Space
+from phyla.space.declaration import hold, planned
+from phyla.strategies import Context, Decision, FitnessRule, FromSuite, History, Population, Wait
+from phyla.strategies.checks import check, check_steps
 from phyla.strategies.fitness import LAST
 from phyla.strategies.starts import fresh, given_up, proceed, sampled, steps_to_line
+from phyla.strategies.strategy import Independent
 
 if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
     from optuna.samplers import BaseSampler
     from optuna.study import Study
     from optuna.trial import FrozenTrial, Trial
@@ -44,7 +45,7 @@ _REJECTED: Final = {"not_used": f"constraints rejected {TRIES} suggestions"}
 
 @final
 @dataclass(frozen=True, slots=True)
-class Optuna(Strategy):
+class Optuna(Independent):
     """Every member trains from the first step to the last with hyperparameters that an Optuna sampler suggests.
 
     What Optuna calls a trial, a whole run, is a member here. When a member starts, the sampler sees the runs that
@@ -86,7 +87,7 @@ class Optuna(Strategy):
     exclusive = True  # each suggestion has to know of the ones before
 
     def __post_init__(self) -> None:
-        check_integers(self, members=1)
+        check(self, members=1)
         check_steps(self)
         if self.sampler not in SAMPLERS:
             known = ", ".join(map(repr, SAMPLERS))
@@ -103,11 +104,6 @@ class Optuna(Strategy):
             )
         if self.settings:
             self._made(0)
-
-    @property
-    def population_size(self) -> int:
-        """Number of members."""
-        return self.members
 
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
         """Ask the sampler for hyperparameters, or go on with them."""
@@ -191,7 +187,7 @@ class Optuna(Strategy):
     def _sequence(self, space: Space, seed: int, place: int) -> "Study":
         """Return a study that is at a place of the quasi-random sequence over all parameters."""
         # The first trial says what the sequence ranges over.
-        study = self._informed([_frozen(space, anywhere(space), 0.0, {})], space, seed)
+        study = self._informed([_frozen(space, _anywhere(space), 0.0, {})], space, seed)
         if place > 0:
             _asked(study, space)
             storage, key = study._storage, study._study_id
@@ -290,11 +286,69 @@ def _asked(study: "Study", space: Space) -> tuple["Trial", dict[str, Scalar], Ma
     """Ask for one point: the trial, its active parameters, and what the sampler noted with it."""
     trial = study.ask()
     params: dict[str, Scalar] = {}
-    for name in ordered(space.parameters):
-        parameter = space.parameters[name]
-        if hold(conditions(parameter), params):
-            params[name] = suggested(trial, name, parameter)
+    for name, parameter, needed in planned(space.parameters):
+        if hold(needed, params):
+            params[name] = _suggested(trial, name, parameter)
     return trial, params, study.get_trials(deepcopy=False)[trial.number].system_attrs
+
+
+class View(NamedTuple):
+    """How Optuna sees a parameter: its distribution, and what makes its values of ours, and ours of its."""
+
+    distribution: "BaseDistribution"
+    write: Callable[[Any], Any]
+    read: Callable[[Any], Scalar]
+
+
+def view(parameter: Parameter) -> View:
+    """Return how Optuna sees a parameter.
+
+    Listed values and steps of a Float are told by their place, since to Optuna True and 1 are the same, and
+    its steps of floats collect rounding errors. Optuna has no steps on log scales; there it is told the
+    position on the scale, which is rounded to a step when it is read.
+    """
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if isinstance(parameter, Choice | Ordinal):
+        values = list(parameter.values)
+        choice = isinstance(parameter, Choice)
+        places = CategoricalDistribution(range(len(values))) if choice else IntDistribution(0, len(values) - 1)
+        return View(places, lambda value: values.index(parameter.check(value)), values.__getitem__)
+    log, step = parameter.log, parameter.step
+    if log and step not in (None, 1 if isinstance(parameter, Int) else None):
+        return View(FloatDistribution(0.0, 1.0), parameter.unit, parameter.from_unit)
+    if isinstance(parameter, Int):
+        told = IntDistribution(parameter.low, parameter.high, log=log, step=parameter.step)
+        return View(told, int, parameter.check)
+    if step is None:
+        return View(FloatDistribution(parameter.low, parameter.high, log=log), float, parameter.check)
+    last = round((parameter.high - parameter.low) / step)
+    return View(
+        IntDistribution(0, last),
+        lambda value: round(parameter.unit(value) * last),
+        lambda value: parameter.from_unit(value / last),
+    )
+
+
+def _suggested(trial: "Trial", name: str, parameter: Parameter) -> Scalar:
+    """Ask for one value of a parameter."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    told, _, read = view(parameter)
+    if isinstance(told, CategoricalDistribution):
+        return read(trial.suggest_categorical(name, told.choices))
+    if isinstance(told, FloatDistribution):
+        return read(trial.suggest_float(name, told.low, told.high, log=told.log))
+    assert isinstance(told, IntDistribution)
+    return read(trial.suggest_int(name, told.low, told.high, log=told.log, step=told.step))
+
+
+def _anywhere(space: Space) -> JsonObject:
+    """Return some value for every parameter, active or not."""
+    return {
+        name: parameter.values[0] if isinstance(parameter, Choice | Ordinal) else parameter.low
+        for name, parameter in space.parameters.items()
+    }
 
 
 suggest_arguments(Optuna)

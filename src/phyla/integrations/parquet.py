@@ -5,7 +5,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from phyla.evaluation import Point, point_row
+from phyla.evaluation import Point
+from phyla.evaluation.points import point_row
 
 BATCH: Final = 10_000
 
@@ -37,27 +38,13 @@ def write_parquet(points: Iterable[Point], path: Path) -> int:
 
 def _schema(arrow: Any) -> Any:
     integer, real, text = arrow.int64(), arrow.float64(), arrow.string()
-    kinds = {
-        "step": integer,
-        "branch": integer,
-        "member": integer,
-        "index": integer,
-        "number": integer,
-        "checkpoint": text,
-        "suite": text,
-        "task": text,
-        "name": text,
-        "kind": text,
-        "value": real,
-        "stderr": real,
-        "n": integer,
-        "replicate": integer,
-        "partial": arrow.bool_(),
-        "written_at": real,
-        "evaluated_at": real,
-        "low": real,
-        "high": real,
-        "limits": arrow.list_(real),
-        "counts": arrow.list_(real),
-    }
-    return arrow.schema([arrow.field(name, kind) for name, kind in kinds.items()])
+    columns = [
+        (integer, ("step", "branch", "member", "index", "number")),
+        (text, ("checkpoint", "suite", "task", "name", "kind")),
+        (real, ("value", "stderr")),
+        (integer, ("n", "replicate")),
+        (arrow.bool_(), ("partial",)),
+        (real, ("written_at", "evaluated_at", "low", "high")),
+        (arrow.list_(real), ("limits", "counts")),
+    ]
+    return arrow.schema([arrow.field(name, kind) for kind, names in columns for name in names])

@@ -84,7 +84,13 @@ def set_hyperparameters(
             "set_hyperparameters() was given no hyperparameter, such as lr=trial.params['lr']"
         )
     wanted = {name: _per_group(name, value, groups) for name, value in given.items()}
-    _check_cycles(scheduler, wanted)
+    for name in sorted({"momentum", "betas"} & wanted.keys()):
+        for one in _flat(scheduler):
+            if getattr(one, "cycle_momentum", False):
+                raise ConfigurationError(
+                    f"{name} cannot be set with {type(one).__name__}, which computes it at every step; make it "
+                    f"with cycle_momentum=False, or leave {name}= out. Nothing was set"
+                )
     if "lr" in wanted:
         bases = [_checked_rate(value) for value in wanted["lr"]]
         wanted["lr"] = bases if scheduler is None else _rates(scheduler, bases)
@@ -140,16 +146,6 @@ def _checked_rate(value: Any) -> float:
     return rate
 
 
-def _check_cycles(scheduler: Any, wanted: Mapping[str, Any]) -> None:
-    for one in _flat(scheduler):
-        for name in ("momentum", "betas"):
-            if name in wanted and getattr(one, "cycle_momentum", False):
-                raise ConfigurationError(
-                    f"{name} cannot be set with {type(one).__name__}, which computes it at every step; make it "
-                    f"with cycle_momentum=False, or leave {name}= out. Nothing was set"
-                )
-
-
 def _flat(scheduler: Any) -> Iterator[Any]:
     """Yield a scheduler and those that it is made of."""
     if scheduler is not None:
@@ -178,15 +174,11 @@ def _rates(scheduler: Any, bases: list[float]) -> list[float]:
         return _sequential_rates(scheduler, bases)
     if kind == "ChainedScheduler":
         return _chained_rates(scheduler, bases)
-    if kind == "LambdaLR":
-        epoch = scheduler.last_epoch
-        return [base * factor(epoch) for base, factor in zip(bases, scheduler.lr_lambdas, strict=True)]
-    if kind == "MultiplicativeLR":
-        epochs = range(1, scheduler.last_epoch + 1)
-        return [
-            base * math.prod(factor(epoch) for epoch in epochs)
-            for base, factor in zip(bases, scheduler.lr_lambdas, strict=True)
-        ]
+    if kind in ("LambdaLR", "MultiplicativeLR"):
+        last = scheduler.last_epoch
+        epochs = [last] if kind == "LambdaLR" else range(1, last + 1)
+        factors = [math.prod(factor(epoch) for epoch in epochs) for factor in scheduler.lr_lambdas]
+        return [base * factor for base, factor in zip(bases, factors, strict=True)]
     if kind == "CosineAnnealingWarmRestarts":
         low = scheduler.eta_min
         share = (1 + math.cos(math.pi * scheduler.T_cur / scheduler.T_i)) / 2

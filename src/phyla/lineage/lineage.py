@@ -29,10 +29,9 @@ class Lineage:
         trials: all trials of one study, in any order; trials that only measure are left out. Imports are in it.
 
     Raises:
-        UsageError: a trial refers to one that is not among them.
+        UsageError: a trial refers to one that is not among them, or a method was asked about another.
 
-    Source:
-        Li et al. 2019, arXiv 1902.01894 (trials, replay); jumps and elites after Orion.
+    Source: Li et al. 2019, arXiv 1902.01894 (trials, replay); jumps and elites after Orion.
     """
 
     __slots__ = ("_children", "_trials")
@@ -66,30 +65,18 @@ class Lineage:
         return f"<Lineage of {len(self):,} trials, {len(self.jumps):,} jumps>"
 
     def trial(self, trial: int) -> TrialRecord:
-        """Return a training trial by id.
-
-        Raises:
-            UsageError: there is none of that id.
-        """
+        """Return a training trial by id."""
         if trial not in self._trials:
             raise UsageError(f"there is no training trial {trial!r} in this study; it has {len(self):,} of them")
         return self._trials[trial]
 
     def parent(self, trial: int) -> TrialRecord | None:
-        """Return the trial whose weights this one started from; None if it started fresh.
-
-        Raises:
-            UsageError: there is no such trial.
-        """
+        """Return the trial whose weights this one started from; None if it started fresh."""
         parent = self.trial(trial).parent
         return None if parent is None else self._trials[parent]
 
     def children(self, trial: int) -> tuple[TrialRecord, ...]:
-        """Return the trials that started from this one's weights, by id.
-
-        Raises:
-            UsageError: there is no such trial.
-        """
+        """Return the trials that started from this one's weights, by id."""
         return tuple(self._trials[child] for child in self._children.get(self.trial(trial).id, ()))
 
     def roots(self) -> tuple[TrialRecord, ...]:
@@ -102,16 +89,11 @@ class Lineage:
         return tuple((trial.jump_from, trial.id) for trial in self if trial.jump_from is not None)
 
     def ancestry(self, trial: int) -> tuple[TrialRecord, ...]:
-        """Return the trials that trained this one's weights, root first, itself last.
-
-        Raises:
-            UsageError: there is no such trial.
-        """
+        """Return the trials that trained this one's weights, root first, itself last."""
         path = [self.trial(trial)]
         while (parent := path[-1].parent) is not None:
             path.append(self._trials[parent])
-        path.reverse()
-        return tuple(path)
+        return tuple(reversed(path))
 
     def elites(self) -> dict[int, TrialRecord]:
         """Return the best trial of every member that has a finite fitness, the earliest among equals."""
@@ -134,22 +116,17 @@ class Lineage:
         return None if best is None or _order(best) == WORST else best
 
     def schedule(self, trial: int) -> Schedule:
-        """Return the hyperparameters along the weights' ancestry, root to this trial.
-
-        A trial that has not completed counts up to the step it is asked to reach.
-
-        Raises:
-            UsageError: there is no such trial, or its ancestry does not join.
-        """
+        """Return the hyperparameters along the weights' ancestry, root to this trial; see `Schedule.along`."""
         return Schedule.along(self.ancestry(trial))
 
     def to_json(self) -> dict[str, Json]:
         """Return the whole lineage as strict JSON: nodes are trials, edges are of kind parent or jump."""
-        edges: list[Json] = []
-        for trial in self:
-            for kind, other in (("parent", trial.parent), ("jump", trial.jump_from)):
-                if other is not None:
-                    edges.append({"kind": kind, "from": other, "to": trial.id})
+        edges: list[Json] = [
+            {"kind": kind, "from": other, "to": trial.id}
+            for trial in self
+            for kind, other in (("parent", trial.parent), ("jump", trial.jump_from))
+            if other is not None
+        ]
         return {"schema": SCHEMA, "nodes": [_node(trial) for trial in self], "edges": edges}
 
 

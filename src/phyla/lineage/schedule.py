@@ -3,10 +3,11 @@
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import pairwise
 from typing import Any, final
 
 from phyla.errors import UsageError
-from phyla.records import JobKind, Json, JsonObject, TrialRecord, read_list, strict
+from phyla.records import JobKind, Json, JsonObject, TrialRecord, strict
 
 SCHEMA = 1
 
@@ -54,19 +55,18 @@ class Schedule:
         object.__setattr__(self, "segments", tuple(self.segments))
         if not self.segments:
             raise UsageError("a schedule needs at least one segment")
-        before = None
         for segment in self.segments:
             if segment.end_step < segment.start_step:
                 raise UsageError(
                     f"the segment of trial {segment.trial} ends at step {segment.end_step}, before it starts "
                     f"at step {segment.start_step}"
                 )
-            if before is not None and before.end_step != segment.start_step:
+        for before, segment in pairwise(self.segments):
+            if before.end_step != segment.start_step:
                 raise UsageError(
                     f"the segment of trial {segment.trial} starts at step {segment.start_step}, but the one "
                     f"before it, of trial {before.trial}, ends at step {before.end_step}"
                 )
-            before = segment
 
     @classmethod
     def along(cls, ancestry: Iterable[TrialRecord]) -> "Schedule":
@@ -74,20 +74,15 @@ class Schedule:
 
         A trial that has not completed counts up to the step it is asked to reach. An import trained nothing, so
         it is no part of the schedule unless nothing follows it.
-
-        Raises:
-            UsageError: no trials, or trials that do not join.
         """
         path = list(ancestry)
         if len(path) > 1 and path[0].kind is JobKind.IMPORT:
             path = path[1:]
-        ends = (trial.end_step if trial.reached_step is None else trial.reached_step for trial in path)
-        return cls(
-            tuple(
-                Segment(trial.start_step, end, trial.params, trial=trial.id, member=trial.member)
-                for trial, end in zip(path, ends, strict=True)
-            )
-        )
+        segments = []
+        for trial in path:
+            end = trial.end_step if trial.reached_step is None else trial.reached_step
+            segments.append(Segment(trial.start_step, end, trial.params, trial=trial.id, member=trial.member))
+        return cls(tuple(segments))
 
     @property
     def steps(self) -> int:
@@ -95,11 +90,7 @@ class Schedule:
         return self.segments[-1].end_step - self.segments[0].start_step
 
     def __call__(self, step: int) -> dict[str, Json]:
-        """Return the hyperparameters in force for a training step; beyond the end, the last ones.
-
-        Raises:
-            UsageError: the step is before the schedule's start.
-        """
+        """Return the hyperparameters in force for a training step; beyond the end, the last ones."""
         first = self.segments[0].start_step
         if step < first:
             raise UsageError(f"step {step} is before the start of the schedule, step {first}")
@@ -154,11 +145,7 @@ class Schedule:
         return schedule
 
     def series(self, name: str) -> tuple[tuple[int, float], ...]:
-        """Return a numeric hyperparameter as pairs: steps since the schedule's start, value from there on.
-
-        Raises:
-            UsageError: it is no number throughout the schedule.
-        """
+        """Return a numeric hyperparameter as pairs: steps since the schedule's start, value from there on."""
         first = self.segments[0].start_step
         found: list[tuple[int, float]] = []
         for segment in self.changes():
@@ -200,8 +187,7 @@ class Schedule:
             "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows
         )
 
-    def __str__(self) -> str:
-        return self.table()
+    __str__ = table
 
     def __repr__(self) -> str:
         changes = len(self.changes()) - 1
@@ -217,18 +203,13 @@ class Schedule:
 
     @classmethod
     def from_json(cls, value: Json) -> "Schedule":
-        """Return the schedule that `to_json` wrote.
-
-        Raises:
-            UsageError: it is none, or one of a newer schema.
-        """
+        """Return the schedule that `to_json` wrote."""
         if not isinstance(value, Mapping) or value.get("schema") != SCHEMA:
             schema = value.get("schema") if isinstance(value, Mapping) else value
             raise UsageError(f"this is no schedule of schema {SCHEMA}: its schema is {schema!r}")
-        try:
-            entries = read_list(value.get("segments"))
-        except ValueError as error:
-            raise UsageError(f"the segments of a schedule {error}") from None
+        entries = value.get("segments")
+        if not isinstance(entries, list | tuple):
+            raise UsageError(f"the segments of a schedule must be a list, got {entries!r}")
         return cls(tuple(map(_segment, entries)))
 
 

@@ -3,18 +3,15 @@
 It takes the place of workers, so it stands where they do: above the controller, whose transactions it makes.
 """
 
-from phyla.simulation.conditions import Crew, Durations, Hazards
-from phyla.simulation.curve import Fitness, LearningCurve
+from phyla.simulation.conditions import Conditions, Fitness, LearningCurve
 from phyla.simulation.invariants import MachineDefect
 from phyla.simulation.outcome import EvaluationLag, SimulatedRun, Steps, WorkerSeconds
 from phyla.simulation.simulator import Simulator
 
 __all__ = [
-    "Crew",
-    "Durations",
+    "Conditions",
     "EvaluationLag",
     "Fitness",
-    "Hazards",
     "LearningCurve",
     "MachineDefect",
     "SimulatedRun",

@@ -1,54 +1,40 @@
-"""What a study is simulated under: who works, how long things take, and how often they go wrong."""
+"""What a study is simulated under: who works, how long things take, how often they go wrong, what is measured."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 
 from phyla.errors import ConfigurationError
-from phyla.records import EvalJob, TrialRecord, WorkKind
+from phyla.records import EvalJob, JsonObject, Minimize, Objective, TrialRecord, WorkKind
+from phyla.space import Choice, Space
 
-BOTH = frozenset({WorkKind.TRAIN, WorkKind.EVALUATE})
+Fitness: TypeAlias = Callable[[Mapping[str, Any], int, np.random.Generator], float]
+"""`fitness(params, step, rng)`: what would be measured on weights of this age."""
 
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Crew:
-    """Who works: workers that do `kinds`, and evaluators that only evaluate.
-
-    Raises:
-        ConfigurationError: nobody trains.
-    """
-
-    workers: int
-    evaluators: int = 0
-    kinds: frozenset[WorkKind] = BOTH
-
-    def __post_init__(self) -> None:
-        for name, least in (("workers", 1), ("evaluators", 0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ConfigurationError(f"{name}={value!r}: must be an integer of at least {least}")
-        if WorkKind.TRAIN not in self.kinds:
-            raise ConfigurationError("kinds: somebody has to train")
+BEST = 0.7
+SATURATES = 3.0
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Durations:
-    """How long things take: the arguments of `phyla.simulate` of the same names, or seconds that were measured.
+class Conditions:
+    """The arguments of `phyla.simulate` of the same names, or seconds that were measured.
 
     With a spread, each duration is multiplied by a draw of its own from the log-normal distribution
     exp(N(-spread^2 / 2, spread^2)), whose mean is 1. `measured_step_s` are seconds per step of whole trials, from
     claim to completion; `measured_eval_s` those of shards by name of the eval task. Both include loading.
 
     Raises:
-        ConfigurationError: a number is out of range, or not exactly one of `step_s`, `trial_s` and
+        ConfigurationError: a number is out of range, nobody trains, or not exactly one of `step_s`, `trial_s` and
             `measured_step_s` says how long training takes.
     """
 
+    workers: int = 1
+    evaluators: int = 0
+    kinds: frozenset[WorkKind] = frozenset({WorkKind.TRAIN, WorkKind.EVALUATE})
     step_s: float | None = None
     trial_s: float | None = None
     load_s: float = 0.0
@@ -57,9 +43,25 @@ class Durations:
     spread: float = 0.0
     measured_step_s: Sequence[float] = ()
     measured_eval_s: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    preempt_per_hour: float = 0.0
+    crash_per_hour: float = 0.0
+    restart_s: float = 60.0
+    fail: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_numbers(self, "step_s", "trial_s", "load_s", "save_s", "eval_s", "spread")
+        for name, least in (("workers", 1), ("evaluators", 0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ConfigurationError(f"{name}={value!r}: must be an integer of at least {least}")
+        if WorkKind.TRAIN not in self.kinds:
+            raise ConfigurationError("kinds: somebody has to train")
+        times = ("step_s", "trial_s", "load_s", "save_s", "eval_s", "spread", "restart_s")
+        for name in (*times, "preempt_per_hour", "crash_per_hour"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value >= 0):
+                raise ConfigurationError(f"{name}={value!r}: must be a finite number of at least 0")
+        if not 0 <= self.fail <= 1:
+            raise ConfigurationError(f"fail={self.fail!r}: a probability lies between 0 and 1")
         if [self.step_s is not None, self.trial_s is not None, bool(self.measured_step_s)].count(True) != 1:
             raise ConfigurationError(
                 "say how long training takes, in one way: step_s, trial_s, or like= a study that was run (on the "
@@ -89,32 +91,42 @@ class Durations:
         return mean_s * rng.lognormal(-(self.spread**2) / 2, self.spread) if self.spread else mean_s
 
 
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hazards:
-    """How often things go wrong: the arguments of `phyla.simulate` of the same names.
-
-    Raises:
-        ConfigurationError: a number is out of range.
-    """
-
-    preempt_per_hour: float = 0.0
-    crash_per_hour: float = 0.0
-    restart_s: float = 60.0
-    fail: float = 0.0
-
-    def __post_init__(self) -> None:
-        _check_numbers(self, "preempt_per_hour", "crash_per_hour", "restart_s")
-        if not 0 <= self.fail <= 1:
-            raise ConfigurationError(f"fail={self.fail!r}: a probability lies between 0 and 1")
-
-
 def _one_of(values: Sequence[float], rng: np.random.Generator) -> float:
     return values[int(rng.integers(len(values)))]
 
 
-def _check_numbers(settings: object, *names: str) -> None:
-    for name in names:
-        value = getattr(settings, name)
-        if value is not None and not (math.isfinite(value) and value >= 0):
-            raise ConfigurationError(f"{name}={value!r}: must be a finite number of at least 0")
+@final
+@dataclass(frozen=True, slots=True)
+class LearningCurve:
+    """A curve that saturates, at a height that depends on the hyperparameters.
+
+    quality * (1 - exp(-3 step / total_steps)) + N(0, noise^2). The quality is 1 minus the mean squared distance of
+    the hyperparameters from 0.7, each placed in [0, 1] as `Parameter.unit` does (choices by their place in the
+    list), and scaled to lie in [0, 1]. For an objective that is minimised, it is 1 minus that. It shows how
+    selection moves; it says nothing about how good a model will be.
+
+    Args:
+        space: the search space.
+        objective: what is maximised or minimised.
+        total_steps: the age at which 95 % of the height is reached.
+        noise: standard deviation of a measurement.
+    """
+
+    space: Space
+    objective: Objective
+    total_steps: int
+    noise: float = 0.02
+
+    def __call__(self, params: JsonObject, step: int, rng: np.random.Generator) -> float:
+        """Return the fitness at an age of the weights, in steps."""
+        distance = sum([(self._place(name, value) - BEST) ** 2 for name, value in params.items()])
+        quality = 1.0 - distance / BEST**2 / max(1, len(params))
+        grown = 1.0 - math.exp(-SATURATES * step / self.total_steps)
+        value = quality * grown + self.noise * rng.standard_normal()
+        return 1.0 - value if isinstance(self.objective, Minimize) else value
+
+    def _place(self, name: str, value: Any) -> float:
+        parameter = self.space.parameters[name]
+        if isinstance(parameter, Choice):
+            return parameter.values.index(value) / max(1, len(parameter.values) - 1)
+        return parameter.unit(value)

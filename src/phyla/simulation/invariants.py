@@ -13,7 +13,7 @@ class MachineDefect(RuntimeError):
 
 @final
 class Invariants:
-    """Follows trials from claim to end; `state_of` tells the state of a trial."""
+    """Follows trials from claim to end, and raises MachineDefect; `state_of` tells the state of a trial."""
 
     def __init__(self, rules: TrainRules, state_of: Callable[[int], JobState]) -> None:
         self._rules = rules
@@ -22,11 +22,7 @@ class Invariants:
         self._spent = [0] * rules.strategy.population_size
 
     def claimed(self, trial: TrialRecord) -> None:
-        """A trial was given to a worker: its member has no other, and its token is the next.
-
-        Raises:
-            MachineDefect: it is not so.
-        """
+        """A trial was given to a worker: its member has no other, and its token is the next."""
         newest, token = self._newest.get(trial.member, (0, 0))
         if newest not in (0, trial.id) and self._state_of(newest) is JobState.FAILED:
             newest, token = 0, 0
@@ -43,22 +39,14 @@ class Invariants:
         self._spent[trial.member] += steps
 
     def collected(self, found: Retention) -> None:
-        """Checkpoints were looked at: no more are kept than the formula says.
-
-        Raises:
-            MachineDefect: more are.
-        """
+        """Checkpoints were looked at: no more are kept than the formula says."""
         fitness = self._rules.suite_fitness
         others = [suite for suite in self._rules.suites if fitness is None or suite.name != fitness.suite]
         if self._rules.keep_every_steps is None and not others and len(found.kept) > found.bound:
             raise MachineDefect(f"{len(found.kept)} checkpoints are kept, and the bound is {found.bound}")
 
     def finished(self, view: View) -> None:
-        """The study completed: each member spent what it completed, and no less than the strategy says.
-
-        Raises:
-            MachineDefect: a budget is wrong.
-        """
+        """The study completed: each member spent what it completed, and no less than the strategy says."""
         for index in range(view.size):
             member = view.member(index)
             if member.progress < self._spent[index]:

@@ -1,9 +1,12 @@
 """What one simulated run of a study came to."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from statistics import median
 from typing import final
 
-from phyla.records import StudyState
+from phyla.records import Group, GroupState, StudyState
 
 
 @final
@@ -75,6 +78,16 @@ class EvaluationLag:
     others: int
     median_s: float
     longest_s: float
+
+    @classmethod
+    def of(cls, lags: Sequence[float], suite: str, groups: Sequence[Group]) -> "EvaluationLag":
+        """Return the lag of a suite from that of each complete group."""
+        return cls(
+            complete=len(lags),
+            others=sum(group.suite == suite and group.state is not GroupState.COMPLETE for group in groups),
+            median_s=median(lags) if lags else math.nan,
+            longest_s=max(lags, default=math.nan),
+        )
 
 
 @final

@@ -4,12 +4,14 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Sequence
-from typing import final
+from dataclasses import dataclass
+from typing import Any, final
 
 import numpy as np
 
 from phyla.controller import Controller
 from phyla.errors import LeaseLost
+from phyla.evaluation.suite import suite_named
 from phyla.machine import (
     Claimed,
     ClaimedEvaluation,
@@ -22,18 +24,18 @@ from phyla.machine import (
     TrainRules,
 )
 from phyla.records import (
+    Checkpoint,
     CheckpointState,
-    Group,
-    GroupState,
+    EvalResult,
     JobKind,
     JobState,
+    JsonObject,
     StudyState,
+    TrialRecord,
     WorkKind,
 )
-from phyla.simulation.conditions import Crew, Durations, Hazards
-from phyla.simulation.curve import Fitness
+from phyla.simulation.conditions import Conditions, Fitness
 from phyla.simulation.invariants import Invariants, MachineDefect
-from phyla.simulation.measurements import Measurements, SimulatedWorker
 from phyla.simulation.outcome import EvaluationLag, SimulatedRun, Steps, WorkerSeconds
 from phyla.store import open_store
 
@@ -42,7 +44,36 @@ IN_VAIN = 10_000
 """Workers that leave, one after the other, before anything is done: from then on nothing is expected."""
 
 _DONE, _FAIL, _PREEMPT, _CRASH, _BACK, _ASK = range(6)
-_OF_WORK = (_DONE, _FAIL)
+
+
+@dataclass(slots=True)
+class _Worker:
+    """One slot for a worker: its process may be replaced, its place stays.
+
+    What was planned for an earlier process (`life`) or piece of work (`mark`) does not happen. Since `began` it
+    loads for `load_s`, trains or evaluates for `busy_s`, and saves for `save_s`.
+    """
+
+    index: int
+    kinds: frozenset[WorkKind]
+    name: str = ""
+    life: int = 0
+    mark: int = 0
+    work: Claimed | ClaimedEvaluation | None = None
+    began: float = 0.0
+    load_s: float = 0.0
+    busy_s: float = 0.0
+    save_s: float = 0.0
+    holding: int | None = None
+    idle_since: float | None = None
+    gone_since: float | None = None
+
+    def steps_done(self, now: float) -> int:
+        """Return the steps that its work has trained by now."""
+        if not isinstance(self.work, Claimed) or not self.busy_s:
+            return 0
+        share = min(1.0, max(0.0, (now - self.began - self.load_s) / self.busy_s))
+        return int(share * (self.work.trial.end_step - self.work.trial.start_step) + 1e-9)
 
 
 @final
@@ -56,23 +87,18 @@ class Simulator:
     Args:
         rules: what the study's decisions go by.
         seed: the study's.
-        crew: who works.
-        durations: how long things take.
-        hazards: how often they go wrong.
+        conditions: who works, how long things take, and how often they go wrong.
         fitness: what is measured.
         rng: where durations, hazards and the noise of the fitness come from.
-        collect_every: completed trials between two collections of checkpoints; None collects at most once a
-            second, as a supervisor of workers does.
+        collect_every: completed trials between two collections of checkpoints; None collects once a second.
     """
 
     def __init__(
         self,
         rules: TrainRules,
         seed: int,
+        conditions: Conditions,
         *,
-        crew: Crew,
-        durations: Durations,
-        hazards: Hazards,
         fitness: Fitness,
         rng: np.random.Generator,
         collect_every: int | None = None,
@@ -82,15 +108,15 @@ class Simulator:
         self.store = open_store("memory://", clock=lambda: self.now)
         self.study = self.store.create_study("simulated", {}, seed, rules.strategy.population_size).id
         self.controller = Controller(self.store, self.study, rules)
-        self._durations = durations
-        self._hazards = hazards
+        self._conditions = conditions
+        self._fitness = fitness
         self._rng = rng
         self._collect_every = collect_every
         self._invariants = Invariants(rules, self._state_of)
-        evaluate = frozenset({WorkKind.EVALUATE})
-        kinds = [crew.kinds] * crew.workers + [evaluate] * crew.evaluators
-        self._workers = [SimulatedWorker(index, kind) for index, kind in enumerate(kinds)]
-        self._parked: dict[frozenset[WorkKind], deque[SimulatedWorker]] = {kind: deque() for kind in kinds}
+        kinds = [conditions.kinds] * conditions.workers
+        kinds += [frozenset({WorkKind.EVALUATE})] * conditions.evaluators
+        self._workers = [_Worker(index, kind) for index, kind in enumerate(kinds)]
+        self._parked: dict[frozenset[WorkKind], deque[_Worker]] = {kind: deque() for kind in kinds}
         self._refused: set[frozenset[WorkKind]] = set()
         self._events: list[tuple[float, int, int, int, int]] = []
         self._number = 0
@@ -105,17 +131,11 @@ class Simulator:
         self._lags: dict[str, list[float]] = {suite.name: [] for suite in rules.suites}
         # By completed trial: whose weights it took, and its steps.
         self._trained: dict[int, tuple[int, int]] = {}
-        self._measurements = Measurements(rules, fitness, rng, self.store, self.study)
 
     def run(self) -> SimulatedRun:
-        """Simulate to the end.
-
-        Raises:
-            MachineDefect: something happened that never may.
-        """
+        """Simulate to the end, or raise a MachineDefect when something happens that never may."""
         for worker in self._workers:
             self._start_process(worker)
-            self._ask(worker)
         while self._events and self._ended is None and self._in_vain < IN_VAIN:
             self._step()
         return self._outcome()
@@ -128,7 +148,7 @@ class Simulator:
             self._asks_at = math.inf
         else:
             worker = self._workers[index]
-            if mark != (worker.mark if kind in _OF_WORK else worker.life):
+            if mark != (worker.mark if kind in (_DONE, _FAIL) else worker.life):
                 return
             if kind == _DONE:
                 self._complete(worker)
@@ -136,18 +156,17 @@ class Simulator:
                 self._fail(worker)
             elif kind == _BACK:
                 self._start_process(worker)
-                self._ask(worker)
             else:
                 self._leave(worker, told=kind == _PREEMPT)
         self._ask_parked()
 
-    def _at(self, time: float, kind: int, worker: int, mark: int) -> None:
+    def _at(self, time: float, kind: int, worker: int = -1, mark: int = 0) -> None:
         self._number += 1
         heapq.heappush(self._events, (time, self._number, kind, worker, mark))
 
     # Asking for work
 
-    def _ask(self, worker: SimulatedWorker, done: Sequence[Completion | Evaluated] = ()) -> None:
+    def _ask(self, worker: _Worker, done: Sequence[Completion | Evaluated] = ()) -> None:
         """Hand in, and claim the next work."""
         answers, claimed, rest = self.controller.complete(
             done, worker.name, 1, kinds=worker.kinds, holding=worker.holding
@@ -157,10 +176,7 @@ class Simulator:
                 raise MachineDefect(f"a worker that renewed its lease lost it: {answer}")
         if claimed:
             self._end_waiting(worker)
-            if isinstance(claimed[0], Claimed):
-                self._start_trial(worker, claimed[0])
-            else:
-                self._start_evaluation(worker, claimed[0])
+            self._begin(worker, claimed[0])
         elif isinstance(rest, Ended):
             self._ended = rest
         else:
@@ -172,7 +188,7 @@ class Simulator:
                 self._idle = rest
                 self._ask_later(rest.seconds)
 
-    def _end_waiting(self, worker: SimulatedWorker) -> None:
+    def _end_waiting(self, worker: _Worker) -> None:
         if worker.idle_since is not None:
             self._seconds.waiting += self.now - worker.idle_since
             worker.idle_since = None
@@ -195,52 +211,37 @@ class Simulator:
         if due < self._asks_at:
             # A clock that is not moved on would stand still.
             self._asks_at = max(due, math.nextafter(self.now, math.inf))
-            self._at(self._asks_at, _ASK, -1, 0)
+            self._at(self._asks_at, _ASK)
 
     # Work begins
 
-    def _start_process(self, worker: SimulatedWorker) -> None:
+    def _start_process(self, worker: _Worker) -> None:
         if worker.gone_since is not None:
             self._seconds.lost += self.now - worker.gone_since
         worker.life += 1
         worker.name = f"simulated:{worker.index}:{worker.life}:0"
         worker.holding = worker.gone_since = None
-        for kind, per_hour in (
-            (_PREEMPT, self._hazards.preempt_per_hour),
-            (_CRASH, self._hazards.crash_per_hour),
-        ):
+        hazards = (_PREEMPT, self._conditions.preempt_per_hour), (_CRASH, self._conditions.crash_per_hour)
+        for kind, per_hour in hazards:
             if per_hour:
                 self._at(self.now + self._rng.exponential(HOUR / per_hour), kind, worker.index, worker.life)
+        self._ask(worker)
 
-    def _start_trial(self, worker: SimulatedWorker, work: Claimed) -> None:
-        trial = work.trial
-        self._invariants.claimed(trial)
-        self._attempts += 1
-        durations, rng = self._durations, self._rng
-        train_s = durations.train_s(trial, rng)
-        load_s = 0.0 if trial.parent is None else durations.drawn(durations.load_s, rng)
-        save_s = durations.drawn(durations.save_s, rng) if trial.kind is JobKind.TRAIN else 0.0
-        fails_after_s = load_s + train_s * rng.random() if rng.random() < self._hazards.fail else None
-        self._begin(worker, work, load_s, train_s, save_s, fails_after_s=fails_after_s)
-
-    def _start_evaluation(self, worker: SimulatedWorker, work: ClaimedEvaluation) -> None:
-        load_s, eval_s = 0.0, 0.0
-        if work.job.kind is JobKind.EVALUATE:
-            loaded = worker.holding == work.seen.id
-            load_s, eval_s = self._durations.evaluate_s(work.job, self._rng, loaded=loaded)
+    def _begin(self, worker: _Worker, work: Claimed | ClaimedEvaluation) -> None:
+        conditions, rng = self._conditions, self._rng
+        load_s = busy_s = save_s = 0.0
+        fails_after_s = None
+        if isinstance(work, Claimed):
+            trial = work.trial
+            self._invariants.claimed(trial)
+            self._attempts += 1
+            busy_s = conditions.train_s(trial, rng)
+            load_s = 0.0 if trial.parent is None else conditions.drawn(conditions.load_s, rng)
+            save_s = conditions.drawn(conditions.save_s, rng) if trial.kind is JobKind.TRAIN else 0.0
+            fails_after_s = load_s + busy_s * rng.random() if rng.random() < conditions.fail else None
+        elif work.job.kind is JobKind.EVALUATE:
+            load_s, busy_s = conditions.evaluate_s(work.job, rng, loaded=worker.holding == work.seen.id)
             worker.holding = work.seen.id
-        self._begin(worker, work, load_s, eval_s, 0.0)
-
-    def _begin(
-        self,
-        worker: SimulatedWorker,
-        work: Claimed | ClaimedEvaluation,
-        load_s: float,
-        busy_s: float,
-        save_s: float,
-        *,
-        fails_after_s: float | None = None,
-    ) -> None:
         worker.mark += 1
         worker.work, worker.began = work, self.now
         worker.load_s, worker.busy_s, worker.save_s = load_s, busy_s, save_s
@@ -250,15 +251,13 @@ class Simulator:
             # As if it renewed its lease until then; should it crash before, `_leave` says when it did last.
             self._lease_until(worker, self.now + seconds + self.rules.lease_s)
 
-    def _lease_until(self, worker: SimulatedWorker, expires_at: float) -> None:
+    def _lease_until(self, worker: _Worker, expires_at: float) -> None:
         with self.store.transaction(self.study, exclusive=False) as tx:
             tx.apply([RenewAttempts(worker.name, expires_at)])
-            if self.rules.suites:
-                tx.apply([RenewAttempts(worker.name, expires_at)])
 
     # Work ends
 
-    def _complete(self, worker: SimulatedWorker) -> None:
+    def _complete(self, worker: _Worker) -> None:
         self._in_vain, self._cut_off = 0, False
         work = worker.work
         worker.work = None
@@ -268,17 +267,77 @@ class Simulator:
             steps = work.trial.end_step - work.trial.start_step
             self._invariants.completed(work.trial, steps)
             self._trained[work.trial.id] = (work.trial.parent or 0, steps)
-            self._ask(worker, [self._measurements.completion(work.trial, self.now)])
+            self._ask(worker, [self._completion(work.trial)])
             self._since_collection += 1
             self._collect()
-        else:
-            assert work is not None
+        elif work is not None:
             self._seconds.evaluating += worker.busy_s
             if work.job.kind is JobKind.AGGREGATE:
                 self._lags[work.group.suite].append(self.now - work.seen.written_at)
-            self._ask(worker, [self._measurements.evaluated(work, worker, self.now)])
+            self._ask(worker, [self._evaluated(work, worker)])
 
-    def _fail(self, worker: SimulatedWorker) -> None:
+    def _completion(self, trial: TrialRecord) -> Completion:
+        """Return what a worker hands in that has trained a trial to its end."""
+        drawn = self.rules.reported_metrics
+        checkpoint = None
+        values = {metric: (float(self._fitness(trial.params, trial.end_step, self._rng)),) for metric in drawn}
+        if trial.kind is JobKind.TRAIN:
+            name = f"{trial.id}.{trial.token}"
+            checkpoint = Checkpoint(
+                name=name,
+                study=trial.study,
+                trial=trial.id,
+                step=trial.end_step,
+                digest=name,
+                size_bytes=0,
+                created_at=self.now,
+            )
+        step = trial.end_step
+        return Completion(
+            trial=trial.id, token=trial.token, reached_step=step, values=values, metrics={}, checkpoint=checkpoint
+        )
+
+    def _evaluated(self, work: ClaimedEvaluation, worker: _Worker) -> Evaluated:
+        """Return what a worker hands in that has done an eval task, or an aggregation."""
+        job = work.job
+        if job.kind is JobKind.AGGREGATE:
+            values, best, former = self._aggregates(work)
+            return Evaluated(job=job.id, group=job.group, token=job.token, values=values, best=best, former=former)
+        result = EvalResult(
+            identity=work.seen.identity,
+            task_identity=job.identity,
+            replicate=job.replicate,
+            shard=job.shard,
+            shards=job.shards,
+            study=job.study,
+            statistics={},
+            duration_s=worker.busy_s,
+            load_s=worker.load_s,
+            worker=worker.name,
+            created_at=self.now,
+        )
+        return Evaluated(job=job.id, group=job.group, token=job.token, result=result)
+
+    def _aggregates(self, work: ClaimedEvaluation) -> tuple[JsonObject, bool, int | None]:
+        """Return what the objectives are made of, whether it is the best, and the id of the best one before."""
+        suite, fitness = suite_named(self.rules.suites, work.group.suite), self.rules.suite_fitness
+        names: set[str] = set() if suite.objective is None else {suite.objective.metric}
+        if fitness is not None and fitness.suite == suite.name:
+            names.update(self.rules.aggregates.values())
+        if not names or work.seen.trial is None:
+            return {}, False, None
+        with self.store.reader(self.study) as reader:
+            value = float(self._fitness(reader.trial(work.seen.trial).params, work.seen.step, self._rng))
+            former = reader.best_group(suite.name)
+        values: JsonObject = {name: {"value": value, "stderr": None} for name in sorted(names)}
+        if suite.objective is None:
+            return values, False, None
+        before: Any = None if former is None else former.values[suite.objective.metric]
+        order = suite.objective.order(value)
+        best = before is None or order > suite.objective.order(before["value"])
+        return values, best, None if former is None else former.id
+
+    def _fail(self, worker: _Worker) -> None:
         work = worker.work
         assert isinstance(work, Claimed)
         self._steps.failed += worker.steps_done(self.now)
@@ -286,7 +345,7 @@ class Simulator:
         self.controller.fail(Failure(job=work.trial.id, token=work.trial.token, error="simulated failure"))
         self._ask(worker)
 
-    def _leave(self, worker: SimulatedWorker, *, told: bool) -> None:
+    def _leave(self, worker: _Worker, *, told: bool) -> None:
         """A worker goes: told to, it returns its work; else its lease has to run out."""
         work = worker.work
         if work is not None or all(other.work is None for other in self._workers):
@@ -300,20 +359,19 @@ class Simulator:
         if work is not None:
             self._steps.preempted += worker.steps_done(self.now)
             self._drop(worker)
-            if not told:
+            job = work.trial if isinstance(work, Claimed) else work.job
+            if told:
+                self.controller.release(job.id, job.token)
+            else:
                 renews_s = self.rules.lease_s / 3
                 renewed_at = worker.began + (self.now - worker.began) // renews_s * renews_s
                 expires_at = renewed_at + self.rules.lease_s
                 self._lease_until(worker, expires_at)
                 # Whoever asks looks at leases only so often.
-                self._at(expires_at + min(1.0, self.rules.lease_s / 10), _ASK, -1, 0)
-            elif isinstance(work, Claimed):
-                self.controller.release(work.trial.id, work.trial.token)
-            else:
-                self.controller.release(work.job.id, work.job.token)
-        self._at(self.now + self._hazards.restart_s, _BACK, worker.index, worker.life)
+                self._at(expires_at + min(1.0, self.rules.lease_s / 10), _ASK)
+        self._at(self.now + self._conditions.restart_s, _BACK, worker.index, worker.life)
 
-    def _drop(self, worker: SimulatedWorker) -> None:
+    def _drop(self, worker: _Worker) -> None:
         """Give up the work of a worker."""
         self._seconds.lost += self.now - worker.began
         worker.work = None
@@ -323,23 +381,20 @@ class Simulator:
         with self.store.reader(self.study) as reader:
             return reader.trial(trial).state
 
-    # Checkpoints
-
     def _collect(self, *, at_once: bool = False) -> None:
-        if not at_once:
-            if self._collect_every is None:
-                if self.now - self._collected_at < 1.0:
-                    return
-            elif self._since_collection < self._collect_every:
-                return
+        """Collect checkpoints, if it is time to."""
+        if self._collect_every is None:
+            due = self.now - self._collected_at >= 1.0
+        else:
+            due = self._since_collection >= self._collect_every
+        if not due and not at_once:
+            return
         self._collected_at, self._since_collection = self.now, 0
         found = self.controller.retention()
         self._invariants.collected(found)
         self._checkpoints = max(self._checkpoints, len(found.kept) + len(found.collectable))
         marked = self.controller.mark_deleting(found.collectable)
         self.controller.set_checkpoints(marked, CheckpointState.DELETED)
-
-    # The end
 
     def _outcome(self) -> SimulatedRun:
         for worker in self._workers:
@@ -355,16 +410,16 @@ class Simulator:
             if study.state is StudyState.COMPLETED:
                 self._invariants.finished(reader)
             counts = reader.counts()
-            orders = [(m.head.order, m.head.fitness) for m in reader.members() if m.head and m.head.can_donate]
-            heads = [member.head.trial for member in reader.members() if member.head]
+            heads = [member.head for member in reader.members() if member.head]
             groups = [*reader.groups()]
         message = study.message
         if self._ended is None and self._cut_off:
             message = f"it makes no progress: {IN_VAIN} times in a row a worker left before its work was done"
         elif self._ended is None:
             message = "it stands still: " + (self._idle.why if self._idle else "nobody asks for work")
+        orders = [(head.order, head.fitness) for head in heads if head.can_donate]
         trained = {steps for _, steps in self._trained.values()} - {0}
-        self._steps.kept = self._kept(heads)
+        self._steps.kept = self._kept([head.trial for head in heads])
         self._steps.abandoned = sum(steps for _, steps in self._trained.values()) - self._steps.kept
         return SimulatedRun(
             state=study.state,
@@ -377,7 +432,7 @@ class Simulator:
             attempts=self._attempts,
             trial_steps=(min(trained, default=0), max(trained, default=0)),
             checkpoints=self._checkpoints,
-            lag={name: _lag(lags, name, groups) for name, lags in self._lags.items()},
+            lag={name: EvaluationLag.of(lags, name, groups) for name, lags in self._lags.items()},
             best=max(orders, default=(0.0, math.nan), key=lambda pair: pair[0] or 0.0)[1] or math.nan,
         )
 
@@ -391,13 +446,3 @@ class Simulator:
                 at, steps = self._trained[at]
                 kept += steps
         return kept
-
-
-def _lag(lags: Sequence[float], suite: str, groups: Sequence[Group]) -> EvaluationLag:
-    others = sum(group.suite == suite and group.state is not GroupState.COMPLETE for group in groups)
-    return EvaluationLag(
-        complete=len(lags),
-        others=others,
-        median_s=float(np.median(lags)) if lags else math.nan,
-        longest_s=max(lags, default=math.nan),
-    )

@@ -4,17 +4,15 @@ Pure: randomness comes in as a generator, and nothing here reads a clock or a fi
 """
 
 from phyla.arguments import suggest_arguments
-from phyla.space.conditions import Parameter
 from phyla.space.declaration import Constraint
-from phyla.space.discrete import Choice, Ordinal
-from phyla.space.extension import check_extension
-from phyla.space.numeric import Float, Int
+from phyla.space.description import check_extension
+from phyla.space.parameters import Choice, Float, Int, Ordinal, Parameter
 from phyla.space.params import Params
 from phyla.space.scalars import Scalar
-from phyla.space.space import Change, Space
+from phyla.space.space import Changes, Space
 
 __all__ = [
-    "Change",
+    "Changes",
     "Choice",
     "Constraint",
     "Float",
@@ -27,9 +25,4 @@ __all__ = [
     "check_extension",
 ]
 
-suggest_arguments(
-    Choice,
-    Float,
-    Int,
-    Ordinal,
-)
+suggest_arguments(Choice, Float, Int, Ordinal)

@@ -1,20 +1,26 @@
-"""What Space is given, checked: its parameters, constraints and starting points."""
+"""What Space is given, checked: parameters and the conditions between them, constraints and starting points."""
 
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from phyla.arguments import suggestion
 from phyla.errors import SpaceError
-from phyla.space.conditions import Parameter, Plan, hold, unmet
+from phyla.space.parameters import Parameter
 from phyla.space.params import Params, flatten
-from phyla.space.scalars import Scalar, checked
+from phyla.space.scalars import Scalar, as_when, checked
 
 Constraint: TypeAlias = Callable[..., bool]
 """Takes Params and says whether they are allowed."""
 
+Conditions: TypeAlias = tuple[tuple[str, tuple[Scalar, ...]], ...]
+
+Plan: TypeAlias = tuple[tuple[str, Parameter, Conditions], ...]
+"""Names, parameters and conditions, with every parameter after those that it depends on."""
+
 
 def parameters(mapping: object, keywords: dict[str, Any]) -> dict[str, Parameter]:
-    """The parameters of a space by full name, in order."""
+    """The parameters of a space by full name, in order, with absolute names in their `when`."""
     if mapping is None:
         mapping = {}
     if not isinstance(mapping, Mapping):
@@ -29,7 +35,7 @@ def parameters(mapping: object, keywords: dict[str, Any]) -> dict[str, Parameter
     for name, parameter in flatten(flat).items():
         if not isinstance(parameter, Parameter):
             raise SpaceError(f"{name}: {parameter!r} is no parameter; {_instead(parameter)}")
-    return flat
+    return {name: _resolved(name, flat) for name in flat}
 
 
 def _instead(value: object) -> str:
@@ -42,6 +48,71 @@ def _instead(value: object) -> str:
             return "call it with its bounds or values"
         case _:
             return "write Float, Int, Choice or Ordinal, and keep what never changes out of the space"
+
+
+def _resolved(name: str, parameters: Mapping[str, Parameter]) -> Parameter:
+    """The parameter with absolute names in its `when`, and the values as the named parameters hold them.
+
+    A name is looked up next to the parameter, in its group, and then from the top; with a leading "/" only
+    from the top.
+    """
+    parameter = parameters[name]
+    if parameter.when is None:
+        return parameter
+    when: dict[str, tuple[Scalar, ...]] = {}
+    for written, values in conditions(parameter):
+        target = written.removeprefix("/")
+        sibling = f"{name.rpartition('/')[0]}/{written}".removeprefix("/")
+        if not written.startswith("/") and sibling in parameters:
+            target = sibling
+        if target not in parameters:
+            raise SpaceError(
+                f"{name}: when names {written!r}, which is no parameter; {suggestion(written, parameters)}"
+            )
+        if target in when:
+            raise SpaceError(f"{name}: when names {target!r} twice; write all of its values in one list")
+        try:
+            when[target] = tuple(parameters[target].check(value) for value in values)
+        except SpaceError as error:
+            raise SpaceError(f"{name}: when={parameter.when!r} can never hold for {target!r}: {error}") from None
+    return dataclasses.replace(parameter, when=when)
+
+
+def conditions(parameter: Parameter) -> Conditions:
+    """What must hold for the parameter to be active: (name, values) pairs."""
+    return tuple((as_when(parameter.when) or {}).items())
+
+
+def planned(parameters: Mapping[str, Parameter]) -> Plan:
+    """The parameters, each after those that its conditions name, else in the order given."""
+    plan: dict[str, tuple[str, Parameter, Conditions]] = {}
+
+    def place(name: str, path: tuple[str, ...]) -> None:
+        if name in path:
+            circle = " -> ".join((*path[path.index(name) :], name))
+            raise SpaceError(f"the conditions form a circle: {circle}; remove one of them")
+        if name not in plan:
+            needed = conditions(parameters[name])
+            for parent, _ in needed:
+                place(parent, (*path, name))
+            plan[name] = name, parameters[name], needed
+
+    for name in parameters:
+        place(name, ())
+    return tuple(plan.values())
+
+
+def hold(needed: Conditions, values: Mapping[str, Scalar]) -> bool:
+    """Whether all conditions hold for the values of the parameters that are active so far."""
+    return all(name in values and values[name] in allowed for name, allowed in needed)
+
+
+def unmet(needed: Conditions, values: Mapping[str, Scalar]) -> str:
+    """Why the conditions do not hold for `values`, in words."""
+    name, allowed = next((name, allowed) for name, allowed in needed if not hold(((name, allowed),), values))
+    wanted = repr(allowed[0]) if len(allowed) == 1 else f"one of {list(allowed)!r}"
+    found = f"that is {values[name]!r}" if name in values else f"{name!r} has no value"
+    return f"it is active only when {name!r} is {wanted}, and {found}"
 
 
 def listed(option: str, given: object) -> list[Any]:
@@ -66,25 +137,33 @@ def starting_point(point: object, plan: Plan, constraints: Sequence[Constraint])
     if not isinstance(point, Mapping):
         raise SpaceError(f"must map names to values, got {point!r}")
     flat = flatten(point)
-    names = [name for name, _, _ in plan]
-    for name in sorted(flat.keys() - set(names)):
-        raise SpaceError(f"there is no parameter {name!r}; {suggestion(name, names)}")
+    refuse_unknown(flat, [name for name, _, _ in plan])
     known: dict[str, Scalar] = {}
-    inactive: set[str] = set()
+    open_: set[str] = set()
     for name, parameter, needed in plan:
         if hold(needed, known):
             if name in flat:
                 known[name] = checked(parameter.check, flat[name], name)
             elif parameter.initial is not None and not isinstance(parameter.initial, tuple):
                 known[name] = parameter.initial
+            else:
+                open_.add(name)
         elif name in flat:
             raise SpaceError(f"{name}: cannot start at {flat[name]!r}: {unmet(needed, known)}")
-        elif any(p in inactive or (p in known and known[p] not in allowed) for p, allowed in needed):
-            inactive.add(name)
+        elif all(parent in open_ or hold(((parent, allowed),), known) for parent, allowed in needed):
+            open_.add(name)
     # Only a point that leaves nothing to draw can be checked now; others are when they are drawn.
-    if len(known) + len(inactive) == len(plan):
+    if not open_:
         require(constraints, known)
     return {name: known[name] for name in known if name in flat}
+
+
+def refuse_unknown(names: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse names that are no parameters."""
+    known = list(known)
+    for name in names:
+        if name not in known:
+            raise SpaceError(f"there is no parameter {name!r}; {suggestion(name, known)}")
 
 
 def violated(constraints: Sequence[Constraint], values: Mapping[str, Scalar]) -> Constraint | None:

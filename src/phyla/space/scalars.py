@@ -1,10 +1,9 @@
 """The values that a parameter can have: JSON scalars, and how foreign numbers become them."""
 
-import dataclasses
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from phyla.errors import SpaceError
 
@@ -88,20 +87,3 @@ def checked(check: Callable[[object], Value], value: object, what: str) -> Value
         return check(value)
     except SpaceError as error:
         raise SpaceError(f"{what}: {error}") from error.__cause__
-
-
-def call(parameter: Any, positional: Sequence[object], options: Collection[str] | None = None) -> str:
-    """The constructor call of a parameter like this one; options that have their default are left out."""
-    shown = [repr(value) for value in positional]
-    for one in dataclasses.fields(parameter):
-        value = getattr(parameter, one.name)
-        if one.kw_only and (options is None or one.name in options) and value != one.default:
-            shown.append(f"{one.name}={value!r}")
-    return f"{type(parameter).__name__}({', '.join(shown)})"
-
-
-def fraction(u: float) -> float:
-    """`u` limited to [0, 1]."""
-    if math.isnan(u):
-        raise SpaceError(f"a position in the unit interval must be a number, got {u!r}")
-    return min(max(float(u), 0.0), 1.0)

@@ -2,22 +2,33 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, final
+from typing import TYPE_CHECKING, Any, TypeAlias, final
 
-from phyla.arguments import suggestion
 from phyla.errors import SpaceError
-from phyla.space import configuration, declaration
-from phyla.space.conditions import Parameter, conditions, hold, ordered, resolved, unmet
-from phyla.space.declaration import Constraint, listed, name_of, require, starting_point, violated
+from phyla.space import declaration
+from phyla.space.declaration import (
+    Constraint,
+    hold,
+    listed,
+    name_of,
+    planned,
+    refuse_unknown,
+    require,
+    starting_point,
+    unmet,
+    violated,
+)
+from phyla.space.description import described, read
+from phyla.space.parameters import Parameter
 from phyla.space.params import flatten
 from phyla.space.scalars import Scalar, as_real, checked
 
 if TYPE_CHECKING:
     import numpy as np
 
-Change = TypedDict("Change", {"from": Scalar, "to": Scalar, "by": str})
-"""What happened to one parameter. `by` is "x1.2" (the factor), "step" (where the factor alone moves nothing),
-"neighbour", "resampled", "crossed", "activated" (`from` is None) or "dropped" (`to` is None)."""
+Changes: TypeAlias = dict[str, Mapping[str, Scalar]]
+"""What happened to each parameter that changed: `from`, `to` and `by`, which is "x1.2" (the factor), "step" (where
+the factor alone moves nothing), "neighbour", "resampled", "crossed", "activated" or "dropped"."""
 
 Pick: TypeAlias = Callable[[str, Parameter, int], tuple[Scalar, str]]
 
@@ -38,7 +49,8 @@ class Space:
     group first, then from the top; a leading "/" skips the group.
 
     Every method is a function of its arguments: the same generator state gives the same values, which always
-    come in the order of the space.
+    come in the order of the space. It raises SpaceError where an argument makes no sense, a constraint raised, or
+    the constraints allowed nothing that was drawn.
 
     Args:
         mapping: Parameters and groups by name.
@@ -66,10 +78,8 @@ class Space:
     ) -> None:
         self._constraints = tuple(listed("constraints", constraints))
         points = listed("initial", initial)
-        given = declaration.parameters(mapping, parameters)
-        self._parameters = {name: resolved(name, given) for name in given}
-        order = ordered(self._parameters)
-        self._plan = tuple((name, self._parameters[name], conditions(self._parameters[name])) for name in order)
+        self._parameters = declaration.parameters(mapping, parameters)
+        self._plan = planned(self._parameters)
         self._initial = tuple(checked(self.check_part, point, f"initial[{i}]") for i, point in enumerate(points))
 
     @property
@@ -92,9 +102,6 @@ class Space:
 
         A member starts at its entry of the space's `initial`, where that leaves a name out at the parameter's own
         `initial`, else at a draw.
-
-        Raises:
-            SpaceError: no allowed values were found, or a constraint raised.
         """
         if member is not None and member < 0:
             raise SpaceError(f"member must be at least 0, got {member!r}")
@@ -109,11 +116,7 @@ class Space:
         return self._found(pick, SAMPLE_TRIES, advice)[0]
 
     def check_part(self, params: object) -> dict[str, Scalar]:
-        """`params`, which may leave names out, as this space holds them: flat, plain Python values.
-
-        Raises:
-            SpaceError: an unknown name, a value, or values that can never be together.
-        """
+        """`params`, which may leave names out, as this space holds them: flat, plain Python values."""
         return starting_point(params, self._plan, self._constraints)
 
     def complete(
@@ -122,9 +125,6 @@ class Space:
         """Flat values of all active parameters: `params`, and for the rest `others`, or draws.
 
         If the constraints do not allow the others, these names are drawn instead.
-
-        Raises:
-            SpaceError: no allowed values were found, or a constraint raised.
         """
 
         def pick(name: str, parameter: Parameter, tried: int) -> tuple[Scalar, str]:
@@ -142,7 +142,7 @@ class Space:
         factors: Sequence[float] = (0.8, 1.2),
         resample: float = 0.0,
         names: Iterable[str] | None = None,
-    ) -> tuple[dict[str, Scalar], dict[str, Change]]:
+    ) -> tuple[dict[str, Scalar], Changes]:
         """New values near `params`, and what changed; `params` themselves where constraints allow no others.
 
         Every parameter is moved by a factor drawn uniformly from `factors`, as its kind says. Parameters that
@@ -154,12 +154,6 @@ class Space:
             factors: The factors, above 0 and not 1.
             resample: The probability, per parameter, of a draw from its prior instead.
             names: The parameters that may move; None means all.
-
-        Raises:
-            SpaceError: an argument makes no sense, no allowed values were found, or a constraint raised.
-
-        Source:
-            Jaderberg et al. 2017, arXiv 1711.09846, section 4; Li et al. 2019, arXiv 1902.01894.
         """
         if not 0.0 <= resample <= 1.0:
             raise SpaceError(f"resample is a probability between 0 and 1, got {resample!r}")
@@ -172,7 +166,7 @@ class Space:
 
     def resample(
         self, params: Mapping[str, Any], rng: "np.random.Generator", names: Iterable[str] | None = None
-    ) -> tuple[dict[str, Scalar], dict[str, Change]]:
+    ) -> tuple[dict[str, Scalar], Changes]:
         """`params` with the named parameters, or all, drawn from their priors again; as `perturb` otherwise."""
         return self._explored(params, rng, (), 1.0, names, SAMPLE_TRIES)
 
@@ -183,14 +177,11 @@ class Space:
         rng: "np.random.Generator",
         *,
         share: float = 0.5,
-    ) -> tuple[dict[str, Scalar], dict[str, Change]]:
+    ) -> tuple[dict[str, Scalar], Changes]:
         """Flat values from two parents, and what changed from the first ("crossed", "activated" or "dropped").
 
         A parameter that both parents have comes from the second with probability `share`; one that only one parent
         has comes from that one. It is drawn if neither has it. Parents may violate the constraints.
-
-        Raises:
-            SpaceError: an argument makes no sense, no allowed values were found, or a constraint raised.
         """
         if not 0.0 <= share <= 1.0:
             raise SpaceError(f"share is a probability between 0 and 1, got {share!r}")
@@ -207,11 +198,7 @@ class Space:
         return values, self._changes(old, values, ways)
 
     def validate(self, params: Mapping[str, Any]) -> dict[str, Scalar]:
-        """Flat or nested values as this space holds them: flat, in order, plain Python values of the right type.
-
-        Raises:
-            SpaceError: an unknown, missing or inactive name, a value or a constraint is the first problem.
-        """
+        """Flat or nested values as this space holds them: flat, in order, plain values of the right type."""
         values = self._checked(params)
         require(self._constraints, values)
         return values
@@ -230,11 +217,7 @@ class Space:
         return {name: values[name] for name in self._parameters if name in values}
 
     def contains(self, params: Mapping[str, Any]) -> bool:
-        """Whether `validate` would accept them.
-
-        Raises:
-            SpaceError: a constraint raised.
-        """
+        """Whether `validate` would accept them."""
         try:
             values = self._checked(params)
         except SpaceError:
@@ -243,19 +226,18 @@ class Space:
 
     def config(self, reference: Callable[[Constraint], str]) -> dict[str, Any]:
         """A description in JSON types; `reference` gives the text for a constraint, as "module:function"."""
-        return configuration.described(
-            self._parameters, [reference(constraint) for constraint in self._constraints], self._initial
-        )
+        return {
+            "parameters": [described(name, parameter) for name, parameter in self._parameters.items()],
+            "constraints": [reference(constraint) for constraint in self._constraints],
+            "initial": [dict(point) for point in self._initial],
+        }
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], resolve: Callable[[str], Constraint]) -> "Space":
-        """The space that `config` gave a description of; `resolve` gives the constraint for a text.
-
-        Raises:
-            SpaceError: the description is malformed, or describes no valid space.
-        """
-        parameters, references, initial = configuration.read(config)
-        return cls(parameters, constraints=[resolve(text) for text in references], initial=initial)
+        """The space that `config` gave a description of; `resolve` gives the constraint for a text."""
+        constraints = [resolve(text) for text in config.get("constraints", ())]
+        parameters = dict(map(read, config["parameters"]))
+        return cls(parameters, constraints=constraints, initial=config.get("initial", ()))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Space):
@@ -283,7 +265,7 @@ class Space:
         resample: float,
         names: Iterable[str] | None,
         tries: int,
-    ) -> tuple[dict[str, Scalar], dict[str, Change]]:
+    ) -> tuple[dict[str, Scalar], Changes]:
         old = self._checked(params)
         movable = self._named(names)
 
@@ -325,7 +307,7 @@ class Space:
         named = "none" if rejected is None else name_of(rejected)
         raise SpaceError(f"the constraint {named} rejected the last of {tries} draws, {values!r}; {advice}")
 
-    def _changes(self, old: dict[str, Scalar], new: dict[str, Scalar], ways: dict[str, str]) -> dict[str, Change]:
+    def _changes(self, old: dict[str, Scalar], new: dict[str, Scalar], ways: dict[str, str]) -> Changes:
         ways = {name: ways.get(name, "dropped") for name in self._parameters}
         return {
             name: {"from": old.get(name), "to": new.get(name), "by": way}
@@ -337,8 +319,7 @@ class Space:
         if names is None:
             return self._parameters.keys()
         chosen = {names} if isinstance(names, str) else set(names)
-        for name in sorted(chosen - self._parameters.keys()):
-            raise SpaceError(f"there is no parameter {name!r}; {suggestion(name, self._parameters)}")
+        refuse_unknown(sorted(chosen), self._parameters)
         return chosen
 
     def _checked(self, params: Mapping[str, Any]) -> dict[str, Scalar]:
@@ -346,9 +327,7 @@ class Space:
             raise SpaceError(f"parameters must be a mapping from names to values, got {params!r}")
         flat = params if params.keys() <= self._parameters.keys() else flatten(params)
         values: dict[str, Scalar] = {}
-        for name in flat:
-            if name not in self._parameters:
-                raise SpaceError(f"there is no parameter {name!r}; {suggestion(name, self._parameters)}")
+        refuse_unknown(flat, self._parameters)
         for name, parameter, needed in self._plan:
             if needed and not hold(needed, values):
                 if name in flat:

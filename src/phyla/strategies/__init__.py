@@ -1,6 +1,9 @@
 """Decisions about a population: strategies, exploit, explore and stopping rules, fitness. Pure.
 
 `exploit`, `explore` and `stopping` hold the rules, one file each beside the contract; strategies are here.
+
+Making a strategy or rule with settings that are out of range, or make no sense together, raises a
+ConfigurationError that names the setting, its value, and what it has to be.
 """
 
 from dataclasses import is_dataclass

@@ -6,25 +6,22 @@ from typing import final
 
 from phyla.errors import ConfigurationError
 from phyla.records import JsonObject, Member
-from phyla.strategies.checks import check_integers, check_share
+from phyla.strategies.checks import check
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
-from phyla.strategies.starts import awaits_score, given_up, proceed, sampled
-from phyla.strategies.strategy import Context, Decision, History, Population, Stop, Strategy, Wait
+from phyla.strategies.starts import given_up, proceed, sampled
+from phyla.strategies.strategy import Context, Decision, History, Independent, Population, Stop, Wait
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class ASHA(Strategy):
+class ASHA(Independent):
     """Many members start, few go on: those that are among the best so far at each rung.
 
     Rungs lie at `min_steps`, `min_steps * reduction_factor`, and so on, the last at `total_steps`; one trial
     leads from one to the next. A member is promoted as soon as it is among the best `1 / reduction_factor`,
-    rounded down, of those that have completed its rung. Else it waits for others to complete the rung, and is
-    stopped when that can no longer help it. nan and infinite scores are stopped at once, but count as completed.
-    Of equal scores the one promoted earlier goes first, then the lower index.
-
-    Nobody waits for a whole rung. So a member may be promoted that turns out not to be among the best, and at
-    least `members // reduction_factor ** k` members complete rung k (fewer only if fewer have a finite score).
+    rounded down, of those that have completed its rung, which may turn out to be a mistake. Else it waits for
+    others, and is stopped when they can no longer help it. nan and infinite scores are stopped at once, but count
+    as completed. Of equal scores the one promoted earlier goes first, then the lower index.
 
     Members that have not started go before promotions, unlike in the paper, which draws configurations without
     end: the more of them are known, the fewer are promoted by mistake.
@@ -41,9 +38,6 @@ class ASHA(Strategy):
             which needs `quorum=1.0`.
         quorum: at 1.0 a rung is complete before anyone is promoted. Whole studies are then the same with any
             number of workers, but workers may be idle.
-
-    Raises:
-        ConfigurationError: a number is out of range, or a suite gives the fitness of an asynchronous study.
     """
 
     members: int
@@ -56,13 +50,12 @@ class ASHA(Strategy):
     member_steps = None
 
     def __post_init__(self) -> None:
-        check_integers(self, members=1, total_steps=1, min_steps=1, reduction_factor=2)
+        check(self, members=1, total_steps=1, min_steps=1, reduction_factor=2, quorum="[0, 1]")
         if self.min_steps > self.total_steps:
             raise ConfigurationError(
                 f"ASHA(total_steps={self.total_steps}, min_steps={self.min_steps}): the first rung may not lie "
                 "beyond the last; lower min_steps or raise total_steps"
             )
-        check_share(self, quorum="[0, 1]")
         if isinstance(self.fitness, FromSuite) and self.quorum < 1:
             raise ConfigurationError(
                 "ASHA(fitness=FromSuite(...)): a member can be ranked only when its suite is evaluated; use "
@@ -77,11 +70,6 @@ class ASHA(Strategy):
             rungs.append(steps)
             steps *= self.reduction_factor
         return (*rungs, self.total_steps)
-
-    @property
-    def population_size(self) -> int:
-        """Number of members."""
-        return self.members
 
     def line(self, progress: int) -> int:
         """Return how many rungs a member has completed."""
@@ -99,7 +87,7 @@ class ASHA(Strategy):
         if member.broken_trial is not None:
             # It was promoted before; what broke is tried again.
             return given_up(member) or proceed(member, steps)
-        if awaits_score(member):
+        if not member.head.judged:
             return Wait(reason={"why": "its evaluation"})
         rung, order = member.generation - 1, member.head.order
         if order is None or not math.isfinite(order):

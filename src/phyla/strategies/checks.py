@@ -4,7 +4,8 @@ All raise a ConfigurationError that names the plug-in, the setting, the value, a
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from dataclasses import fields
+from typing import Any, Literal, TypeAlias
 
 from phyla.errors import ConfigurationError
 
@@ -13,48 +14,43 @@ MOST_SECONDS = 1_000_000_000
 MOST_STEPS = 2**53
 """Up to here every integer is a float as well, in JSON and in other languages."""
 
-
-def check_integers(plugin: object, **least: int) -> None:
-    """Refuse settings of a plug-in that are not integers, too small, or larger than any study could use."""
-    for name, lowest in least.items():
-        check_integer(type(plugin).__name__, name, getattr(plugin, name), lowest)
+Wanted: TypeAlias = int | str | tuple[object, ...]
+"""An integer of at least this, a number in an interval such as "(0, 1]", which excludes 0, or one of a tuple."""
 
 
-def check_integer(plugin: str, name: str, value: object, least: int) -> None:
-    """Refuse a value of a setting as `check_integers` does."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigurationError(f"{plugin}({name}={value!r}): must be an integer of at least {least}")
-    most = MOST_MEMBERS if name in ("population_size", "members") else MOST_STEPS
-    if value > most:
-        raise ConfigurationError(f"{plugin}({name}={value!r}): must be at most {most:,}")
-
-
-def check_share(plugin: object, **intervals: str) -> None:
-    """Refuse settings of a plug-in that are not numbers in an interval, such as "(0, 1]": above 0, at most 1."""
-    for name, interval in intervals.items():
+def check(plugin: Any, **wanted: Wanted) -> None:
+    """Refuse settings of a plug-in that are not as wanted; None is allowed where it is the default."""
+    defaults = {one.name: one.default for one in fields(plugin)}
+    for name, want in wanted.items():
         value = getattr(plugin, name)
-        low, high = map(float, interval[1:-1].split(","))
-        excluded = [low] * (interval[0] == "(") + [high] * (interval[-1] == ")")
+        if value is not None or defaults[name] is not None:
+            check_value(type(plugin).__name__, name, value, want)
+
+
+def check_value(plugin: str, name: str, value: Any, want: Wanted) -> None:
+    """Refuse one value of a setting."""
+    given = f"{plugin}({name}={value!r})"
+    if isinstance(want, tuple):
+        if value not in want:
+            raise ConfigurationError(f"{given}: choose {', '.join(map(repr, want[:-1]))} or {want[-1]!r}")
+    elif isinstance(want, int):
+        if isinstance(value, bool) or not isinstance(value, int) or value < want:
+            raise ConfigurationError(f"{given}: must be an integer of at least {want}")
+        most = MOST_MEMBERS if name in ("population_size", "members") else MOST_STEPS
+        if value > most:
+            raise ConfigurationError(f"{given}: must be at most {most:,}")
+    else:
+        low, high = map(float, want[1:-1].split(","))
+        excluded = [low] * (want[0] == "(") + [high] * (want[-1] == ")")
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not low <= value <= high or value in excluded:
-            raise ConfigurationError(f"{type(plugin).__name__}({name}={value!r}): must be a number in {interval}")
-
-
-def check_choice(plugin: object, name: str, *choices: object) -> None:
-    """Refuse a setting of a plug-in that is none of the choices."""
-    value = getattr(plugin, name)
-    if value not in choices:
-        known = ", ".join(map(repr, choices[:-1]))
-        raise ConfigurationError(f"{type(plugin).__name__}({name}={value!r}): choose {known} or {choices[-1]!r}")
+            raise ConfigurationError(f"{given}: must be a number in {want}")
 
 
 def check_steps(plugin: Any) -> None:
     """Refuse `total_steps` and `steps_per_trial` that are out of range, and trials longer than the training."""
-    check_integers(plugin, total_steps=1)
-    if plugin.steps_per_trial is None:
-        return
-    check_integers(plugin, steps_per_trial=1)
-    if plugin.steps_per_trial > plugin.total_steps:
+    check(plugin, total_steps=1, steps_per_trial=1)
+    if plugin.steps_per_trial is not None and plugin.steps_per_trial > plugin.total_steps:
         raise ConfigurationError(
             f"{type(plugin).__name__}(steps_per_trial={plugin.steps_per_trial}, total_steps={plugin.total_steps}):"
             " a trial may not be longer than the whole training of a member; lower steps_per_trial or raise "

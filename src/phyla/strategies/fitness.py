@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, final
 
 from phyla.records import Goal, Maximize
-from phyla.strategies.checks import check_integers
+from phyla.strategies.checks import check
 
 
 class FitnessRule(Protocol):
@@ -33,16 +33,12 @@ LAST: Final = Last()
 @final
 @dataclass(frozen=True, slots=True)
 class MeanOfLast:
-    """The mean of the last k reports of the trial; nan if one of them is nan.
-
-    Raises:
-        ConfigurationError: k is below 1.
-    """
+    """The mean of the last k reports of the trial; nan if one of them is nan."""
 
     k: int
 
     def __post_init__(self) -> None:
-        check_integers(self, k=1)
+        check(self, k=1)
 
     def __call__(self, values: Sequence[float], objective: Goal) -> float:
         """Return the mean."""
@@ -56,15 +52,12 @@ class BestOfLast:
     """The best of the last k reports: the maximum under `Maximize`, the minimum under `Minimize`.
 
     Values that are not finite are passed over; nan if none is finite. Only for objectives of one metric.
-
-    Raises:
-        ConfigurationError: k is below 1.
     """
 
     k: int
 
     def __post_init__(self) -> None:
-        check_integers(self, k=1)
+        check(self, k=1)
 
     def __call__(self, values: Sequence[float], objective: Goal) -> float:
         """Return the best value."""
@@ -82,16 +75,11 @@ class FromSuite:
 
     Args:
         suite: name of one of the study's suites.
-        metric: name of the aggregate; the study's objective says whether more is better. None takes the aggregates
-            that the objective names, one or several.
-        max_lag: checkpoints of one member that may wait for their evaluation while it trains on; with more,
-            the member waits.
+        metric: name of the aggregate; None takes those that the study's objective names, one or several.
+        max_lag: checkpoints of one member that may wait for their evaluation before the member waits, too.
         remeasure: how many more times, each with other seeds, a donor's checkpoint is evaluated before it is
             copied; its fitness is then the mean.
         max_partial: groups in a row that end partial before the study stops with an error.
-
-    Raises:
-        ConfigurationError: a number is out of range.
     """
 
     suite: str
@@ -101,4 +89,4 @@ class FromSuite:
     max_partial: int = 5
 
     def __post_init__(self) -> None:
-        check_integers(self, max_lag=0, remeasure=0, max_partial=1)
+        check(self, max_lag=0, remeasure=0, max_partial=1)

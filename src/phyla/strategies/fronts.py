@@ -26,9 +26,6 @@ def front_ranks(vectors: Vectors) -> npt.NDArray[np.intp]:
     """Return the front of each vector: 0 for those that none dominates, 1 for those that only front 0 does, ...
 
     Equal vectors are on the same front. Takes O(n log n) for two goals, O(n^2) array operations for more.
-
-    Returns:
-        Shape (number of vectors,).
     """
     distinct, _, place = _distinct(vectors)
     # Best first goal first, so that a vector is dominated only by vectors before it.
@@ -74,14 +71,7 @@ def crowding(vectors: Vectors, fronts: npt.NDArray[np.intp] | None = None) -> np
 
     For each goal the distance between the neighbours on both sides, in units of the front's range; these are
     added. The best and the worst of each goal are infinitely far from others. Of equal vectors the first gets
-    the distance, and the others 0.
-
-    Args:
-        vectors: of all fronts.
-        fronts: the front of each vector; None if all are on one.
-
-    Returns:
-        Shape (number of vectors,).
+    the distance, and the others 0. `fronts` has the front of each vector; None if all are on one.
     """
     distinct, first, _ = _distinct(vectors)
     front = np.zeros(len(distinct), dtype=np.intp) if fronts is None else fronts[first]
@@ -107,11 +97,11 @@ def crowding(vectors: Vectors, fronts: npt.NDArray[np.intp] | None = None) -> np
 def thinned(vectors: Vectors, limit: int) -> list[int]:
     """Return the indices of at most `limit` vectors of a front, those in the most crowded places left out.
 
-    They are left out a few at a time, and distances are taken anew each time. The best of each goal stay as long
-    as the limit allows.
+    The best of each goal stay as long as the limit allows.
     """
     left = np.arange(len(vectors))
     while len(left) > limit:
+        # A few at a time, since each one that goes leaves others less crowded.
         excess = len(left) - limit
         distance = crowding(vectors[left])
         # Among equals the later ones go.

@@ -5,7 +5,7 @@ from typing import final
 
 from phyla.errors import ConfigurationError
 from phyla.records import JobState, JsonObject, Member, Scored
-from phyla.strategies.checks import check_choice, check_integers, check_rules, check_steps
+from phyla.strategies.checks import check, check_rules, check_steps
 from phyla.strategies.exploit import facts
 from phyla.strategies.explore import Explore
 from phyla.strategies.explore.perturb import PERTURB
@@ -13,7 +13,6 @@ from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
 from phyla.strategies.starts import (
     COPIES,
     Copy,
-    awaits_score,
     explored,
     sampled,
     scored_trial,
@@ -50,9 +49,6 @@ class InitiatorPBT(Strategy):
         fitness: how the reports of one trial become its fitness, or the suite that gives it (`FromSuite`),
             which needs the gate.
         copy: what the loser of a tournament takes over: weights and hyperparameters, or only one of them.
-
-    Raises:
-        ConfigurationError: a number is out of range, or a suite gives the fitness and there is no gate.
     """
 
     population_size: int
@@ -65,10 +61,8 @@ class InitiatorPBT(Strategy):
     copy: Copy = "both"
 
     def __post_init__(self) -> None:
-        check_integers(self, population_size=1, steps_per_trial=1)
+        check(self, population_size=1, copy=COPIES, generations=(1, 2))
         check_steps(self)
-        check_choice(self, "copy", *COPIES)
-        check_choice(self, "generations", 1, 2)
         check_rules(self, "propose", "explore", optional=True)
         if isinstance(self.fitness, FromSuite) and not self.gate:
             raise ConfigurationError(
@@ -93,7 +87,7 @@ class InitiatorPBT(Strategy):
         lowest = lowest_generation(population)
         if not self.gate and lowest is not None and lowest < member.generation - 1:
             return Wait(reason={"why": "the generation before"})
-        if awaits_score(member):
+        if not member.head.judged:
             return Wait(reason={"why": "its evaluation"})
         head, generation = member.head, member.generation - 1
         compared: JsonObject = {"rule": "initiator", "generation": generation, "own": facts(head)}
@@ -121,7 +115,8 @@ def _of_generation(member: Member, context: Context, generation: int) -> Scored 
     """Return what a member had completed at a generation; None if it has not come as far."""
     if member.head is None or member.generation <= generation or generation < 0:
         return None
-    path = true_ancestry(member.head.trial, context.history)
-    found = next((trial for trial in path if trial.generation <= generation), None)
-    completed = found is not None and found.generation == generation and found.state is JobState.COMPLETED
-    return scored_trial(found) if found is not None and completed else None
+    for trial in true_ancestry(member.head.trial, context.history):
+        if trial.generation <= generation:
+            completed = trial.generation == generation and trial.state is JobState.COMPLETED
+            return scored_trial(trial) if completed else None
+    return None

@@ -6,7 +6,7 @@ from typing import final
 
 from phyla.errors import ConfigurationError
 from phyla.records import JsonObject, Member, Scored
-from phyla.strategies.checks import check_choice, check_integers, check_rules, check_share, check_steps
+from phyla.strategies.checks import check, check_rules, check_steps
 from phyla.strategies.exploit import Exploit, Exploited, keep
 from phyla.strategies.exploit.truncation import Truncation
 from phyla.strategies.explore import Explore
@@ -17,8 +17,6 @@ from phyla.strategies.strategy import Context, Decision, History, Measure, Popul
 
 DRAWS = 5
 """How often an exploit rule is asked whose choice may not donate."""
-
-_TRUNCATION = Truncation()
 
 
 @final
@@ -38,22 +36,18 @@ class PBT(Strategy):
             again; the default is `steps_per_trial`.
         burn_in: no exploit before a member has trained this many steps.
         quorum: share of the population, from 0 to 1, that must have come as far as a member before it may decide.
-            It is compared with those only, each as it was when it had come as far. At 1.0 everybody waits for
-            the slowest member, and a study is the same with any number of workers. At 0 nobody waits, and newest
-            scores are compared, as in the paper: with fewer workers than members, or members that differ in
-            speed, that selects for age. Below 1.0 one straggler never stops a population.
+            It is compared with those only, each as it was then. At 1.0 everybody waits for the slowest member,
+            and a study is the same with any number of workers. At 0 nobody waits, and newest scores are compared,
+            as in the paper, which selects for age where members differ in speed or outnumber the workers.
         copy: what exploit takes over: weights and hyperparameters, or only one of them.
         min_scores: how many scores a member must have, since it started or took over weights, to donate. So one
             lucky score does not spread. A choice that may not donate is drawn again, at most 5 times.
-
-    Raises:
-        ConfigurationError: a number is out of range, or nobody would ever exploit.
     """
 
     population_size: int
     steps_per_trial: int
     total_steps: int
-    exploit: Exploit | None = _TRUNCATION
+    exploit: Exploit | None = Truncation()  # noqa: RUF009  # frozen
     explore: Explore | None = PERTURB
     fitness: FitnessRule | FromSuite = LAST
     ready_interval: int | None = None
@@ -63,10 +57,8 @@ class PBT(Strategy):
     min_scores: int = 1
 
     def __post_init__(self) -> None:
-        check_integers(self, population_size=1, steps_per_trial=1, burn_in=0, min_scores=1)
+        check(self, population_size=1, burn_in=0, min_scores=1, ready_interval=1, quorum="[0, 1]", copy=COPIES)
         check_steps(self)
-        if self.ready_interval is not None:
-            check_integers(self, ready_interval=1)
         for name in ("ready_interval", "burn_in"):
             steps = getattr(self, name) or 0
             if steps >= self.total_steps:
@@ -74,8 +66,6 @@ class PBT(Strategy):
                     f"PBT({name}={steps}, total_steps={self.total_steps}): every member ends before that, so "
                     f"nobody would ever exploit or explore; lower {name} or raise total_steps, or use RandomSearch"
                 )
-        check_share(self, quorum="[0, 1]")
-        check_choice(self, "copy", *COPIES)
         check_rules(self, "choose", "exploit", optional=True)
         check_rules(self, "propose", "explore", optional=True)
 
@@ -97,7 +87,8 @@ class PBT(Strategy):
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
         """Start fresh, continue, or take over a better member's state and explore."""
         if member.head is None:
-            return sampled(member, self._steps(member, 0), context)
+            steps = steps_to_line(member.progress, self.steps_per_trial, self.total_steps)
+            return sampled(member, steps, context)
         compared: JsonObject = {"why": "not ready"}
         if self._ready(member):
             if self.exploit is None:
@@ -116,11 +107,8 @@ class PBT(Strategy):
         if member.broken_trial is not None:
             why: JsonObject = {"why": "the same work broke or was stopped before"}
             return explored(self, member, None, population, context, why)
-        return proceed(member, self._steps(member, member.head.age), compared=compared)
-
-    def _steps(self, member: Member, age: int) -> int:
-        """Return how many steps bring weights of an age to the member's next grid line."""
-        return steps_to_line(max(member.progress, age), self.steps_per_trial, self.total_steps)
+        at = max(member.progress, member.head.age)
+        return proceed(member, steps_to_line(at, self.steps_per_trial, self.total_steps), compared=compared)
 
     def _chosen(self, exploit: Exploit, member: Member, population: Population, context: Context) -> Exploited:
         """Ask the exploit rule, again if it chose one that may not donate."""

@@ -8,18 +8,18 @@ from typing import Any, final
 from phyla.errors import ConfigurationError, SpaceError
 from phyla.records import JsonObject, Member, TrialRecord
 from phyla.space import Space
-from phyla.strategies.checks import check_integer, check_integers, check_steps
+from phyla.strategies.checks import check, check_steps, check_value
 from phyla.strategies.explore import changes_of
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
 from phyla.strategies.starts import fresh, proceed, replaces, stopped
-from phyla.strategies.strategy import Context, Decision, Population, Start, Strategy
+from phyla.strategies.strategy import Context, Decision, Independent, Population, Start, Strategy
 
 _NAMES = ("trial", "start_step", "end_step", "seed", "params")
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class FixedSchedule(Strategy):
+class FixedSchedule(Independent):
     """Every member trains with hyperparameters that switch at given steps.
 
     With one member it replays a schedule; with more, seeds differ, which shows how much of a result is chance. A
@@ -35,9 +35,6 @@ class FixedSchedule(Strategy):
         members: number of members.
         steps_per_trial: steps of one trial at most; None ends trials at switches only.
         fitness: how the reports of one trial become its fitness, or the suite that gives it (`FromSuite`).
-
-    Raises:
-        ConfigurationError: a number is out of range, or the schedule is none.
     """
 
     schedule: Sequence[tuple[int, Mapping[str, Any]]]
@@ -48,7 +45,7 @@ class FixedSchedule(Strategy):
     pareto = True
 
     def __post_init__(self) -> None:
-        check_integers(self, members=1)
+        check(self, members=1)
         check_steps(self)
         least = 0
         for entry in self.schedule:
@@ -57,7 +54,7 @@ class FixedSchedule(Strategy):
                     f"FixedSchedule(schedule=...): {entry!r} is no pair of a step and hyperparameters, as in "
                     "(1000, {'lr': 0.1})"
                 )
-            check_integer("FixedSchedule", "step", entry[0], least)
+            check_value("FixedSchedule", "step", entry[0], least)
             least = entry[0] + 1
         first = self.schedule[0][0] if self.schedule else "nothing"
         if first != 0:
@@ -68,17 +65,8 @@ class FixedSchedule(Strategy):
             )
         object.__setattr__(self, "schedule", tuple((step, dict(params)) for step, params in self.schedule))
 
-    @property
-    def population_size(self) -> int:
-        """Number of members."""
-        return self.members
-
     def check_space(self, space: Space) -> None:
-        """Refuse a schedule whose hyperparameters the space does not allow.
-
-        Raises:
-            SpaceError: names the step and what is wrong with its hyperparameters.
-        """
+        """Refuse a schedule whose hyperparameters the space does not allow."""
         for index, (step, wanted) in enumerate(self.schedule):
             where = f"FixedSchedule(schedule=...): entry {index}, from step {step} on, {wanted!r}"
             _check_params(space, wanted, where, "Each entry gives all hyperparameters, as the space allows them")
@@ -118,9 +106,6 @@ class Replay(Strategy):
             `params`, root first; each begins where the one before ended. `phyla.replay` makes them.
         of: name of the study they come from.
         fitness: how the reports of one trial become its fitness, or the suite that gives it (`FromSuite`).
-
-    Raises:
-        ConfigurationError: there are no trials, one of them is malformed, or they do not join.
     """
 
     trials: Sequence[Mapping[str, Any]]
@@ -137,9 +122,9 @@ class Replay(Strategy):
             if not isinstance(entry, Mapping) or set(entry) != set(_NAMES):
                 raise ConfigurationError(f"Replay(trials=...): {entry!r} must have exactly {', '.join(_NAMES)}")
             start = entry["start_step"]
-            check_integer("Replay", "start_step", start, 0)
-            check_integer("Replay", "end_step", entry["end_step"], start + 1)
-            check_integer("Replay", "seed", entry["seed"], 0)
+            check_value("Replay", "start_step", start, 0)
+            check_value("Replay", "end_step", entry["end_step"], start + 1)
+            check_value("Replay", "seed", entry["seed"], 0)
             if not isinstance(entry["params"], Mapping):
                 raise ConfigurationError(f"Replay(params={entry['params']!r}): must map names to values")
             if before is not None and not before["start_step"] < start <= before["end_step"]:
@@ -148,19 +133,14 @@ class Replay(Strategy):
                     f"trial {before['trial']}, trained from step {before['start_step']} to {before['end_step']}"
                 )
             before = entry
-        object.__setattr__(
-            self, "trials", tuple({**entry, "params": dict(entry["params"])} for entry in self.trials)
-        )
+        trials = tuple({**entry, "params": dict(entry["params"])} for entry in self.trials)
+        object.__setattr__(self, "trials", trials)
 
     @classmethod
     def along(
         cls, ancestry: Sequence[TrialRecord], *, of: str = "", fitness: FitnessRule | FromSuite = LAST
     ) -> "Replay":
-        """Return the replay of trials, root first.
-
-        Raises:
-            ConfigurationError: there are none, or they do not join.
-        """
+        """Return the replay of trials, root first."""
         trials = [{"trial": row.id, **{name: getattr(row, name) for name in _NAMES[1:]}} for row in ancestry]
         return cls(trials=trials, of=of, fitness=fitness)
 
@@ -170,11 +150,7 @@ class Replay(Strategy):
         return int(self.trials[-1]["end_step"] - self.trials[0]["start_step"])
 
     def check_space(self, space: Space) -> None:
-        """Refuse trials whose hyperparameters the space does not allow.
-
-        Raises:
-            SpaceError: names the trial and what is wrong with its hyperparameters.
-        """
+        """Refuse trials whose hyperparameters the space does not allow."""
         for index, again in enumerate(self.trials):
             where = f"Replay(trials=...): entry {index}, trial {again['trial']} from step {again['start_step']} on"
             _check_params(space, again["params"], where, "A replay needs a space that allows what was trained")

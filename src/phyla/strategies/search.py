@@ -11,10 +11,10 @@ import numpy as np
 from phyla.errors import ConfigurationError, SpaceError
 from phyla.records import JsonObject, Member
 from phyla.space import Scalar, Space
-from phyla.strategies.checks import MOST_MEMBERS, check_integers, check_steps
+from phyla.strategies.checks import MOST_MEMBERS, check, check_steps
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
 from phyla.strategies.starts import fresh, given_up, proceed, sampled, steps_to_line
-from phyla.strategies.strategy import Context, Decision, Population, Strategy
+from phyla.strategies.strategy import Context, Decision, Independent, Population, Strategy
 
 Grid: TypeAlias = Mapping[str, Sequence[Scalar]]
 """Values by full name of the parameter."""
@@ -22,7 +22,7 @@ Grid: TypeAlias = Mapping[str, Sequence[Scalar]]
 
 @final
 @dataclass(frozen=True, slots=True)
-class RandomSearch(Strategy):
+class RandomSearch(Independent):
     """Every member trains from the first step to the last with hyperparameters drawn from the priors.
 
     The baseline to compare with, at the same number of steps. A trial that breaks is tried again from where
@@ -36,9 +36,6 @@ class RandomSearch(Strategy):
         steps_per_trial: steps of one trial, after which there are a checkpoint and a score; None makes one
             trial of the whole training.
         fitness: how the reports of one trial become its fitness, or the suite that gives it (`FromSuite`).
-
-    Raises:
-        ConfigurationError: a number is out of range.
     """
 
     members: int
@@ -48,13 +45,8 @@ class RandomSearch(Strategy):
     pareto = True
 
     def __post_init__(self) -> None:
-        check_integers(self, members=1)
+        check(self, members=1)
         check_steps(self)
-
-    @property
-    def population_size(self) -> int:
-        """Number of members."""
-        return self.members
 
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
         """Draw hyperparameters, or go on with them."""
@@ -78,12 +70,8 @@ class GridSearch(Strategy):
     Args:
         grid: values by full name of the parameter, or several such mappings.
         total_steps: steps each member spends in all.
-        steps_per_trial: steps of one trial, after which there are a checkpoint and a score; None makes one
-            trial of the whole training.
+        steps_per_trial: as for `RandomSearch`.
         fitness: how the reports of one trial become its fitness, or the suite that gives it (`FromSuite`).
-
-    Raises:
-        ConfigurationError: a number is out of range, or a parameter has no values.
     """
 
     grid: Grid | Sequence[Grid]
@@ -129,11 +117,7 @@ class GridSearch(Strategy):
         return len(self.points)
 
     def check_space(self, space: Space) -> None:
-        """Refuse a grid with a combination that the space does not allow.
-
-        Raises:
-            SpaceError: names the member, its combination, and what is wrong with it.
-        """
+        """Refuse a grid with a combination that the space does not allow."""
         for index, point in enumerate(self.points):
             _started(index, point, space, np.random.default_rng(0))
 
@@ -151,8 +135,7 @@ def _started(index: int, point: JsonObject, space: Space, rng: np.random.Generat
     """Return a combination with what it leaves out."""
     try:
         space.check_part(point)
-        placed = Space(space.parameters, constraints=space.constraints, initial=[point])
-        return placed.sample(rng, member=0)
+        return Space(space.parameters, constraints=space.constraints, initial=[point]).sample(rng, member=0)
     except SpaceError as error:
         raise SpaceError(
             f"GridSearch(grid=...): combination {index}, {point!r}: {error}. Correct the grid, or widen the space"

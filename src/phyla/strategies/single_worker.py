@@ -6,12 +6,11 @@ from typing import final
 
 from phyla.errors import ConfigurationError
 from phyla.records import JsonObject, Member, Scored
-from phyla.space import Scalar, Space
-from phyla.strategies.checks import check_integers, check_share
+from phyla.strategies.checks import check
 from phyla.strategies.exploit import facts
 from phyla.strategies.explore import changes_of
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
-from phyla.strategies.starts import awaits_score, replaces, sampled, scored_trial, true_ancestry
+from phyla.strategies.starts import replaces, sampled, scored_trial, true_ancestry
 from phyla.strategies.strategy import Context, Decision, Population, Start, Strategy, Wait, sort_key
 
 _PHASES = ("center", "one way", "the other way", "best of three")
@@ -37,9 +36,6 @@ class SingleWorkerExplore(Strategy):
         total_steps: steps the member spends in all; the last trial may be shorter.
         factor: what a number is multiplied by on its way up, and divided by on its way down; above 1.
         fitness: how the reports of one trial become its fitness, or the suite that gives it (`FromSuite`).
-
-    Raises:
-        ConfigurationError: a number is out of range, or there are no steps left after the three.
     """
 
     explore_steps: int
@@ -51,8 +47,7 @@ class SingleWorkerExplore(Strategy):
     keeps_generations = 3  # the branch, and the trials that started from it
 
     def __post_init__(self) -> None:
-        check_integers(self, explore_steps=1, exploit_steps=1, total_steps=1)
-        check_share(self, factor="(1, inf)")
+        check(self, explore_steps=1, exploit_steps=1, total_steps=1, factor="(1, inf)")
         if self.total_steps <= 3 * self.explore_steps:
             raise ConfigurationError(
                 f"SingleWorkerExplore(explore_steps={self.explore_steps}, total_steps={self.total_steps}): the "
@@ -67,7 +62,7 @@ class SingleWorkerExplore(Strategy):
         steps = min(wanted, self.total_steps - member.progress)
         if member.head is None:
             return sampled(member, steps, context)
-        if awaits_score(member):
+        if not member.head.judged:
             return Wait(reason={"why": "its evaluation"})
         reason: JsonObject = {"decision": "branch", "way": _PHASES[phase], **replaces(member)}
         if phase == 0:
@@ -88,17 +83,12 @@ class SingleWorkerExplore(Strategy):
             up = [name for name in space.parameters if name not in one_way]
         # A way on which a trial was stopped, or broke twice, is gone half as far, and then half of that.
         factor = self.factor ** (0.5 ** max(member.stops, member.replacements - 1))
-        params = _moved(center.params, factor, up, space, context)
+        down = [name for name in space.parameters if name not in up]
+        moved, _ = space.perturb(center.params, context.rng, factors=(factor,), names=up)
+        params, _ = space.perturb(moved, context.rng, factors=(1 / factor,), names=down)
         branch = None if trials[0].parent is None else scored_trial(context.history.trial(trials[0].parent))
         changes = changes_of(center.params, params, "moved")
         return _start(branch, params, center, steps, {**reason, "up": up, "changes": changes})
-
-
-def _moved(params: JsonObject, factor: float, up: list[str], space: Space, context: Context) -> dict[str, Scalar]:
-    down = [name for name in space.parameters if name not in up]
-    moved, _ = space.perturb(params, context.rng, factors=(factor,), names=up)
-    moved, _ = space.perturb(moved, context.rng, factors=(1 / factor,), names=down)
-    return moved
 
 
 def _start(weights: Scored | None, params: JsonObject, source: Scored, steps: int, reason: JsonObject) -> Start:

@@ -84,10 +84,7 @@ def replaces(member: Member) -> JsonObject:
 
 
 def stopped(member: Member) -> Stop | None:
-    """Return the end of a member whose trial a stopping rule ended; None if none did.
-
-    For strategies that would only have the same hyperparameters trained again.
-    """
+    """Return the end of a member whose trial a stopping rule ended, where the same would be trained again."""
     if not member.stops or member.broken_trial is None:
         return None
     return Stop(reason={"why": "a stopping rule ended its trial", "trial": member.broken_trial})
@@ -98,14 +95,9 @@ def given_up(member: Member) -> Stop | None:
 
     For strategies whose members are independent: one that cannot be trained must not keep the others waiting.
     """
-    broken = member.broken_trial is not None and member.replacements >= BROKEN_AT_MOST
-    again = Stop(reason={"why": "its trials broke again", "trial": member.broken_trial}) if broken else None
-    return stopped(member) or again
-
-
-def awaits_score(member: Member) -> bool:
-    """Return whether a member's newest trial still waits for the suite that gives its fitness."""
-    return member.head is not None and not member.head.judged
+    if member.broken_trial is None or (not member.stops and member.replacements < BROKEN_AT_MOST):
+        return None
+    return stopped(member) or Stop(reason={"why": "its trials broke again", "trial": member.broken_trial})
 
 
 def true_ancestry(trial_id: int, history: History) -> Iterator[TrialRecord]:

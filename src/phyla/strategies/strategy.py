@@ -33,11 +33,9 @@ class History(Protocol):
         ...
 
     def ended(self, step: int | None) -> Sequence[TrialRecord]:
-        """Return the training trials that reached an age, broke, or were stopped by a rule, as they ended.
+        """Return the training trials that broke, were stopped by a rule, or completed at this age or later.
 
-        Args:
-            step: the least age of the weights, in steps, of completed trials to include; None leaves completed
-                trials out.
+        They come as they ended. The age is that of the weights, in steps; None leaves completed trials out.
         """
         ...
 
@@ -113,8 +111,7 @@ class Measure:
     Attributes:
         times: how many times, at least 1.
         reason: why, as data.
-        subject: the completed trial whose checkpoint it is; None for the member's own. Another member's needs a
-            suite.
+        subject: the completed trial whose checkpoint it is; None for the member's own. Another's needs a suite.
         state: new state of the strategy; None leaves it as it is.
     """
 
@@ -147,8 +144,7 @@ class Strategy(Protocol):
     """Decides what each member does next: a frozen dataclass with `population_size` and `decide`.
 
     It is pure and sees no database. Everything else has a default. Register it under the entry point group
-    `phyla.strategies` to store it by name. It may also have `check_space(space)`, see
-    `phyla.strategies.check_space`.
+    `phyla.strategies` to store it by name. It may also have `check_space(space)`, see `check_space`.
     """
 
     if TYPE_CHECKING:
@@ -218,6 +214,17 @@ class Strategy(Protocol):
         when the quorum is 0, otherwise those that have come as far.
         """
         ...
+
+
+class Independent(Strategy, Protocol):
+    """A strategy of `members` that learn nothing from each other's weights."""
+
+    members: int
+
+    @property
+    def population_size(self) -> int:
+        """Number of members."""
+        return self.members
 
 
 def ranked(population: Population) -> list[Scored]:

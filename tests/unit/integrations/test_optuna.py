@@ -17,8 +17,7 @@ import optuna
 import pytest
 
 from phyla.errors import ConfigurationError
-from phyla.integrations.optuna_search import SAMPLERS, Optuna, _frozen
-from phyla.integrations.optuna_space import view
+from phyla.integrations.optuna_search import SAMPLERS, Optuna, _frozen, view
 from phyla.machine import Ended, Failure, TrainRules
 from phyla.records import JobState, Maximize, Minimize, Objective, Report, StudyState, TrialRecord
 from phyla.settings import child_environment

@@ -6,7 +6,7 @@ import pytest
 from pyarrow import parquet
 
 from evaluated_run import eventful
-from phyla.evaluation import point_row
+from phyla.evaluation.points import point_row
 from phyla.integrations.parquet import write_parquet
 
 

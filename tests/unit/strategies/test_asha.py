@@ -80,7 +80,7 @@ def test_one_worker_halves_exactly() -> None:
     quorum=st.sampled_from([0.0, 0.8, 1.0]),
     seed=st.integers(0, 2**20),
 )
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_every_study_ends_and_every_rung_holds_what_it_should(
     members: int,
     total: int,

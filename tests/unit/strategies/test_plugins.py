@@ -16,7 +16,8 @@ def test_every_strategy_and_rule_is_registered() -> None:
     registered = {point.load() for point in plugins.registered().values()}
     public = {getattr(phyla.strategies, name) for name in phyla.strategies.__all__}
     settings = {kind for kind in public if isinstance(kind, type) and is_dataclass(kind)} - NOT_STORED
-    assert settings - registered == set()
+    missing = settings - registered
+    assert not missing, f"{missing}: add them to the entry points in pyproject.toml, and install phyla again"
 
 
 def test_the_fitness_of_a_suite_is_stored_by_its_registered_name() -> None:

@@ -56,11 +56,7 @@ def changes_of(old: JsonObject, new: JsonObject, by: str) -> dict[str, JsonObjec
 @final
 @dataclass(frozen=True, slots=True)
 class ExplorePipeline:
-    """Explore rules in sequence; the first that does not decline wins (Orion's pipeline).
-
-    Raises:
-        ConfigurationError: no rule is given.
-    """
+    """Explore rules in sequence; the first that does not decline wins (Orion's pipeline)."""
 
     rules: Sequence[Explore]
 
@@ -88,10 +84,6 @@ class ExploreWith:
         function: called as `function(params, rng)`; returns all hyperparameters, flat or nested and valid in the
             space, or None to leave it to the next rule of a pipeline. All its randomness has to come from
             `rng`. For worker processes it has to be a function of a file, no lambda.
-
-    Raises:
-        ConfigurationError: it is not a function.
-        SpaceError: `propose`: the space does not allow what the function returned.
     """
 
     function: ExploreFunction

@@ -5,7 +5,7 @@ from typing import final
 
 from phyla.errors import SpaceError
 from phyla.records import Json, JsonObject, Scored
-from phyla.strategies.checks import check_rules, check_share
+from phyla.strategies.checks import check, check_rules
 from phyla.strategies.exploit import facts
 from phyla.strategies.explore import Explore, Explored
 from phyla.strategies.explore.perturb import PERTURB
@@ -29,9 +29,6 @@ class Crossover:
             one member.
         share: probability, per parameter, that it comes from the second parent; in [0, 1].
         then: how the result mutates; None leaves it as it is.
-
-    Raises:
-        ConfigurationError: a number is out of range.
     """
 
     quantile: float = 0.2
@@ -40,7 +37,7 @@ class Crossover:
 
     def __post_init__(self) -> None:
         check_rules(self, "propose", "then", optional=True)
-        check_share(self, quantile="(0, 1]", share="[0, 1]")
+        check(self, quantile="(0, 1]", share="[0, 1]")
 
     def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
         """Cross with a member that is drawn, then mutate."""

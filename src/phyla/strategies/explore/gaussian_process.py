@@ -26,8 +26,8 @@ FITTED = 200
 class Kernel:
     """Covariance `scale * exp(-|x - x'|^2 / length) * (1 - epsilon)^(|t - t'| / 2)`, and noise on top.
 
-    Points are rows `(t, x...)`, all in [0, 1]. Source: Parker-Holder et al. 2020, arXiv 2002.02518, section 4,
-    after Bogunovic et al. 2016 (time-varying GP-UCB).
+    Points are rows `(t, x...)`, all in [0, 1]: arrays of shape (n, 1 + d); targets have shape (n,). Source:
+    Parker-Holder et al. 2020, arXiv 2002.02518, section 4, after Bogunovic et al. 2016 (time-varying GP-UCB).
 
     Attributes:
         length: squared distance over which the function changes; above 0.
@@ -50,16 +50,7 @@ class Kernel:
 
 
 def likelihood(kernel: Kernel, points: Matrix, targets: Matrix) -> tuple[float, Matrix]:
-    """Return the log marginal likelihood and its gradient.
-
-    Args:
-        kernel: the covariance.
-        points: shape (n, 1 + d), time first.
-        targets: shape (n,).
-
-    Returns:
-        The likelihood, and its derivatives by log length, log scale, epsilon and log noise.
-    """
+    """Return the log marginal likelihood, and its derivatives by log length, log scale, epsilon and log noise."""
     distance, elapsed = _distances(points, points)
     clean, count = kernel.covariance(points, points), len(targets)
     factor = _factor(clean, kernel.noise)
@@ -101,12 +92,8 @@ def fitted(points: Matrix, targets: Matrix) -> Kernel:
 def best_window(points: Matrix, targets: Matrix, least: int) -> int:
     """Return how many of the rows, newest first, are most likely per row under the default kernel.
 
-    The Cholesky factor of the first rows is the corner of that of all, so all windows cost as much as one.
-
-    Args:
-        points: shape (n, 1 + d), newest first.
-        targets: shape (n,).
-        least: no fewer rows than this; with fewer, all.
+    No fewer than `least`; with fewer rows, all. The Cholesky factor of the first rows is the corner of that of
+    all, so all windows cost as much as one.
     """
     from scipy.linalg import solve_triangular
 
@@ -125,12 +112,8 @@ def best_window(points: Matrix, targets: Matrix, least: int) -> int:
 class Posterior:
     """What is believed after some observations, and where more are on their way.
 
-    Args:
-        kernel: the covariance.
-        points: observed, shape (n, 1 + d).
-        targets: shape (n,).
-        pending: points whose observation has not come yet, shape (m, 1 + d). They lower the variance and leave
-            the mean as it is: a second process that differs only in them.
+    Points whose observation is pending lower the variance and leave the mean as it is: a second process that
+    differs only in them.
     """
 
     def __init__(self, kernel: Kernel, points: Matrix, targets: Matrix, pending: Matrix | None = None) -> None:

@@ -3,14 +3,14 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast, final
+from typing import final
 
 import numpy as np
 
 from phyla.errors import ConfigurationError
 from phyla.records import JobKind, JobState, JsonObject, Scored, TrialRecord
-from phyla.space import Float, Int, Scalar
-from phyla.strategies.checks import check_integers, check_rules, check_share
+from phyla.space import Float, Int
+from phyla.strategies.checks import check, check_rules
 from phyla.strategies.explore import Explore, Explored, changes_of
 from phyla.strategies.explore.gaussian_process import Matrix, Posterior, best_window, fitted
 from phyla.strategies.explore.perturb import PERTURB
@@ -29,19 +29,16 @@ class PB2:
     """Numbers are chosen where a model of the population's progress promises most: mean + kappa * deviation.
 
     The model is a Gaussian process over age of the weights, fitness before, and hyperparameters, all scaled to
-    [0, 1], hyperparameters on their own scale. It predicts how much a trial gains per step over the fitness of
-    the trial that it started from. Gains are standardised and clipped at +-2, after a few far from the median (10
-    deviations) were moved nearer to it. A trial that ended at nan, broke, or was stopped counts as the worst gain
-    there is. Older gains count less, as fast as the marginal likelihood says; it also says how many of the last
-    rows, 200 at least, are used. Trials that are running lower the deviation where they are, so that children
-    differ. kappa is sqrt(0.2 ln(0.4 n)) for n rows, and 0 for n below 3.
+    [0, 1]. It predicts how much a trial gains per step over the fitness of the trial that it started from. Gains
+    are standardised and clipped at +-2, after a few far from the median (10 deviations) were moved nearer to it. A
+    trial that ended at nan, broke, or was stopped counts as the worst gain there is. Older gains count less, as
+    fast as the marginal likelihood says; it also says how many of the last rows, 200 at least, are used. Trials
+    that are running lower the deviation where they are, so that children differ; who is running depends on who
+    asked first. kappa is sqrt(0.2 ln(0.4 n)) for n rows, and 0 for n below 3.
 
     Only the Float and Int parameters that the parent has are modelled, and only trials that have the same
     ones are rows. The others are kept, or with a probability drawn afresh. Without enough rows, or where
     constraints allow none of the best points, `fallback` decides and the reason says why.
-
-    Who is running depends on who asked first. So even with `quorum=1.0` several workers do not repeat a
-    study, unless `repeatable=True`.
 
     Source: Parker-Holder, Nguyen and Roberts 2020, Provably efficient online hyperparameter optimization with
     population-based bandits, algorithm 1 and section 4.
@@ -54,9 +51,6 @@ class PB2:
         fallback: how hyperparameters change without a model.
         repeatable: look only at generations that all members completed, and not at running trials. Then a
             study with `quorum=1.0` is the same with any number of workers, and children are more alike.
-
-    Raises:
-        ConfigurationError: a number is out of range.
     """
 
     rows: int = 1000
@@ -68,8 +62,7 @@ class PB2:
 
     def __post_init__(self) -> None:
         check_rules(self, "propose", "fallback")
-        check_integers(self, rows=2, least_rows=2, restarts=1)
-        check_share(self, resample="[0, 1]")
+        check(self, rows=2, least_rows=2, restarts=1, resample="[0, 1]")
         if self.least_rows > self.rows:
             raise ConfigurationError(
                 f"PB2(rows={self.rows}, least_rows={self.least_rows}): there would never be a model; raise rows"
@@ -103,15 +96,14 @@ class PB2:
                 return Explored(params=chosen, changes={**moved, **changes}, facts={"model": told})
         return self._fall_back(source, population, context, "constraints allow nothing near the best points")
 
-    def _others(self, params: JsonObject, context: Context) -> tuple[Mapping[str, Scalar], dict[str, JsonObject]]:
+    def _others(self, params: JsonObject, context: Context) -> tuple[JsonObject, Mapping[str, JsonObject]]:
         """Return the parameters with those that are not modelled kept or drawn afresh."""
         parameters = context.space.parameters
         others = [name for name in parameters if name in params and not isinstance(parameters[name], Float | Int)]
         drawn = [name for name in others if context.rng.random() < self.resample]
         if not drawn:
-            return cast("Mapping[str, Scalar]", params), {}
-        new, changes = context.space.resample(params, context.rng, drawn)
-        return new, cast("dict[str, JsonObject]", changes)
+            return params, {}
+        return context.space.resample(params, context.rng, drawn)
 
     def _fall_back(self, source: Scored, population: Population, context: Context, why: str) -> Explored | None:
         explored = self.fallback.propose(source, population, context)
@@ -199,16 +191,18 @@ def _best_first(
     everything = [*rows, *pending, _Row(source.step, source.order or 0.0, own, None)]
     places = np.array([(row.step, row.before) for row in everything], dtype=np.float64)
     places[:, 1] = without_outliers(places[:, 1])
-    points = np.column_stack([_scaled(places), np.array([row.units for row in everything])])
+    low, width = places.min(axis=0), np.ptp(places, axis=0)
+    scaled = (places - low) / np.where(width > 0, width, 1.0)
+    points = np.column_stack([scaled, np.array([row.units for row in everything])])
     used = best_window(points[: len(rows)], standardised(gains)[0], LEAST_WINDOW)
     targets, center, spread = standardised(gains[:used])
     kernel = fitted(points[:used], targets)
     posterior = Posterior(kernel, points[:used], targets, points[len(rows) : -1])
-    width, fixed, weight = len(own), points[-1, :2], kappa(used)
-    starts = np.concatenate([[own], rng.random((restarts - 1, width))]).ravel()
+    fixed, weight = points[-1, :2], kappa(used)
+    starts = np.concatenate([[own], rng.random((restarts - 1, len(own)))]).ravel()
 
     def placed(free: Matrix) -> Matrix:
-        return np.column_stack([np.tile(fixed, (restarts, 1)), free.reshape(restarts, width)])
+        return np.column_stack([np.tile(fixed, (restarts, 1)), free.reshape(restarts, len(own))])
 
     def loss(free: Matrix) -> tuple[float, Matrix]:
         value, gradient = posterior.upper_bound(placed(free), weight)
@@ -255,10 +249,3 @@ def standardised(gains: Matrix) -> tuple[Matrix, float, float]:
     if not spread > 0:
         return np.zeros_like(gains), center, 1.0
     return np.clip((gains - center) / spread, -CLIP, CLIP), center, spread
-
-
-def _scaled(places: Matrix) -> Matrix:
-    low = places.min(axis=0)
-    width = places.max(axis=0) - low
-    scaled: Matrix = (places - low) / np.where(width > 0, width, 1.0)
-    return scaled

@@ -1,12 +1,12 @@
 """Explore rules that move hyperparameters by chance."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, cast, final
+from typing import Final, final
 
 from phyla.errors import ConfigurationError
-from phyla.records import JsonObject, Scored
-from phyla.strategies.checks import check_share
+from phyla.records import Scored
+from phyla.strategies.checks import check
 from phyla.strategies.explore import Explored
 from phyla.strategies.strategy import Context, Population
 
@@ -24,9 +24,6 @@ class Perturb:
     Args:
         factors: what numbers are multiplied by, one drawn per parameter; all above 0.
         resample: probability, per parameter, of a fresh draw instead.
-
-    Raises:
-        ConfigurationError: a factor or the probability is out of range.
     """
 
     factors: Sequence[float] = (0.8, 1.2)
@@ -39,7 +36,7 @@ class Perturb:
                 f"Perturb(factors={self.factors!r}): factors must be positive numbers other than 1, "
                 "as in (0.8, 1.2)"
             )
-        check_share(self, resample="[0, 1]")
+        check(self, resample="[0, 1]")
 
     def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
         """Perturb every active parameter."""
@@ -47,7 +44,7 @@ class Perturb:
             source.params, context.rng, factors=self.factors, resample=self.resample
         )
         kept = {"kept": KEPT} if not changes and context.space.constraints else {}
-        return Explored(params=new, changes=cast("Mapping[str, JsonObject]", changes), facts=kept)
+        return Explored(params=new, changes=changes, facts=kept)
 
 
 PERTURB: Final = Perturb()
@@ -62,19 +59,16 @@ class Resample:
 
     Args:
         probability: of resampling, in [0, 1].
-
-    Raises:
-        ConfigurationError: the probability is out of range.
     """
 
     probability: float = 1.0
 
     def __post_init__(self) -> None:
-        check_share(self, probability="[0, 1]")
+        check(self, probability="[0, 1]")
 
     def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
         """Draw from the prior, or decline."""
         if context.rng.random() >= self.probability:
             return None
         new, changes = context.space.resample(source.params, context.rng)
-        return Explored(params=new, changes=cast("Mapping[str, JsonObject]", changes))
+        return Explored(params=new, changes=changes)

@@ -13,7 +13,7 @@ import numpy as np
 from phyla.errors import ConfigurationError
 from phyla.records import JsonObject, Mark, Objective, Report, Tally, TrialRecord
 from phyla.space import Params
-from phyla.strategies.checks import check_integer, check_integers
+from phyla.strategies.checks import check, check_value
 
 
 @final
@@ -95,11 +95,7 @@ class StoppingRule(Protocol):
 
 
 def check_rule(rule: Any) -> None:
-    """Refuse what is not a stopping rule.
-
-    Raises:
-        ConfigurationError: a class instead of an object, or a member is missing or makes no sense.
-    """
+    """Refuse what is not a stopping rule."""
     missing = [name for name in ("judge", "marks_every", "history") if not hasattr(rule, name)]
     if isinstance(rule, type) or missing:
         why = f", it has no {' and no '.join(missing)}" if missing else " but a class"
@@ -107,10 +103,9 @@ def check_rule(rule: Any) -> None:
             f"stopping={rule!r}: this is no stopping rule{why}; use MedianStopping(...), Divergence(...) or "
             "StopWith(function)"
         )
-    name = type(rule).__name__
     if rule.marks_every is not None:
-        check_integer(name, "marks_every", rule.marks_every, 1)
-    check_integer(name, "history", rule.history, 0)
+        check_value(type(rule).__name__, "marks_every", rule.marks_every, 1)
+    check_value(type(rule).__name__, "history", rule.history, 0)
 
 
 StopFunction: TypeAlias = Callable[[Reported], str | bool | None]
@@ -138,7 +133,7 @@ class StopWith(StoppingRule):
     def __post_init__(self) -> None:
         if not callable(self.function):
             raise ConfigurationError(f"StopWith({self.function!r}): give a function of what was reported")
-        check_integers(self, history=1)
+        check(self, history=1)
 
     def judge(self, reported: Reported, others: Others) -> JsonObject | None:
         """Ask the function."""

@@ -7,6 +7,7 @@ from typing import final
 
 from phyla.errors import ConfigurationError
 from phyla.records import JsonObject, Objective, json_number
+from phyla.strategies.checks import check
 from phyla.strategies.stopping import Others, Reported, StoppingRule
 
 
@@ -19,9 +20,6 @@ class Divergence(StoppingRule):
         metric: the metric to watch; by default those of the study's objective, and the bounds are for the first.
         above: stop when it is above this; None sets no such bound.
         below: stop when it is below this; None sets no such bound.
-
-    Raises:
-        ConfigurationError: the metric is no name, or a bound no finite number.
     """
 
     metric: str | None = None
@@ -33,12 +31,7 @@ class Divergence(StoppingRule):
             raise ConfigurationError(
                 f"Divergence(metric={self.metric!r}): name a reported metric, or leave it out"
             )
-        for name, bound in (("above", self.above), ("below", self.below)):
-            number = isinstance(bound, int | float) and not isinstance(bound, bool) and math.isfinite(bound)
-            if bound is not None and not number:
-                raise ConfigurationError(
-                    f"Divergence({name}={bound!r}): must be a finite number; nan and infinities always stop"
-                )
+        check(self, above="(-inf, inf)", below="(-inf, inf)")
         if self.above is not None and self.below is not None and self.above <= self.below:
             raise ConfigurationError(
                 f"Divergence(above={self.above!r}, below={self.below!r}): every value is beyond one of them"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 from phyla.records import JsonObject, Objective, direction, json_number
-from phyla.strategies.checks import check_integers
+from phyla.strategies.checks import check
 from phyla.strategies.stopping import Others, Reported, StoppingRule
 
 
@@ -29,9 +29,6 @@ class MedianStopping(StoppingRule):
         min_steps: steps that a trial trains before it may be stopped.
         min_trials: other trials that must have come to a mark, at least.
         every_steps: distance of the marks; the default is `min_steps`.
-
-    Raises:
-        ConfigurationError: a number is out of range.
     """
 
     min_steps: int
@@ -39,9 +36,7 @@ class MedianStopping(StoppingRule):
     every_steps: int | None = None
 
     def __post_init__(self) -> None:
-        check_integers(self, min_steps=0, min_trials=1)
-        if self.every_steps is not None:
-            check_integers(self, every_steps=1)
+        check(self, min_steps=0, min_trials=1, every_steps=1)
 
     @property
     def marks_every(self) -> int:

@@ -1,13 +1,40 @@
-"""Which changes a space can take when values of it are in use."""
+"""A space as JSON, and which other space may take its place once values of it are in use.
+
+Parameters are a list: their order decides which random number goes where, and databases may reorder the keys of
+an object. Names in `when` are written from the top, with a leading "/".
+"""
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from typing import Any
 
 from phyla.errors import SpaceError
-from phyla.space.conditions import Parameter, conditions
-from phyla.space.discrete import Choice, Ordinal
-from phyla.space.numeric import Float, Int
+from phyla.space.declaration import conditions
+from phyla.space.parameters import Choice, Float, Int, Ordinal, Parameter
 from phyla.space.scalars import is_same
+
+KINDS: dict[str, type[Parameter]] = {kind.kind: kind for kind in (Float, Int, Choice, Ordinal)}
+
+
+def described(name: str, parameter: Parameter) -> dict[str, Any]:
+    """A parameter in JSON types."""
+    entry: dict[str, Any] = {"name": name, "kind": parameter.kind}
+    for one in fields(parameter):
+        value = getattr(parameter, one.name)
+        entry[one.name] = list(value) if isinstance(value, tuple) else value
+    if parameter.when is not None:
+        entry["when"] = {f"/{parent}": list(values) for parent, values in conditions(parameter)}
+    return entry
+
+
+def read(entry: Mapping[str, Any]) -> tuple[str, Parameter]:
+    """The name and the parameter that `described` gave a description of."""
+    try:
+        options = {key: value for key, value in entry.items() if key not in ("name", "kind")}
+        return entry["name"], KINDS[entry["kind"]](**options)
+    except (AttributeError, KeyError, TypeError, SpaceError) as error:
+        raise SpaceError(f"{entry!r} describes no parameter: {error}") from error
 
 
 def check_extension(old: Mapping[str, Parameter], new: Mapping[str, Parameter]) -> None:

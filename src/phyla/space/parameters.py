@@ -1,19 +1,20 @@
-"""Float and Int: numbers between two bounds.
+"""Float, Int, Choice and Ordinal: which values there are, how they are drawn, and how they are moved.
 
-Stepped values are handled by their index on the grid `low + index * step`, so that integers stay exact at any
+Stepped numbers are handled by their index on the grid `low + index * step`, so that integers stay exact at any
 size and floats do not collect rounding errors along a chain of moves.
 """
 
 import math
 import sys
 from abc import ABC, abstractmethod
-from dataclasses import KW_ONLY, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field, fields
 from decimal import Decimal
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar, cast, final
 
 from phyla.errors import SpaceError
-from phyla.space.scalars import When, as_integer, as_real, as_when, call, checked, fraction
+from phyla.space.scalars import Scalar, When, as_integer, as_real, as_scalar, as_when, checked, is_same
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,61 +25,101 @@ NEAR_ZERO = 1e-12
 LARGEST_INTEGER = 2**63 - 1
 """What databases and other languages can hold."""
 
+OPTIONS = ("log", "step", "initial", "default", "when")
+
+Value = TypeVar("Value", bound=Scalar)
 Number = TypeVar("Number", bound=float)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class _Range(ABC, Generic[Number]):
-    """What Float and Int have in common; see there for the arguments."""
+class _Parameter(ABC, Generic[Value]):
+    """What all have in common; see Float and Choice for the arguments."""
+
+    _: KW_ONLY
+    initial: Any = None
+    default: Value | None = None
+    when: When | None = field(default=None, hash=False)
+
+    kind: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        put, written = partial(object.__setattr__, self), repr(self)
+        try:
+            self._settle(put)
+            if isinstance(self.initial, tuple | list):
+                put("initial", self._initial_range(*self.initial))
+            elif self.initial is not None:
+                put("initial", checked(self.check, self.initial, "initial"))
+            if self.default is not None:
+                put("default", checked(self.check, self.default, "default"))
+            put("when", as_when(self.when))
+        except SpaceError as error:
+            raise SpaceError(f"{written}: {error}") from None
+
+    def __repr__(self) -> str:
+        return self._call(*(getattr(self, one.name) for one in fields(self) if not one.kw_only))
+
+    def _call(self, *positional: object, options: Sequence[str] = OPTIONS) -> str:
+        """The constructor call of a parameter like this one; options that have their default are left out."""
+        shown = [repr(list(value) if isinstance(value, tuple) else value) for value in positional]
+        defaults = {one.name: one.default for one in fields(self) if one.kw_only}
+        shown += [
+            f"{name}={getattr(self, name)!r}"
+            for name in options
+            if name in defaults and getattr(self, name) != defaults[name]
+        ]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+    def start(self, rng: "np.random.Generator") -> Value:
+        """A value to start from: the initial one, one from the initial range, or one from the prior."""
+        return self.draw(rng) if self.initial is None else self.initial
+
+    @abstractmethod
+    def check(self, value: object) -> Value:
+        """`value` as this parameter holds it: of its type, within the bounds, on the grid, as it is listed."""
+
+    @abstractmethod
+    def draw(self, rng: "np.random.Generator") -> Value:
+        """A value from the prior."""
+
+    @abstractmethod
+    def perturb(self, value: Value, factor: float, rng: "np.random.Generator") -> tuple[Value, str]:
+        """`value` moved by `factor`, and how: "x1.2", "step" (no factor moves it), "neighbour", "resampled"."""
+
+    @abstractmethod
+    def _settle(self, put: Callable[[str, object], None]) -> None:
+        """Check and convert what makes up the values."""
+
+    def _initial_range(self, *given: object) -> object:
+        return checked(self.check, given, "initial")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class _Range(_Parameter[Number]):
+    """What Float and Int have in common."""
 
     low: Number
     high: Number
     _: KW_ONLY
     log: bool = False
     step: Number | None = None
-    initial: Number | tuple[Number, Number] | None = None
-    default: Number | None = None
-    when: When | None = field(default=None, hash=False)
 
-    kind: ClassVar[str]
     _slack: ClassVar[float]
     """The share of a step that a value may be off the grid."""
 
-    def __post_init__(self) -> None:
-        written = repr(self)
-        try:
-            self._settle()
-        except SpaceError as error:
-            raise SpaceError(f"{written}: {error}") from None
-
-    def _settle(self) -> None:
-        put = partial(object.__setattr__, self)
+    def _settle(self, put: Callable[[str, object], None]) -> None:
         put("low", self._convert(self.low, "low"))
         put("high", self._convert(self.high, "high"))
         if self.step is not None:
             put("step", self._convert(self.step, "step"))
-        self._check_bounds()
-        initial: object = self.initial
-        if isinstance(initial, tuple | list):
-            put("initial", self._initial_range(initial))
-        elif initial is not None:
-            put("initial", checked(self.check, initial, "initial"))
-        if self.default is not None:
-            put("default", checked(self.check, self.default, "default"))
-        put("when", as_when(self.when))
-
-    def _check_bounds(self) -> None:
         low, high, step = self.low, self.high, self.step
-        like = partial(call, self, options=("log", "step"))
+        like = partial(self._call, options=("log", "step"))
         if not isinstance(self.log, bool):
             raise SpaceError(f"log must be True or False, got {self.log!r}")
         if low > high:
-            raise SpaceError(f"low must be below high; did you mean {like((high, low))}?")
+            raise SpaceError(f"low must be below high; did you mean {like(high, low)}?")
         if low == high:
-            raise SpaceError(
-                f"low must be below high; keep a value that never changes out of the space, "
-                f"or write Choice([{low!r}])"
-            )
+            raise SpaceError(f"low must be below high; leave out what never changes, or write Choice([{low!r}])")
         if self.log and low <= 0:
             raise SpaceError(f"a log scale needs low above 0, got {low!r}; raise low or leave out log=True")
         self._check_size()
@@ -88,14 +129,14 @@ class _Range(ABC, Generic[Number]):
             raise SpaceError("step must be above 0")
         if isinstance(step, float) and (high - low) / step > sys.maxsize:
             raise SpaceError("step is too small for the range; leave it out")
-        whole = self._count(high - low)
+        whole = self._last
         if whole < 1 or abs(high - low - whole * step) > self._slack * step:
             steps = int((high - low) // step)
             ends = [round(low + count * step, 12) for count in (steps, steps + 1) if count > 0]
-            fitting = " or ".join(like((low, end)) for end in ends)
+            fitting = " or ".join(like(low, end) for end in ends)
             raise SpaceError(f"high must be low plus a whole number of steps of {step!r}; did you mean {fitting}?")
 
-    def _initial_range(self, given: tuple[object, ...] | list[object]) -> tuple[Number, Number]:
+    def _initial_range(self, *given: object) -> tuple[Number, Number]:
         if len(given) != 2:
             raise SpaceError(f"an initial range is (low, high), got {given!r}")
         low = self._convert(given[0], "low of the initial range")
@@ -110,15 +151,7 @@ class _Range(ABC, Generic[Number]):
             self._span(low, high)
         return low, high
 
-    def __repr__(self) -> str:
-        return call(self, (self.low, self.high))
-
     def check(self, value: object) -> Number:
-        """`value` as this parameter holds it: of its type, within the bounds and on the grid.
-
-        Raises:
-            SpaceError: it is not one of its values.
-        """
         number = self._convert(value, f"the value of this {type(self).__name__}")
         if not self.low <= number <= self.high:
             bound = self.low if number < self.low else self.high
@@ -132,43 +165,30 @@ class _Range(ABC, Generic[Number]):
         return nearest
 
     def draw(self, rng: "np.random.Generator") -> Number:
-        """A value from the prior: uniform or log-uniform."""
-        drawn: Number = self._drawn(rng.random(), self.low, self.high)
-        return drawn
+        return cast("Number", self._drawn(rng.random(), self.low, self.high))
 
     def start(self, rng: "np.random.Generator") -> Number:
-        """A value to start from: the initial one, one from the initial range, or one from the prior."""
         if self.initial is not None and not isinstance(self.initial, tuple):
-            return self.initial
-        started: Number = self._drawn(rng.random(), *(self.initial or (self.low, self.high)))
-        return started
+            return cast("Number", self.initial)
+        return cast("Number", self._drawn(rng.random(), *(self.initial or (self.low, self.high))))
 
     def unit(self, value: object) -> float:
-        """Where `value` lies between low (0) and high (1), on a log scale if the parameter has one.
-
-        Raises:
-            SpaceError: it is not one of its values.
-        """
+        """Where `value` lies between low (0) and high (1), on a log scale if the parameter has one."""
         number = self.check(value)
         if self.log:
             start, end = math.log(self.low), math.log(self.high)
             # Neighbouring numbers may have the same logarithm; a straight line is as good between them.
             if start < end:
-                return fraction((math.log(number) - start) / (end - start))
-        return fraction((number - self.low) / (self.high - self.low))
+                return _fraction((math.log(number) - start) / (end - start))
+        return _fraction((number - self.low) / (self.high - self.low))
 
     def from_unit(self, u: float) -> Number:
-        """The value nearest to the position `u` between low (0) and high (1); the inverse of `unit`.
-
-        Raises:
-            SpaceError: `u` is not a number.
-        """
-        u = fraction(u)
+        """The value nearest to the position `u` between low (0) and high (1); the inverse of `unit`."""
+        u = _fraction(u)
         value: Number = self.high if u == 1.0 else self._nearest(self._between(u, self.low, self.high))
         return value
 
     def perturb(self, value: Number, factor: float, rng: "np.random.Generator") -> tuple[Number, str]:
-        """`value` moved by `factor`, and how it moved: "x1.2", or "step" if the factor alone moves nothing."""
         target, by, up = value * factor, f"x{factor:g}", (factor > 1.0) == (value >= 0)
         if self.kind == "float" and not self.log and abs(value) <= NEAR_ZERO * (self.high - self.low):
             target, by, up = value + min(factor - 1.0, 1.0) * (self.high - self.low) / 2.0, "step", factor > 1.0
@@ -246,10 +266,11 @@ class _Range(ABC, Generic[Number]):
 class Float(_Range[float]):
     """A real number between two bounds, both included.
 
-    Perturbing multiplies by the factor and clamps into the bounds. It clamps rather than reflects, so that a
-    best value at a bound can be kept and a factor above 1 never makes a value smaller. A linear float whose
-    value is 0 (or less than 1e-12 of the range away from it) cannot be moved by a factor: it moves by
-    `(factor - 1) / 2` of the range instead, at most by half the range.
+    Perturbing multiplies by the factor and clamps into the bounds: a best value at a bound can be kept, and a
+    factor above 1 never makes a value smaller. A linear float of 0 (or less than 1e-12 of the range away from it)
+    moves by `(factor - 1) / 2` of the range instead, at most by half of it.
+
+    Source: Jaderberg et al. 2017, arXiv 1711.09846, section 4.
 
     Args:
         low: The lower bound.
@@ -263,13 +284,10 @@ class Float(_Range[float]):
 
     Raises:
         SpaceError: the arguments make no sense together; the message shows them.
-
-    Source:
-        Jaderberg et al. 2017, arXiv 1711.09846, section 4 (perturb); Li et al. 2019, arXiv 1902.01894.
     """
 
-    kind: ClassVar[str] = "float"
-    _slack: ClassVar[float] = 1e-6
+    kind = "float"
+    _slack = 1e-6
 
     def _convert(self, value: object, what: str) -> float:
         return as_real(value, what)
@@ -293,23 +311,20 @@ class Int(_Range[int]):
     Args:
         low: The lower bound.
         high: The upper bound.
-        log: Whether the prior is log-uniform; the default is uniform.
+        log: As for `Float`.
         step: Only the values `low + k * step`; `high` must be one of them.
-        initial: Where members start: a value, or a narrower `(low, high)` to draw it from.
-        default: The value of trials that ran before this parameter was added to the study; None for none.
-        when: Names of other parameters and the values they must have for this one to be active.
+        initial: As for `Float`.
+        default: As for `Float`.
+        when: As for `Float`.
 
     Raises:
         SpaceError: the arguments make no sense together; the message shows them.
-
-    Source:
-        Jaderberg et al. 2017, arXiv 1711.09846, section 4 (perturb).
     """
 
     step: int = field(default=1, kw_only=True)
 
-    kind: ClassVar[str] = "int"
-    _slack: ClassVar[float] = 0.0
+    kind = "int"
+    _slack = 0.0
 
     def _convert(self, value: object, what: str) -> int:
         return as_integer(value, what)
@@ -320,6 +335,113 @@ class Int(_Range[int]):
             raise SpaceError("the bounds must fit in 64 bits")
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class _Listed(_Parameter[Scalar]):
+    """What Choice and Ordinal have in common."""
+
+    values: Sequence[Scalar]
+
+    def _settle(self, put: Callable[[str, object], None]) -> None:
+        if isinstance(self.values, str | bytes) or not isinstance(self.values, Sequence):
+            raise SpaceError(
+                f"the values must be a list, got {self.values!r}; a list keeps its order, so that every run draws "
+                "the same"
+            )
+        if not self.values:
+            raise SpaceError("there must be at least one value")
+        listed = tuple(as_scalar(value, "a value") for value in self.values)
+        for position, value in enumerate(listed):
+            # Python's own equality: neither `in` nor a dict tells True and 1 apart.
+            if value in listed[:position]:
+                first = repr(listed[listed.index(value)])
+                raise SpaceError(f"{value!r} is listed twice{'' if first == repr(value) else f' (as {first})'}")
+        put("values", listed)
+
+    def check(self, value: object) -> Scalar:
+        return self.values[self._index(value)]
+
+    def draw(self, rng: "np.random.Generator") -> Scalar:
+        return self.values[int(rng.random() * len(self.values))]
+
+    def _index(self, value: object) -> int:
+        scalar = as_scalar(value, "a value")
+        for index, listed in enumerate(self.values):
+            if is_same(listed, scalar):
+                return index
+        raise SpaceError(f"{value!r} is none of {list(self.values)!r}")
+
+
+@final
+@dataclass(frozen=True, slots=True, repr=False)
+class Choice(_Listed):
+    """One of some values without an order.
+
+    There is no direction to perturb it in, so perturbing is a fresh uniform draw over all values, which may
+    give the same one again (Li et al. 2019, arXiv 1902.01894).
+
+    Args:
+        values: The values, distinct JSON scalars: str, int, float, bool or None. A single one is allowed.
+        initial: The value that members start from. None means that it is drawn; to start from the *value*
+            None use `Space(initial=[...])`.
+        default: As for `Float`.
+        when: As for `Float`.
+
+    Raises:
+        SpaceError: the arguments make no sense together; the message shows them.
+    """
+
+    kind = "choice"
+
+    def perturb(self, value: Scalar, factor: float, rng: "np.random.Generator") -> tuple[Scalar, str]:
+        """A fresh draw over all values, whatever the factor."""
+        return self.draw(rng), "resampled"
+
+
+@final
+@dataclass(frozen=True, slots=True, repr=False)
+class Ordinal(_Listed):
+    """One of some values in the order in which they are listed.
+
+    Perturbing goes to the next value for a factor above 1 and to the one before it for a factor below 1; at
+    either end it stays (Li et al. 2019, arXiv 1902.01894).
+
+    Args:
+        values: The values in order, distinct JSON scalars: str, int, float, bool or None.
+        initial: As for `Choice`.
+        default: As for `Float`.
+        when: As for `Float`.
+
+    Raises:
+        SpaceError: the arguments make no sense together; the message shows them.
+    """
+
+    kind = "ordinal"
+
+    def perturb(self, value: Scalar, factor: float, rng: "np.random.Generator") -> tuple[Scalar, str]:
+        """The neighbour above or below, as the factor says."""
+        index = self._index(value) + (1 if factor > 1.0 else -1)
+        return self.values[min(max(index, 0), len(self.values) - 1)], "neighbour"
+
+    def unit(self, value: object) -> float:
+        """Where `value` lies between the first (0) and the last value (1), evenly spaced."""
+        return self._index(value) / max(len(self.values) - 1, 1)
+
+    def from_unit(self, u: float) -> Scalar:
+        """The value nearest to the position `u` between the first (0) and the last value (1)."""
+        return self.values[round(_fraction(u) * (len(self.values) - 1))]
+
+
+Parameter: TypeAlias = Float | Int | Choice | Ordinal
+"""Any of the four kinds of parameter."""
+
+
 def _decimals(number: float) -> int:
     exponent = Decimal(repr(number)).as_tuple().exponent
     return max(-exponent, 0) if isinstance(exponent, int) else 0
+
+
+def _fraction(u: float) -> float:
+    """`u` limited to [0, 1]."""
+    if math.isnan(u):
+        raise SpaceError(f"a position in the unit interval must be a number, got {u!r}")
+    return min(max(float(u), 0.0), 1.0)
