@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 Alternative: TypeAlias = Literal["two-sided", "greater"]
+Summary: TypeAlias = tuple[float, float, int]
+"""The mean of a sample, which is finite, its standard error, and its size, at least 2."""
 
 ROUNDING = 1e-12
 """Differences below this share of the values compared are rounding errors."""
@@ -18,26 +20,14 @@ RANK_EFFICIENCY = 3 / math.pi
 """Efficiency of a rank test relative to a t-test, for normal values (Hodges and Lehmann 1956)."""
 
 
-def welch(
-    first: float,
-    first_stderr: float,
-    first_n: int,
-    second: float,
-    second_stderr: float,
-    second_n: int,
-    *,
-    alternative: Alternative = "greater",
-) -> float:
-    """Return p of Welch's t-test. By default it is one-sided: small if the first mean is above the second.
-
-    Each sample is given by its mean, which is finite, its standard error, and its size, at least 2. Degrees of
-    freedom are those of Welch and Satterthwaite.
-    """
+def welch(first: Summary, second: Summary, *, alternative: Alternative = "greater") -> float:
+    """Return p of Welch's t-test: one-sided it is small if the first mean is above the second."""
     # A decision calls this inside a transaction, and importing scipy.stats takes a second: only t's distribution.
     from scipy.special import stdtr
 
-    difference = abs(first - second) if alternative == "two-sided" else first - second
-    rounding = ROUNDING * max(abs(first), abs(second))
+    (mean, first_stderr, first_n), (other, second_stderr, second_n) = first, second
+    difference = abs(mean - other) if alternative == "two-sided" else mean - other
+    rounding = ROUNDING * max(abs(mean), abs(other))
     stderr = math.hypot(first_stderr, second_stderr)
     if stderr <= rounding:
         return 0.0 if difference > rounding else 1.0
@@ -53,8 +43,7 @@ def paired(first: Sequence[float], second: Sequence[float]) -> float:
     """
     from scipy import stats
 
-    rounding = ROUNDING * max(map(abs, (*first, *second)))
-    differences = [a - b for a, b in zip(first, second, strict=True)]
+    differences, rounding = _differences(first, second)
     if max(differences) - min(differences) <= rounding:
         return 0.0 if statistics.fmean(differences) > rounding else 1.0
     return float(stats.ttest_1samp(differences, 0.0, alternative="greater").pvalue)
@@ -70,8 +59,8 @@ def signed_rank(
     """
     from scipy import stats
 
-    rounding = ROUNDING * max(map(abs, (*first, *second)), default=0.0)
-    differences = [a - b for a, b in zip(first, second, strict=True) if abs(a - b) > rounding]
+    every, rounding = _differences(first, second)
+    differences = [one for one in every if abs(one) > rounding]
     if not differences:
         return 1.0
     method = _method([abs(one) for one in differences], 2 ** len(differences))
@@ -93,8 +82,7 @@ def rank_sum(first: Sequence[float], second: Sequence[float], *, alternative: Al
 def holm(p: Sequence[float]) -> list[float]:
     """Return p-values adjusted for the number of tests, in the same order.
 
-    Source: Holm 1979, A simple sequentially rejective multiple test procedure. The probability of at least one
-    adjusted p below alpha is at most alpha if all null hypotheses are true, whatever the dependence.
+    Source: Holm 1979, A simple sequentially rejective multiple test procedure.
     """
     adjusted, floor = [1.0] * len(p), 0.0
     for rank, index in enumerate(sorted(range(len(p)), key=lambda index: p[index])):
@@ -106,44 +94,39 @@ def holm(p: Sequence[float]) -> list[float]:
 def replicates_needed(
     first: Sequence[float], second: Sequence[float], *, paired: bool, alpha: float = 0.05, power: float = 0.8
 ) -> int | None:
-    """Return how many replicates of each it takes to find the observed difference significant.
+    """Return how many replicates of each it takes to find the observed difference of the means significant.
 
     Method: the normal approximation of the sample size of a two-sided t-test (Cohen 1988, Statistical Power
     Analysis for the Behavioral Sciences), `((z(1 - alpha / 2) + z(power)) * s / d)²` with the observed difference
     d of the means, and s² the variance of the paired differences or the sum of both variances; divided by the
     efficiency 3/pi of rank tests. It is never less than the fewest replicates with which the exact rank test can
-    fall below alpha.
-
-    Args:
-        first: finite values of the replicates of one study.
-        second: those of another one, in pairs of one seed if `paired`.
-        paired: whether replicates are compared in pairs.
-        alpha: level of significance.
-        power: probability of a significant result if the difference is the observed one.
-
-    Returns:
-        Replicates of each study; None with fewer than two of either, or without a difference of the means.
+    fall below alpha. None with fewer than two values of either, or without a difference.
     """
     from scipy import stats
 
     if min(len(first), len(second)) < 2:
         return None
-    differences = [a - b for a, b in zip(first, second, strict=True)] if paired else []
     difference = statistics.fmean(first) - statistics.fmean(second)
     if abs(difference) <= ROUNDING * max(map(abs, (*first, *second))):
         return None
-    variance = statistics.variance(differences) if paired else sum(map(statistics.variance, (first, second)))
-    z = stats.norm.isf(alpha / 2) + stats.norm.ppf(power)
-    needed = math.ceil(float(z) ** 2 * variance / difference**2 / RANK_EFFICIENCY)
-    fewest = 2
-    while smallest_p(fewest, fewest, paired=paired) >= alpha:
-        fewest += 1
-    return max(needed, fewest)
+    samples = [_differences(first, second)[0]] if paired else [first, second]
+    z = float(stats.norm.isf(alpha / 2) + stats.norm.ppf(power))
+    variance = sum(map(statistics.variance, samples))
+    needed = max(2, math.ceil(z**2 * variance / difference**2 / RANK_EFFICIENCY))
+    while smallest_p(needed, needed, paired=paired) >= alpha:
+        needed += 1
+    return needed
 
 
 def smallest_p(first: int, second: int, *, paired: bool) -> float:
     """Return the smallest two-sided p that a rank test of this many replicates can give."""
     return min(1.0, 2 / (2**first if paired else math.comb(first + second, first)))
+
+
+def _differences(first: Sequence[float], second: Sequence[float]) -> tuple[list[float], float]:
+    """Return what first values are above their partners, and the bound of rounding errors."""
+    rounding = ROUNDING * max(map(abs, (*first, *second)), default=0.0)
+    return [a - b for a, b in zip(first, second, strict=True)], rounding
 
 
 def _method(values: Sequence[float], arrangements: int) -> Any:

@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
+import forked
 import phyla
 from command_line import Phyla
+from forked import Forked
 from phyla.settings import child_environment
 from phyla.study import list_studies
 
@@ -52,25 +54,13 @@ study = phyla.Study(
 """
 
 
-def command(*words: object) -> list[str]:
-    return [sys.executable, "-m", "phyla.cli", *map(str, words)]
-
-
 def environment() -> dict[str, str]:
     return child_environment({"PYTHONPATH": str(SOURCE), "COLUMNS": "140"})
 
 
 def in_process(folder: Path, *words: object) -> "subprocess.CompletedProcess[str]":
     """Run the command line in a process of its own."""
-    return subprocess.run(
-        command(*words),
-        cwd=folder,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    return forked.run(["-m", "phyla.cli", *words], cwd=folder, env=environment())
 
 
 def wait_for(condition: Callable[[], Any], what: str) -> Any:
@@ -427,14 +417,7 @@ def held(tmp_path: Path) -> "Iterator[tuple[Path, Path]]":
 def test_status_and_stop_while_a_study_runs(held: "tuple[Path, Path]", cli: Phyla) -> None:
     folder, hold = held
     at = ("--home", folder / ".phyla")
-    running = subprocess.Popen(
-        command("run", "small.py", "--workers", 1),
-        cwd=folder,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    running = Forked(["-m", "phyla.cli", "run", "small.py", "--workers", 1], cwd=folder, env=environment())
     try:
         wait_for((folder / ".phyla" / "phyla.db").exists, "store")
 
@@ -458,7 +441,7 @@ def test_status_and_stop_while_a_study_runs(held: "tuple[Path, Path]", cli: Phyl
     assert "small is stopped: stopped by a person. Let it go on with: phyla run small.py" in output
     assert "may go on" in (resumed := cli("change", "small", *at))
     assert f"phyla run {folder / 'small.py'} --home {folder / '.phyla'} --study small" in resumed
-    again = in_process(folder, "run", "small.py", "--workers", 1)
+    again = in_process(folder, "run", "small.py", "--workers", 0)
     assert again.returncode == 0, again.stderr
     assert json.loads(cli("status", "small", "--json", *at))["completed_trials"] == 16
 
@@ -479,7 +462,7 @@ class Terminal:
         self.output = ""
         self._terminal, inside = pty.openpty()
         self._process = subprocess.Popen(
-            [sys.executable, "-c", TAKE_TERMINAL, *command(*words)],
+            [sys.executable, "-c", TAKE_TERMINAL, sys.executable, "-m", "phyla.cli", *map(str, words)],
             cwd=folder,
             env=environment() | {"TERM": "xterm", "LINES": "40"},
             stdin=inside,

@@ -4,8 +4,6 @@ import csv
 import io
 import json
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 import pytest
 
 from command_line import Phyla
+from forked import Forked
 from phyla.settings import child_environment
 from phyla.study import list_studies, load_study, replicate_seed
 
@@ -65,19 +64,12 @@ nans = made("nans", phyla.RandomSearch(members=2, total_steps=5), train=train_na
 """
 
 
-def start(folder: Path, *words: object) -> "subprocess.Popen[str]":
+def start(folder: Path, *words: object) -> Forked:
     """Start the command line in a process of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "phyla.cli", *map(str, words)],
-        cwd=folder,
-        env=child_environment({"PYTHONPATH": str(SOURCE), "COLUMNS": "140"}),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return Forked(["-m", "phyla.cli", *words], cwd=folder, env=child_environment({"COLUMNS": "140"}))
 
 
-def finished(process: "subprocess.Popen[str]", code: int = 0) -> str:
+def finished(process: Forked, code: int = 0) -> str:
     out, err = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == code, err
     assert "Traceback" not in err

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import os
-import subprocess
 import sys
 from html import unescape
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 from pyarrow import parquet
 
+import forked
 from command_line import Phyla
 from evaluated_run import HELDOUT, SPARSE, EvaluatedRun, eventful
 from event_files import logged
@@ -57,14 +57,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = eventful(home, store=open_store(f"sqlite:///{home / 'phyla.db'}"))
     run.store.close()
     (folder / "suited.py").write_text(STUDY_FILE)
-    done = subprocess.run(
-        [sys.executable, "-m", "phyla.cli", "run", "suited.py", "--workers", "0"],
+    done = forked.run(
+        ["-m", "phyla.cli", "run", "suited.py", "--workers", 0],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     (folder / "suited.py").unlink()  # nothing here needs the code

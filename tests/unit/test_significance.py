@@ -114,6 +114,6 @@ def test_so_many_replicates_have_the_power_that_was_asked_for() -> None:
 def test_welchs_test_is_scipys(first: list[float], second: list[float]) -> None:
     summaries = [(float(np.mean(one)), float(stats.sem(one)), len(one)) for one in (first, second)]
     for alternative in ("two-sided", "greater"):
-        found = welch(*summaries[0], *summaries[1], alternative=alternative)
+        found = welch(summaries[0], summaries[1], alternative=alternative)
         expected = stats.ttest_ind(first, second, equal_var=False, alternative=alternative).pvalue
         assert found == pytest.approx(expected, rel=1e-6)

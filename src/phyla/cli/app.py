@@ -16,19 +16,16 @@ from typer.core import TyperGroup
 from phyla import settings
 from phyla.cli import options
 from phyla.cli.best import best
-from phyla.cli.compare import compare
 from phyla.cli.evaluations import evaluations
-from phyla.cli.export import export, report
+from phyla.cli.export import compare, export, report
 from phyla.cli.maintenance import change, doctor, gc, stop
 from phyla.cli.output import show as print
 from phyla.cli.output import visible
-from phyla.cli.replay import replay
-from phyla.cli.run import run
+from phyla.cli.run import replay, run, worker
 from phyla.cli.simulate import simulate
 from phyla.cli.status import status
 from phyla.cli.trials import trials
 from phyla.cli.watch import watch
-from phyla.cli.worker import worker
 from phyla.errors import PhylaError, UsageError
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Context, Option
 
 from phyla.cli import options
-from phyla.cli.output import console, picked, print_json, table
+from phyla.cli.output import picked, print_json, print_table
 from phyla.cli.output import show as print
 from phyla.cli.words import counted, number, params, size, step, value
 from phyla.errors import StudyNotFound
@@ -19,9 +19,7 @@ def best(
     study: options.RunName,
     suite: Annotated[
         str | None,
-        Option(
-            help="The best checkpoint of this suite.", show_default="of a watched run each that has an objective"
-        ),
+        Option(help="The best checkpoint of this suite.", show_default="of a run each that has an objective"),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -32,30 +30,25 @@ def best(
     """
     from phyla.study import Results, load_evaluations
 
-    if suite is not None:
-        _of_suites(load_evaluations(study, **options.where(ctx)), suite, as_json=as_json)
+    found = options.opened(ctx, study) if suite is None else load_evaluations(study, **options.where(ctx))
+    if not isinstance(found, Results):
+        _of_suites(found, suite, as_json=as_json)
         return
-    opened = options.opened(ctx, study)
-    if not isinstance(opened, Results):
-        _of_suites(opened, None, as_json=as_json)
-        return
-    found = opened.best
     if as_json:
-        print_json(found and _json(opened, found))
+        print_json(found.best and _json(found, found.best))
         return
-    if found is None:
+    if found.best is None:
         raise StudyNotFound(
             f"study {study!r} has no completed trial that is feasible and has a finite fitness yet"
         )
-    if opened.aim.tradeoffs:
-        _print_front(opened)
-    print("\n".join(best_lines(opened)))
+    if found.aim.tradeoffs:
+        _print_front(found)
+    print("\n".join(best_lines(found)))
 
 
 def _json(results: "Results", found: "Best") -> dict[str, Any]:
     return {
-        "study": results.name,
-        "metric": results.metric,
+        **picked(results, "metric", study="name"),
         "fitness": found.fitness,
         **_row(found),
         "schedule": results.schedule(found.trial).to_json(),
@@ -65,15 +58,11 @@ def _json(results: "Results", found: "Best") -> dict[str, Any]:
 
 def _row(found: "Best") -> dict[str, Any]:
     where = found.checkpoint
+    checkpoint = picked(where, "name", "path", "index", "step", "digest", "size_bytes")
     return {
-        **picked(found, "trial", "member", "values"),
-        "checkpoint": {
-            **picked(where, "name", "path"),
-            "found": where.path.exists(),
-            **picked(where, "index", "step", "digest", "size_bytes"),
-        },
+        **picked(found, "trial", "member", "values", "metrics"),
+        "checkpoint": {**checkpoint, "found": where.path.exists()},
         "params": found.params.flat(),
-        "metrics": found.metrics,
     }
 
 
@@ -83,19 +72,17 @@ def _print_front(results: "Results") -> None:
     names = [goal.metric for goal in results.aim.tradeoffs]
     front = results.front()
     print(f"Pareto front: {results.aim.description}; {counted(len(front), 'trial')}")
-    rows = (
+    print_table(
         [
-            ("trial", one.trial),
-            ("member", one.member),
-            ("step", one.checkpoint.step),
-            *((name, number(one.values[name])) for name in names),
-            ("hyperparameters", params(one.params.flat())),
+            (">trial", one.trial),
+            (">member", one.member),
+            (">step", one.checkpoint.step),
+            *((f">{name}", number(one.values[name])) for name in names),
+            ("~hyperparameters", params(one.params.flat())),
             ("checkpoint", f"{shown(one.checkpoint.path)}{_index(one.checkpoint.index)}"),
         ]
         for one in front
     )
-    made = table(rows, right=("trial", "member", "step", *names), elastic=("hyperparameters",))
-    console().print(made)
     print()
 
 
@@ -115,25 +102,22 @@ def _of_suites(evaluations: "Evaluations", suite: str | None, *, as_json: bool) 
     if not any(found.values()):
         what = f"suite {names[0]!r} is" if len(names) == 1 else f"suites {', '.join(map(repr, names))} are"
         raise StudyNotFound(f"{what} complete on no checkpoint of {evaluations.name!r} yet")
-    print(
-        "\n\n".join(
-            f"best {name}  no checkpoint is complete yet" if one is None else "\n".join(_checkpoint_lines(one))
-            for name, one in found.items()
-        )
-    )
+    print("\n\n".join("\n".join(_checkpoint_lines(name, one)) for name, one in found.items()))
 
 
 def _checkpoint_row(run: str, found: "BestEvaluation") -> dict[str, Any]:
     return {
         "run": run,
         **picked(found, "suite", "metric", "value", "stderr", "values", "trial"),
-        "checkpoint": {"name": found.checkpoint, **picked(found, "path", "index", "step", "branch", "gone")},
+        "checkpoint": picked(found, "path", "index", "step", "branch", "gone", name="checkpoint"),
     }
 
 
-def _checkpoint_lines(found: "BestEvaluation") -> list[str]:
+def _checkpoint_lines(suite: str, found: "BestEvaluation | None") -> list[str]:
     from phyla.study.places import shown
 
+    if found is None:
+        return [f"best {suite}  no checkpoint is complete yet"]
     branch = f", branch {found.branch}" if found.branch else ""
     trial = "" if found.trial is None else f", trial {found.trial}"
     return [

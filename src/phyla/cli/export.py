@@ -1,22 +1,20 @@
-"""`phyla export` and `phyla report`: a study for other programs, and on one page."""
+"""`phyla export`, `phyla report` and `phyla compare`: studies for other programs, on a page, side by side."""
 
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from typer import Context, Option
+from typer import Argument, Context, Option
 
 from phyla.cli import options
-from phyla.cli.output import csv_lines, picked, to_json, visible, write_file
+from phyla.cli.output import csv_lines, picked, print_json, print_table, to_json, visible, write_file
 from phyla.cli.output import show as print
 from phyla.errors import UsageError
 
 if TYPE_CHECKING:
-    from phyla.study import Evaluations, Results
-
-Rows = list[dict[str, Any]]
-
+    from phyla.report import StudyComparison
+    from phyla.study import Results
 
 What: TypeAlias = Literal["trials", "lineage", "schedule", "reports", "evaluations"]
 Format: TypeAlias = Literal["json", "csv", "parquet", "tensorboard"]
@@ -41,70 +39,82 @@ def export(
     arrays: Annotated[bool, Option("--arrays", help="Of evaluations, also saved arrays, as histograms.")] = False,
 ) -> None:
     """Export trials, the lineage, a schedule, reported metrics, or what was measured of checkpoints."""
+    from phyla.evaluation.points import point_row
     from phyla.study import load_evaluations, load_study
 
-    for_evaluations = written in ("parquet", "tensorboard")
-    what = what or ("evaluations" if for_evaluations else "trials")
+    binary = written in ("parquet", "tensorboard")
+    what = what or ("evaluations" if binary else "trials")
     if trial is not None and what not in ("schedule", "reports"):
         raise UsageError(f"--trial goes with --what schedule or --what reports, not with {what}")
+    only_evaluations = {f"--format {written}": binary, "--suite": suite is not None, "--arrays": arrays}
+    for option, given in only_evaluations.items():
+        if given and what != "evaluations":
+            raise UsageError(f"{option} goes with --what evaluations, not with {what}")
     if what != "evaluations":
-        for option, given in (
-            (f"--format {written}", for_evaluations),
-            ("--suite", suite is not None),
-            ("--arrays", arrays),
-        ):
-            if given:
-                raise UsageError(f"{option} goes with --what evaluations, not with {what}")
-    if what == "evaluations":
-        found = load_evaluations(study, **options.where(ctx))
-        _evaluations(found, written, output, suite=suite, arrays=arrays)
+        value, rows = _exported(load_study(study, **options.where(ctx)), what, trial)
+        names = dict.fromkeys(name for row in rows for name in row)
+        _write(csv_lines(rows, names) if written == "csv" else [to_json(value), "\n"], output)
         return
-    results = load_study(study, **options.where(ctx))
-    if written == "csv":
-        rows = _rows(results, what, trial)
-        _write(csv_lines(rows, dict.fromkeys(name for row in rows for name in row)), output)
-        return
-    value: Any
-    match what:
-        case "lineage":
-            value = results.lineage().to_json()
-        case "schedule":
-            value = results.schedule(trial).to_json()
-        case _:
-            value = _rows(results, what, trial)
-    _write([to_json(value), "\n"], output)
-
-
-def _evaluations(
-    found: "Evaluations", written: Format, output: Path | None, *, suite: str | None, arrays: bool
-) -> None:
-    """Write what was measured, point by point; a long history needs little memory."""
-    from phyla.evaluation import point_row
-
-    if output is None and written in ("parquet", "tensorboard"):
-        place = "FILE" if written == "parquet" else "DIR"
-        raise UsageError(f"--format {written} needs --output {place}: a terminal cannot show it")
+    found = load_evaluations(study, **options.where(ctx))
     if suite is not None:
         found.suite(suite)
+    # Point by point, so that a long history needs little memory.
     points = found.points(suite, arrays=arrays)
+    if not binary:
+        each = map(point_row, points)
+        _write(csv_lines(each) if written == "csv" else _json_lines(each), output)
+        return
+    if output is None:
+        place = "FILE" if written == "parquet" else "DIR"
+        raise UsageError(f"--format {written} needs --output {place}: a terminal cannot show it")
+    if written == "tensorboard" and suite is not None:
+        raise UsageError("--suite does not go with --format tensorboard: its files hold all suites of a run")
     try:
         if written == "tensorboard":
-            if suite is not None:
-                raise UsageError(
-                    "--suite does not go with --format tensorboard: its files hold all suites of a run"
-                )
-            assert output is not None
             found.write_tensorboard(output, arrays=arrays)
-        elif written == "parquet":
+        else:
             from phyla.integrations.parquet import write_parquet
 
-            assert output is not None
             write_file(output, lambda path: write_parquet(points, path), replace=False)
-        else:
-            rows = map(point_row, points)
-            _write(csv_lines(rows) if written == "csv" else _json_lines(rows), output)
     except ImportError as error:
         raise UsageError(str(error)) from error
+
+
+def _exported(results: "Results", what: What, trial: int | None) -> tuple[Any, list[dict[str, Any]]]:
+    """Return something of a study as JSON and as rows."""
+    from phyla.study.rows import trial_row
+
+    rows: list[dict[str, Any]]
+    if what == "lineage":
+        lineage: Any = results.lineage().to_json()
+        return lineage, lineage["edges"]
+    if what == "schedule":
+        schedule = results.schedule(trial)
+        rows = [
+            {
+                **picked(segment, "start_step", "end_step", "trial", "member"),
+                **{f"params.{name}": value for name, value in segment.params.items()},
+            }
+            for segment in schedule.segments
+        ]
+        return schedule.to_json(), rows
+    if what == "trials":
+        rows = [trial_row(row) for row in results.trials()]
+        return rows, rows
+    members = {row.id: row.member for row in results.trials()}
+    if trial is not None and trial not in members:
+        raise UsageError(f"--trial {trial}: study {results.name!r} has no such trial")
+    rows = [
+        {
+            "trial": chosen,
+            "member": members[chosen],
+            "step": report.step,
+            **{f"metrics.{name}": value for name, value in report.metrics.items()},
+        }
+        for chosen in (members if trial is None else [trial])
+        for report in results.reports(chosen)
+    ]
+    return rows, rows
 
 
 def _json_lines(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
@@ -130,43 +140,6 @@ def _write(texts: Iterable[str], output: Path | None) -> None:
     write_file(output, write, replace=False)
 
 
-def _rows(results: "Results", what: What, trial: int | None) -> Rows:
-    from phyla.study.rows import trial_row
-
-    match what:
-        case "trials":
-            return [trial_row(row) for row in results.trials()]
-        case "lineage":
-            lineage: Any = results.lineage().to_json()
-            return list(lineage["edges"])
-        case "schedule":
-            return [
-                {
-                    **picked(segment, "start_step", "end_step", "trial", "member"),
-                    **{f"params.{name}": value for name, value in segment.params.items()},
-                }
-                for segment in results.schedule(trial).segments
-            ]
-        case _:
-            return _reports(results, trial)
-
-
-def _reports(results: "Results", trial: int | None) -> Rows:
-    known = {row.id: row.member for row in results.trials()}
-    if trial is not None and trial not in known:
-        raise UsageError(f"--trial {trial}: study {results.name!r} has no such trial")
-    return [
-        {
-            "trial": chosen,
-            "member": known[chosen],
-            "step": report.step,
-            **{f"metrics.{name}": value for name, value in report.metrics.items()},
-        }
-        for chosen in ([trial] if trial is not None else known)
-        for report in results.reports(chosen)
-    ]
-
-
 def report(
     ctx: Context,
     study: options.RunName,
@@ -178,3 +151,67 @@ def report(
     target = output or Path(f"{study}.html")
     write_file(target, options.opened(ctx, study).write_report, replace=True)
     print(target)
+
+
+def compare(
+    ctx: Context,
+    studies: Annotated[
+        list[str], Argument(metavar="STUDY...", help="Names of studies; one with replicates means all of them.")
+    ],
+    metric: Annotated[
+        Literal["best", "median"],
+        Option(help="The best fitness so far, or the median of every member's newest one."),
+    ] = "best",
+    by: Annotated[
+        Literal["steps", "time"],
+        Option(help="Over the steps of all members together, or the time in which anything was running."),
+    ] = "steps",
+    target: Annotated[
+        float | None,
+        Option(help="The value whose first time is told.", show_default="the worst median of final values"),
+    ] = None,
+    output: Annotated[
+        Path | None, Option("--output", "-o", help="Also write a report as one HTML file; replaced.")
+    ] = None,
+    written: Annotated[Literal["text", "json", "csv"], Option("--format", help="How to print it.")] = "text",
+) -> None:
+    """Compare studies and their replicates: final values, significance, convergence, what mattered, time."""
+    from phyla import study
+
+    comparison = study.compare(studies, metric=metric, by=by, target=target, **options.where(ctx))
+    if output is not None:
+        write_file(output, comparison.write_report, replace=True)
+    if written == "json":
+        print_json(comparison.to_json())
+    elif written == "csv":
+        print("".join(csv_lines(comparison.rows())), end="")
+    else:
+        _print_comparison(comparison)
+        if output is not None:
+            print(output)
+
+
+def _print_comparison(comparison: "StudyComparison") -> None:
+    for note in comparison.notes:
+        print(note)
+    print_table(comparison.table_of_groups())
+    styles = ["bold" if test.is_significant else "" for test in comparison.tests]
+    print_table(comparison.table_of_tests(), styles, gap=True)
+    known: dict[str, dict[str, str]] = {}
+    for group in comparison.groups:
+        for one in group.sensitivity:
+            strengths = known.setdefault(one.name, {})
+            if one.strength is not None:
+                strengths[group.name] = f"{one.strength:+.2f}" if one.ordered else f"{one.strength:.2f}"
+    if any(known.values()):
+        groups = [group.name for group in comparison.groups]
+        print_table(
+            (
+                {"gain went with": name, **{f">{group}": its.get(group) for group in groups}}
+                for name, its in known.items()
+            ),
+            gap=True,
+        )
+    print()
+    for group in comparison.groups:
+        print(f"time of {group.name}: {group.time.words()}")

@@ -1,15 +1,14 @@
 """`phyla stop`, `change`, `gc` and `doctor`: looking after studies."""
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from rich.text import Text
 from typer import Argument, Context, Exit, Option
 
 from phyla.cli import options
-from phyla.cli.output import console, picked, print_json, table
+from phyla.cli.output import console, picked, print_json, print_table
 from phyla.cli.output import show as print
 from phyla.cli.run import chosen_study
 from phyla.cli.words import command, counted, size
@@ -25,10 +24,8 @@ def stop(ctx: Context, study: options.StudyName) -> None:
     maintenance = maintain(study, **options.where(ctx))
     maintenance.stop("stopped by a person")
     print(f"stopped {study}: its workers finish their trial and end")
-    print(
-        f"run its study file again to let it go on; without workers of this machine: "
-        f"{command('change', study, maintenance.places)}"
-    )
+    again = command("change", study, maintenance.places)
+    print(f"run its study file again to let it go on; without workers of this machine: {again}")
 
 
 def change(
@@ -37,61 +34,52 @@ def change(
         str, Argument(metavar="FILE.py|STUDY", help="The changed study file; or the name of a study.")
     ],
     population: Annotated[
-        int | None, Option(min=1, metavar="N", help="Of a study by name: members from now on.", show_default=False)
+        int | None, Option(min=1, metavar="N", help="Of a study by name: members from now on.")
     ] = None,
     fresh: Annotated[
         bool, Option("--fresh", help="Members that join start fresh, not from the best ones.")
     ] = False,
-    of_file: Annotated[
-        str | None, Option("--study", help="Name of the study, if the file has several.", show_default=False)
-    ] = None,
+    of_file: options.Chosen = None,
 ) -> None:
     """Give a study the changed settings of its file, or another number of members; train nothing.
 
     A study that was stopped, or has failed, may go on then. Stop its workers before, and start them again after.
     """
+    from phyla.study import load_study, maintain
+
+    newcomers: Literal["best", "fresh"] = "fresh" if fresh else "best"
     if Path(study).suffix == ".py":
         if population is not None:
             raise UsageError(
                 f"--population {population}: write population_size={population} into {study}, instead"
             )
-        _take_over(ctx, Path(study), of_file, fresh=fresh)
-    else:
-        _resize(ctx, study, population, fresh=fresh)
-
-
-def _take_over(ctx: Context, file: Path, name: str | None, *, fresh: bool) -> None:
-    chosen = chosen_study(ctx, file, name)
-    changed = chosen.change(newcomers="fresh" if fresh else "best")
-    for one in changed:
-        print(f"{one.name} was changed from {one.before} to {one.after}")
-    already = "" if changed else " already"
-    print(f"{chosen.name} has the settings of {file}{already}")
-
-
-def _resize(ctx: Context, name: str, population: int | None, *, fresh: bool) -> None:
-    from phyla.study import load_study, maintain
-
-    maintenance = maintain(name, **options.where(ctx))
+        chosen = chosen_study(ctx, Path(study), of_file)
+        changed = chosen.change(newcomers=newcomers)
+        for one in changed:
+            print(f"{one.name} was changed from {one.before} to {one.after}")
+        print(f"{chosen.name} has the settings of {study}{'' if changed else ' already'}")
+        return
+    maintenance = maintain(study, **options.where(ctx))
+    results = load_study(study, **options.where(ctx))
     if population is not None:
-        before = maintenance.resize(population, newcomers="fresh" if fresh else "best")
+        before = maintenance.resize(population, newcomers=newcomers)
         if before == population:
-            print(f"{name} has {counted(population, 'member')} already")
+            print(f"{study} has {counted(population, 'member')} already")
         else:
-            progress = load_study(name, **options.where(ctx)).progress()
-            print(f"{name} has {counted(population, 'member')}, it had {before}")
+            progress = results.progress()
+            print(f"{study} has {counted(population, 'member')}, it had {before}")
             if progress.planned_trials is not None:
                 planned = counted(progress.planned_trials, "completed trial")
                 print(f"it will end with {planned}; {progress.completed} are")
             print(f"write population_size={population} into its study file, so that it can be run again")
     if maintenance.resume():
-        config: Any = load_study(name, **options.where(ctx)).study().config
+        config: Any = results.study().config
         named, _, _ = str(config.get("train") or "").rpartition(":")
         file = named if named.endswith(".py") else "FILE.py"
-        again = f"{command('run', file, maintenance.places)} --study {name}"
-        print(f"{name} may go on; start workers for it with: {again}")
+        again = f"{command('run', file, maintenance.places)} --study {study}"
+        print(f"{study} may go on; start workers for it with: {again}")
     elif population is None:
-        print(f"{name} is running already; give --population N, or the changed study file, to change it")
+        print(f"{study} is running already; give --population N, or the changed study file, to change it")
 
 
 def gc(
@@ -100,16 +88,17 @@ def gc(
     explain: Annotated[bool, Option("--explain", help="Delete nothing; list what is kept, and why.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Delete the checkpoints that are no longer needed; workers do the same from time to time."""
+    """Delete checkpoints that are no longer needed; workers do the same from time to time."""
     from phyla.study import maintain
 
     maintenance = maintain(study, **options.where(ctx))
     found = maintenance.retention()
-    collected = None if explain else maintenance.collect()
-    deleted: Sequence[str] = [row.name for row in found.collectable]
-    freed_bytes = sum(row.size_bytes for row in found.collectable)
-    if collected is not None:
-        deleted, freed_bytes = collected.deleted, collected.freed_bytes
+    if explain:
+        deleted = [row.name for row in found.collectable]
+        freed_bytes = sum(row.size_bytes for row in found.collectable)
+    else:
+        collected = maintenance.collect()
+        deleted, freed_bytes = list(collected.deleted), collected.freed_bytes
     if as_json:
         print_json(
             {
@@ -117,8 +106,7 @@ def gc(
                 "formula": maintenance.explain_retention(),
                 "bound": found.bound,
                 "kept": [
-                    {"checkpoint": row.name, **picked(row, "step", "size_bytes"), "why": why}
-                    for row, why in found.kept
+                    {**picked(row, "step", "size_bytes", checkpoint="name"), "why": why} for row, why in found.kept
                 ],
                 "explain": explain,
                 "deleted": deleted,
@@ -128,12 +116,10 @@ def gc(
         return
     if explain:
         print(maintenance.explain_retention())
-        rows = (
-            {"checkpoint": row.name, "step": row.step, "size": size(row.size_bytes), "kept because": why}
+        print_table(
+            {"checkpoint": row.name, ">step": row.step, ">size": size(row.size_bytes), "~kept because": why}
             for row, why in found.kept
         )
-        if found.kept:
-            console().print(table(rows, right=("step", "size"), elastic=("kept because",)))
     total = sum(row.size_bytes for row, _ in found.kept)
     print(f"kept {counted(len(found.kept), 'checkpoint')} ({size(total)}), of at most {found.bound}")
     count = counted(len(deleted), "checkpoint")
@@ -150,11 +136,7 @@ def doctor(
         str | None, Argument(metavar="NAME", help="Only this study or watched run.", show_default="everything")
     ] = None,
     adopt: Annotated[
-        bool,
-        Option(
-            "--adopt",
-            help="Give the checkpoint directory to study NAME after its store was copied; deletes nothing.",
-        ),
+        bool, Option("--adopt", help="Give study NAME, whose store was copied, its directory; deletes nothing.")
     ] = False,
     digests: Annotated[bool, Option("--digests", help="Read every byte of every checkpoint.")] = False,
     as_json: options.AsJson = False,
@@ -163,14 +145,13 @@ def doctor(
     from phyla.study import maintain
     from phyla.study.doctor import Verdict, examine
 
-    places = options.places(ctx)
     if adopt:
         if name is None:
             raise UsageError("--adopt: name the study, as in phyla doctor STUDY --adopt")
         maintenance = maintain(name, **options.where(ctx))
         print(maintenance.adopt(), file=sys.stderr if as_json else sys.stdout)
     findings = []
-    for finding in examine(places, name, digests=digests):
+    for finding in examine(options.places(ctx), name, digests=digests):
         findings.append(finding)
         if not as_json:
             line = Text(f"{finding.verdict:<5}", style=STYLES[finding.verdict])

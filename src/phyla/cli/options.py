@@ -1,6 +1,8 @@
 """Options that several commands share, and what they mean: places, names, interruptions."""
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -24,15 +26,17 @@ BOTH = "train,evaluate"
 StudyName: TypeAlias = Annotated[str, Argument(metavar="STUDY", help="Name of the study.")]
 RunName: TypeAlias = Annotated[str, Argument(metavar="RUN", help="Name of the study, or of the watched run.")]
 StudyFile: TypeAlias = Annotated[Path, Argument(metavar="FILE.py", help="The file that defines the study.")]
-Chosen: TypeAlias = Annotated[
-    str | None, Option(help="Name of the study, if the file has several.", show_default=False)
-]
+Chosen: TypeAlias = Annotated[str | None, Option("--study", help="Name of the study, if the file has several.")]
 Workers: TypeAlias = Annotated[int, Option(min=0, help="Worker processes; 0 trains in this process.")]
 Kinds: TypeAlias = Annotated[
     str, Option(help="What the workers do, where there are suites: train, evaluate, or both.")
 ]
 Gpus: TypeAlias = Annotated[
     float, Option(min=0, help="GPUs that each worker sees; 0.5 lets two workers share one.")
+]
+Gin: TypeAlias = Annotated[
+    list[str] | None,
+    Option(help="For watched runs: a gin binding of all workers; several times."),
 ]
 Home: TypeAlias = Annotated[
     Path | None,
@@ -73,12 +77,7 @@ def places(ctx: Context) -> "Places":
 
 
 def opened(ctx: Context, name: str) -> "Results | Evaluations":
-    """Open a study, or a watched run, by its name.
-
-    Raises:
-        StudyNotFound: there is neither; the message names what there is.
-        StoreError: the database failed.
-    """
+    """Open a study, or a watched run, by its name."""
     from phyla.study import open_any
 
     return open_any(name, places(ctx))
@@ -100,7 +99,11 @@ def listed(text: str) -> list[str]:
     return [word.strip() for word in text.split(",")]
 
 
-def interrupted(message: str) -> Exit:
-    """Say what an interruption means, and return what ends the command."""
-    show(message, file=sys.stderr)
-    return Exit(EXIT_INTERRUPTED)
+@contextmanager
+def interruptible(told: Callable[[], str]) -> Iterator[None]:
+    """When a person interrupts what is done meanwhile, say what that means, and end the command."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        show(told(), file=sys.stderr)
+        raise Exit(EXIT_INTERRUPTED) from None

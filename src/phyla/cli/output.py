@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from itertools import chain, repeat
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -37,6 +37,13 @@ UNCUT = 1_000_000
 """Columns of what goes into a file or a pipe, where nothing needs to be cut to a window."""
 WIDE = 160
 """Columns up to which tables stand side by side there."""
+
+Rows: TypeAlias = Iterable[Mapping[str, object] | Sequence[tuple[str, object]]]
+"""Cells by their headings, which all rows share; pairs, where two headings may be the same.
+
+The first character of a heading may say how its column is set: `>` to the right, `~` cut where there is too little
+room, `=` on several lines there.
+"""
 
 
 def visible(text: str) -> str:
@@ -71,42 +78,40 @@ def page_width() -> int:
     return WIDE if width == UNCUT else width
 
 
-def table(
-    rows: Iterable[Mapping[str, object] | Sequence[tuple[str, object]]],
-    *,
-    right: Sequence[str] = (),
-    elastic: Sequence[str] = (),
-    wrapped: Sequence[str] = (),
-    styles: Iterable[str] = (),
-) -> Table:
-    """Return a table of rows of one line each; markup in the cells means nothing, and None is a dash.
-
-    Args:
-        rows: the cells of each row by their headings, which all rows share; pairs, where two may be the same.
-        right: columns that are aligned to the right.
-        elastic: columns that are cut when there is too little room.
-        wrapped: columns that take several lines then.
-        styles: the style of each row, where rows have one.
-    """
+def table(rows: Rows, styles: Iterable[str] = ()) -> Table:
+    """Return a table of rows of one line each, in these styles; markup in cells means nothing, None is a dash."""
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     for row, style in zip(rows, chain(styles, repeat("")), strict=False):
         cells = list(row.items()) if isinstance(row, Mapping) else row
-        for name, _ in cells if not made.columns else ():
+        for heading, _ in cells if not made.columns else ():
+            mark = heading[:1]
+            name = heading[1:] if mark and mark in ">~=" else heading
             made.add_column(
                 name,
-                justify="right" if name in right else "left",
-                no_wrap=name not in elastic and name not in wrapped,
+                justify="right" if mark == ">" else "left",
+                no_wrap=mark not in ("~", "="),
                 overflow="ellipsis",
-                min_width=min(8, len(name)) if name in elastic else None,
+                min_width=min(8, len(name)) if mark == "~" else None,
             )
         texts = (NOTHING if cell is None else " ".join(str(cell).split()) for _, cell in cells)
         made.add_row(*(Text(visible(text), no_wrap=True, overflow="ellipsis") for text in texts), style=style)
     return made
 
 
-def picked(record: object, *names: str) -> dict[str, Any]:
-    """Return some attributes of a record by name."""
-    return {name: getattr(record, name) for name in names}
+def print_table(rows: Rows, styles: Iterable[str] = (), *, caption: str | None = None, gap: bool = False) -> None:
+    """Print a table, with an empty line before it if there shall be a gap; print nothing without rows."""
+    made = table(rows, styles)
+    if made.rows:
+        made.caption = caption
+        if gap:
+            show()
+        console().print(made)
+
+
+def picked(record: object, *names: str, **renamed: str) -> dict[str, Any]:
+    """Return some attributes of a record by name, others by another name; nothing of None."""
+    chosen = {**{name: name for name in names}, **renamed}
+    return {name: getattr(record, attribute) for name, attribute in chosen.items()} if record is not None else {}
 
 
 def to_json(value: Any, indent: int | None = 2) -> str:
@@ -124,17 +129,15 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def print_json(value: Any) -> None:
+def print_json(value: Any, indent: int | None = 2) -> None:
     """Print a value as strict JSON."""
-    print(to_json(value))
+    print(to_json(value, indent), flush=True)
 
 
 def csv_lines(rows: Iterable[Mapping[str, Any]], names: Iterable[str] | None = None) -> Iterator[str]:
-    """Yield rows as lines of CSV, below a heading; objects and lists are JSON.
+    """Yield rows, one by one, as lines of CSV below a heading; objects and lists are JSON.
 
-    Args:
-        rows: they are read one by one.
-        names: the columns; by default those of the first row.
+    The columns are by default those of the first row.
     """
     text = io.StringIO()
     writer: csv.DictWriter[str] | None = None
@@ -155,16 +158,7 @@ def write_at_once(text: str) -> None:
 
 
 def write_file(path: Path, write: Callable[[Path], object], *, replace: bool) -> None:
-    """Write a file completely or not at all.
-
-    Args:
-        path: the file.
-        write: writes to the path it is given.
-        replace: whether to replace a file that exists.
-
-    Raises:
-        UsageError: the file exists, or cannot be written.
-    """
+    """Let a function write a file completely or not at all; one that exists stays unless it may be replaced."""
     if path.is_dir():
         raise UsageError(f"{path} is a directory; name a file")
     if path.exists() and not replace:

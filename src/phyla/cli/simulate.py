@@ -1,12 +1,13 @@
 """`phyla simulate`: what a study would take, before it is run."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Context, Option
 
 from phyla.arguments import suggestion
 from phyla.cli import options
-from phyla.cli.output import NOTHING, console, print_json, table
+from phyla.cli.output import NOTHING, print_json, print_table
 from phyla.cli.output import show as print
 from phyla.cli.run import chosen_study
 from phyla.cli.words import counted, duration
@@ -52,9 +53,7 @@ def simulate(
             show_default="restart=60",
         ),
     ] = None,
-    like: Annotated[
-        str | None, Option(metavar="STUDY", help="Durations as measured in a study, instead.", show_default=False)
-    ] = None,
+    like: Annotated[str | None, Option(metavar="STUDY", help="Durations as measured in a study, instead.")] = None,
     spread: Annotated[float, Option(min=0, help="Standard deviation of the logarithm of each duration.")] = 0,
     per_hour: Annotated[
         list[str] | None,
@@ -74,42 +73,34 @@ def simulate(
     from phyla.study import simulate as predict
 
     chosen = chosen_study(ctx, file, study)
-    spent = _named("--seconds", seconds, ("step", "trial", "load", "save", "eval", "restart"))
-    rates = _named("--per-hour", per_hour, ("preempt", "crash"))
-    named: dict[str, Any] = {f"{what}_s": value for what, value in spent.items()}
-    named |= {f"{what}_per_hour": value for what, value in rates.items()}
-    counts = _counts(workers, chosen.rules.strategy.population_size)
-
-    def at(count: int) -> "Simulated":
-        return predict(
-            chosen,
-            count,
-            evaluators=evaluators,
-            kinds=options.listed(kinds),
-            like=like,
-            spread=spread,
-            fail=fail,
-            seed=seed,
-            runs=runs,
-            **named,
-        )
-
-    asked = at(counts[0])
-    others = [asked if count == counts[0] else at(count) for count in sorted({*counts})]
-    if len(others) == 1:
-        others = []
+    given: dict[str, Any] = {
+        "evaluators": evaluators,
+        "kinds": options.listed(kinds),
+        "like": like,
+        "spread": spread,
+        "fail": fail,
+        "seed": seed,
+        "runs": runs,
+        **_named("--seconds", seconds, "_s", ("step", "trial", "load", "save", "eval", "restart")),
+        **_named("--per-hour", per_hour, "_per_hour", ("preempt", "crash")),
+    }
+    first, *others = _counts(workers, chosen.rules.strategy.population_size)
+    asked = predict(chosen, first, **given)
+    compared = [asked] if others else []
+    compared += [predict(chosen, count, **given) for count in {*others} - {first}]
+    compared.sort(key=lambda one: one.workers)
     if as_json:
         shown = ("workers", "wall_s", "wall_range_s", "shares", "wasted")
-        rows = [{name: row[name] for name in shown} for row in (one.to_json() for one in others)]
+        rows = [{name: row[name] for name in shown} for row in (one.to_json() for one in compared)]
         print_json({"study": chosen.name, **asked.to_json(), "by_workers": rows})
     else:
-        _print(chosen, asked, others)
+        _print(chosen, asked, compared)
 
 
 def _counts(workers: str, population: int) -> list[int]:
     """Return how many workers to simulate, the most important number first."""
     if not workers:
-        powers = [1 << exponent for exponent in range(population.bit_length()) if 1 << exponent <= population]
+        powers = [1 << exponent for exponent in range(population.bit_length())]
         return [DEFAULT_WORKERS, *powers, population]
     words = options.listed(workers)
     if not all(word.isdecimal() and int(word) > 0 for word in words):
@@ -119,7 +110,7 @@ def _counts(workers: str, population: int) -> list[int]:
     return [int(word) for word in words]
 
 
-def _named(option: str, given: list[str] | None, names: tuple[str, ...]) -> dict[str, float]:
+def _named(option: str, given: list[str] | None, suffix: str, names: tuple[str, ...]) -> dict[str, float]:
     """Read values such as `step=0.1`."""
     found: dict[str, float] = {}
     for text in given or ():
@@ -129,75 +120,65 @@ def _named(option: str, given: list[str] | None, names: tuple[str, ...]) -> dict
                 f"{option} {text}: {suggestion(name, names)}; write for example {option} {names[0]}=0.5"
             )
         try:
-            found[name] = float(number)
+            value = float(number)
         except ValueError:
             raise UsageError(f"{option} {text}: {number!r} is not a number") from None
-        if not found[name] >= 0:
+        if not value >= 0:
             raise UsageError(f"{option} {text}: must be at least 0")
+        found[f"{name}{suffix}"] = value
     return found
 
 
-def _print(study: "Study", asked: "Simulated", others: "list[Simulated]") -> None:
+def _print(study: "Study", asked: "Simulated", compared: "Sequence[Simulated]") -> None:
+    each = asked.runs
+    runs = counted(len(each), "run")
     crew = counted(asked.workers, "worker")
     crew += f" and {counted(asked.evaluators, 'evaluator')}" if asked.evaluators else ""
-    low, high = asked.wall_range_s
-    times = f"{counted(len(asked.runs), 'run')}: {duration(low)} to {duration(high)}"
-    lines = [f"{study.name} with {crew}: {duration(asked.wall_s)} ({times})"]
-    ended = [run for run in asked.runs if run.state != "completed"]
+    low, high = map(duration, asked.wall_range_s)
+    print(f"{study.name} with {crew}: {duration(asked.wall_s)} ({runs}: {low} to {high})")
+    ended = [run for run in each if run.state != "completed"]
     if ended:
-        runs = counted(len(asked.runs), "run")
-        lines.append(f"{len(ended)} of {runs} did not complete; the first: {ended[0].message or NOTHING}")
-    lines += (f"note: {note}" for note in asked.notes)
-    lines.append(
-        f"trials: {_range([run.completed for run in asked.runs])} completed in "
-        f"{_counted([run.attempts for run in asked.runs], 'attempt')}, "
-        f"{_range([run.failed for run in asked.runs])} given up"
+        print(f"{len(ended)} of {runs} did not complete; the first: {ended[0].message or NOTHING}")
+    for note in asked.notes:
+        print(f"note: {note}")
+    print(
+        f"trials: {_range([run.completed for run in each])} completed in "
+        f"{_range([run.attempts for run in each], 'attempt')}, {_range([run.failed for run in each])} given up"
     )
-    lines.append(
-        f"checkpoints at the same time: at most {max(run.checkpoints for run in asked.runs)} "
+    print(
+        f"checkpoints at the same time: at most {max(run.checkpoints for run in each)} "
         f"(in use or best: at most {asked.bound})"
     )
     for suite in study.rules.suites:
-        lags = [run.lag[suite.name] for run in asked.runs]
-        lines.append(
-            f"evaluation of {suite.name}: {_counted([lag.complete for lag in lags], 'group')} complete, "
+        lags = [run.lag[suite.name] for run in each]
+        print(
+            f"evaluation of {suite.name}: {_range([lag.complete for lag in lags], 'group')} complete, "
             f"{_range([lag.others for lag in lags])} not; behind by {duration(max(lag.median_s for lag in lags))} "
             f"in the median, {duration(max(lag.longest_s for lag in lags))} at most"
         )
-    print("\n".join(lines))
-    _print_shares("time of the workers", "share", SPENT, asked.shares())
-    _print_shares("trained for nothing", "of all steps", WASTED, asked.wasted())
-    if others:
-        print()
-        console().print(_comparison(others))
-
-
-def _print_shares(what: str, of: str, names: dict[str, str], shares: dict[str, float]) -> None:
-    made = table(({what: names[name], of: f"{share:.1%}"} for name, share in shares.items()), right=(of,))
-    print()
-    console().print(made)
-
-
-def _comparison(others: "list[Simulated]") -> Any:
-    rows: list[dict[str, object]] = []
-    for one in others:
-        hours = one.wall_s * (one.workers + one.evaluators) / 3600
-        walls = zip(("wall time", "shortest", "longest"), (one.wall_s, *one.wall_range_s), strict=True)
+    shares = asked.shares().items()
+    spent = ({"time of the workers": SPENT[name], ">share": f"{share:.1%}"} for name, share in shares)
+    print_table(spent, gap=True)
+    wasted = (
+        {"trained for nothing": WASTED[name], ">of all steps": f"{share:.1%}"}
+        for name, share in asked.wasted().items()
+    )
+    print_table(wasted, gap=True)
+    rows = []
+    for one in compared:
+        walls = zip((">wall time", ">shortest", ">longest"), (one.wall_s, *one.wall_range_s), strict=True)
         rows.append(
             {
-                "workers": one.workers,
+                ">workers": one.workers,
                 **{name: duration(seconds) for name, seconds in walls},
-                "worker-hours": f"{hours:.4g}",
-                **{name: f"{one.shares()[name]:.1%}" for name in ("training", "waiting", "lost")},
+                ">worker-hours": f"{one.wall_s * (one.workers + one.evaluators) / 3600:.4g}",
+                **{f">{name}": f"{one.shares()[name]:.1%}" for name in ("training", "waiting", "lost")},
             }
         )
-    return table(rows, right=list(rows[0]), styles=["" if one.completes else "red" for one in others])
+    print_table(rows, ["" if one.completes else "red" for one in compared], gap=True)
 
 
-def _counted(values: list[int], noun: str) -> str:
-    return f"{_range(values)} {noun}{'' if set(values) == {1} else 's'}"
-
-
-def _range(values: list[int]) -> str:
+def _range(values: list[int], noun: str = "") -> str:
     low, high = min(values), max(values)
-    return str(low) if low == high else f"{low} to {high}"
+    text = str(low) if low == high else f"{low} to {high}"
+    return f"{text} {noun}{'' if high == 1 == low else 's'}" if noun else text

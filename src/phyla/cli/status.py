@@ -1,25 +1,41 @@
 """`phyla status`: all studies and watched runs, or how one of them stands."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.table import Table
 from typer import Argument, Context
 
-from phyla.cli import options, watched
-from phyla.cli.evaluations import lag_line
-from phyla.cli.output import console, picked, print_json, table
+from phyla.cli import options
+from phyla.cli.evaluations import print_events, print_whys
+from phyla.cli.output import console, picked, print_json, print_table, table
 from phyla.cli.output import show as print
-from phyla.cli.words import counted, damage_lines, duration, fitness, infeasible, masked, number, params
-from phyla.records import JobState, said_by
+from phyla.cli.words import (
+    command,
+    counted,
+    damage_lines,
+    duration,
+    fitness,
+    infeasible,
+    masked,
+    number,
+    params,
+    step,
+    value,
+)
+from phyla.records import JobState, StudyState, said_by, shown
 
 if TYPE_CHECKING:
-    from phyla.records import Attempt, Cause, Member, TrialRecord
-    from phyla.study import Places, Progress, Results, Standing
+    from phyla.records import Attempt, Member
+    from phyla.study import Evaluations, Places, Progress, Results, Standing
 
 FAILED_SHOWN = 10
 CHANGES_SHOWN = 5
+QUARANTINED_SHOWN = 10
+STATES = ("complete", "queued", "partial", "skipped", "gone")
+CELLS_OF = 20
+"""Newest checkpoints of a watched run whose failures are shown."""
 
 
 def status(
@@ -33,50 +49,45 @@ def status(
     from phyla.study import Results, list_all, standing
 
     places = options.places(ctx)
-    if study is None:
-        known = list_all(places)
-        runs = [standing(one, places) for one in known if not isinstance(one, Results)]
-        _all([one for one in known if isinstance(one, Results)], runs, places, as_json=as_json)
+    if study is not None:
+        found = options.opened(ctx, study)
+        if isinstance(found, Results):
+            _study(found, as_json=as_json)
+        else:
+            _run(found, standing(found, places), places, as_json=as_json)
         return
-    found = options.opened(ctx, study)
-    if isinstance(found, Results):
-        _one(found, as_json=as_json)
-    else:
-        watched.show(found, standing(found, places), places, as_json=as_json)
-
-
-def _all(studies: "list[Results]", runs: "list[Standing]", places: "Places", *, as_json: bool) -> None:
-    looks = [(results, results.progress(lambda members: ())) for results in studies]
+    known = list_all(places)
+    studies = [(one, one.progress(lambda members: ())) for one in known if isinstance(one, Results)]
+    runs = [standing(one, places) for one in known if not isinstance(one, Results)]
     if as_json:
-        print_json([*(_summary(results, progress) for results, progress in looks), *map(watched.summary, runs)])
-        return
-    if not looks and not runs:
+        print_json([*(_study_json(*one) for one in studies), *map(_run_json, runs)])
+    elif not known:
         print(f"no studies yet in {masked(places.storage)}, and no watched runs")
-        return
-    if looks:
-        rows = (_line(results, progress) for results, progress in looks)
-        console().print(table(rows, right=("trials", "best"), elastic=("metric",)))
-    if looks and runs:
-        print()
-    if runs:
-        console().print(watched.runs_table(runs))
+    else:
+        print_table(_study_row(*one) for one in studies)
+        print_table(map(_run_row, runs), gap=bool(studies))
 
 
-def _line(results: "Results", progress: "Progress") -> dict[str, object]:
+# Studies
+
+
+def _study_row(results: "Results", progress: "Progress") -> dict[str, object]:
     state = [str(progress.study.state)]
     state += ["no worker"] if progress.silent_s is not None else []
     state += [counted(len(progress.damaged), "damaged checkpoint")] if progress.damaged else []
     return {
         "study": results.name,
         "state": ", ".join(state),
-        "trials": f"{progress.completed}/{progress.planned_trials or '?'}",
-        "best": progress.best and number(progress.best.fitness),
-        "metric": results.metric,
+        ">trials": f"{progress.completed}/{progress.planned_trials or '?'}",
+        ">best": progress.best and number(progress.best.fitness),
+        "~metric": results.metric,
         "last activity": f"{duration(progress.now - progress.last_activity)} ago",
     }
 
 
-def _one(results: "Results", *, as_json: bool) -> None:
+def _study(results: "Results", *, as_json: bool) -> None:
+    from phyla.report import lag_words
+
     progress = results.progress()
     # Those that failed, and those that failed so far and are tried again.
     failed = [
@@ -88,115 +99,117 @@ def _one(results: "Results", *, as_json: bool) -> None:
     findings = results.findings()
     lags = results.evaluations().lag() if results.has_suites else []
     spent = results.time_spent()
-    attempts = [_attempt(results, progress, attempt) for attempt in progress.running]
+    attempts = [_attempt_json(results, progress, attempt) for attempt in progress.running]
     if as_json:
         print_json(
             {
-                **_summary(results, progress),
+                **_study_json(results, progress),
                 "time_s": {phase.value: seconds for phase, seconds in spent.seconds.items()},
                 **({"evaluation": lags} if lags else {}),
                 "warnings": [picked(finding, "kind", "text") for finding in findings],
-                "members": [_member(progress, member) for member in progress.members],
+                "members": [_member_json(progress, member) for member in progress.members],
                 "attempts": attempts,
                 "failed": [
                     {
-                        "trial": trial.id,
-                        **picked(trial, "member", "state", "failures", "error"),
-                        "cause": causes.get(trial.id),
+                        **picked(one, "member", "state", "failures", "error", trial="id"),
+                        "cause": causes.get(one.id),
                     }
-                    for trial in failed
+                    for one in failed
                 ],
             }
         )
         return
-    for line in _head(results, progress):
+    for line in _study_lines(results, progress):
         print(line)
     for finding in findings:
         print(f"warning: {finding.text}")
     if spent.timed:
         print(f"time of workers: {spent.words()}")
     for lag in lags:
-        print(f"evaluation of {lag_line(lag)}")
+        print(f"evaluation of {lag_words(lag)}")
     print()
     console().print(members_table(progress, progress.members))
-    if attempts:
-        print()
-        console().print(_running_table(attempts))
-    if failed:
-        print()
-        console().print(_failed_table(failed, causes))
-        for trial in failed[-FAILED_SHOWN:]:
-            if trial.id in causes:
-                print(f"trial {trial.id}: {causes[trial.id].words()}")
+    _print_running(attempts)
+    rows = (
+        {
+            "failed trial": trial.id,
+            ">member": trial.member,
+            ">failures": trial.failures,
+            "state": trial.state,
+            "=last error": causes[trial.id].error if trial.id in causes else said_by(trial.error),
+        }
+        for trial in failed[-FAILED_SHOWN:]
+    )
+    caption = _cut(failed, FAILED_SHOWN, "phyla trials STUDY --state failed")
+    print_table(rows, caption=caption, gap=True)
+    for trial in failed[-FAILED_SHOWN:]:
+        if trial.id in causes:
+            print(f"trial {trial.id}: {causes[trial.id].words()}")
 
 
-def _head(results: "Results", progress: "Progress") -> list[str]:
+def _cut(every: Sequence[object], limit: int, how: str) -> str | None:
+    return f"the last {limit} of {len(every)}; all: {how}" if len(every) > limit else None
+
+
+def _study_lines(results: "Results", progress: "Progress") -> Iterable[str]:
     record = progress.study
-    lines = [f"{record.name}: {record.state}, last activity {duration(progress.now - progress.last_activity)} ago"]
+    yield f"{record.name}: {record.state}, last activity {duration(progress.now - progress.last_activity)} ago"
     if record.message:
-        lines.append(record.message)
+        yield record.message
     if progress.silent_s is not None:
         what = "no worker has renewed its lease"
         if not progress.running:
             what = "no trial is running, and nothing has happened"
-        lines.append(f"{what} for {duration(progress.silent_s)}; run it again to go on")
+        yield f"{what} for {duration(progress.silent_s)}; run it again to go on"
     others = "".join(f", {count} {state}" for state, count in progress.counts.items() if state != "completed")
-    lines.append(
+    yield (
         f"{progress.completed}/{progress.planned_trials or '?'} trials completed{others}; "
         f"{progress.spent_steps}/{progress.total_steps or '?'} steps by {counted(progress.active, 'member')}"
     )
-    lines += damage_lines(progress.damaged)
+    yield from damage_lines(progress.damaged)
     for change in results.changes()[-CHANGES_SHOWN:]:
         ago = duration(progress.now - change.at)
-        lines.append(f"{ago} ago {change.name} was changed from {change.before} to {change.after}")
+        yield f"{ago} ago {change.name} was changed from {change.before} to {change.after}"
     best = progress.best
     if best is not None:
         goals = results.aim.tradeoffs
         names = ", ".join(goal.metric for goal in goals) or results.metric
         others = f"; {len(progress.front) - 1} more on the Pareto front: phyla best {results.name}"
-        lines.append(
+        yield (
             f"best {names} {fitness(best)}: trial {best.id} of member {best.member}, "
             f"step {best.reached_step}{others if goals else ''}"
         )
-    return lines
 
 
 def members_table(progress: "Progress", members: "Sequence[Member]") -> Table:
     """Return a table of members: where they are, how good, with what, and why."""
     from phyla.strategies import describe
 
-    best = _best_members(progress)
-
-    def row(member: "Member") -> dict[str, object]:
-        trial = progress.trials.get(member.index)
-        return {
-            "member": member.index,
-            "steps": f"{member.progress}/{progress.member_steps or '?'}",
-            "gen": member.generation,
-            "fitness": fitness(member.head),
-            "": "*" if member.index in best else "",
-            "hyperparameters": trial and params(trial.params),
-            "last decision": trial and "; ".join(filter(None, (infeasible(member.head), describe(trial.reason)))),
-            "state": "retired" if member.retired else member.state,
-        }
-
-    return table(
-        map(row, members),
-        right=("member", "steps", "gen", "fitness"),
-        elastic=("hyperparameters", "last decision"),
-        styles=["bold" if member.index in best else "" for member in members],
-    )
-
-
-def _best_members(progress: "Progress") -> set[int]:
-    """Return the member of the best trial; with trade-offs those that are on the Pareto front now."""
-    if not progress.aim.tradeoffs:
-        return {trial.member for trial in progress.front}
     front = {trial.id for trial in progress.front}
-    return {member.index for member in progress.members if member.head and member.head.trial in front}
+    best = {trial.member for trial in progress.front}
+    if progress.aim.tradeoffs:
+        # Those that are on the Pareto front now.
+        best = {member.index for member in progress.members if member.head and member.head.trial in front}
+    rows = []
+    for member in members:
+        trial = progress.trials.get(member.index)
+        decision = trial and "; ".join(filter(None, (infeasible(member.head), describe(trial.reason))))
+        rows.append(
+            {
+                ">member": member.index,
+                ">steps": f"{member.progress}/{progress.member_steps or '?'}",
+                ">gen": member.generation,
+                ">fitness": fitness(member.head),
+                "": "*" if member.index in best else "",
+                "~hyperparameters": trial and params(trial.params),
+                "~last decision": decision,
+                "state": "retired" if member.retired else member.state,
+            }
+        )
+    return table(rows, ["bold" if member.index in best else "" for member in members])
 
 
-def _running_table(attempts: list[dict[str, Any]]) -> Table:
+def _print_running(attempts: list[dict[str, Any]]) -> None:
     rows, styles = [], []
     for told in attempts:
         silent, left_s = duration(told["silent_s"]), told["lease_left_s"]
@@ -204,79 +217,136 @@ def _running_table(attempts: list[dict[str, Any]]) -> Table:
         rows.append(
             {
                 "running trial": told["trial"],
-                "attempt": told["token"],
-                "member": told["member"],
+                ">attempt": told["token"],
+                ">member": told["member"],
                 "worker": told["worker"],
                 "for": duration(told["running_s"]),
                 "lease": ran_out or f"renewed {silent} ago",
             }
         )
         styles.append("red" if ran_out else "")
-    return table(rows, right=("attempt", "member"), styles=styles)
+    print_table(rows, styles, gap=True)
 
 
-def _failed_table(failed: "list[TrialRecord]", causes: "dict[int, Cause]") -> Table:
-    rows = (
-        {
-            "failed trial": trial.id,
-            **picked(trial, "member", "failures", "state"),
-            "last error": causes[trial.id].error if trial.id in causes else said_by(trial.error),
-        }
-        for trial in failed[-FAILED_SHOWN:]
-    )
-    made = table(rows, right=("member", "failures"), wrapped=("last error",))
-    if len(failed) > FAILED_SHOWN:
-        made.caption = f"the last {FAILED_SHOWN} of {len(failed)}; all: phyla trials STUDY --state failed"
-    return made
-
-
-def _summary(results: "Results", progress: "Progress") -> dict[str, Any]:
-    best = progress.best
+def _study_json(results: "Results", progress: "Progress") -> dict[str, Any]:
     return {
-        "study": results.name,
-        **picked(progress.study, "state", "message"),
-        "silent_s": progress.silent_s,
-        "metric": results.metric,
-        "maximize": results.maximize,
-        "population_size": progress.active,
-        "trials": progress.counts,
-        "completed_trials": progress.completed,
-        "cancelled_trials": progress.cancelled,
-        **picked(progress, "planned_trials", "spent_steps", "total_steps"),
-        "damaged": [
-            {"checkpoint": row.name, **picked(row, "trial", "step", "damage")} for row in progress.damaged
-        ],
-        "best": best
-        and {"fitness": best.fitness, "trial": best.id, "member": best.member, "step": best.reached_step},
+        **picked(progress.study, "state", "message", study="name"),
+        **picked(results, "metric", "maximize"),
+        **picked(progress, "silent_s", "planned_trials", "spent_steps", "total_steps"),
+        **picked(progress, population_size="active", trials="counts"),
+        **picked(progress, completed_trials="completed", cancelled_trials="cancelled"),
+        "damaged": [picked(row, "trial", "step", "damage", checkpoint="name") for row in progress.damaged],
+        "best": picked(progress.best, "fitness", "member", trial="id", step="reached_step") or None,
         **({"front": [trial.id for trial in progress.front]} if results.aim.tradeoffs else {}),
         "changes": results.changes(),
         "last_activity": datetime.fromtimestamp(progress.last_activity, UTC).isoformat(),
     }
 
 
-def _member(progress: "Progress", member: "Member") -> dict[str, Any]:
+def _member_json(progress: "Progress", member: "Member") -> dict[str, Any]:
     from phyla.strategies import describe
 
     trial, head = progress.trials.get(member.index), member.head
     return {
-        "member": member.index,
-        **picked(member, "state", "retired", "progress", "generation"),
-        "fitness": head.fitness if head else None,
+        **picked(member, "state", "retired", "progress", "generation", member="index"),
+        "fitness": head and head.fitness,
         **({"criteria": head.criteria} if head and head.criteria else {}),
-        "trial": trial.id if trial else None,
-        "params": trial.params if trial else None,
-        "decision": describe(trial.reason) if trial else None,
+        **(picked(trial, "params", trial="id") or {"params": None, "trial": None}),
+        "decision": trial and describe(trial.reason),
     }
 
 
-def _attempt(results: "Results", progress: "Progress", attempt: "Attempt") -> dict[str, Any]:
+def _attempt_json(results: "Results", progress: "Progress", attempt: "Attempt") -> dict[str, Any]:
     owners = {member.current_trial: member.index for member in progress.members}
     return {
-        "trial": attempt.job,
-        "token": attempt.token,
+        **picked(attempt, "token", "worker", trial="job"),
         "member": owners.get(attempt.job),
-        "worker": attempt.worker,
         "running_s": progress.now - attempt.claimed_at,
         "silent_s": progress.now - max(attempt.claimed_at, attempt.expires_at - results.lease_s),
         "lease_left_s": attempt.expires_at - progress.now,
     }
+
+
+# Watched runs
+
+
+def _run_row(one: "Standing") -> dict[str, object]:
+    best = next((suite.best for suite in one.suites if suite.best is not None), None)
+    return {
+        "watched run": one.run.name,
+        "state": one.state,
+        "~directory": _where(one),
+        ">checkpoints": one.checkpoints,
+        ">newest step": one.newest and step(one.newest.step),
+        **{f">{state}": one.counts[state] for state in STATES[:-1]},
+        ">quarantined": len(one.quarantined),
+        "best": best and f"{best.suite}/{best.metric} {best.value:.4g} at step {step(best.step)}",
+    }
+
+
+def _run_json(one: "Standing") -> dict[str, Any]:
+    newest = one.newest
+    return {
+        **picked(one.run, "kind", "location", "state", "message", run="name"),
+        **picked(one, "watcher", "checkpoints"),
+        "newest": newest and {**picked(newest, "name", "step", "written_at"), "step_from": one.step_from},
+        "suites": [
+            {
+                **picked(suite, "name", "objective", "counts"),
+                "best": picked(suite.best, "value", "stderr", "checkpoint", "path", "gone", "step") or None,
+            }
+            for suite in one.suites
+        ],
+        "quarantined": [picked(seen, "name", "step", "seen_at", why="error") for seen in one.quarantined],
+    }
+
+
+def _run(found: "Evaluations", one: "Standing", places: "Places", *, as_json: bool) -> None:
+    """Show one watched run: its checkpoints, its suites, how far they are behind, and what went wrong."""
+    from phyla.report import lag_words
+
+    lags = found.lag()
+    if as_json:
+        events = [picked(event, "kind", "message", "created_at") for event in found.events()]
+        print_json({**_run_json(one), "evaluation": lags, "events": events})
+        return
+    run, newest = one.run, one.newest
+    print(f"{run.name}: {run.state}{f', {run.message}' if run.message else ''}; {_where(one)}")
+    if one.watcher is not None:
+        print(f"watched by {one.watcher}")
+    elif run.state is not StudyState.COMPLETED:
+        print("no process of this machine watches it; the same `phyla watch` command goes on with it")
+    told = f"{counted(one.checkpoints, 'checkpoint')} seen"
+    if newest is not None:
+        rule = "" if one.step_from is None else f", {one.step_from}"
+        told += f"; the newest is {shown(newest.name)} at step {step(newest.step)}{rule}"
+    print(told)
+    print(f"every eval task: {command('evaluations', run.name, places)}")
+    for lag in lags:
+        print(f"evaluation of {lag_words(lag)}")
+    suites = []
+    for suite in one.suites:
+        best = suite.best
+        suites.append(
+            {
+                "suite": suite.name,
+                **{f">{state}": suite.counts.get(state, 0) for state in STATES},
+                "objective": suite.objective,
+                ">best": best and value(best.value, best.stderr),
+                ">at step": best and step(best.step),
+                "checkpoint": best and f"{shown(str(best.path))}{' (gone)' if best.gone else ''}",
+            }
+        )
+    print_table(suites, gap=True)
+    quarantined = (
+        {"quarantined": shown(seen.name), ">step": step(seen.step), "=why": said_by(seen.error)}
+        for seen in one.quarantined[-QUARANTINED_SHOWN:]
+    )
+    print_table(quarantined, caption=_cut(one.quarantined, QUARANTINED_SHOWN, "--json"), gap=True)
+    print()
+    print_whys(cell for cell in found.cells(last=CELLS_OF) if cell.status.value not in ("quarantined", "skipped"))
+    print_events(found)
+
+
+def _where(one: "Standing") -> str:
+    return shown(one.run.location) if one.run.source is None else f"study number {one.run.source}"

@@ -1,4 +1,4 @@
-"""How numbers, times and hyperparameters are written for a person."""
+"""How numbers, times, hyperparameters and command lines are written for a person."""
 
 import math
 import os
@@ -23,20 +23,6 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def requeued(results: "Results") -> str:
-    """Return what an interrupted run leaves, in words: the trials that are queued again, and what they repeat."""
-    queued = [trial for trial in results.trials() if trial.state is JobState.PENDING]
-    if not queued:
-        return "Interrupted; no trial has to train anything again"
-    saved = sum(trial.progress is not None for trial in queued)
-    back = f"Interrupted; {counted(len(queued), 'trial')} {'goes' if len(queued) == 1 else 'go'} back to the queue"
-    if not saved:
-        return f"{back} and will start over: nothing of {'it' if len(queued) == 1 else 'them'} was saved"
-    rest = len(queued) - saved
-    over = f", {rest} will start over" if rest else ""
-    return f"{back}: {saved} will go on from the last save{over}. What was trained since then is repeated"
-
-
 def number(value: float | None) -> str:
     """Return a number with six digits, or a dash for none."""
     if value is None:
@@ -47,17 +33,17 @@ def number(value: float | None) -> str:
 def fitness(scored: Scored | TrialRecord | None) -> str:
     """Return a fitness: one number, or that of each goal that is traded off; infeasible ones are marked."""
     if scored is None or scored.criteria is None:
-        return number(None if scored is None else scored.fitness)
+        return number(scored and scored.fitness)
     criteria = scored.criteria
     goals = list(criteria.values.values())[: len(criteria.orders)]
-    text = ", ".join(map(number, goals)) if goals else number(scored.fitness)
+    text = ", ".join(map(number, goals)) or number(scored.fitness)
     return f"{text} (infeasible)" if criteria.infeasible else text
 
 
-def infeasible(scored: Scored | TrialRecord | None) -> str | None:
-    """Return why a trial is infeasible, as in "infeasible: latency_ms 35 > 20"; None if it is not."""
-    criteria = None if scored is None else scored.criteria
-    return None if criteria is None or criteria.infeasible is None else f"infeasible: {criteria.infeasible}"
+def infeasible(scored: Scored | TrialRecord | None) -> str:
+    """Return why a trial is infeasible, as in "infeasible: latency_ms 35 > 20"; nothing if it is not."""
+    why = scored and scored.criteria and scored.criteria.infeasible
+    return f"infeasible: {why}" if why else ""
 
 
 def value(value: float, stderr: float | None) -> str:
@@ -80,23 +66,20 @@ def duration(seconds: float) -> str:
     """Return seconds as `0:07`, `1:02:03` or `2 d 3:04:05`."""
     if not math.isfinite(seconds):
         return "?"
-    whole = max(0, round(seconds))
-    minutes, second = divmod(whole, 60)
+    minutes, second = divmod(max(0, round(seconds)), 60)
     hours, minute = divmod(minutes, 60)
-    days, hour = divmod(hours, 24)
-    if days:
-        return f"{days} d {hour}:{minute:02}:{second:02}"
-    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+    if hours < 24:
+        return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+    return f"{hours // 24} d {hours % 24}:{minute:02}:{second:02}"
 
 
 def size(size_bytes: int) -> str:
     """Return a number of bytes with a unit."""
-    value = float(size_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+    value, units = float(size_bytes), ["TiB", "GiB", "MiB", "KiB", "B"]
+    while value >= 1024 and len(units) > 1:
         value /= 1024
-    return f"{value:.1f} TiB"
+        units.pop()
+    return f"{value:.{0 if units[-1] == 'B' else 1}f} {units[-1]}"
 
 
 def params(values: Mapping[str, Any]) -> str:
@@ -117,21 +100,30 @@ def damage_lines(damaged: Sequence[Checkpoint]) -> list[str]:
     return said
 
 
-def progress_line(progress: "Progress", left_s: float | None) -> str:
+def progress_line(progress: "Progress", left_s: float | None = None) -> str:
     """Return how far a study is on one line."""
     parts = [f"{progress.completed}/{progress.planned_trials or '?'} trials"]
-    if progress.failed:
-        parts.append(f"{progress.failed} failed")
-    if progress.cancelled:
-        parts.append(f"{progress.cancelled} cancelled")
-    if progress.best is not None:
-        best = progress.best
-        if progress.aim.tradeoffs:
-            parts.append(f"front {len(progress.front)}")
+    parts += [f"{progress.failed} failed"] if progress.failed else []
+    parts += [f"{progress.cancelled} cancelled"] if progress.cancelled else []
+    best = progress.best
+    if best is not None:
+        parts += [f"front {len(progress.front)}"] if progress.aim.tradeoffs else []
         parts.append(f"best {fitness(best)} (member {best.member}, step {best.reached_step})")
-    if left_s is not None:
-        parts.append(f"{duration(left_s)} left")
+    parts += [] if left_s is None else [f"{duration(left_s)} left"]
     return "  ".join(parts)
+
+
+def requeued(results: "Results") -> str:
+    """Return what an interrupted run leaves: the trials that are queued again, and what they repeat."""
+    queued = [trial for trial in results.trials() if trial.state is JobState.PENDING]
+    if not queued:
+        return "Interrupted; no trial has to train anything again"
+    saved = sum(trial.progress is not None for trial in queued)
+    back = f"Interrupted; {counted(len(queued), 'trial')} {'goes' if len(queued) == 1 else 'go'} back to the queue"
+    if not saved:
+        return f"{back} and will start over: nothing was saved"
+    over = f", {len(queued) - saved} will start over" if saved < len(queued) else ""
+    return f"{back}: {saved} will go on from the last save{over}. What was trained since then is repeated"
 
 
 def masked(url: str) -> str:
@@ -154,10 +146,20 @@ def command(name: str, study: str, places: "Places") -> str:
         words += ["--storage", masked(places.storage)]
     if places.checkpoint_root != Places.of(places.home).checkpoint_root:
         words += ["--checkpoints", _relative(places.checkpoint_root)]
-    return pasted(words)
+    return _pasted(words)
 
 
-def pasted(words: Iterable[str]) -> str:
+def again() -> str:
+    """Return the command line of this process, to be given once more; it does not overwrite again."""
+    words = [masked(word) for word in sys.argv[1:]]
+    for at, word in enumerate(words):
+        if word.partition("=")[0] == "--overwrite":
+            del words[at : at + (1 if "=" in word else 2)]
+            break
+    return _pasted(["phyla", *words])
+
+
+def _pasted(words: Iterable[str]) -> str:
     """Return a command line that can be pasted into any shell, also with names that are not valid text."""
     return " ".join(map(_quoted, words))
 
@@ -171,19 +173,6 @@ def _quoted(word: str) -> str:
         written = "".join(chr(b) if (chr(b).isalnum() and b < 128) or b in b" /._-" else f"\\{b:03o}" for b in raw)
         return f"\"$(printf '{written}')\"".replace("\\045", "%%")
     return shlex.quote(word)
-
-
-def again() -> str:
-    """Return the command line of this process, to be given once more; it does not overwrite again."""
-    words = [Path(word).name if word == sys.argv[0] else masked(word) for word in sys.argv[1:]]
-    for at, word in enumerate(words):
-        if word == "--overwrite":
-            del words[at : at + 2]
-            break
-        if word.startswith("--overwrite="):
-            del words[at]
-            break
-    return pasted(["phyla", *words])
 
 
 def _relative(path: Path) -> str:

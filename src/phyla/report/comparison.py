@@ -3,7 +3,7 @@
 import math
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -15,10 +15,9 @@ import numpy as np
 from phyla.errors import UsageError
 from phyla.records import Phase, StudyState
 from phyla.report.curves import Band, By, Curve, Measure, band, curve
-from phyla.report.data import StudyData
+from phyla.report.data import StudyData, TimeSpent, time_spent
 from phyla.report.sensitivity import Sensitivity, sensitivities
-from phyla.report.times import TimeSpent, time_spent
-from phyla.report.words import p_words
+from phyla.report.words import counted, duration, number, p_words, score
 from phyla.significance import holm, rank_sum, replicates_needed, signed_rank, smallest_p
 
 ALPHA = 0.05
@@ -101,6 +100,15 @@ class PairTest:
         """Name of the test."""
         return "Wilcoxon signed-rank" if self.paired else "Mann-Whitney"
 
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {
+            **{name: getattr(self, name) for name in ("first", "second", "test", "difference", "p", "p_holm")},
+            "n": list(self.count),
+            "smallest_p": self.smallest,
+            "seeds_needed": self.needed,
+        }
+
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -161,7 +169,8 @@ class StudyComparison:
         maximize: whether more is better.
         measure: `best`, the best fitness so far, or `median`, the median of every member's newest one.
         by: `steps` of all members together, or `time` in seconds in which anything was running.
-        given_target: the target that was asked for, if any.
+        target: the value whose first time is shown. By default it is the worst median of the groups' final values,
+            of two in the middle the worse one; so more than half of each group's replicates reached it.
         notes: warnings, such as studies that were left out or are not complete.
     """
 
@@ -170,26 +179,12 @@ class StudyComparison:
     maximize: bool
     measure: Measure
     by: By
-    given_target: float | None
+    target: float
     notes: tuple[str, ...]
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{group.name!r} ({len(group.studies)})" for group in self.groups)
         return f"<StudyComparison of {sizes} by {self.metric!r}>"
-
-    @property
-    def target(self) -> float:
-        """The value whose first time is shown.
-
-        By default it is the worst median of the groups' final values, of two in the middle the worse one; so more
-        than half of each group's replicates reached it.
-        """
-        if self.given_target is not None:
-            return self.given_target
-        finals = [group.final.values for group in self.groups]
-        if self.maximize:
-            return min(map(statistics.median_low, finals))
-        return max(map(statistics.median_high, finals))
 
     def reached(self, group: StudyGroup) -> tuple[int, float | None]:
         """Return how many replicates reached the target, and the median work after which they did.
@@ -213,6 +208,45 @@ class StudyComparison:
         found = [replace(test, p_holm=None if test.p is None else next(adjusted)) for test in found]
         return [replace(test, needed=None) if test.is_significant else test for test in found]
 
+    def table_of_groups(self) -> list[dict[str, str]]:
+        """Return a row of a table per group; headings that begin with `>` are of numbers."""
+        rows = []
+        for group in self.groups:
+            final, (count, work) = group.final, self.reached(group)
+            until = "never" if work is None else number(round(work)) if self.by == "steps" else duration(work)
+            until += f" ({count} of {len(group.studies)})" if count < len(group.studies) else ""
+            spread = f"{score(final.low)} to {score(final.high)}" if len(final.values) > 1 else "-"
+            rows.append(
+                {
+                    "study": group.name,
+                    ">replicates": str(len(final.values)),
+                    f">final {self.metric}": score(final.median),
+                    ">quartiles": spread,
+                    ">mean": score(final.mean),
+                    f">{self.by} until {score(self.target)}": until,
+                    ">steps trained": number(round(group.steps)),
+                    ">age of best": number(round(group.age)),
+                }
+            )
+        return rows
+
+    def table_of_tests(self) -> list[dict[str, str]]:
+        """Return a row of a table per test, like `table_of_groups`."""
+        return [
+            {
+                "study": test.first,
+                "against": test.second,
+                ">difference": number(test.difference),
+                "test": test.test,
+                ">n": counted(test.count[0], "pair") if test.paired else f"{test.count[0]}, {test.count[1]}",
+                ">p": p_words(test.p),
+                ">p adjusted": p_words(test.p_holm),
+                ">smallest p": "-" if test.p is None else p_words(test.smallest),
+                ">seeds needed": test.needed_words,
+            }
+            for test in self.tests
+        ]
+
     def write_report(self, path: str | os.PathLike[str]) -> Path:
         """Write one self-contained HTML file with the figures, in place of an existing one; return its path.
 
@@ -225,42 +259,23 @@ class StudyComparison:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON values."""
+        rows = self.rows()
         return {
-            "metric": self.metric,
-            "maximize": self.maximize,
-            "measure": self.measure,
-            "by": self.by,
-            "target": self.target,
-            "groups": [self._group(group) for group in self.groups],
-            "tests": [
-                {
-                    "first": test.first,
-                    "second": test.second,
-                    "test": test.test,
-                    "difference": test.difference,
-                    "p": test.p,
-                    "p_holm": test.p_holm,
-                    "n": list(test.count),
-                    "smallest_p": test.smallest,
-                    "seeds_needed": test.needed,
-                }
-                for test in self.tests
+            **{name: getattr(self, name) for name in ("metric", "maximize", "measure", "by", "target")},
+            "groups": [
+                {**self._group(group), "studies": [row for row in rows if row["group"] == group.name]}
+                for group in self.groups
             ],
+            "tests": [test.to_json() for test in self.tests],
             "notes": list(self.notes),
         }
 
     def _group(self, group: StudyGroup) -> dict[str, Any]:
         count, work = self.reached(group)
-        final, band, time = group.final, group.band, group.time
+        final, band, time = group.final._asdict(), group.band, group.time
         return {
             "group": group.name,
-            "final": {
-                "median": final.median,
-                "low": final.low,
-                "high": final.high,
-                "mean": final.mean,
-                "n": len(final.values),
-            },
+            "final": {"n": len(final.pop("values")), **final},
             "reached": {"replicates": count, "median": work},
             "steps": group.steps,
             "age": group.age,
@@ -268,54 +283,45 @@ class StudyComparison:
             "sensitivity": [asdict(one) for one in group.sensitivity],
             "time_s": {phase.value: seconds for phase, seconds in time.seconds.items()},
             "attempts": {"timed": time.timed, "ended": time.ended},
-            "studies": [row for row in self.rows() if row["group"] == group.name],
         }
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one flat row per study."""
-        rows: list[dict[str, Any]] = []
-        for group in self.groups:
-            for one, its in zip(group.studies, group.curves, strict=True):
-                rows.append(
-                    {
-                        "group": group.name,
-                        "study": one.name,
-                        "replicate": one.replicate,
-                        "seed": one.data.study.seed,
-                        "state": one.data.study.state.value,
-                        "final": its.final,
-                        "work": its.last,
-                        "steps": one.data.total_steps,
-                        "age": one.data.best_age,
-                        "wall_s": one.data.wall_seconds,
-                        "reached_target_at": its.first(self.target, maximize=self.maximize),
-                        **{f"{phase.value}_s": one.data.time.seconds[phase] for phase in Phase},
-                    }
-                )
-        return rows
+        return [
+            {
+                "group": group.name,
+                "study": one.name,
+                "replicate": one.replicate,
+                "seed": one.data.study.seed,
+                "state": one.data.study.state.value,
+                "final": its.ys[-1],
+                "work": its.last,
+                "steps": one.data.total_steps,
+                "age": one.data.best_age,
+                "wall_s": one.data.wall_seconds,
+                "reached_target_at": its.first(self.target, maximize=self.maximize),
+                **{f"{phase.value}_s": one.data.time.seconds[phase] for phase in Phase},
+            }
+            for group in self.groups
+            for one, its in zip(group.studies, group.curves, strict=True)
+        ]
 
 
 def compare_studies(
     studies: Sequence[ComparedStudy], *, measure: Measure = "best", by: By = "steps", target: float | None = None
 ) -> StudyComparison:
-    """Compare studies; those of one group are replicates.
-
-    Args:
-        studies: at least two.
-        measure: what counts as good.
-        by: what counts as work.
-        target: as in `StudyComparison.target`, which gives the default.
+    """Compare at least two studies; those of one group are replicates.
 
     Raises:
         UsageError: fewer than two studies, different objectives, or none has a finite fitness.
     """
     _check(studies)
     notes = _different_fitness(studies)
-    groups: dict[str, list[tuple[ComparedStudy, Curve]]] = {one.group: [] for one in studies}
+    groups: dict[str, dict[ComparedStudy, Curve]] = {one.group: {} for one in studies}
     for one in sorted(studies, key=lambda one: -1 if one.replicate is None else one.replicate):
         its = curve(one.data, by=by, measure=measure)
         if its.xs:
-            groups[one.group].append((one, its))
+            groups[one.group][one] = its
         else:
             notes.append(f"{one.name} has no completed trial with a finite fitness, and is left out.")
         if one.data.study.state is not StudyState.COMPLETED:
@@ -323,17 +329,22 @@ def compare_studies(
     if not any(groups.values()):
         names = ", ".join(one.name for one in studies)
         raise UsageError(f"none of the studies {names} has a completed trial with a finite fitness yet")
+    found = [
+        StudyGroup(name=name, studies=tuple(its), curves=tuple(its.values()))
+        for name, its in groups.items()
+        if its
+    ]
+    maximize = studies[0].data.aim.maximize
+    if target is None:
+        finals = [group.final.values for group in found]
+        target = min(map(statistics.median_low, finals)) if maximize else max(map(statistics.median_high, finals))
     return StudyComparison(
-        groups=tuple(
-            StudyGroup(name=name, studies=tuple(one for one, _ in its), curves=tuple(one for _, one in its))
-            for name, its in groups.items()
-            if its
-        ),
+        groups=tuple(found),
         metric=studies[0].data.aim.name,
-        maximize=studies[0].data.aim.maximize,
+        maximize=maximize,
         measure=measure,
         by=by,
-        given_target=target,
+        target=target,
         notes=tuple(notes),
     )
 
@@ -347,7 +358,11 @@ def _check(studies: Sequence[ComparedStudy]) -> None:
         )
     objectives: dict[object, list[ComparedStudy]] = {}
     for one in studies:
-        objectives.setdefault(_objective(one.data), []).append(one)
+        # The order of constraints does not matter.
+        aim = one.data.aim
+        what, *constraints = aim.description.split(", subject to ")
+        key = (aim.name, aim.maximize, what, frozenset(" and ".join(constraints).split(" and ")))
+        objectives.setdefault(key, []).append(one)
     if len(objectives) > 1:
         told = "; ".join(
             f"{', '.join(one.name for one in its)}: {its[0].data.aim.description}" for its in objectives.values()
@@ -358,26 +373,19 @@ def _check(studies: Sequence[ComparedStudy]) -> None:
         )
 
 
-def _objective(data: StudyData) -> object:
-    """Return a key that is equal for equal objectives; the order of constraints does not matter."""
-    what, *constraints = data.aim.description.split(", subject to ")
-    return data.aim.name, data.aim.maximize, what, frozenset(" and ".join(constraints).split(" and "))
-
-
 def _different_fitness(studies: Sequence[ComparedStudy]) -> list[str]:
     """Return a note if the studies compute fitness by different rules."""
     rules: dict[str, list[str]] = {}
     for one in studies:
-        strategy = one.data.study.config.get("strategy")
-        rule = strategy.get("fitness") if isinstance(strategy, Mapping) else None
-        if isinstance(rule, Mapping):
+        strategy: Any = one.data.study.config.get("strategy") or {}
+        rule = strategy.get("fitness")
+        if rule:
+            plugin = str(rule["plugin"]).rpartition("/")[2]
             settings = ", ".join(f"{name}={value}" for name, value in rule.items() if name != "plugin")
-            told = f"{str(rule.get('plugin')).rpartition('/')[2]}({settings})"
-            rules.setdefault(told, []).append(one.name)
-    if len(rules) < 2:
-        return []
+            rules.setdefault(f"{plugin}({settings})", []).append(one.name)
     told = "; ".join(f"{rule} in {', '.join(names)}" for rule, names in rules.items())
-    return [f"The studies compute fitness differently, so values may not be comparable: {told}."]
+    differ = f"The studies compute fitness differently, so values may not be comparable: {told}."
+    return [differ] if len(rules) > 1 else []
 
 
 def _test(first: StudyGroup, second: StudyGroup, *, alpha: float) -> PairTest:

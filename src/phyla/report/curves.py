@@ -3,15 +3,14 @@
 import math
 import statistics
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias, final
 
 import numpy as np
 
-from phyla.records import StudyState, TrialRecord
-from phyla.report.data import StudyData, finite_fitness
-from phyla.report.times import Interval
+from phyla.records import StudyState
+from phyla.report.data import Interval, StudyData, finite_fitness
 
 By: TypeAlias = Literal["steps", "time"]
 """What counts as work: steps of all members together, or seconds in which anything was running."""
@@ -41,11 +40,6 @@ class Curve:
         place = bisect_right(self.xs, x)
         return None if place == 0 or (x > self.last and not self.finished) else self.ys[place - 1]
 
-    @property
-    def final(self) -> float | None:
-        """Its last value; None if it never has one."""
-        return self.ys[-1] if self.ys else None
-
     def first(self, target: float, *, maximize: bool) -> float | None:
         """Return where it first is as good as a target; None if it never is."""
         reached = (x for x, y in zip(self.xs, self.ys, strict=True) if (y >= target if maximize else y <= target))
@@ -56,10 +50,10 @@ class Curve:
 class Band(NamedTuple):
     """Median and quartiles of curves, interpolated linearly: step functions too, which change at `xs`."""
 
-    xs: tuple[float, ...]
-    low: tuple[float, ...]
-    middle: tuple[float, ...]
-    high: tuple[float, ...]
+    xs: tuple[float, ...] = ()
+    low: tuple[float, ...] = ()
+    middle: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
 
 
 def curve(data: StudyData, *, by: By = "steps", measure: Measure = "best") -> Curve:
@@ -70,40 +64,27 @@ def curve(data: StudyData, *, by: By = "steps", measure: Measure = "best") -> Cu
     from the moment that its trial completed, even if a suite gave it later.
     """
     better: Callable[[float, float], float] = max if data.aim.maximize else min
-    xs: list[float] = []
-    ys: list[float] = []
-    last, newest = 0.0, dict[int, float]()
-    for x, trial in _completions(data, by):
-        last = x
-        fitness = finite_fitness(trial)
-        if fitness is None:
-            newest.pop(trial.member, None)
-        else:
-            newest[trial.member] = fitness
-        value = fitness
-        if measure == "median":
-            value = statistics.median(newest.values()) if newest else None
-        elif fitness is not None and ys:
-            value = better(ys[-1], fitness)
-        if value is None or (ys and value == ys[-1]):
-            continue
-        if xs and xs[-1] == x:
-            ys[-1] = value
-        else:
-            xs.append(x)
-            ys.append(value)
-    finished = data.study.state is StudyState.COMPLETED
-    return Curve(xs=tuple(xs), ys=tuple(ys), last=last, finished=finished)
-
-
-def _completions(data: StudyData, by: By) -> Iterator[tuple[float, TrialRecord]]:
-    """Return completed training trials in the order of time, each with the work done until then."""
-    done = sorted(data.completed, key=lambda trial: (trial.ended_at or 0.0, trial.id))
     passed = time_in([*data.running, *data.evaluating]) if by == "time" else None
-    steps = 0
-    for trial in done:
+    points: dict[float, float] = {}
+    newest: dict[int, float] = {}
+    value: float | None = None
+    work, steps = 0.0, 0
+    for trial in sorted(data.completed, key=lambda trial: (trial.ended_at or 0.0, trial.id)):
         steps += max(0, (trial.reached_step or 0) - trial.start_step)
-        yield (float(steps) if passed is None else passed(trial.ended_at or 0.0)), trial
+        work = float(steps) if passed is None else passed(trial.ended_at or 0.0)
+        fitness = finite_fitness(trial)
+        newest.pop(trial.member, None)
+        if fitness is not None:
+            newest[trial.member] = fitness
+        before = value
+        if measure == "median":
+            value = statistics.median(newest.values()) if newest else before
+        elif fitness is not None:
+            value = fitness if before is None else better(before, fitness)
+        if value is not None and value != before:
+            points[work] = value
+    finished = data.study.state is StudyState.COMPLETED
+    return Curve(xs=tuple(points), ys=tuple(points.values()), last=work, finished=finished)
 
 
 def time_in(intervals: Sequence[Interval]) -> Callable[[float], float]:
@@ -122,7 +103,7 @@ def band(curves: Sequence[Curve]) -> Band:
     """Return median and quartiles of curves, wherever all of those that have values have one."""
     known = [one for one in curves if one.xs]
     if not known:
-        return Band((), (), (), ())
+        return Band()
     first = max(one.xs[0] for one in known)
     end = min((one.last for one in known if not one.finished), default=math.inf)
     end = min(end, max(one.last for one in known))

@@ -1,19 +1,80 @@
-"""StudyData: the records of one study, and what its figures share."""
+"""StudyData and EvaluationData: the records of a study, or of an evaluation, and what figures draw of them."""
 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, TypeAlias, final
 
+from phyla.evaluation import Cell, GroupValues, Lag, SuiteOutline
 from phyla.lineage import Lineage, Schedule
-from phyla.records import Aim, Attempt, Checkpoint, JobState, Json, Member, StudyRecord, TrialRecord
-from phyla.report.times import Interval, TimeSpent, time_spent
+from phyla.records import (
+    Aim,
+    Attempt,
+    Checkpoint,
+    EvalEvent,
+    Group,
+    JobState,
+    Json,
+    Member,
+    Phase,
+    Seen,
+    StudyRecord,
+    TrialRecord,
+)
+from phyla.report.words import duration
 from phyla.strategies import front_of
 
-LOG_RATIO = 50
-"""Positive values that span more than this get a log axis if the space does not say whether they are."""
+Interval: TypeAlias = tuple[float, float]
+"""Begin and end, in seconds since the epoch."""
+PHASES = (Phase.TRAINING, Phase.LOADING, Phase.SAVING, Phase.EVALUATING, Phase.CONTROL, Phase.WAITING)
+"""All phases, in the order in which they are shown."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeSpent:
+    """Where the time of attempts went.
+
+    Attributes:
+        seconds: by phase, added up over attempts and workers; every phase is there.
+        timed: attempts whose time is known.
+        ended: attempts that have ended.
+    """
+
+    seconds: Mapping[Phase, float]
+    timed: int
+    ended: int
+
+    @property
+    def total_s(self) -> float:
+        """Seconds of all phases."""
+        return sum(self.seconds.values())
+
+    def words(self) -> str:
+        """Return the shares of the phases, largest first: `training 91 %, saving 6 %, loading 3 %`."""
+        if not self.total_s:
+            return "not known"
+        shares = sorted(((100 * s / self.total_s, p) for p, s in self.seconds.items() if s), reverse=True)
+        told = ", ".join(f"{phase} {share:.0f} %" if share >= 0.5 else f"{phase} < 1 %" for share, phase in shares)
+        return f"{told} of {duration(self.total_s)}"
+
+
+def time_spent(attempts: Sequence[Attempt], evaluating: Sequence[Interval] = ()) -> TimeSpent:
+    """Add up where the time of attempts went.
+
+    Args:
+        attempts: of one study. Those that were released, crashed, or were made by an older version have no times.
+        evaluating: when each eval task of the study ran, on any worker. If there are any, they give the time of
+            evaluation; attempts know only of the eval tasks that training workers ran.
+    """
+    known = [attempt.timings for attempt in attempts if attempt.timings is not None]
+    seconds = {phase: sum(timings.get(phase.value, 0.0) for timings in known) for phase in PHASES}
+    if evaluating:
+        seconds[Phase.EVALUATING] = sum(max(0.0, end - begin) for begin, end in evaluating)
+    ended = sum(attempt.ended_at is not None for attempt in attempts)
+    return TimeSpent(seconds=seconds, timed=len(known), ended=ended)
 
 
 class Spent(NamedTuple):
@@ -24,20 +85,15 @@ class Spent(NamedTuple):
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hyperparameter:
-    """How one hyperparameter is drawn.
+class Hyperparameter(NamedTuple):
+    """How one hyperparameter is drawn: by number, perhaps on a logarithmic axis, or by category.
 
-    Attributes:
-        name: its flat name.
-        log: whether its axis is logarithmic.
-        categories: its values in order, if it is drawn by category; else None.
-        ordered: whether the order of the categories means something.
+    The categories are its values in order; `ordered` says whether that order means something.
     """
 
     name: str
-    log: bool
-    categories: tuple[Json, ...] | None
+    log: bool = False
+    categories: tuple[Json, ...] | None = None
     ordered: bool = False
 
     def place(self, value: Json) -> int | None:
@@ -51,16 +107,7 @@ class Hyperparameter:
 class StudyData:
     """The records of one study, as they were at one moment.
 
-    Attributes:
-        study: the study.
-        members: its members.
-        trials: all its trials.
-        attempts: all its attempts.
-        aim: what it selects for.
-        checkpoint_paths: where checkpoints are, by name; None where that is not known.
-        damaged: checkpoints whose files are not what was committed.
-        evaluating: when each eval task of the study ran.
-        now: when the records were read, in seconds since the epoch; what still runs is drawn up to it.
+    `checkpoint_paths` are known of those that are kept, by name; `evaluating` says when each eval task ran.
     """
 
     study: StudyRecord
@@ -68,10 +115,9 @@ class StudyData:
     trials: Sequence[TrialRecord]
     attempts: Sequence[Attempt]
     aim: Aim
-    checkpoint_paths: Mapping[str, str] | None = None
+    checkpoint_paths: Mapping[str, str] = field(default_factory=dict)
     damaged: Sequence[Checkpoint] = ()
     evaluating: Sequence[Interval] = ()
-    now: float | None = None
 
     def __repr__(self) -> str:
         return f"<StudyData of {self.study.name!r}: {len(self.members):,} members, {len(self.trials):,} trials>"
@@ -114,6 +160,11 @@ class StudyData:
         return [trial for trial in self.lineage if trial.state is JobState.COMPLETED]
 
     @cached_property
+    def scored(self) -> list[TrialRecord]:
+        """Completed training trials that are feasible and have a finite fitness, by id."""
+        return [trial for trial in self.completed if finite_fitness(trial) is not None]
+
+    @cached_property
     def front(self) -> list[TrialRecord]:
         """The Pareto front of all completed trials, best in the first goal first; empty without trade-offs."""
         return front_of(self.completed) if self.aim.tradeoffs else []
@@ -136,21 +187,14 @@ class StudyData:
 
     @cached_property
     def hyperparameters(self) -> list[Hyperparameter]:
-        """The hyperparameters in the order of the space, or of appearance."""
-        space = self.study.config.get("space")
-        entries = space.get("parameters") if isinstance(space, Mapping) else None
-        listed = entries if isinstance(entries, Sequence) and not isinstance(entries, str) else ()
-        described = {str(entry.get("name")): entry for entry in listed if isinstance(entry, Mapping)}
+        """The hyperparameters that trials had, in the order of the space, or of appearance."""
+        space: Any = self.study.config.get("space") or {}
+        described = {str(entry["name"]): entry for entry in space.get("parameters", ())}
         values: dict[str, list[Json]] = {name: [] for name in described}
         for trial in self.lineage:
             for name, value in trial.params.items():
                 values.setdefault(name, []).append(value)
         return [_hyperparameter(name, seen, described.get(name, {})) for name, seen in values.items() if seen]
-
-    @cached_property
-    def scored(self) -> list[TrialRecord]:
-        """Completed training trials that are feasible and have a finite fitness, by id."""
-        return [trial for trial in self.completed if finite_fitness(trial) is not None]
 
     @cached_property
     def counts(self) -> Counter[JobState]:
@@ -160,38 +204,32 @@ class StudyData:
     @property
     def total_steps(self) -> int:
         """Steps that all members together have spent."""
-        last = [trials[-1] for trials in self.by_member.values() if trials]
-        return sum(self.spent[trial.id].end or self.spent[trial.id].start for trial in last)
+        last = [self.spent[trials[-1].id] for trials in self.by_member.values() if trials]
+        return sum(spent.end or spent.start for spent in last)
 
-    @property
+    @cached_property
     def last_moment(self) -> float:
-        """The latest time the records know of, in seconds since the epoch."""
-        if self.now is not None:
-            return self.now
+        """The latest time the records know of, in seconds since the epoch; what still runs is drawn up to it."""
         ended = [one.ended_at or one.claimed_at for one in self.attempts]
         ended += [trial.ended_at for trial in self.trials if trial.ended_at is not None]
         return max(ended, default=self.study.created_at)
 
     @property
-    def wall_seconds(self) -> float | None:
-        """Time from the first claim to the end of the last attempt, or to now if one is running."""
-        ran = self.running
-        return max(0.0, max(end for _, end in ran) - min(begin for begin, _ in ran)) if ran else None
-
-    @property
     def running(self) -> list[Interval]:
-        """When each attempt ran; those that run still end now."""
+        """When each attempt ran."""
         now = self.last_moment
         return [(one.claimed_at, now if one.ended_at is None else one.ended_at) for one in self.attempts]
+
+    @property
+    def wall_seconds(self) -> float | None:
+        """Time from the first claim to the end of the last attempt; None without any."""
+        ran = self.running
+        return max(end for _, end in ran) - min(begin for begin, _ in ran) if ran else None
 
     @cached_property
     def time(self) -> TimeSpent:
         """Where the time of its workers went."""
         return time_spent(self.attempts, self.evaluating)
-
-    def checkpoint_path(self, name: str) -> str | None:
-        """Return where a checkpoint is, if that is known."""
-        return (self.checkpoint_paths or {}).get(name)
 
 
 def finite_fitness(trial: TrialRecord) -> float | None:
@@ -208,17 +246,61 @@ def same(one: Json, other: Json) -> bool:
     return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
-def _hyperparameter(name: str, seen: Sequence[Json], entry: Mapping[str, Json]) -> Hyperparameter:
+def _hyperparameter(name: str, seen: Sequence[Json], entry: Mapping[str, Any]) -> Hyperparameter:
     numbers = [float(value) for value in seen if isinstance(value, (int, float)) and not isinstance(value, bool)]
     kind = entry.get("kind")
-    if len(numbers) < len(seen) or kind in ("choice", "ordinal"):
-        listed = entry.get("values")
-        known: list[Json] = list(listed) if isinstance(listed, Sequence) and not isinstance(listed, str) else []
-        for value in seen:
-            if not any(same(value, other) for other in known):
-                known.append(value)
-        return Hyperparameter(name=name, log=False, categories=tuple(known), ordered=kind == "ordinal")
-    log = entry.get("log")
-    if not isinstance(log, bool):
-        log = "low" not in entry and max(numbers) > LOG_RATIO * min(numbers)
-    return Hyperparameter(name=name, log=log and min(numbers) > 0, categories=None)
+    if len(numbers) == len(seen) and kind not in ("choice", "ordinal"):
+        return Hyperparameter(name, log=bool(entry.get("log")) and min(numbers) > 0)
+    known: list[Json] = list(entry.get("values", ()))
+    for value in seen:
+        if not any(same(value, other) for other in known):
+            known.append(value)
+    return Hyperparameter(name, categories=tuple(known), ordered=kind == "ordinal")
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class EvaluationData:
+    """The evaluation of one run, as it was at one moment.
+
+    Cells and values are those of the checkpoints that are shown, groups are all; `members` are those of a study's
+    trials.
+    """
+
+    run: StudyRecord
+    suites: Sequence[SuiteOutline]
+    cells: Sequence[Cell]
+    values: Sequence[GroupValues]
+    groups: Sequence[Group]
+    events: Sequence[EvalEvent]
+    lag: Sequence[Lag]
+    members: Mapping[int, int]
+    now: float
+    state: str
+
+    def __repr__(self) -> str:
+        return f"<EvaluationData of {self.run.name!r}: {len(self.checkpoints):,} checkpoints>"
+
+    @cached_property
+    def checkpoints(self) -> list[Seen]:
+        """The checkpoints that are shown, in the order in which they were seen."""
+        found = {cell.seen.id: cell.seen for cell in self.cells}
+        return sorted(found.values(), key=lambda seen: seen.number)
+
+    def suite(self, name: str) -> SuiteOutline:
+        """Return a suite by name; of one that was removed only the name is known."""
+        return next((suite for suite in self.suites if suite.name == name), SuiteOutline(name=name))
+
+    def cells_of(self, suite: str) -> list[Cell]:
+        """Return the cells of a suite; repetitions are left out."""
+        return [cell for cell in self.cells if cell.suite == suite and cell.replicate == 0]
+
+    def values_of(self, suite: str) -> list[GroupValues]:
+        """Return the aggregates of a suite by number of the checkpoint; repetitions are left out."""
+        found = [one for one in self.values if one.group.suite == suite and one.group.replicate == 0]
+        return sorted(found, key=lambda one: one.seen.number)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many shown cells are in each state; repetitions do not count."""
+        return Counter(cell.status.value for cell in self.cells if cell.replicate == 0)

@@ -3,11 +3,11 @@
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar, final
 
-from phyla.records import Json, TrialRecord
+from phyla.records import Json
 from phyla.report.data import Hyperparameter, StudyData, finite_fitness
 
 Pair = TypeVar("Pair", bound=tuple[object, float])
@@ -54,15 +54,19 @@ def sensitivities(studies: Sequence[StudyData]) -> list[Sensitivity]:
 
     A correlation is not a cause: an exploit changes all hyperparameters at once.
     """
-    by_generation: dict[tuple[int, int], list[tuple[TrialRecord, float]]] = defaultdict(list)
+    generations: dict[tuple[int, int], list[tuple[Mapping[str, Json], float]]] = defaultdict(list)
     for number, data in enumerate(studies):
-        for trial, gain in _gains(data):
-            by_generation[number, trial.generation].append((trial, gain))
+        for trial in data.scored:
+            parent = data.lineage.parent(trial.id)
+            before = None if parent is None else finite_fitness(parent)
+            if before is not None and trial.fitness is not None:
+                gain = trial.fitness - before if data.aim.maximize else before - trial.fitness
+                generations[number, trial.generation].append((trial.params, gain))
     found: list[Sensitivity] = []
     for param in studies[0].hyperparameters if studies else ():
         groups = [
-            [(trial.params[param.name], gain) for trial, gain in group if param.name in trial.params]
-            for group in by_generation.values()
+            [(params[param.name], gain) for params, gain in group if param.name in params]
+            for group in generations.values()
         ]
         if param.categories is None or param.ordered:
             found.append(_ordered(param.name, [_placed(group, param) for group in groups]))
@@ -71,29 +75,16 @@ def sensitivities(studies: Sequence[StudyData]) -> list[Sensitivity]:
     return found
 
 
-def _gains(data: StudyData) -> Iterator[tuple[TrialRecord, float]]:
-    sign = 1.0 if data.aim.maximize else -1.0
-    for trial in data.scored:
-        parent = data.lineage.parent(trial.id)
-        before = None if parent is None else finite_fitness(parent)
-        if before is not None:
-            yield trial, sign * ((trial.fitness or 0.0) - before)
-
-
 def _placed(group: Sequence[tuple[Json, float]], param: Hyperparameter) -> list[tuple[float, float]]:
     """Return values as numbers: themselves, or their place among the ordered choices."""
-    placed: list[tuple[float, float]] = []
-    for value, gain in group:
-        at = value if param.categories is None else param.place(value)
-        if isinstance(at, (int, float)) and math.isfinite(at):
-            placed.append((float(at), gain))
-    return placed
+    places = [(value if param.categories is None else param.place(value), gain) for value, gain in group]
+    return [(float(at), gain) for at, gain in places if isinstance(at, (int, float)) and math.isfinite(at)]
 
 
 def _varied(groups: Iterable[Sequence[Pair]]) -> list[Sequence[Pair]]:
     """Return the generations in which both the hyperparameter and the gain vary: the others say nothing."""
     return [
-        group for group in groups if all(len(set(column)) > 1 for column in zip(*group, strict=True)) and group
+        group for group in groups if group and all(len(set(column)) > 1 for column in zip(*group, strict=True))
     ]
 
 
@@ -132,9 +123,8 @@ def _unordered(name: str, groups: Sequence[Sequence[tuple[str, float]]]) -> Sens
         h = float(stats.kruskal(*ranks.values()).statistic) * freedom / (trials - 1)
         strength = math.sqrt(max(0.0, (h - between) / (freedom - between)))
         noise = math.sqrt(min(1.0, (float(stats.chi2.isf(0.05, between)) - between) / freedom))
-    every = [pair for group in groups for pair in group]
-    medians = {
-        label: statistics.median(gain for value, gain in every if value == label)
-        for label in sorted({label for label, _ in every})
-    }
+    by_value: dict[str, list[float]] = defaultdict(list)
+    for label, gain in sorted(pair for group in groups for pair in group):
+        by_value[label].append(gain)
+    medians = {label: statistics.median(gains) for label, gains in by_value.items()}
     return Sensitivity(name=name, ordered=False, strength=strength, noise=noise, trials=trials, gains=medians)

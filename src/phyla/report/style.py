@@ -6,7 +6,7 @@ kind of colour vision can tell apart.
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from phyla.report.words import plain
 
@@ -81,16 +81,15 @@ def series_colour(place: int) -> str:
     return PALETTE[place % len(PALETTE)]
 
 
-def figure(
-    title: str, subtitle: str = "", *, height: int, notes: Sequence[str] = (), grid: "go.Figure | None" = None
-) -> "go.Figure":
+def figure(title: str, subtitle: str = "", *, height: int, notes: Sequence[str] = (), **grid: Any) -> "go.Figure":
     """Return a figure without traces: what it shows, with units; how to read it; notes on what it leaves out.
 
-    `height` is in pixels, without the notes. A `grid` is a figure with subplots to style.
+    `height` is in pixels, without the notes; `grid` are arguments of Plotly's `make_subplots`.
     """
-    import plotly.graph_objects as go
+    from plotly.subplots import make_subplots
 
-    drawn = go.Figure() if grid is None else grid
+    drawn = make_subplots(**grid)
+    drawn.update_annotations(font_size=13)  # titles of subplots
     drawn.layout.template = TEMPLATE  # update_layout() would merge it with Plotly's default
     drawn.update_layout(
         title={"text": plain(title), "subtitle": {"text": plain(subtitle)}},
@@ -116,10 +115,10 @@ def _note(drawn: "go.Figure", text: str, **more: Any) -> None:
     drawn.add_annotation(text=plain(text), xref="paper", yref="paper", showarrow=False, **more)
 
 
-def values_scale(values: Collection[float], *, maximize: bool) -> str | None:
-    """Return the type of a metric's axis: logarithmic if it falls by orders of magnitude."""
+def values_axis(drawn: "go.Figure", name: str, values: Collection[float], *, maximize: bool) -> None:
+    """Let the vertical axis be of a metric: logarithmic if it falls by orders of magnitude."""
     # A log axis would squeeze values that are to rise where they get good.
-    return "log" if is_wide(values) and not maximize else None
+    drawn.update_yaxes(title_text=plain(name), type="log" if is_wide(values) and not maximize else None)
 
 
 def categories(names: Sequence[str]) -> dict[str, Any]:
@@ -127,26 +126,56 @@ def categories(names: Sequence[str]) -> dict[str, Any]:
     return {
         "tickmode": "array",
         "tickvals": list(range(len(names))),
-        "ticktext": [f"{plain(name)} " for name in names],
+        "ticktext": [f"{plain(name, 40)} " for name in names],
         "range": [len(names) - 0.5, -0.5],
         "showgrid": False,
     }
 
 
-def trace(rows: Iterable[tuple[Any, ...]], **look: Any) -> dict[str, Any]:
-    """Return a scatter trace of rows (x, y), or (x, y, what appears under the pointer)."""
-    columns = [list(column) for column in zip(*rows, strict=True)] or [[], [], []]
-    return {"type": "scatter", **dict(zip(("x", "y", "text"), columns, strict=False)), **look}
+Rows: TypeAlias = Iterable[tuple[Any, ...]]
+"""Points (x, y), or (x, y, what appears under the pointer)."""
+
+
+def trace(rows: Rows, name: str, mode: str, **look: Any) -> list[dict[str, Any]]:
+    """Return a scatter trace; none without rows."""
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    data = dict(zip(("x", "y", "text"), columns, strict=False))
+    silent = {"hoverinfo": "skip"} if len(columns) == 2 else {}
+    return [{"type": "scatter", "name": name, "mode": mode, **data, **silent, **look}] if columns else []
+
+
+def line(
+    rows: Rows,
+    name: str,
+    colour: str,
+    width: float,
+    *,
+    mode: str = "lines",
+    shape: str | None = None,
+    dash: str | None = None,
+    **look: Any,
+) -> list[dict[str, Any]]:
+    """Return a trace that is a line; none without rows."""
+    return trace(rows, name, mode, line={"color": colour, "width": width, "shape": shape, "dash": dash}, **look)
+
+
+def marks(
+    rows: Rows, name: str, colour: str, size: float, symbol: str | None = None, *, edge: Any = None, **look: Any
+) -> list[dict[str, Any]]:
+    """Return a trace of points, perhaps with an edge; none without rows."""
+    return trace(
+        rows, name, "markers", marker={"color": colour, "size": size, "symbol": symbol, "line": edge}, **look
+    )
 
 
 def band(
     xs: Sequence[float], low: Sequence[float], high: Sequence[float], colour: str, **look: Any
-) -> dict[str, Any]:
+) -> list[dict[str, Any]]:
     """Return a trace that fills what lies between two lines."""
     red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
     fill = {"fill": "toself", "fillcolor": f"rgba({red},{green},{blue},0.20)", "line": {"width": 0}}
     edge = [*zip(xs, high, strict=True), *reversed([*zip(xs, low, strict=True)])]
-    return trace(edge, mode="lines", hoverinfo="skip", showlegend=False, **fill, **look)
+    return trace(edge, "band", "lines", showlegend=False, **fill, **look)
 
 
 def colorbar(title: str = "", **more: Any) -> dict[str, Any]:
@@ -170,19 +199,15 @@ def outline(values: Sequence[float | None], limit: int, always: Collection[int] 
     """Return the indices of about `limit` values that keep the outline of a line.
 
     Of each of `limit / 2` stretches the lowest and the highest value stay, and so do the first value, the last
-    and those in `always`. None counts as the middle.
+    and those in `always`.
     """
     count = len(values)
     if count <= limit:
         return list(range(count))
-    known = [value for value in values if value is not None]
-    middle = sum(known) / len(known) if known else 0.0
-    filled = [middle if value is None else value for value in values]
-    stretches = max(1, limit // 2)
-    chosen = {0, count - 1, *always}
-    for stretch in range(stretches):
-        inside = range(stretch * count // stretches, (stretch + 1) * count // stretches)
-        chosen |= {min(inside, key=filled.__getitem__), max(inside, key=filled.__getitem__)}
+    chosen, length = {0, count - 1, *always}, -(-2 * count // limit)
+    for start in range(0, count, length):
+        known = [at for at in range(start, min(start + length, count)) if values[at] is not None]
+        chosen.update(pick(known, key=lambda at: values[at] or 0.0) for pick in (min, max) if known)
     return sorted(chosen)
 
 
@@ -191,10 +216,14 @@ def is_wide(values: Collection[float], ratio: float = 20) -> bool:
     return bool(values) and min(values) > 0 and max(values) > ratio * min(values)
 
 
-def sensible_range(values: Sequence[float], *, maximize: bool) -> tuple[float, float] | None:
+Limits: TypeAlias = tuple[float, float] | None
+"""The range of an axis; None for all of it."""
+
+
+def sensible_range(values: Sequence[float], *, maximize: bool, always: Iterable[float] = ()) -> Limits:
     """Return the range that shows nearly all values, if a few bad ones would flatten the rest; else None.
 
-    The best value is always inside.
+    The best value is always inside, and so are those in `always`.
     """
     ordered = sorted(values)
     if len(ordered) < 20:
@@ -204,4 +233,5 @@ def sensible_range(values: Sequence[float], *, maximize: bool) -> tuple[float, f
     span = high - low
     if span <= 0 or ordered[-1] - ordered[0] <= 3 * span:
         return None
+    low, high = min([low, *always]), max([high, *always])
     return low - 0.08 * span, high + 0.08 * span

@@ -1,11 +1,12 @@
-"""How numbers, times and trials read in figures and reports."""
+"""How numbers, times, trials and checkpoints read in figures and reports."""
 
 import html
 import math
 import textwrap
 from datetime import UTC, datetime
 
-from phyla.records import JobState, Json, TrialRecord
+from phyla.evaluation import Lag
+from phyla.records import JobState, Json, Seen, TrialRecord, said_by, shown
 from phyla.strategies import describe
 
 PARAMS_SHOWN = 12
@@ -28,6 +29,11 @@ def score(value: float | None) -> str:
     return f"{value:#.4g}".rstrip(".")
 
 
+def measured(value: float, stderr: float | None) -> str:
+    """Return a number and its standard error."""
+    return number(value) if stderr is None else f"{number(value)} ± {number(float(f'{stderr:.2g}'))}"
+
+
 def duration(seconds: float | None) -> str:
     """Return a span of time in its two largest units."""
     if seconds is None:
@@ -37,9 +43,7 @@ def duration(seconds: float | None) -> str:
     minutes, hours = int(seconds // 60), int(seconds // 3600)
     if hours < 1:
         return f"{minutes} min {int(seconds % 60)} s"
-    if hours < 24:
-        return f"{hours} h {minutes % 60} min"
-    return f"{hours // 24} d {hours % 24} h"
+    return f"{hours} h {minutes % 60} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"
 
 
 def time_unit(longest: float) -> tuple[str, float]:
@@ -62,6 +66,11 @@ def short(text: str, limit: int = 90) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def plain(text: str, limit: int | None = None) -> str:
+    """Return a text, cut to a length, so that Plotly, which reads some HTML in labels, shows it as it is."""
+    return html.escape(text if limit is None else short(text, limit), quote=False)
+
+
 def p_words(p: float | None) -> str:
     """Return a probability with two digits; `too few` for None."""
     if p is None:
@@ -69,46 +78,55 @@ def p_words(p: float | None) -> str:
     return f"{p:.2g}" if p >= 0.001 else f"{p:.0e}"
 
 
-def plain(text: str) -> str:
-    """Return a text so that Plotly, which reads some HTML in labels, shows it as it is."""
-    return html.escape(text, quote=False)
-
-
-def last_line(text: str) -> str:
-    """Return the last line of an error that says something."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1].strip() if lines else ""
+def lag_words(lag: Lag) -> str:
+    """Return how far a suite is behind, on one line."""
+    at = "" if lag.complete is None else f"step {lag.complete:,}" if lag.complete >= 0 else "an unknown step"
+    older = lag.waiting - lag.checkpoints
+    more = f"; {older:,} older or repeated evaluations wait" if older else ""
+    if not lag.checkpoints:
+        return f"{lag.suite}: {f'up to date at {at}' if at else 'nothing is evaluated yet'}{more}"
+    steps = f" and {counted(lag.steps, 'step')}" if at and lag.steps is not None else ""
+    behind = f"{counted(lag.checkpoints, 'checkpoint')}{steps} behind, the oldest for {duration(lag.oldest_s)}"
+    return f"{lag.suite}: {behind}; {f'complete up to {at}' if at else 'none is complete'}{more}"
 
 
 def outcome(trial: TrialRecord, metric: str) -> str:
     """Return how a trial ended."""
     if trial.state is JobState.COMPLETED:
-        found = f"{metric} {score(trial.fitness)}"
-        if trial.criteria is None:
-            return found
-        others = [f"{name} {score(value)}" for name, value in trial.criteria.values.items() if name != metric]
-        why = [] if trial.criteria.infeasible is None else [f"infeasible: {trial.criteria.infeasible}"]
-        return ", ".join([found, *others, *why])
+        told = [f"{metric} {score(trial.fitness)}"]
+        if trial.criteria is not None:
+            values = trial.criteria.values
+            told += [f"{name} {score(value)}" for name, value in values.items() if name != metric]
+            told += [f"infeasible: {trial.criteria.infeasible}"] if trial.criteria.infeasible else []
+        return ", ".join(told)
     if trial.stop_reason is not None:
         return describe(trial.stop_reason)
-    error = last_line(trial.error or "")
-    return f"{trial.state.value}: {error}" if error else trial.state.value
+    return f"{trial.state.value}: {said_by(trial.error)}" if trial.error else trial.state.value
 
 
 def hover(trial: TrialRecord, metric: str) -> str:
     """Return what appears under the pointer over a trial, as Plotly's HTML."""
     end = trial.end_step if trial.reached_step is None else trial.reached_step
-    params = list(trial.params.items())
+    params = [f"{plain(name, 40)} = {plain(number(value), 40)}" for name, value in trial.params.items()]
+    more = [f"and {len(params) - PARAMS_SHOWN} more"] if len(params) > PARAMS_SHOWN else []
     lines = [
         f"<b>trial {trial.id}</b>, member {trial.member}, generation {trial.generation}",
-        plain(short(outcome(trial, metric), 160)),
+        plain(outcome(trial, metric), 160),
         f"weights trained from step {trial.start_step:,} to {end:,}",
         *map(plain, textwrap.wrap(short(describe(trial.reason), 210), 70)),
-        *(
-            f"{plain(short(name, 40))} = {plain(short(number(value), 40))}"
-            for name, value in params[:PARAMS_SHOWN]
-        ),
+        *params[:PARAMS_SHOWN],
+        *more,
     ]
-    if len(params) > PARAMS_SHOWN:
-        lines.append(f"and {len(params) - PARAMS_SHOWN} more")
     return "<br>".join(lines)
+
+
+def step_of(seen: Seen) -> str:
+    """Return the step of a checkpoint in words."""
+    return f"step {seen.step:,}" if seen.step >= 0 else "unknown step"
+
+
+def checkpoint_words(seen: Seen) -> str:
+    """Return a checkpoint in words, as Plotly's HTML."""
+    index = f"[{seen.index}]" if seen.index else ""
+    branch = f", branch {seen.branch}" if seen.branch else ""
+    return f"{plain(shown(seen.name) + index, 60)}, {step_of(seen)}{branch}"

@@ -1,11 +1,12 @@
 """The live table has room for the members that matter."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
-from phyla.cli import watch_display
+from phyla.cli.live import drawn, foremost, time_left_s
 from phyla.records import Aim, Maximize, Member, MemberState, Scored, StudyRecord, StudyState
 from phyla.study import Progress
 
@@ -51,29 +52,27 @@ def progress(members: tuple[Member, ...]) -> Progress:
     )
 
 
-@pytest.fixture
-def display(monkeypatch: pytest.MonkeyPatch) -> watch_display.LiveDisplay:
-    monkeypatch.setattr(watch_display, "console", lambda: Console(width=120, height=30, force_terminal=False))
-    return watch_display.LiveDisplay("many")
-
-
-def test_few_members_are_all_shown_in_order(display: watch_display.LiveDisplay) -> None:
+def test_few_members_are_all_shown_in_order() -> None:
     members = [member(index, float(-index)) for index in range(20)]
-    assert list(display.choose(members)) == members
-    display.close()
+    assert list(foremost(members, 30)) == members
+    assert list(foremost(members, -1)) == []
 
 
-def test_of_many_the_best_and_the_worst_are_shown(
-    display: watch_display.LiveDisplay, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_of_many_the_best_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     members = tuple(member(index, None if index % 10 == 9 else float(index)) for index in range(100))
-    chosen = [one.index for one in display.choose(members)]
-    assert chosen == [98, 97, 96, 95, 94, 93, 92, 91, 90, 88, 79, 89, 99]
-    display.show(progress(members), 7.0)
-    display.interrupted("stopping")
-    display.close()
+    best = foremost(members, 11)
+    assert [one.index for one in best] == [98, 97, 96, 95, 94, 93, 92, 91, 90, 88, 87]
+    Console(width=120, height=30).print(drawn(progress(members), best, 7.0))
     shown = capsys.readouterr().out
     assert "100/1000 trials  0:07 left" in shown
-    assert "the best and the worst 13 of 100 members (100 ready)" in shown
-    assert shown.rstrip().endswith("stopping")
-    assert len(re.findall("ready", shown)) == 14
+    assert "the best 11 of 100 members (100 ready)" in shown
+    assert len(re.findall("ready", shown)) == 12
+
+
+def test_time_left_follows_what_was_done_since_the_start() -> None:
+    many = progress(tuple(member(index, 0.0) for index in range(10)))
+    assert (many.spent_steps, many.total_steps) == (100, 1000)
+    assert time_left_s(0.0, 0, many) is None
+    assert time_left_s(10.0, 90, many) == pytest.approx(100.0)
+    assert time_left_s(10.0, 90, replace(many, member_steps=10)) == 0.0
+    assert time_left_s(10.0, 90, replace(many, member_steps=None)) is None

@@ -19,7 +19,7 @@ LONG = "took over member 3 (0.9 against 0.1), " + ", ".join(f"lr{number} * 1.2" 
 
 
 def printed(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    console().print(table([{"trial": 1, "decision": LONG}], elastic=("decision",)))
+    console().print(table([{"trial": 1, "~decision": LONG}]))
     return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from phyla.cli.watch_display import Pace
 from phyla.cli.words import command, counted, duration, masked, number, size
 from phyla.records import said_by
 from phyla.study import Places
@@ -64,11 +63,3 @@ def test_a_command_line_names_what_is_not_usual(tmp_path: Path, monkeypatch: pyt
     assert masked(elsewhere.storage) == "postgresql://me:***@host/db?password=***&a=b"
     for file in ("sqlite:////tmp/a:b@c.db", "sqlite:////tmp/a&password=b/c.db"):
         assert masked(file) == file
-
-
-def test_time_left_follows_what_was_done_since_the_start() -> None:
-    pace = Pace(now=100.0, spent=500)
-    assert pace.left_s(100.0, 500, 1000) is None
-    assert pace.left_s(110.0, 600, 1000) == pytest.approx(40.0)
-    assert pace.left_s(110.0, 1000, 1000) == 0.0
-    assert pace.left_s(110.0, 600, None) is None

@@ -103,7 +103,7 @@ def test_the_last_value_of_a_study_is_its_best(data: StudyData) -> None:
     best = data.best
     assert best is not None
     found = curve(data)
-    assert found.final == best.fitness
+    assert found.ys[-1] == best.fitness
     assert found.last == data.total_steps
 
 
@@ -142,7 +142,7 @@ def test_a_band_is_the_median_and_the_quartiles_where_all_have_a_value(
 
 def test_what_never_had_a_value_has_no_band() -> None:
     nothing = curve(study_of([(0, 5, 1.0, None)], state=StudyState.STOPPED))
-    assert (nothing.final, nothing.at(5.0), nothing.last) == (None, None, 5.0)
+    assert (nothing.ys, nothing.at(5.0), nothing.last) == ((), None, 5.0)
     assert band([nothing]).xs == ()
     some = curve(study_of([(0, 5, 1.0, 2.0)]))
     assert band([nothing, some]).middle == (2.0,)

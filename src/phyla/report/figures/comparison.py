@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from phyla.records import Phase
 from phyla.report import style
 from phyla.report.comparison import StudyComparison
+from phyla.report.data import TimeSpent
 from phyla.report.sensitivity import Sensitivity
-from phyla.report.times import TimeSpent
-from phyla.report.words import counted, duration, number, plain, score, short, time_unit
+from phyla.report.words import counted, duration, number, plain, score, time_unit
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -40,36 +40,29 @@ def curves_figure(comparison: StudyComparison) -> "go.Figure":
     figure = style.figure(title, subtitle, height=520)
     values: list[float] = []
     for place, group in enumerate(comparison.groups):
-        band = group.band
-        if not band.xs:
-            continue
-        colour = style.series_colour(place)
+        band, colour, name = group.band, style.series_colour(place), plain(group.name, 60)
         picked = style.kept(len(band.xs), POINTS)
         xs = [band.xs[at] / size for at in picked]
         low, middle, high = ([line[at] for at in picked] for line in (band.low, band.middle, band.high))
         values += [*low, *high]
-        name = plain(short(group.name, 60))
-        if len(group.curves) > 1:
+        if len(group.curves) > 1 and xs:
             # The corners of step functions.
             across = [xs[0], *(x for x in xs[1:] for _ in range(2))]
             down, up = ([y for y in line for _ in range(2)][:-1] for line in (low, high))
-            figure.add_trace(
-                style.band(across, down, up, colour, legendgroup=group.name, name=f"{name}: quartiles")
-            )
+            figure.add_traces(style.band(across, down, up, colour, legendgroup=group.name))
         rows = [
             (x, m, f"<b>{name}</b><br>median {score(m)}<br>quartiles {score(a)} to {score(b)}")
             for x, a, m, b in zip(xs, low, middle, high, strict=True)
         ]
         dash = ("solid", "dash", "dot")[place // len(style.PALETTE) % 3]
-        line = {"color": colour, "width": 2.2, "shape": "hv", "dash": dash}
         label = f"{name} ({counted(len(group.curves), 'replicate')})"
         mode = "lines" if len(xs) > 1 else "markers"
-        figure.add_trace(style.trace(rows, mode=mode, line=line, legendgroup=group.name, name=label))
+        drawn = style.line(rows, label, colour, 2.2, mode=mode, shape="hv", dash=dash, legendgroup=group.name)
+        figure.add_traces(drawn)
     figure.add_hline(y=comparison.target, line={"color": style.MUTED, "width": 1.2, "dash": "dot"})
     figure.update_layout(showlegend=True)
     figure.update_xaxes(title_text=unit, rangemode="tozero", tickformat="~s" if comparison.by == "steps" else None)
-    scale = style.values_scale(values, maximize=comparison.maximize)
-    figure.update_yaxes(title_text=plain(comparison.metric), type=scale)
+    style.values_axis(figure, comparison.metric, values, maximize=comparison.maximize)
     return figure
 
 
@@ -84,82 +77,82 @@ def finals_figure(comparison: StudyComparison) -> "go.Figure":
             for place, (ours, theirs) in enumerate(pairwise(groups))
             for seed in ours.by_seed.keys() & theirs.by_seed.keys()
         ]
-        look = {"line": {"color": style.MUTED, "width": 1}, "hoverinfo": "skip"}
-        figure.add_trace(style.trace(style.pieces(pairs), mode="lines", name="same seed", **look))
+        figure.add_traces(style.line(style.pieces(pairs), "same seed", style.MUTED, 1))
     for place, group in enumerate(groups):
         colour, median = style.series_colour(place), group.final.median
         bar = [(place - 0.18, median), (place + 0.18, median)]
-        line = {"color": colour, "width": 3}
-        figure.add_trace(style.trace(bar, mode="lines", line=line, hoverinfo="skip", name="median"))
+        figure.add_traces(style.line(bar, "median", colour, 3))
         rows = []
         for one, value in zip(group.studies, group.final.values, strict=True):
             told = f"{plain(comparison.metric)} {score(value)}<br>seed {one.data.study.seed}"
-            rows.append((place, value, f"<b>{plain(short(one.name, 60))}</b><br>{told}"))
-        marker = {"color": colour, "size": 9, "line": {"color": "#fff", "width": 1}, "opacity": 0.9}
-        figure.add_trace(style.trace(rows, mode="markers", marker=marker, name=plain(group.name)))
-    labels = [plain(short(group.name, 24 if len(groups) < 7 else 12)) for group in groups]
+            rows.append((place, value, f"<b>{plain(one.name, 60)}</b><br>{told}"))
+        edge = {"color": "#fff", "width": 1}
+        figure.add_traces(style.marks(rows, plain(group.name), colour, 9, edge=edge, opacity=0.9))
     figure.update_layout(showlegend=False)
-    figure.update_xaxes(tickmode="array", tickvals=list(range(len(groups))), ticktext=labels, showgrid=False)
-    figure.update_xaxes(range=[-0.6, len(groups) - 0.4])
+    figure.update_xaxes(
+        tickmode="array",
+        tickvals=list(range(len(groups))),
+        ticktext=[plain(group.name, 24 if len(groups) < 7 else 12) for group in groups],
+        range=[-0.6, len(groups) - 0.4],
+        showgrid=False,
+    )
     every = [value for group in groups for value in group.final.values]
-    scale = style.values_scale(every, maximize=comparison.maximize)
-    figure.update_yaxes(title_text=plain(comparison.metric), type=scale)
+    style.values_axis(figure, comparison.metric, every, maximize=comparison.maximize)
     return figure
 
 
 def sensitivity_figure(comparison: StudyComparison) -> "go.Figure":
     """Return a bar per hyperparameter and group: how much the gain of a trial went with it."""
     title = "What progress went with"
-    found = [[one for one in group.sensitivity if one.strength is not None] for group in comparison.groups]
-    known = dict.fromkeys(one.name for group in comparison.groups for one in group.sensitivity)
-    told = {one.name for its in found for one in its}
-    names = [name for name in known if name in told]
+    every = [one for group in comparison.groups for one in group.sensitivity]
+    found = {one.name for one in every if one.strength is not None}
+    names = [name for name in dict.fromkeys(one.name for one in every) if name in found]
     if not names:
         return style.empty(title, "Too few trials continued another one with other hyperparameters than the rest.")
     notes = [f"The first {PARAMS} of {len(names)} hyperparameters are shown."] if len(names) > PARAMS else []
-    names = names[:PARAMS]
-    height = 170 + len(names) * (22 + 16 * sum(map(bool, found)))
+    place = {name: at for at, name in enumerate(names[:PARAMS])}
     subtitle = "To the right: higher values went with larger gains; where a whisker reaches 0, it may be chance"
+    height = 170 + len(place) * (22 + 16 * len(comparison.groups))
     figure = style.figure(title, subtitle, height=height, notes=notes)
-    for place, group in enumerate(comparison.groups):
-        its = sorted((one for one in found[place] if one.name in names), key=lambda one: names.index(one.name))
-        if its:
+    for order, group in enumerate(comparison.groups):
+        known = [
+            (one, one.strength) for one in group.sensitivity if one.name in place and one.strength is not None
+        ]
+        known.sort(key=lambda pair: place[pair[0].name])
+        if known:
             figure.add_bar(
                 orientation="h",
-                y=[plain(short(one.name, 40)) + ("" if one.ordered else " (choice)") for one in its],
-                x=[one.strength for one in its],
+                y=[plain(one.name, 40) + ("" if one.ordered else " (choice)") for one, _ in known],
+                x=[strength for _, strength in known],
                 error_x={
                     "type": "data",
-                    "array": [one.noise for one in its],
+                    "array": [one.noise for one, _ in known],
                     # What has no direction is not below 0.
-                    "arrayminus": [one.noise if one.ordered else min(one.noise, one.strength or 0) for one in its],
+                    "arrayminus": [one.noise if one.ordered else min(one.noise, x) for one, x in known],
                     "color": style.INK,
                     "thickness": 1,
                     "width": 3,
                 },
-                text=[_sensitivity_words(one) for one in its],
-                marker={"color": style.series_colour(place)},
-                name=plain(short(group.name, 60)),
+                text=[_sensitivity_words(one) for one, _ in known],
+                marker={"color": style.series_colour(order)},
+                name=plain(group.name, 60),
             )
-    label = "rank correlation within generations; for choices, its counterpart without a sign"
-    figure.update_layout(
-        barmode="group",
-        bargap=0.3,
-        showlegend=True,
-        legend={"traceorder": "normal"},
-        xaxis={"title": {"text": label}, "zeroline": True, "zerolinecolor": style.MUTED},
-        yaxis={"type": "category", "autorange": "reversed", "showgrid": False},
+    figure.update_layout(barmode="group", bargap=0.3, showlegend=True, legend={"traceorder": "normal"})
+    figure.update_xaxes(
+        title_text="rank correlation within generations; for choices, its counterpart without a sign",
+        zeroline=True,
+        zerolinecolor=style.MUTED,
     )
+    figure.update_yaxes(type="category", autorange="reversed", showgrid=False)
     return figure
 
 
 def _sensitivity_words(one: Sensitivity) -> str:
     lines = [
-        f"<b>{plain(short(one.name, 60))}</b>: {one.strength:.2f}, by chance up to {one.noise:.2f}",
+        f"<b>{plain(one.name, 60)}</b>: {one.strength:.2f}, by chance up to {one.noise:.2f}",
         f"from {counted(one.trials, 'trial')}",
+        *(f"{plain(value, 40)}: median gain {number(gain)}" for value, gain in list(one.gains.items())[:12]),
     ]
-    gains = list(one.gains.items())[:12]
-    lines += [f"{plain(short(value, 40))}: median gain {number(gain)}" for value, gain in gains]
     return "<br>".join(lines)
 
 
@@ -177,23 +170,17 @@ def time_figure(spent: Mapping[str, TimeSpent], subtitle: str = "") -> "go.Figur
     figure = style.figure(title, subtitle, height=170 + 34 * len(spent), notes=notes)
     unit, size = time_unit(longest)
     for phase, colour in COLORS.items():
-        seconds = [one.seconds[phase] for one in spent.values()]
-        if any(seconds):
-            shares = [its / (one.total_s or 1) for its, one in zip(seconds, spent.values(), strict=True)]
+        seconds = [(one.seconds[phase], one.total_s or 1) for one in spent.values()]
+        if any(its for its, _ in seconds):
             figure.add_bar(
                 orientation="h",
                 y=list(range(len(spent))),
-                x=[its / size for its in seconds],
-                text=[f"{phase}: {duration(s)}, {share:.1%}" for s, share in zip(seconds, shares, strict=True)],
+                x=[its / size for its, _ in seconds],
+                text=[f"{phase}: {duration(its)}, {its / total:.1%}" for its, total in seconds],
                 marker={"color": colour},
                 name=phase.value,
             )
-    figure.update_layout(
-        barmode="stack",
-        bargap=0.35,
-        showlegend=True,
-        legend={"traceorder": "normal"},
-        xaxis={"title": {"text": f"time of workers ({unit})"}},
-        yaxis=style.categories([short(name, 40) for name in spent]),
-    )
+    figure.update_layout(barmode="stack", bargap=0.35, showlegend=True, legend={"traceorder": "normal"})
+    figure.update_xaxes(title_text=f"time of workers ({unit})")
+    figure.update_yaxes(style.categories(list(spent)))
     return figure

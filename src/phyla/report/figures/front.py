@@ -1,7 +1,6 @@
 """The Pareto front among all trials."""
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from phyla.records import Goal, TrialRecord
@@ -33,7 +32,14 @@ def front_figure(data: StudyData) -> "go.Figure":
     infeasible = [trial for trial in drawn if trial.criteria is not None and trial.criteria.infeasible]
     apart = {trial.id for trial in (*data.front, *infeasible)}
     behind = [trial for trial in drawn if trial.id not in apart]
-    limits = [_limits(drawn, data.front, goal) for goal in goals[:2]]
+    limits = [
+        style.sensible_range(
+            [_value(trial, goal) for trial in drawn],
+            maximize=goal.maximize,
+            always=[_value(trial, goal) for trial in data.front],
+        )
+        for goal in goals[:2]
+    ]
     notes = []
     if len(drawn) < len(judged):
         missing = counted(len(judged) - len(drawn), "trial")
@@ -43,15 +49,15 @@ def front_figure(data: StudyData) -> "go.Figure":
         behind = [behind[index] for index in style.kept(len(behind), POINTS)]
     if len(goals) > 3:
         notes.append(f"Not drawn: {', '.join(goal.metric for goal in goals[3:])}; point at a trial to see them.")
-    if outside := sum(not _is_inside(trial, goals, limits) for trial in drawn):
-        notes.append(f"Outside of the range shown: {counted(outside, 'trial')}; double-click to see all.")
+    if any(limits):
+        notes.append("A few trials lie outside of the range shown; double-click to see all.")
     subtitle = "A point is a trial; no other trial is better than one on the front in every goal"
     figure = style.figure(title, subtitle, height=520, notes=notes)
     if len(goals) == 2 and len(data.front) > 1:
         # The edge of what is dominated: steps between the trials of the front, worse than both.
         corners = sorted((_value(trial, goals[0]), _value(trial, goals[1])) for trial in data.front)
-        line = {"color": style.WINNER, "width": 1.2, "shape": "vh" if goals[0].maximize else "hv"}
-        figure.add_trace(style.trace(corners, mode="lines", line=line, hoverinfo="skip", showlegend=False))
+        shape = "vh" if goals[0].maximize else "hv"
+        figure.add_traces(style.line(corners, "edge", style.WINNER, 1.2, shape=shape, showlegend=False))
     top: dict[str, Any] = {"color": style.WINNER}
     if len(goals) > 2:
         top = {
@@ -68,7 +74,7 @@ def front_figure(data: StudyData) -> "go.Figure":
     ):
         rows = [(_value(t, goals[0]), _value(t, goals[1]), hover(t, data.aim.name)) for t in trials]
         name = f"{counted(len(trials), 'trial')} {what}"
-        figure.add_traces([style.trace(rows, mode="markers", marker=marker, name=name)] if rows else [])
+        figure.add_traces(style.trace(rows, name, "markers", marker=marker))
     for update, goal, known in zip((figure.update_xaxes, figure.update_yaxes), goals, limits, strict=False):
         better = "higher" if goal.maximize else "lower"
         update(title_text=f"{plain(goal.metric)}, {better} is better", range=known)
@@ -78,18 +84,3 @@ def front_figure(data: StudyData) -> "go.Figure":
 def _value(trial: TrialRecord, goal: Goal) -> float:
     assert trial.criteria is not None
     return trial.criteria.values[goal.metric]
-
-
-def _limits(trials: list[TrialRecord], front: list[TrialRecord], goal: Goal) -> tuple[float, float] | None:
-    """Return the range that shows the front and nearly all trials, if a few bad ones would flatten the rest."""
-    limits = style.sensible_range([_value(trial, goal) for trial in trials], maximize=goal.maximize)
-    if limits is None:
-        return None
-    ends = [_value(trial, goal) for trial in front]
-    margin = 0.04 * (limits[1] - limits[0])
-    return min([limits[0], *(end - margin for end in ends)]), max([limits[1], *(end + margin for end in ends)])
-
-
-def _is_inside(trial: TrialRecord, goals: Sequence[Goal], limits: Sequence[tuple[float, float] | None]) -> bool:
-    pairs = zip(goals, limits, strict=False)
-    return all(known is None or known[0] <= _value(trial, goal) <= known[1] for goal, known in pairs)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from phyla.records import Json, TrialRecord
 from phyla.report import style
 from phyla.report.data import Hyperparameter, StudyData, same
-from phyla.report.words import counted, number, plain, short
+from phyla.report.words import counted, number, plain
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -28,75 +28,69 @@ def schedules_figure(data: StudyData) -> "go.Figure":
     title = "Hyperparameters of every member"
     params = data.hyperparameters[:PANELS]
     if not params:
-        return style.empty(
-            title, "The search space has no hyperparameters." if len(data.lineage) else "No trial has started yet."
-        )
-    from plotly.subplots import make_subplots
-
+        why = "The search space has no hyperparameters." if len(data.lineage) else "No trial has started yet."
+        return style.empty(title, why)
     notes: list[str] = []
     if len(params) < len(data.hyperparameters):
         notes.append(f"The first {PANELS} of {len(data.hyperparameters)} hyperparameters are shown.")
-    members, total = list(data.by_member), len(data.by_member)
-    if len(data.lineage) * len(params) > PIECES:
-        limit = max(8, total * PIECES // (len(data.lineage) * len(params)))
-        members = [members[index] for index in style.kept(total, limit)]
+    total = len(data.by_member)
+    limit = max(8, total * PIECES // (len(data.lineage) * len(params)))
+    chosen = style.kept(total, limit)
+    members = {member: data.by_member[member] for index, member in enumerate(data.by_member) if index in chosen}
     if len(members) < total:
         notes.append(f"{len(members)} of {counted(total, 'member')} are drawn in grey: an even selection.")
     columns = min(len(params), 2 if len(params) <= 4 else 3)
-    rows = math.ceil(len(params) / columns)
-    height = 130 + rows * (340 if rows == 1 else 250)
-    grid = make_subplots(
-        rows=rows,
+    depth = math.ceil(len(params) / columns)
+    height = 130 + depth * (340 if depth == 1 else 250)
+    figure = style.figure(
+        title,
+        "Grey: every member; orange: the schedule that made the winner",
+        height=height,
+        notes=notes,
+        rows=depth,
         cols=columns,
-        subplot_titles=[plain(short(param.name, 40)) for param in params],
+        subplot_titles=[plain(param.name, 40) for param in params],
         horizontal_spacing=0.08,
-        vertical_spacing=min(0.2, 78 / (height - 160)) if rows > 1 else 0.0,
+        vertical_spacing=min(0.2, 78 / (height - 160)) if depth > 1 else 0.0,
     )
-    grid.update_annotations(font={"size": 13})
-    subtitle = "Grey: every member; orange: the schedule that made the winner"
-    style.figure(title, subtitle, height=height, notes=notes, grid=grid)
     for index, param in enumerate(params):
         where = {"row": index // columns + 1, "col": index % columns + 1}
-        runs = {member: _runs(data.by_member[member], param.name)[: PIECES // len(members)] for member in members}
+        panel = {"rows": where["row"], "cols": where["col"]}
         lines = [
             line
-            for member in members
-            for line in _lines(runs[member], param, member, total, f"member {member}, from trial {{2}}")
+            for member, trials in members.items()
+            for line in _lines(trials, param, member, total, f"member {member}, from trial {{trial}}")
         ]
-        grid.add_trace(_trace(lines, "members", style.MUTED, 1.1), **where)
+        figure.add_traces(style.line(style.pieces(lines)[:-1], "members", style.MUTED, 1.1), **panel)
         if data.best is not None:
-            label = "the winner, steps {0:,} to {1:,}, from trial {2}"
-            winner = _lines(_runs(data.winner_path, param.name), param, data.best.member, total, label)
-            grid.add_trace(_trace(winner, "the winner's schedule", style.WINNER, 2.6), **where)
+            label = "the winner, steps {start:,} to {end:,}, from trial {trial}"
+            winner = _lines(data.winner_path, param, data.best.member, total, label)
+            rows = style.pieces(winner)[:-1]
+            figure.add_traces(style.line(rows, "the winner's schedule", style.WINNER, 2.6), **panel)
         label = "age of the weights (steps)" if index + columns >= len(params) else ""
-        grid.update_xaxes(title_text=label, rangemode="tozero", tickformat="~s", nticks=6, **where)
-        grid.update_yaxes(_value_axis(data, param), **where)
-    grid.update_layout(showlegend=False)
-    return grid
+        figure.update_xaxes(title_text=label, rangemode="tozero", tickformat="~s", nticks=6, **where)
+        figure.update_yaxes(_value_axis(data, param), **where)
+    figure.update_layout(showlegend=False)
+    return figure
 
 
-def _runs(trials: Sequence[TrialRecord], name: str) -> list[tuple[int, int, int, Json]]:
-    """Return (start, end, first trial, value) of every stretch in which a hyperparameter did not change."""
+def _lines(
+    trials: Sequence[TrialRecord], param: Hyperparameter, member: int, members: int, label: str
+) -> list[list[tuple[Any, ...]]]:
+    """Return the lines of one member; a line ends where it takes over other weights."""
     runs: list[tuple[int, int, int, Json]] = []
     for trial in trials:
-        if name not in trial.params or trial.reached_step is None:
+        if param.name not in trial.params or trial.reached_step is None:
             continue
-        value = trial.params[name]
+        value = trial.params[param.name]
         if runs and runs[-1][1] == trial.start_step and same(runs[-1][3], value):
             runs[-1] = (runs[-1][0], trial.reached_step, *runs[-1][2:])
         else:
             runs.append((trial.start_step, trial.reached_step, trial.id, value))
-    return runs
-
-
-def _lines(
-    runs: Sequence[tuple[int, int, int, Json]], param: Hyperparameter, member: int, members: int, label: str
-) -> list[list[tuple[Any, ...]]]:
-    """Return the lines of one member: runs that follow each other are one line."""
     lines: list[list[tuple[Any, ...]]] = []
-    for start, end, trial, value in runs:
+    for start, end, trial_id, value in runs:
         height = _height(param, value, member, members)
-        told = f"{label.format(start, end, trial)}<br>{plain(short(number(value), 60))}"
+        told = f"{label.format(start=start, end=end, trial=trial_id)}<br>{plain(number(value), 60)}"
         if not lines or lines[-1][-1][0] != start:
             lines.append([])
         lines[-1] += [(start, height, told), (end, height, told)]
@@ -110,17 +104,13 @@ def _height(param: Hyperparameter, value: Json, member: int, members: int) -> fl
     return (param.place(value) or 0) + (0.5 * (member / (members - 1) - 0.5) if members > 1 else 0.0)
 
 
-def _trace(lines: list[list[tuple[Any, ...]]], name: str, colour: str, width: float) -> dict[str, Any]:
-    return style.trace(style.pieces(lines)[:-1], mode="lines", line={"color": colour, "width": width}, name=name)
-
-
 def _value_axis(data: StudyData, param: Hyperparameter) -> dict[str, Any]:
     if param.categories is not None:
         places = style.kept(len(param.categories), CATEGORIES)
         return {
             "tickmode": "array",
             "tickvals": places,
-            "ticktext": [plain(short(number(param.categories[place]), 24)) for place in places],
+            "ticktext": [plain(number(param.categories[place]), 24) for place in places],
             "range": [-0.5, len(param.categories) - 0.5],
         }
     if not param.log:

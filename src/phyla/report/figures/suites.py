@@ -1,15 +1,16 @@
 """Figures of the evaluation of checkpoints: aggregates over steps, the matrix of eval tasks, and the lag."""
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 from phyla.evaluation import Cell, CellStatus, GroupValues
-from phyla.records import Group, GroupState
+from phyla.records import Group, GroupState, Seen, said_by
 from phyla.report import style
-from phyla.report.evaluation_data import EvaluationData, checkpoint_words, measured, place
-from phyla.report.words import counted, duration, last_line, moment, plain, short
+from phyla.report.data import EvaluationData
+from phyla.report.words import checkpoint_words, counted, duration, measured, moment, plain
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -22,10 +23,6 @@ POINTS = 2_000
 """Points of one line; beyond, it keeps only its outline."""
 COLUMNS = 300
 """Checkpoints that a matrix shows."""
-MARKED = 50
-"""Rewinds of training that are marked."""
-HATCHED = 2_000
-"""Cells of partial groups that are hatched one by one."""
 BAND = 1.96
 """Standard errors on each side of a line: 95 % if the error is normal."""
 MARKS = {
@@ -38,7 +35,6 @@ MARKS = {
     CellStatus.MISSING: ("diamond-open", style.INK),
 }
 """Symbol and colour of cells without a value."""
-HATCH = {"shape": "/", "size": 7, "solidity": 0.3, "fgcolor": "#ffffff", "bgcolor": "rgba(0,0,0,0.35)"}
 TIME = "%Y-%m-%d %H:%M:%S"
 
 
@@ -50,73 +46,81 @@ def aggregates_figure(data: EvaluationData, suite: str) -> "go.Figure":
     """
     title = f"{suite}: aggregates over steps"
     values = data.values_of(suite)
-    known = list(dict.fromkeys(name for one in values for name in one.values))
+    known = dict.fromkeys(name for one in values for name in one.values)
     if not known:
         return style.empty(title, "No group is complete yet.")
-    from plotly.subplots import make_subplots
-
-    objective = data.suite(suite).objective
-    names = sorted(known, key=lambda name: name != objective)[:NAMES]
-    lines: dict[str, list[GroupValues]] = {}
+    names = sorted(known, key=lambda name: name != data.suite(suite).objective)[:NAMES]
+    lines: dict[str, list[GroupValues]] = defaultdict(list)
     for one in values:
-        lines.setdefault(data.series(one.seen), []).append(one)
-    notes: list[str] = []
-    if len(names) < len(known):
-        notes.append(f"{len(names)} of {counted(len(known), 'aggregate')} are drawn.")
-    if len(lines) > SERIES:
-        notes.append(f"{SERIES} of {counted(len(lines), 'line')} are drawn.")
-    subtitle = "Bands are 95 % intervals where standard errors are known; triangles mark regressions"
-    height = 190 + (300 if len(names) == 1 else 210) * len(names)
-    grid = make_subplots(rows=len(names), cols=1, shared_xaxes=True, vertical_spacing=0.16 / max(2, len(names)))
-    style.figure(title, subtitle, height=height, notes=notes, grid=grid)
+        lines[_series(data, one.seen)].append(one)
+    notes = [f"{len(names)} of {counted(len(known), 'aggregate')} are drawn."] if len(names) < len(known) else []
+    notes += [f"{SERIES} of {counted(len(lines), 'line')} are drawn."] if len(lines) > SERIES else []
+    figure = style.figure(
+        title,
+        "Bands are 95 % intervals where standard errors are known; triangles mark regressions",
+        height=190 + (300 if len(names) == 1 else 210) * len(names),
+        notes=notes,
+        rows=len(names),
+        shared_xaxes=True,
+        vertical_spacing=0.16 / max(2, len(names)),
+    )
     many = len(lines) > len(style.PALETTE)
     for row, name in enumerate(names, start=1):
         for order, series in enumerate(list(lines)[:SERIES]):
-            having = [one for one in lines[series] if name in one.values]
             colour = style.MUTED if many else style.series_colour(order)
             label = "members" if many else series or "branch 0"
-            shown = row == 1 and len(lines) > 1 and (order == 0 or not many)
-            legend = {"name": label, "legendgroup": label, "showlegend": shown}
-            partial = {"name": "partial", "legendgroup": "partial", "showlegend": row == 1 and order == 0}
+            having = [one for one in lines[series] if name in one.values]
             # A member's weights get younger when it takes over another's: the line goes by their age.
-            whole = sorted(
-                (one for one in having if not one.partial), key=lambda one: (place(one.seen), one.seen.id)
-            )
-            if not many:
-                grid.add_traces(_bands(whole, name, colour, label), rows=row, cols=1)
+            whole = sorted((one for one in having if not one.partial), key=lambda one: (_x(one.seen), one.seen.id))
             rows = [_row(one, name, series) for one in whole]
             rows = [rows[index] for index in style.outline([value for _, value, _ in rows], POINTS)]
+            legend: dict[str, Any] = {
+                "legendgroup": label,
+                "showlegend": row == 1 and len(lines) > 1 and (order == 0 or not many),
+            }
             mode = "lines" if many or len(rows) > 200 else "lines+markers"
-            look = {"line": {"color": colour, "width": 1.2 if many else 1.8}, "marker": {"size": 5}}
-            open_circle = {"symbol": "circle-open", "size": 7, "color": colour, "line": {"width": 1.4}}
+            width = 1.2 if many else 1.8
             open_rows = [_row(one, name, series) for one in having if one.partial]
+            once: dict[str, Any] = {"legendgroup": "partial", "showlegend": row == 1 and order == 0}
             drawn = [
-                style.trace(rows, mode=mode, **look, **legend),
-                style.trace(open_rows, mode="markers", marker=open_circle, **partial),
+                *([] if many else _band(whole, name, colour, label)),
+                *style.line(rows, label, colour, width, mode=mode, marker={"size": 5}, **legend),
+                *style.marks(open_rows, "partial", colour, 7, "circle-open", edge={"width": 1.4}, **once),
             ]
-            grid.add_traces([one for one in drawn if one["x"]], rows=row, cols=1)
-        grid.update_yaxes(title_text=plain(name), row=row, col=1)
-    found = data.regressions(suite)
+            figure.add_traces(drawn, rows=row, cols=1)
+        figure.update_yaxes(title_text=plain(name), row=row, col=1)
+    found: dict[int | None, list[str]] = defaultdict(list)
+    for event in data.events:
+        if event.kind == "regression" and event.suite == suite:
+            found[event.seen].append(plain(event.message, 120))
     worse = [one for one in values if one.seen.id in found and names[0] in one.values]
-    points = [
-        (*_row(one, names[0], "")[:2], "<br>".join(plain(short(text, 120)) for text in found[one.seen.id][:6]))
-        for one in worse
-    ]
-    marker = {"symbol": "triangle-down", "size": 10, "color": style.FAILED}
-    if points:
-        grid.add_trace(style.trace(points, mode="markers", marker=marker, name="regression"), row=1, col=1)
-    grid.update_xaxes(tickformat="~s")
-    grid.update_xaxes(title_text="step of the checkpoint", row=len(names), col=1)
-    return grid
+    points = [(*_row(one, names[0], "")[:2], "<br>".join(found[one.seen.id][:6])) for one in worse]
+    figure.add_traces(style.marks(points, "regression", style.FAILED, 10, "triangle-down"), rows=1, cols=1)
+    figure.update_xaxes(tickformat="~s")
+    figure.update_xaxes(title_text="step of the checkpoint", row=len(names), col=1)
+    return figure
 
 
-def _bands(line: Sequence[GroupValues], name: str, colour: str, group: str) -> list[dict[str, Any]]:
-    known = [(place(one.seen), one.values[name].value, one.values[name].stderr) for one in line]
+def _series(data: EvaluationData, seen: Seen) -> str:
+    """Return the line that a checkpoint lies on: its member and branch; empty without either."""
+    member = data.members.get(seen.trial or 0)
+    parts = [] if member is None else [f"member {member}"]
+    parts += [f"branch {seen.branch}"] if seen.branch else []
+    parts += [f"model {seen.index}"] if seen.index and member is None else []
+    return ", ".join(parts)
+
+
+def _x(seen: Seen) -> int:
+    return seen.step if seen.step >= 0 else seen.number
+
+
+def _band(line: Sequence[GroupValues], name: str, colour: str, group: str) -> list[dict[str, Any]]:
+    known = [(_x(one.seen), one.values[name].value, one.values[name].stderr) for one in line]
     sure = [(x, y, BAND * e) for x, y, e in known if e is not None and math.isfinite(y) and math.isfinite(e)]
     if len(sure) < 2:
         return []
     xs, low, high = zip(*((x, y - e, y + e) for x, y, e in sure), strict=True)
-    return [style.band(xs, low, high, colour, legendgroup=group)]
+    return style.band(xs, low, high, colour, legendgroup=group)
 
 
 def _row(one: GroupValues, name: str, series: str) -> tuple[int, float | None, str]:
@@ -125,14 +129,14 @@ def _row(one: GroupValues, name: str, series: str) -> tuple[int, float | None, s
     lines = [f"<b>{plain(name)} {measured(found.value, found.stderr)}</b>", checkpoint_words(one.seen)]
     lines += [plain(series)] if series else []
     lines += ["the best of its suite"] if one.best else []
-    lines += [plain(short(f"partial: {one.group.why}", 110))] if one.partial else []
-    return place(one.seen), found.value if math.isfinite(found.value) else None, "<br>".join(lines)
+    lines += [plain(f"partial: {one.group.why}", 110)] if one.partial else []
+    return _x(one.seen), found.value if math.isfinite(found.value) else None, "<br>".join(lines)
 
 
 def matrix_figure(data: EvaluationData, suite: str) -> "go.Figure":
     """Return one row per eval task and one column per checkpoint: values, and the state of cells without one.
 
-    Each row has its own scale, from the worst value to the best. Cells of partial groups are hatched; dotted lines
+    Each row has its own scale, from the worst value to the best. Cells of partial groups are marked; dotted lines
     are where training was rewound.
     """
     title = f"{suite}: eval tasks on checkpoints"
@@ -154,7 +158,8 @@ def matrix_figure(data: EvaluationData, suite: str) -> "go.Figure":
     shades: list[list[float | None]] = [[None] * len(column) for _ in tasks]
     words = [[""] * len(column) for _ in tasks]
     for task, row in tasks.items():
-        _shade([cell for cell in cells if cell.task == task], column, shades[row], words[row], maximize=maximize)
+        for at, shade, told in _shades([cell for cell in cells if cell.task == task], maximize=maximize):
+            shades[row][column[at]], words[row][column[at]] = shade, told
     figure.add_heatmap(
         z=shades,
         text=words,
@@ -165,119 +170,105 @@ def matrix_figure(data: EvaluationData, suite: str) -> "go.Figure":
         ygap=1,
         colorbar=style.colorbar(tickvals=[0, 1], ticktext=["worst", "best"]),
     )
-    partial = [cell for cell in cells if cell.partial and cell.estimate is not None][-HATCHED:]
-    if partial:
-        figure.add_bar(
-            x=[column[cell.seen.id] for cell in partial],
-            y=[1] * len(partial),
-            base=[tasks[cell.task] - 0.5 for cell in partial],
-            width=1,
-            marker={"color": style.CLEAR, "line": {"width": 0}, "pattern": HATCH},
-            hoverinfo="skip",
-            hovertemplate="",
-            name="partial: not all eval tasks of the group",
-        )
+    partial = [cell for cell in cells if cell.partial and cell.estimate is not None]
+    marks = [
+        (status.value, *look, [cell for cell in cells if cell.status is status]) for status, look in MARKS.items()
+    ]
+    marks.append(("partial: not all eval tasks of the group", "line-ne-open", "#ffffff", partial))
     size = max(3.0, min(9.0, 700 / len(column)))
-    for status, (symbol, colour) in MARKS.items():
-        found = [cell for cell in cells if cell.status is status]
+    for name, symbol, colour, found in marks:
         rows = [(column[cell.seen.id], tasks[cell.task], _cell_words(cell)) for cell in found]
-        marker = {"symbol": symbol, "color": colour, "size": size, "line": {"width": 1.4, "color": colour}}
-        figure.add_traces([style.trace(rows, mode="markers", marker=marker, name=status.value)] if rows else [])
-    rewound = [index + 0.5 for index, (a, b) in enumerate(pairwise(shown)) if a.branch != b.branch]
-    for at in rewound[-MARKED:]:
-        figure.add_vline(at, line={"color": style.INK, "width": 1.4, "dash": "dot"})
+        edge = {"width": 1.4, "color": colour}
+        figure.add_traces(style.marks(rows, name, colour, size, symbol, edge=edge))
+    for index, (before, after) in enumerate(pairwise(shown)):
+        if before.branch != after.branch:
+            figure.add_vline(index + 0.5, line={"color": style.INK, "width": 1.4, "dash": "dot"})
     ticks = style.kept(len(shown), 12)
-    labels = [f"{shown[tick].step:,}" if shown[tick].step >= 0 else "?" for tick in ticks]
-    title = "step of the checkpoint, in the order in which they were seen"
-    figure.update_xaxes(title_text=title, showgrid=False, tickmode="array", tickvals=ticks, ticktext=labels)
-    figure.update_xaxes(range=[-0.5, len(shown) - 0.5])
-    figure.update_yaxes(style.categories([short(name, 40) for name in tasks]))
-    figure.update_layout(barmode="overlay", bargap=0)
+    figure.update_xaxes(
+        title_text="step of the checkpoint, in the order in which they were seen",
+        showgrid=False,
+        tickmode="array",
+        tickvals=ticks,
+        ticktext=[f"{shown[tick].step:,}" if shown[tick].step >= 0 else "?" for tick in ticks],
+        range=[-0.5, len(shown) - 0.5],
+    )
+    figure.update_yaxes(style.categories(list(tasks)))
     return figure
 
 
-def _shade(
-    cells: Sequence[Cell], column: dict[int, int], shades: list[float | None], words: list[str], *, maximize: bool
-) -> None:
-    """Write the shades of a row, from 0 for the worst value to 1 for the best, and what each cell says."""
-    known = [(column[cell.seen.id], cell, cell.estimate.value) for cell in cells if cell.estimate is not None]
-    finite = sorted((value for _, _, value in known if math.isfinite(value)), reverse=not maximize) or [0.0]
-    worst, best = finite[0], finite[-1]
-    for at, cell, value in known:
-        shades[at] = (
-            0.0 if not math.isfinite(value) else 1.0 if best == worst else (value - worst) / (best - worst)
+def _shades(cells: Sequence[Cell], *, maximize: bool) -> list[tuple[int, float, str]]:
+    """Return each cell's checkpoint, its shade from 0 for the worst value to 1 for the best, and its words."""
+    known = [(cell, cell.estimate.value) for cell in cells if cell.estimate is not None]
+    finite = sorted((value for _, value in known if math.isfinite(value)), reverse=not maximize) or [0.0]
+    worst, span = finite[0], finite[-1] - finite[0]
+    return [
+        (
+            cell.seen.id,
+            0.0 if not math.isfinite(value) else (value - worst) / span if span else 1.0,
+            _cell_words(cell),
         )
-        words[at] = _cell_words(cell)
+        for cell, value in known
+    ]
 
 
 def _cell_words(cell: Cell) -> str:
     """Return what appears under the pointer over a cell, as Plotly's HTML."""
     lines = [f"<b>{plain(cell.task)}</b>", checkpoint_words(cell.seen)]
     if cell.status.has_value:
-        lines += [
-            f"{plain(name)} {measured(one.value, one.stderr)}" for name, one in list(cell.values.items())[:8]
-        ]
+        values = list(cell.values.items())[:8]
+        lines += [f"{plain(name)} {measured(one.value, one.stderr)}" for name, one in values]
         lines += [] if cell.n is None else [counted(cell.n, "sample")]
         lines.append(f"{cell.status.value}, {duration(cell.duration_s)} in {counted(cell.shards, 'shard')}")
     else:
         part = f", {cell.shards_done} of {cell.shards} shards" if cell.shards_done else ""
         lines.append(f"{cell.status.value}{part}")
-    if cell.why:
-        lines.append(plain(short(last_line(cell.why), 110)))
+    lines += [plain(said_by(cell.why), 110)] if cell.why else []
     if cell.partial and cell.group is not None and cell.group.why and cell.status.has_value:
-        lines.append(plain(short(f"partial group: {cell.group.why}", 110)))
-    if cell.attempts > cell.shards:
-        lines.append(counted(cell.attempts, "attempt"))
-    if cell.worker:
-        lines.append(plain(short(cell.worker, 60)))
+        lines.append(plain(f"partial group: {cell.group.why}", 110))
+    lines += [counted(cell.attempts, "attempt")] if cell.attempts > cell.shards else []
+    lines += [plain(cell.worker, 60)] if cell.worker else []
     return "<br>".join(lines)
 
 
 def lag_figure(data: EvaluationData) -> "go.Figure":
     """Return how many checkpoints waited for each suite, and how long each took, over time."""
     title = "Lag: checkpoints that wait for their evaluation"
-    groups = [group for group in data.groups if group.state is not GroupState.SKIPPED]
-    if not groups:
+    by_suite: dict[str, list[Group]] = defaultdict(list)
+    for group in data.groups:
+        if group.state is not GroupState.SKIPPED:
+            by_suite[group.suite].append(group)
+    if not by_suite:
         return style.empty(title, "Nothing was queued yet.")
-    from plotly.subplots import make_subplots
-
-    grid = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.08)
     subtitle = "Above: queued or being evaluated. Below: from being queued until complete"
-    style.figure(title, subtitle, height=520, grid=grid)
+    figure = style.figure(title, subtitle, height=520, rows=2, shared_xaxes=True, vertical_spacing=0.08)
     most = 0
-    for order, suite in enumerate(dict.fromkeys(group.suite for group in groups)):
-        own = [group for group in groups if group.suite == suite]
-        look = {"name": plain(suite), "legendgroup": suite}
-        colour = style.series_colour(order)
+    for order, (suite, own) in enumerate(by_suite.items()):
+        colour, name = style.series_colour(order), plain(suite)
         line = _waiting(own, data.now)
         most = max(most, *(count for _, count in line))
         picked = [line[index] for index in style.outline([count for _, count in line], POINTS)]
         rows = [(moment(at), count, f"{count} waiting<br>{moment(at):{TIME}}") for at, count in picked]
-        shape = {"shape": "hv", "color": colour, "width": 1.6}
-        grid.add_trace(style.trace(rows, mode="lines", line=shape, **look), row=1, col=1)
+        drawn = style.line(rows, name, colour, 1.6, shape="hv", legendgroup=suite)
+        figure.add_traces(drawn, rows=1, cols=1)
         done = [one for one in own if one.state is GroupState.COMPLETE]
         ends = [(one.ended_at, one.ended_at - one.created_at) for one in done if one.ended_at]
         ends = [ends[index] for index in style.outline([took for _, took in ends], POINTS)]
         points = [
             (moment(at), took, f"complete after {duration(took)}<br>{moment(at):{TIME}}") for at, took in ends
         ]
-        marker = {"color": colour, "size": 4, "opacity": 0.7}
-        grid.add_trace(style.trace(points, mode="markers", marker=marker, showlegend=False, **look), row=2, col=1)
+        drawn = style.marks(points, name, colour, 4, opacity=0.7, legendgroup=suite, showlegend=False)
+        figure.add_traces(drawn, rows=2, cols=1)
     step = 1 if most <= 8 else None
-    grid.update_yaxes(title_text="checkpoints", rangemode="tozero", tickformat=",d", dtick=step, row=1, col=1)
-    grid.update_yaxes(title_text="seconds", rangemode="tozero", row=2, col=1)
-    grid.update_xaxes(title_text="time (UTC)", row=2, col=1)
-    return grid
+    figure.update_yaxes(title_text="checkpoints", rangemode="tozero", tickformat=",d", dtick=step, row=1, col=1)
+    figure.update_yaxes(title_text="seconds", rangemode="tozero", row=2, col=1)
+    figure.update_xaxes(title_text="time (UTC)", row=2, col=1)
+    return figure
 
 
 def _waiting(groups: Sequence[Group], now: float) -> list[tuple[float, int]]:
     """Return how many groups were open from which moment on."""
     begun = [(group.created_at, 1) for group in groups]
     ended = [(group.ended_at, -1) for group in groups if group.ended_at is not None]
-    counts: dict[float, int] = {}
-    count = 0
-    for at, change in sorted([*begun, *ended]):
-        count += change
-        counts[at] = count
-    line = list(counts.items())
-    return [*line, (max(now, line[-1][0]), count)] if count else line
+    changes = sorted([*begun, *ended, (now, 0)])
+    # Of several changes at one moment the last count stays.
+    return list(dict(zip((at for at, _ in changes), accumulate(by for _, by in changes), strict=True)).items())

@@ -4,11 +4,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from phyla.records import Attempt, AttemptState
+from phyla.records import Attempt, AttemptState, said_by
 from phyla.report import style
-from phyla.report.data import StudyData
-from phyla.report.times import time_spent
-from phyla.report.words import counted, duration, last_line, moment, plain, short
+from phyla.report.data import StudyData, time_spent
+from phyla.report.words import counted, duration, moment, plain
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -17,7 +16,6 @@ BARS = 5_000
 """Attempts that are drawn; beyond, the newest ones."""
 WORKERS = 80
 """Workers that get a row; beyond, those with the most attempts."""
-
 COLORS = {
     AttemptState.COMPLETED: "#56A5DB",
     AttemptState.RUNNING: "#E69F00",
@@ -34,38 +32,41 @@ def timeline_figure(data: StudyData) -> "go.Figure":
     title = "What every worker did"
     if not data.attempts:
         return style.empty(title, "No trial has been claimed yet.")
-    attempts = sorted(data.attempts, key=lambda attempt: attempt.claimed_at)
-    counts = Counter(attempt.worker for attempt in attempts)
+    ran = sorted(zip(data.attempts, data.running, strict=True), key=lambda pair: pair[1])
+    counts = Counter(attempt.worker for attempt, _ in ran)
     most = {worker for worker, _ in counts.most_common(WORKERS)}
-    workers = [worker for worker in counts if worker in most]
-    chosen = [attempt for attempt in attempts if attempt.worker in most]
+    labels = _labels([worker for worker in counts if worker in most])
+    chosen = [(attempt, end - begin) for attempt, (begin, end) in ran if attempt.worker in most]
     notes: list[str] = []
-    if len(workers) < len(counts):
+    if len(labels) < len(counts):
         notes.append(f"The {WORKERS} workers with most attempts of {len(counts):,} are shown.")
     if len(chosen) > BARS:
         notes.append(f"The newest {BARS:,} of {counted(len(chosen), 'attempt')} are shown.")
-    end = data.last_moment
-    subtitle = f"{counted(len(attempts), 'attempt')} by {counted(len(workers), 'worker')}; time in UTC"
-    figure = style.figure(
-        title, subtitle, height=190 + len(workers) * (26 if len(workers) <= 30 else 15), notes=notes
-    )
-    labels = _labels(workers)
+    few = len(labels) <= 30
+    subtitle = f"{counted(len(ran), 'attempt')} by {counted(len(labels), 'worker')}; time in UTC"
+    figure = style.figure(title, subtitle, height=190 + len(labels) * (26 if few else 15), notes=notes)
     for state, colour in COLORS.items():
-        bars = [attempt for attempt in chosen[-BARS:] if attempt.state is state]
+        bars = [(attempt, seconds) for attempt, seconds in chosen[-BARS:] if attempt.state is state]
         if bars:
             figure.add_bar(
                 orientation="h",
-                y=[labels[attempt.worker] for attempt in bars],
-                base=[moment(attempt.claimed_at) for attempt in bars],
-                x=[1000 * (_end(attempt, end) - attempt.claimed_at) for attempt in bars],
-                text=[_words(attempt, end) for attempt in bars],
+                y=[labels[attempt.worker] for attempt, _ in bars],
+                base=[moment(attempt.claimed_at) for attempt, _ in bars],
+                x=[1000 * max(0.0, seconds) for _, seconds in bars],
+                text=[_words(attempt, seconds) for attempt, seconds in bars],
                 marker={"color": colour, "line": {"width": 0.5 if len(chosen) < 500 else 0, "color": style.GRID}},
                 name=state.value,
             )
-    order = {"categoryorder": "array", "categoryarray": list(reversed(labels.values()))}
     figure.update_layout(barmode="overlay", bargap=0.25, showlegend=True, xaxis_type="date")
-    figure.update_yaxes(type="category", **order, range=[-0.6, len(workers) - 0.4], showgrid=False, dtick=1)
-    figure.update_yaxes(tickfont_size=11 if len(workers) <= 30 else 9)
+    figure.update_yaxes(
+        type="category",
+        categoryorder="array",
+        categoryarray=list(reversed(labels.values())),
+        range=[-0.6, len(labels) - 0.4],
+        showgrid=False,
+        dtick=1,
+        tickfont_size=11 if few else 9,
+    )
     return figure
 
 
@@ -73,21 +74,15 @@ def _labels(workers: Sequence[str]) -> dict[str, str]:
     """Return a label for each worker: host and process, if these are unique."""
     labels = {worker: ":".join(worker.split(":")[:2]) for worker in workers}
     unique = len(set(labels.values())) == len(labels)
-    return {worker: plain(short(label if unique else worker, 40)) for worker, label in labels.items()}
+    return {worker: plain(label if unique else worker, 40) for worker, label in labels.items()}
 
 
-def _end(attempt: Attempt, now: float) -> float:
-    return max(attempt.claimed_at, now if attempt.ended_at is None else attempt.ended_at)
-
-
-def _words(attempt: Attempt, now: float) -> str:
+def _words(attempt: Attempt, seconds: float) -> str:
     lines = [
         f"<b>trial {attempt.job}</b>, attempt {attempt.token}: {attempt.state.value}",
-        f"{moment(attempt.claimed_at):%Y-%m-%d %H:%M:%S}, {duration(_end(attempt, now) - attempt.claimed_at)}",
-        plain(short(attempt.worker)),
+        f"{moment(attempt.claimed_at):%Y-%m-%d %H:%M:%S}, {duration(max(0.0, seconds))}",
+        plain(attempt.worker, 90),
     ]
-    if attempt.timings:
-        lines.append(time_spent([attempt]).words())
-    if attempt.error:
-        lines.append(plain(short(last_line(attempt.error))))
+    lines += [time_spent([attempt]).words()] if attempt.timings else []
+    lines += [plain(said_by(attempt.error), 90)] if attempt.error else []
     return "<br>".join(lines)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from phyla.cli.tree import Shown, drawn
+from phyla.cli.trials import Shown, drawn
 from phyla.lineage import Lineage
 from phyla.records import JobState, TrialRecord
 
@@ -44,7 +44,7 @@ def text(lineage: Lineage, shown: Shown) -> str:
 
 def test_plain_continuations_are_one_line() -> None:
     lineage = Lineage([trial(1, 0, 0, None), trial(2, 0, 1, 1), trial(3, 0, 2, 2)])
-    assert "trials 1..3 (3 of member 0) steps 0 -> 30  0.003" in text(lineage, Shown.all(lineage))
+    assert "trials 1..3 (3 of member 0) steps 0 -> 30  0.003" in text(lineage, Shown.of(lineage, "all"))
 
 
 def test_jumps_and_failures_are_marked() -> None:
@@ -56,11 +56,11 @@ def test_jumps_and_failures_are_marked() -> None:
             trial(4, 1, 1, 2, state=JobState.FAILED, fitness=None, order=None, error="Traceback\nValueError: [x]"),
         ]
     )
-    lines = text(lineage, Shown.all(lineage))
+    lines = text(lineage, Shown.of(lineage, "all"))
     assert "then trial 3 (member 0) steps 10 -> 20  0.003  lr=0.2  from trial 2 <- jumped from trial 1" in lines
     assert "failed: ValueError: [x]" in lines
-    assert "2 shown" in text(lineage, Shown.winner(lineage, 3))
-    assert "failed" not in text(lineage, Shown.winner(lineage, 3))
+    assert "2 shown" in text(lineage, Shown.of(lineage, "best"))
+    assert "failed" not in text(lineage, Shown.of(lineage, "best"))
 
 
 def population(members: int, generations: int) -> Lineage:
@@ -86,7 +86,7 @@ def population(members: int, generations: int) -> Lineage:
 
 def test_thousands_of_trials_are_not_deep_and_none_is_lost() -> None:
     lineage = population(40, 100)
-    lines = text(lineage, Shown.all(lineage)).splitlines()
+    lines = text(lineage, Shown.of(lineage, "all")).splitlines()
     depth = max(len(re.match(r"[│├└─ ]*", line).group()) // 4 for line in lines)  # type: ignore[union-attr]  # it matches ""
     assert depth <= 12
     counted = 0
@@ -100,22 +100,24 @@ def test_what_is_left_out_is_counted() -> None:
     lineage = population(10, 30)
     best = lineage.best()
     assert best is not None
-    for shown in (Shown.winner(lineage, best.id), Shown.all(lineage)):
+    for shown in (Shown.of(lineage, "best"), Shown.of(lineage, "all")):
         lines = text(lineage, shown).splitlines()
         counted = 0
         for line in lines[1:]:
             several = re.search(r"\((\d+) of member", line)
             hidden = re.search(r"\+(\d+) not shown", line)
             counted += (int(several.group(1)) if several else 1) + (int(hidden.group(1)) if hidden else 0)
-        reachable = len(lineage) if shown.trials == Shown.all(lineage).trials else _descendants(lineage, best.id)
+        reachable = (
+            len(lineage) if shown.trials == Shown.of(lineage, "all").trials else _descendants(lineage, best.id)
+        )
         assert counted == reachable
 
 
 def _descendants(lineage: Lineage, leaf: int) -> int:
     root = lineage.ancestry(leaf)[0].id
-    return len(Shown.around(lineage, root).trials)
+    return len(Shown.of(lineage, str(root)).trials)
 
 
 def test_around_a_trial_are_its_ancestors_and_descendants() -> None:
     lineage = Lineage([trial(1, 0, 0, None), trial(2, 1, 0, None), trial(3, 0, 1, 1), trial(4, 0, 2, 3)])
-    assert Shown.around(lineage, 3).trials == {1, 3, 4}
+    assert Shown.of(lineage, "3").trials == {1, 3, 4}
