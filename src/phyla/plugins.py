@@ -21,7 +21,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from phyla.errors import ConfigurationError, NotImportable
 from phyla.records import Json
@@ -40,13 +40,14 @@ GROUPS = (
 """The groups of entry points, each with its contract."""
 STORED_BY_NAME = ("phyla.formats", "phyla.launchers")
 """Groups whose objects are never stored, so that encoding need not import them."""
-STUDY_MODULE = "__phyla_study__"
-"""Name under which a worker runs the study file again; further files get it with a digest of their path."""
-
 OWN_SETTINGS = ("phyla.evaluation.", "phyla.records.")
 """Packages of pure dataclasses that `decode` makes although they are not registered, such as `Suite`."""
-
+STUDY_MODULE = "__phyla_study__"
+"""Name under which a worker runs the study file again; further files get it with a digest of their path."""
 _READING = "__phyla_reading__"
+
+Find: TypeAlias = Callable[[str], Callable[..., Any]]
+NameOf: TypeAlias = Callable[[Callable[..., Any]], str]
 
 
 @cache
@@ -62,22 +63,13 @@ def of_group(group: str) -> Mapping[str, EntryPoint]:
 
 
 @cache
-def _names() -> Mapping[str, str]:
-    """Return the registered names by `module:class`, as the entry point's target is written."""
-    stored = {name: point for name, point in registered().items() if not name.startswith(STORED_BY_NAME)}
-    return {_canonical(point.load()): name for name, point in stored.items()}
+def _names() -> Mapping[type, str]:
+    """Return the registered names by class."""
+    return {point.load(): name for name, point in registered().items() if not name.startswith(STORED_BY_NAME)}
 
 
-def _canonical(kind: type) -> str:
-    return f"{kind.__module__}:{kind.__qualname__}"
-
-
-def encode(value: Any, name_of: Callable[[Callable[..., Any]], str] | None = None) -> Json:
-    """Write a plug-in with its settings as JSON.
-
-    Args:
-        value: a dataclass, or anything its fields may hold.
-        name_of: names functions and unregistered classes; by default `phyla.plugins.reference`.
+def encode(value: Any, name_of: NameOf | None = None) -> Json:
+    """Write a plug-in, or anything its fields may hold, as JSON; `name_of` is by default `reference`.
 
     Raises:
         ConfigurationError: a setting is neither JSON, nor a dataclass, nor a function.
@@ -90,8 +82,7 @@ def encode(value: Any, name_of: Callable[[Callable[..., Any]], str] | None = Non
     if isinstance(value, Mapping):
         return {str(key): encode(item, name_of) for key, item in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        kind = type(value)
-        name = _names().get(_canonical(kind)) or (name_of or reference)(kind)
+        name = _names().get(type(value)) or (name_of or reference)(type(value))
         fields = {f.name: encode(getattr(value, f.name), name_of) for f in dataclasses.fields(value) if f.init}
         return {"plugin": name, **fields}
     if callable(value):
@@ -101,7 +92,7 @@ def encode(value: Any, name_of: Callable[[Callable[..., Any]], str] | None = Non
     )
 
 
-def decode(value: Json, find: Callable[[str], Callable[..., Any]] | None = None) -> Any:
+def decode(value: Json, find: Find | None = None) -> Any:
     """Make again what `encode` wrote.
 
     Args:
@@ -114,51 +105,41 @@ def decode(value: Json, find: Callable[[str], Callable[..., Any]] | None = None)
         NotImportable: a function or class is refused, or cannot be found by its name.
     """
     find = find or refuse
-    if isinstance(value, Mapping):
-        if "function" in value and len(value) == 1:
-            return find(str(value["function"]))
-        settings = {key: decode(item, find) for key, item in value.items() if key != "plugin"}
-        if "plugin" not in value:
-            return settings
-        name = str(value["plugin"])
-        kind = registered()[name].load() if name in registered() else _class(name, find)
-        try:
-            return kind(**settings)
-        except TypeError as error:
-            raise ConfigurationError(
-                f"plug-in {name!r} does not take the stored settings {settings}: {error}; "
-                "the study was made with another version of it"
-            ) from error
     if isinstance(value, (list, tuple)):
         return [decode(item, find) for item in value]
-    return value
+    if not isinstance(value, Mapping):
+        return value
+    if "function" in value and len(value) == 1:
+        return find(str(value["function"]))
+    settings = {key: decode(item, find) for key, item in value.items() if key != "plugin"}
+    if "plugin" not in value:
+        return settings
+    name = str(value["plugin"])
+    kind = registered()[name].load() if name in registered() else _unregistered(name, find)
+    try:
+        return kind(**settings)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"plug-in {name!r} does not take the stored settings {settings}: {error}; "
+            "the study was made with another version of it"
+        ) from error
 
 
-def _class(name: str, find: Callable[[str], Callable[..., Any]]) -> Callable[..., Any]:
+def _unregistered(name: str, find: Find) -> Callable[..., Any]:
     if "/" in name and ":" not in name:
         group = name.split("/")[0]
         known = ", ".join(f"{group}/{one}" for one in sorted(of_group(group))) or "none"
         raise ConfigurationError(f"plug-in {name!r} is not installed here; there are: {known}")
-    return _own(name) or find(name)
-
-
-def _own(name: str) -> type[Any] | None:
-    """Return the class of phyla's own settings that a reference names, such as `Suite`; or None."""
-    if not name.startswith(OWN_SETTINGS):
-        return None
     module, _, qualname = name.partition(":")
-    found = vars(sys.modules[module]).get(qualname) if module in sys.modules else None
-    if isinstance(found, type) and found.__module__ == module and dataclasses.is_dataclass(found):
-        return found
-    return None
+    if name.startswith(OWN_SETTINGS) and module in sys.modules:
+        found = vars(sys.modules[module]).get(qualname)
+        if isinstance(found, type) and found.__module__ == module and dataclasses.is_dataclass(found):
+            return found
+    return find(name)
 
 
 def refuse(name: str) -> NoReturn:
-    """Refuse a reference that comes from a database.
-
-    Raises:
-        NotImportable: always; it names the reference.
-    """
+    """Refuse a reference that comes from a database."""
     raise NotImportable(
         f"the database names {name!r}, which is not a registered plug-in; phyla does not import what a database "
         "names, so give the file that defines it"
@@ -189,11 +170,14 @@ def loaded_class(name: str) -> type[Any]:
         NotImportable: this process has no such class.
     """
     source, _, qualname = name.rpartition(":")
-    wanted = portable(name)
+    modules = [sys.modules[source]] if source in sys.modules else []
     if source.endswith(".py"):
-        modules = [module for module in _study_modules() if portable(f"{module.__file__}:{qualname}") == wanted]
-    else:
-        modules = [sys.modules[source]] if source in sys.modules else []
+        names = [one for one in sys.modules if one == "__main__" or one.startswith(STUDY_MODULE)]
+        files = {one: getattr(sys.modules[one], "__file__", None) for one in names}
+        wanted = portable(name)
+        modules = [
+            sys.modules[one] for one, file in files.items() if file and portable(f"{file}:{qualname}") == wanted
+        ]
     for module in modules:
         found: object = module
         for part in qualname.split("."):
@@ -204,11 +188,6 @@ def loaded_class(name: str) -> type[Any]:
         f"the database names the class {name!r}, which this process has not loaded; import it at the top of the "
         "study file or the suite file"
     )
-
-
-def _study_modules() -> list[ModuleType]:
-    names = [name for name in sys.modules if name == "__main__" or name.startswith(STUDY_MODULE)]
-    return [sys.modules[name] for name in names if getattr(sys.modules[name], "__file__", None)]
 
 
 def reference(target: Callable[..., Any]) -> str:
@@ -232,16 +211,16 @@ def reference(target: Callable[..., Any]) -> str:
             f"{name} of {module} is a lambda or is defined inside another function, so a worker process cannot "
             "find it; define it at the top level of a file, or run with workers=0"
         )
-    if module == "__main__" or module.startswith(STUDY_MODULE):
-        file = getattr(sys.modules.get(module), "__file__", None)
-        if file is None:
-            raise NotImportable(
-                f"{name} was defined in a notebook or an interactive session, where a worker process cannot "
-                f"find it; move it into a file (in a notebook: %%writefile my_training.py, then "
-                f"`from my_training import {name}`), or run with workers=0"
-            )
-        return f"{Path(file).resolve()}:{name}"
-    return f"{module}:{name}"
+    if module != "__main__" and not module.startswith(STUDY_MODULE):
+        return f"{module}:{name}"
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None:
+        raise NotImportable(
+            f"{name} was defined in a notebook or an interactive session, where a worker process cannot find it; "
+            f"move it into a file (in a notebook: %%writefile my_training.py, then `from my_training import "
+            f"{name}`), or run with workers=0"
+        )
+    return f"{Path(file).resolve()}:{name}"
 
 
 def reference_here(target: Callable[..., Any]) -> str:
@@ -253,17 +232,14 @@ def reference_here(target: Callable[..., Any]) -> str:
 
 
 def resolve(target: str) -> Callable[..., Any]:
-    """Import a function or class by the name that `reference` gave it.
-
-    Never call this with a name that comes from a database.
+    """Import a function or class by the name that `reference` gave it; never a name that comes from a database.
 
     Raises:
         NotImportable: the module, the file or the name does not exist, or importing it raised.
     """
     source, _, name = target.rpartition(":")
     try:
-        module = study_module(Path(source)) if source.endswith(".py") else importlib.import_module(source)
-        found: Any = module
+        found: Any = study_module(Path(source)) if source.endswith(".py") else importlib.import_module(source)
         for part in name.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError, OSError) as error:
@@ -278,11 +254,10 @@ class StudyFileRead(BaseException):
 
 
 def study_module(path: Path) -> ModuleType:
-    """Run a study file under a reserved module name, up to where it runs its study.
+    """Run a study file under a reserved module name, up to where it runs its study; what it raises is raised.
 
     Raises:
         NotImportable: there is no such file.
-        Exception: whatever the file raises.
     """
     path = path.resolve()
     main = sys.modules["__main__"]
@@ -315,8 +290,5 @@ def study_module(path: Path) -> ModuleType:
 
 def reading_study_file() -> bool:
     """Return whether a study file is being run only to define its names."""
-    return any(
-        getattr(module, _READING, False)
-        for name, module in list(sys.modules.items())
-        if name.startswith(STUDY_MODULE)
-    )
+    modules = [module for name, module in [*sys.modules.items()] if name.startswith(STUDY_MODULE)]
+    return any(getattr(module, _READING, False) for module in modules)

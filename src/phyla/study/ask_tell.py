@@ -17,8 +17,7 @@ from phyla.errors import (
 )
 from phyla.machine import Claimed, Ended, Failure, NoWork, Outdated
 from phyla.records import MemberState, StudyState, TrialRecord
-from phyla.study.findings import Lookout
-from phyla.study.opened import OpenedStudy
+from phyla.study.opening import OpenedStudy
 from phyla.worker import Session, Trial, session_of, unusable_start
 
 if TYPE_CHECKING:
@@ -26,15 +25,7 @@ if TYPE_CHECKING:
 
 
 def ask(study: "Study", opened: OpenedStudy, worker: str, count: int) -> list[Trial]:
-    """Claim up to `count` trials.
-
-    Raises:
-        StudyChanged: it was given other settings meanwhile.
-        StudyFailed: the study stopped itself.
-        CheckpointsAbsent: the directory of its checkpoints is not there, or something else is in its place.
-        CheckpointStorageFailed: a checkpoint that a trial starts from cannot be read now.
-        StoreError: the database failed.
-    """
+    """Claim up to `count` trials; see `Study.ask`."""
     opened.repository.check_owner()
     trials: list[Trial] = []
     rest: NoWork | None = None
@@ -74,43 +65,20 @@ def _usable(study: "Study", opened: OpenedStudy, records: Sequence[TrialRecord])
     return trials
 
 
-def metrics_of(
-    trials: Sequence[Trial], metrics: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
-) -> list[Mapping[str, Any]]:
-    """Return last metrics to report, one mapping per trial; none if none were given.
-
-    Raises:
-        ConfigurationError: there are more or fewer than trials.
-    """
-    if metrics is None:
-        return []
-    each = list(metrics) if isinstance(metrics, Sequence) else [metrics]
-    if len(each) != len(trials):
-        raise ConfigurationError(f"tell(): {len(trials)} trials, but {len(each)} mappings of metrics")
-    return each
-
-
 def tell(
+    study: "Study",
     opened: OpenedStudy,
     worker: str,
-    lookout: Lookout,
     trials: Sequence[Trial],
     metrics: Sequence[Mapping[str, Any]],
     checkpoint: Trial | None,
 ) -> None:
-    """Complete trials, in one transaction; `checkpoint` is the first one, if it holds the checkpoint of all.
-
-    Raises:
-        LeaseLost: a trial was given to another worker meanwhile; the others count.
-        NoCheckpoint: nothing was saved in a `checkpoint_dir`.
-        NoFitness: the objective was never reported.
-        StoreError: the database failed; nothing counts yet.
-    """
+    """Complete trials, in one transaction; see `Study.tell`."""
     for trial, values in zip(trials, metrics, strict=False):
         trial.report(values)
     sessions = [session_of(trial) for trial in trials]
     for session in sessions:
-        if not session.has_fitness:
+        if session.unreported:
             raise NoFitness(session.missing(f"tell(): trial {session.id} never reported", "or pass metrics="))
     if checkpoint is not None and (not trials or checkpoint is not trials[0]):
         raise ConfigurationError("tell(checkpoint=...): pass the first of the trials, which holds it")
@@ -128,21 +96,16 @@ def tell(
     # The trials count already; if this fails, the next one who asks ends the study.
     with contextlib.suppress(StoreError):
         if finished(opened):
-            # Who asks, and gets nothing, ends a study whose members are all done.
+            # Asking, and getting nothing, ends a study whose members are all done.
             opened.client.exchange((), worker, 1)
-    lookout.look_at_metrics(opened.store, opened.record.id, at_once=True)
+    study.lookout.look_at_metrics(opened.store, opened.record.id, at_once=True)
     for answer in answers:
         if isinstance(answer, LeaseLost):
             raise answer
 
 
 def tell_failed(opened: OpenedStudy, trials: Sequence[Trial], error: str) -> None:
-    """Fail trials; they are tried again or given up.
-
-    Raises:
-        LeaseLost: a trial was given to another worker meanwhile; the others have failed.
-        StoreError: the database failed.
-    """
+    """Fail trials; they are tried again or given up."""
     lost: LeaseLost | None = None
     for trial in trials:
         session = session_of(trial)

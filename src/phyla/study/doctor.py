@@ -6,9 +6,10 @@ import shutil
 import sqlite3
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, final
@@ -16,9 +17,8 @@ from typing import TYPE_CHECKING, final
 from phyla.errors import CheckpointError, CheckpointsAbsent, PhylaError
 from phyla.records import CheckpointState, StudyKind, StudyRecord, StudyState, shown
 from phyla.study.evaluations import Evaluations
-from phyla.study.opening import find_study, sqlite_file
-from phyla.study.places import Places
-from phyla.study.watch_status import standing
+from phyla.study.places import Places, find_study
+from phyla.study.standing import standing
 
 if TYPE_CHECKING:
     from phyla.store import Store
@@ -27,13 +27,13 @@ LITTLE_DISK_BYTES = 1 << 30
 FSYNC_ROUNDS = 5
 SLOW_FSYNC_S = 0.05
 REQUIRED = ("numpy", "scipy", "sqlalchemy", "blake3", "jinja2", "plotly", "rich", "typer")
-EXTRAS = (
-    ("pandas", "pandas"),
-    ("psycopg", "postgres"),
-    ("tensorboardX", "tensorboard"),
-    ("pyarrow", "parquet"),
-    ("scikit-learn", "digits"),
-)
+EXTRAS = {
+    "pandas": "pandas",
+    "psycopg": "postgres",
+    "tensorboardX": "tensorboard",
+    "pyarrow": "parquet",
+    "scikit-learn": "digits",
+}
 PROBLEMS_SHOWN = 3
 UNKNOWN_SHOWN = 20
 
@@ -49,14 +49,7 @@ class Verdict(StrEnum):
 @final
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found.
-
-    Attributes:
-        verdict: how it is.
-        about: what was looked at.
-        text: what was seen.
-        advice: what to do; empty if there is nothing to do.
-    """
+    """What one check found: how something is, what was looked at, what was seen, and what to do, if anything."""
 
     verdict: Verdict
     about: str
@@ -64,35 +57,32 @@ class Finding:
     advice: str = ""
 
 
+_ok = partial(Finding, Verdict.OK)
+_warn = partial(Finding, Verdict.WARN)
+_fail = partial(Finding, Verdict.FAIL)
+
+
 def examine(places: Places, name: str | None = None, *, digests: bool = False) -> Iterator[Finding]:
-    """Check everything, one finding after the other.
+    """Check everything, or only the study or watched run of a name and its store, one finding after the other.
 
-    Args:
-        places: where studies live.
-        name: of a study or a watched run, if only that is to be checked, and the store it is in.
-        digests: also read every byte of every checkpoint.
-
-    Raises:
-        StudyNotFound: there is neither of that name.
+    With `digests` every byte of every checkpoint is read.
     """
+    from phyla.launchers import visible_gpus
+
     if name is None:
-        yield from _installation()
+        packages = ", ".join(f"{one} {_version(one)}" for one in ("phyla", *REQUIRED))
+        yield _ok("versions", f"Python {platform.python_version()}, {packages}")
+        for one, extra in EXTRAS.items():
+            found = _version(one)
+            advice = "" if found else f'if you want it: pip install "phyla[{extra}]"'
+            yield _ok(f"optional {one}", found or "not installed", advice)
         yield from _directory("home", places.home)
         if not places.checkpoint_root.is_relative_to(places.home):
             yield from _directory("checkpoints", places.checkpoint_root)
-        yield from _gpus()
+        yield _ok("GPUs", ", ".join(visible_gpus()) or "none visible")
     else:
         find_study(name, places, watched=True)[0].close()
     yield from _store(places, name, digests=digests)
-
-
-def _installation() -> Iterator[Finding]:
-    packages = ", ".join(f"{name} {_version(name)}" for name in ("phyla", *REQUIRED))
-    yield Finding(Verdict.OK, "versions", f"Python {platform.python_version()}, {packages}")
-    for name, extra in EXTRAS:
-        found = _version(name)
-        advice = f'if you want it: pip install "phyla[{extra}]"' if found is None else ""
-        yield Finding(Verdict.OK, f"optional {name}", found or "not installed", advice)
 
 
 def _version(name: str) -> str | None:
@@ -103,46 +93,35 @@ def _version(name: str) -> str | None:
 
 
 def _directory(about: str, path: Path) -> Iterator[Finding]:
+    from phyla.store.sql.file_systems import network_file_system
+
     # What does not exist yet is made by the first run, inside the nearest directory that does.
     existing = next(parent for parent in (path, *path.parents) if parent.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        yield Finding(
-            Verdict.FAIL,
+        yield _fail(
             about,
             f"{path} cannot be written: {existing} is {'read-only' if existing.is_dir() else 'no directory'}",
             "make it writable, or choose another place with --home or PHYLA_HOME",
         )
         return
-    yield Finding(Verdict.OK, about, f"{path}{'' if existing == path else ' (made by the first run)'}")
+    yield _ok(about, f"{path}{'' if existing == path else ' (made by the first run)'}")
     free = shutil.disk_usage(existing).free
-    little = free < LITTLE_DISK_BYTES
-    yield Finding(
-        Verdict.WARN if little else Verdict.OK,
-        f"{about} disk",
-        f"{free / (1 << 30):.1f} GiB free",
-        "make room, or choose another place: a study stops when the disk is full" if little else "",
-    )
-    yield from _file_system(about, existing)
-    yield from _fsync(about, existing)
-
-
-def _file_system(about: str, path: Path) -> Iterator[Finding]:
-    from phyla.store.sql.file_systems import network_file_system
-
-    network = network_file_system(path)
-    yield Finding(
-        Verdict.OK if network is None else Verdict.WARN,
-        f"{about} file system",
-        "local" if network is None else f"{network}, a network file system",
-        ""
-        if network is None
-        else "checkpoints are fine there; for the store name a local file or a PostgreSQL server with --storage",
-    )
-
-
-def _fsync(about: str, path: Path) -> Iterator[Finding]:
+    disk = (f"{about} disk", f"{free / (1 << 30):.1f} GiB free")
+    if free < LITTLE_DISK_BYTES:
+        yield _warn(*disk, "make room, or choose another place: a study stops when the disk is full")
+    else:
+        yield _ok(*disk)
+    network = network_file_system(existing)
+    if network is None:
+        yield _ok(f"{about} file system", "local")
+    else:
+        yield _warn(
+            f"{about} file system",
+            f"{network}, a network file system",
+            "checkpoints are fine there; for the store name a local file or a PostgreSQL server with --storage",
+        )
     try:
-        with tempfile.NamedTemporaryFile(dir=path, prefix=".phyla-doctor-") as file:
+        with tempfile.NamedTemporaryFile(dir=existing, prefix=".phyla-doctor-") as file:
             before = time.perf_counter()
             for _ in range(FSYNC_ROUNDS):
                 file.write(bytes(4096))
@@ -150,73 +129,65 @@ def _fsync(about: str, path: Path) -> Iterator[Finding]:
                 os.fsync(file.fileno())
             seconds = (time.perf_counter() - before) / FSYNC_ROUNDS
     except OSError as error:
-        yield Finding(Verdict.FAIL, f"{about} flush", f"writing to {path} failed: {error.strerror}")
+        yield _fail(f"{about} flush", f"writing to {existing} failed: {error.strerror}")
         return
-    slow = seconds > SLOW_FSYNC_S
-    yield Finding(
-        Verdict.WARN if slow else Verdict.OK,
-        f"{about} flush",
-        f"{seconds * 1000:.1f} ms",
-        "every checkpoint and every completed trial waits for a few of these; use longer trials or a faster disk"
-        if slow
-        else "",
-    )
-
-
-def _gpus() -> Iterator[Finding]:
-    from phyla.launchers import visible_gpus
-
-    gpus = visible_gpus()
-    yield Finding(Verdict.OK, "GPUs", ", ".join(gpus) if gpus else "none visible")
+    flush = (f"{about} flush", f"{seconds * 1000:.1f} ms")
+    if seconds > SLOW_FSYNC_S:
+        yield _warn(
+            *flush,
+            "every checkpoint and every completed trial waits for a few of these; use longer trials or a faster "
+            "disk",
+        )
+    else:
+        yield _ok(*flush)
 
 
 def _store(places: Places, name: str | None, *, digests: bool) -> Iterator[Finding]:
     from phyla.store import open_store, schema_revisions
 
     if places.storage == "memory://":
-        yield Finding(Verdict.OK, "store", "memory://, which ends with its process")
+        yield _ok("store", "memory://, which ends with its process")
         return
     try:
-        file = sqlite_file(places.storage)
-    except PhylaError as error:
-        yield Finding(Verdict.FAIL, "store", str(error))
-        return
-    if file is not None:
-        if not file.exists():
-            yield Finding(Verdict.OK, "SQLite", sqlite3.sqlite_version)
-            yield Finding(Verdict.OK, "store", f"{file} does not exist yet; the first run makes it")
-            return
-        try:
-            yield _sqlite(file)
-        except OSError as error:
-            yield Finding(Verdict.FAIL, "store", f"{file}: {error.strerror}", "make it readable and writable")
-            return
-    try:
+        file = places.sqlite_file
+        if file is not None:
+            yield _ok("SQLite", sqlite3.sqlite_version)
+            if not file.exists():
+                yield _ok("store", f"{file} does not exist yet; the first run makes it")
+                return
         found, head = schema_revisions(places.storage)
+        if found is None:
+            yield _ok("store", "empty; the first run makes its tables")
+            return
         if found != head:
-            yield _schema(found, head)
+            yield _fail(
+                "store",
+                f"schema {found}, made by another version of phyla; this one uses {head}",
+                "open it with the version that made it, or name another store",
+            )
             return
         store = open_store(places.storage)
         known = store.studies()
     except PhylaError as error:
-        yield Finding(Verdict.FAIL, "store", str(error))
+        yield _fail("store", str(error))
         return
-    runs = sum(study.watched for study in known)
-    studies = len(known) - runs
-    yield Finding(
-        Verdict.OK,
-        "store",
-        f"{store.url}, schema {found}, {studies} {'study' if studies == 1 else 'studies'}"
-        + (f", {runs} watched run{'' if runs == 1 else 's'}" if runs else ""),
-    )
+    runs = [study for study in known if study.watched]
+    studies = [study for study in known if not study.watched]
+    told = [_counted(len(studies), "study", "studies"), *([_counted(len(runs), "watched run")] if runs else [])]
+    yield _ok("store", f"{store.url}, schema {found}, {', '.join(told)}")
     try:
-        for study in sorted(known, key=lambda study: study.watched):
+        for study in studies:
             if name in (None, study.name):
-                yield from (
-                    _run(store, study, places) if study.watched else _study(store, study, places, digests=digests)
-                )
+                yield from _study(store, study, places, digests=digests)
+        for run in runs:
+            if name in (None, run.name):
+                yield from _run(store, run, places)
     finally:
         store.close()
+
+
+def _counted(count: int, one: str, several: str | None = None) -> str:
+    return f"{count} {one if count == 1 else several or one + 's'}"
 
 
 def _run(store: "Store", run: StudyRecord, places: Places) -> Iterator[Finding]:
@@ -227,36 +198,32 @@ def _run(store: "Store", run: StudyRecord, places: Places) -> Iterator[Finding]:
         running = reader.running()
         held = [reader.seen(number) for number in sorted(reader.held_paths())]
     where = shown(run.location)
-    if run.kind is StudyKind.DIRECTORY and not Path(run.location).is_dir():
-        ended = run.state is StudyState.COMPLETED
-        yield Finding(
-            Verdict.WARN if ended else Verdict.FAIL,
-            f"{about} directory",
-            f"{where} does not exist",
-            "checkpoints without a snapshot are gone" if ended else "mount its file system, or check the path",
-        )
-    elif run.kind is StudyKind.DIRECTORY:
-        yield Finding(Verdict.OK, f"{about} directory", where)
-    lost = [seen for seen in held if seen.path and not Path(seen.path).exists()]
+    if run.kind is StudyKind.DIRECTORY:
+        if Path(run.location).is_dir():
+            yield _ok(f"{about} directory", where)
+        elif run.state is StudyState.COMPLETED:
+            yield _warn(f"{about} directory", f"{where} does not exist", "checkpoints without a snapshot are gone")
+        else:
+            yield _fail(
+                f"{about} directory", f"{where} does not exist", "mount its file system, or check the path"
+            )
+    lost = [shown(seen.path) for seen in held if seen.path and not Path(seen.path).exists()]
     if lost:
-        texts = "; ".join(shown(seen.path) for seen in lost[:PROBLEMS_SHOWN])
-        yield Finding(
-            Verdict.FAIL,
+        yield _fail(
             about,
-            f"{len(lost)} of {len(held)} checkpoints that are best or wait for evaluation are not there: {texts}",
+            f"{len(lost)} of {len(held)} checkpoints that are best or wait for evaluation are not there: "
+            f"{'; '.join(lost[:PROBLEMS_SHOWN])}",
             "put them back; what waits for evaluation ends as gone, results are kept",
         )
     else:
-        yield Finding(
-            Verdict.OK,
+        yield _ok(
             about,
-            f"{how.state}, {how.checkpoints} checkpoint{'' if how.checkpoints == 1 else 's'} seen; "
+            f"{how.state}, {_counted(how.checkpoints, 'checkpoint')} seen; "
             f"{len(held)} best or waiting for evaluation, none missing",
         )
     orphaned = sorted({attempt.worker for attempt in running if attempt.expires_at < now})
     if orphaned:
-        yield Finding(
-            Verdict.WARN,
+        yield _warn(
             f"{about} leases",
             f"held by {', '.join(orphaned)}, and ran out",
             "nothing to do: the next worker takes them back",
@@ -266,50 +233,25 @@ def _run(store: "Store", run: StudyRecord, places: Places) -> Iterator[Finding]:
             f"{shown(seen.name)}: {(seen.error or 'no reason').strip().splitlines()[-1]}"
             for seen in how.quarantined[-PROBLEMS_SHOWN:]
         )
-        yield Finding(
-            Verdict.WARN,
+        yield _warn(
             f"{about} quarantine",
             f"{len(how.quarantined)} cannot be evaluated: {texts}",
             f"each is looked at again when that changes; all of them: phyla status {run.name}",
         )
 
 
-def _sqlite(file: Path) -> Finding:
-    # The header's bytes 18 and 19 are 2 for a file in write-ahead mode.
-    with file.open("rb") as opened:
-        header = opened.read(20)
-    if header[18:20] == b"\2\2":
-        return Finding(Verdict.OK, "SQLite", f"{sqlite3.sqlite_version}, write-ahead log")
-    return Finding(
-        Verdict.WARN,
-        "SQLite",
-        f"{sqlite3.sqlite_version}, no write-ahead log: readers hold up writers",
-        "phyla turns it on when it opens the file; something else turned it off since",
-    )
-
-
-def _schema(found: str | None, head: str) -> Finding:
-    if found is None:
-        return Finding(Verdict.OK, "store", "empty; the first run makes its tables")
-    return Finding(
-        Verdict.FAIL,
-        "store",
-        f"schema {found}, made by another version of phyla; this one uses {head}",
-        "open it with the version that made it, or name another store",
-    )
-
-
 def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool) -> Iterator[Finding]:
-    from phyla.local_client import known_checkpoints, open_checkpoints, sort_out
+    from phyla.client import known_checkpoints, open_checkpoints, sort_out
     from phyla.worker import dead_launches, launch_of
 
     about = f"study {study.name}"
-    repository = open_checkpoints(store, study.name, places.checkpoints(study.name))
+    root = places.checkpoints(study.name)
+    repository = open_checkpoints(store, study.name, root)
     if known_checkpoints(store, study):
         try:
             repository.check_owner()
         except CheckpointsAbsent as error:
-            yield Finding(Verdict.FAIL, about, str(error))
+            yield _fail(about, str(error))
             return
     names = {*repository.names(), *repository.staged(), *repository.deleting()}
     with store.reader(study.id) as reader:
@@ -318,62 +260,56 @@ def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool)
         damaged = reader.damaged_checkpoints()
         running = reader.running()
         now = reader.now()
-    root = places.checkpoints(study.name)
-    back = sorted(
-        name for name, row in found.rows.items() if row.state is CheckpointState.DELETED and (root / name).exists()
-    )
-    strange = [*found.unknown, *found.forgotten]
-    for listed, what, unused in (
-        (strange, f"directories in {root} are not known to this store", "phyla leaves them alone"),
-        (
-            back,
-            f"checkpoints that were deleted are in {root} again",
-            "the study does not use them and leaves them alone",
-        ),
-    ):
+
+    def strangers(listed: Sequence[str], what: str, unused: str) -> Iterator[Finding]:
         if listed:
             more = "" if len(listed) <= UNKNOWN_SHOWN else f" and {len(listed) - UNKNOWN_SHOWN} more"
-            yield Finding(
-                Verdict.WARN,
-                about,
-                f"{len(listed)} {what}: {', '.join(listed[:UNKNOWN_SHOWN])}{more}",
-                f"{unused}; delete them yourself if nobody needs them",
-            )
-    problems = []
+            text = f"{len(listed)} {what}: {', '.join(listed[:UNKNOWN_SHOWN])}{more}"
+            yield _warn(about, text, f"{unused}; delete them yourself if nobody needs them")
+
+    yield from strangers(
+        [*found.unknown, *found.forgotten],
+        f"directories in {root} are not known to this store",
+        "phyla leaves them alone",
+    )
+    yield from strangers(
+        sorted(
+            name
+            for name, row in found.rows.items()
+            if row.state is CheckpointState.DELETED and (root / name).exists()
+        ),
+        f"checkpoints that were deleted are in {root} again",
+        "the study does not use them and leaves them alone",
+    )
+    problems = {}
     for row in rows:
         try:
             digest = (repository.verify(row.name) if digests else repository.check(row.name)).digest
         except CheckpointError as error:
-            problems.append((row.name, str(error)))
+            problems[row.name] = str(error)
         else:
             if digest != row.digest:
-                text = f"the manifest of checkpoint {row.name} has digest {digest}, the study {row.digest}"
-                problems.append((row.name, text))
+                told = f"the manifest of checkpoint {row.name} has digest {digest}, the study {row.digest}"
+                problems[row.name] = told
     if problems:
         # A worker that collects or a study that is deleted at this moment is no problem.
         with store.reader(study.id) as reader:
             still = {row.name for row in reader.checkpoints() if row.state is CheckpointState.LIVE}
-        problems = [(name, text) for name, text in problems if name in still]
+        problems = {name: text for name, text in problems.items() if name in still}
     if problems:
-        texts = "; ".join(text for _, text in problems[:PROBLEMS_SHOWN])
-        yield Finding(
-            Verdict.FAIL,
+        yield _fail(
             about,
-            f"{len(problems)} of {len(rows)} checkpoints are damaged or missing: {texts}",
+            f"{len(problems)} of {len(rows)} checkpoints are damaged or missing: "
+            f"{'; '.join([*problems.values()][:PROBLEMS_SHOWN])}",
             "members that need one start from another's state; if all are missing, say where they are with "
             "--checkpoints",
         )
     else:
-        yield Finding(
-            Verdict.OK,
-            about,
-            f"{study.state}, {len(rows)} checkpoint{'' if len(rows) == 1 else 's'} as they should be"
-            f"{', every byte' if digests else ''}",
-        )
+        read = ", every byte" if digests else ""
+        yield _ok(about, f"{study.state}, {_counted(len(rows), 'checkpoint')} as they should be{read}")
     if damaged:
         texts = "; ".join(f"{row.damage}" for row in damaged[:PROBLEMS_SHOWN])
-        yield Finding(
-            Verdict.WARN,
+        yield _warn(
             f"{about} damage",
             f"found damaged when the study used them: {len(damaged)}: {texts}",
             "the study does not use them any more, and their files are kept; look at the disk's health",
@@ -381,8 +317,7 @@ def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool)
     dead = dead_launches(places.locks, {launch_of(attempt.worker) for attempt in running})
     held = sorted({row.worker for row in running if row.expires_at < now or launch_of(row.worker) in dead})
     if held:
-        yield Finding(
-            Verdict.WARN,
+        yield _warn(
             f"{about} leases",
             f"held by {', '.join(held)}, which ended without giving them back, or do not renew them",
             "nothing to do: they are taken back when the study is run again, or when they run out",

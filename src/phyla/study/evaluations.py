@@ -1,31 +1,20 @@
 """What the evaluation of a run has found so far; read-only, and needs no training or evaluation code."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, final
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, final
 
-from phyla.errors import ConfigurationError, StudyNotFound
-from phyla.evaluation import (
-    Cell,
-    CellStatus,
-    Estimate,
-    GroupValues,
-    Lag,
-    Point,
-    SuiteOutline,
-    array_point,
-    cell_points,
-    group_points,
-    group_values,
-    lag,
-    outlines,
-)
-from phyla.records import EvalEvent, EvalJob, Group, Seen, StudyKind, StudyRecord, TrialRecord
-from phyla.study.opening import open_existing
+from phyla import plugins
+from phyla.errors import ConfigurationError
+from phyla.evaluation import Cell, CellStatus, Estimate, GroupValues, Lag, Point, SuiteOutline
+from phyla.evaluation.cells import cell, current_tasks, group_values, lag
+from phyla.evaluation.points import array_point, cell_points, group_points
+from phyla.evaluation.suite import outlines
+from phyla.records import EvalEvent, EvalJob, Group, GroupState, Seen, StudyKind, StudyRecord, TrialRecord
 from phyla.study.places import Places
-from phyla.study.rows import MatrixRow, cell_row, flat, frame, matrix_rows
+from phyla.study.rows import cell_row, flat, frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,6 +24,8 @@ if TYPE_CHECKING:
 
 Row = TypeVar("Row", Seen, Group, TrialRecord)
 
+PAGE = 200
+"""Checkpoints whose evaluations are read in one transaction."""
 ROWS = 1000
 """Records that are read in one transaction where they are all that is read."""
 
@@ -73,6 +64,14 @@ class BestEvaluation:
     gone: bool
 
 
+class MatrixRow(NamedTuple):
+    """One checkpoint, what became of every eval task on it, and the aggregates of its groups."""
+
+    seen: Seen
+    cells: list[Cell]
+    values: list[GroupValues]
+
+
 @final
 class Evaluations:
     """What the evaluation of a study's checkpoints, or of a watched directory's, has found so far.
@@ -80,25 +79,19 @@ class Evaluations:
     Every call reads the store anew, page by page: what it yields is consistent for each checkpoint, and a
     history of any length needs little memory.
 
-    Args:
-        store: where the run is remembered.
-        run: the run.
-        places: where saved arrays and a study's checkpoints are.
+    Attributes:
+        name: name of the run; a study's is called like the study.
     """
 
     def __init__(self, store: "Store", run: StudyRecord, places: Places) -> None:
         self._store = store
         self._run = run
         self._places = places
+        self.name = run.name
 
     def close(self) -> None:
         """Close the store."""
         self._store.close()
-
-    @property
-    def name(self) -> str:
-        """Name of the run; a study's is called like the study."""
-        return self._run.name
 
     @property
     def run(self) -> StudyRecord:
@@ -121,13 +114,12 @@ class Evaluations:
         Raises:
             ConfigurationError: there is none of that name.
         """
-        known = self.suites
-        for suite in known:
-            if suite.name == name:
-                return suite
-        raise ConfigurationError(
-            f"run {self.name!r} has no suite {name!r}; there are: {', '.join(one.name for one in known) or 'none'}"
-        )
+        known = {suite.name: suite for suite in self.suites}
+        if name not in known:
+            raise ConfigurationError(
+                f"run {self.name!r} has no suite {name!r}; there are: {', '.join(known) or 'none'}"
+            )
+        return known[name]
 
     # Records
 
@@ -167,25 +159,17 @@ class Evaluations:
 
         Args:
             suite: only this one's; by default all.
-            last: only those of so many newest checkpoints.
-
-        Raises:
-            ConfigurationError: there is no such suite.
+            last: only those of the N newest checkpoints.
         """
         for row in self._rows(suite, last=last):
             yield from row.cells
 
     def values(self, suite: str, *, last: int | None = None) -> Iterator[GroupValues]:
-        """Yield the aggregates of a suite on every checkpoint that has them, oldest first.
-
-        Those of partial groups are marked.
+        """Yield the aggregates of a suite on every checkpoint that has them, oldest first; some are partial.
 
         Args:
             suite: name of the suite.
-            last: only those of so many newest checkpoints.
-
-        Raises:
-            ConfigurationError: there is no such suite.
+            last: only those of the N newest checkpoints.
         """
         for row in self._rows(suite, last=last, decode=False):
             yield from row.values
@@ -213,12 +197,12 @@ class Evaluations:
                 f"the best checkpoint of suite {suite!r} has no aggregate {outline.objective!r}, which its "
                 f"objective names now; it has {', '.join(found) or 'none'}"
             )
-        path = self._path(seen)
+        path, measured = self._path(seen), found[outline.objective]
         return BestEvaluation(
             suite=suite,
             metric=outline.objective,
-            value=found[outline.objective].value,
-            stderr=found[outline.objective].stderr,
+            value=measured.value,
+            stderr=measured.stderr,
             values=dict(found),
             checkpoint=seen.name,
             path=path,
@@ -241,29 +225,21 @@ class Evaluations:
 
     def lag(self) -> list[Lag]:
         """Return how far each suite is behind: newest checkpoint against newest complete one."""
-        found = []
-        for suite in self.suites:
-            groups = self.groups(suite.name)
-            with self._store.reader(self._run.id) as reader:
-                now = reader.now()
-            found.append(lag(suite.name, groups, self._seen, now))
-        return found
+        return [lag(suite.name, self.groups(suite.name), self._seen, self._now()) for suite in self.suites]
 
     def _seen(self, seen: int) -> Seen:
         with self._store.reader(self._run.id) as reader:
             return reader.seen(seen)
 
-    def summary(self, suite: str | None = None) -> dict[str, int]:
-        """Return how many cells of the matrix have each status; repetitions do not count.
+    def _now(self) -> float:
+        with self._store.reader(self._run.id) as reader:
+            return reader.now()
 
-        Raises:
-            ConfigurationError: there is no such suite.
-        """
-        counts = {status.value: 0 for status in CellStatus}
-        for row in self._rows(suite, decode=False):
-            for one in row.cells:
-                counts[one.status] += one.replicate == 0
-        return {status: count for status, count in counts.items() if count}
+    def summary(self, suite: str | None = None) -> dict[str, int]:
+        """Return how many cells of the matrix have each status; repetitions do not count."""
+        rows = self._rows(suite, decode=False)
+        counts = Counter(one.status for row in rows for one in row.cells if one.replicate == 0)
+        return {status.value: counts[status] for status in CellStatus if counts[status]}
 
     # Projections
 
@@ -275,13 +251,16 @@ class Evaluations:
         Args:
             suite: only this one's; by default all.
             arrays: also saved arrays, as histograms of their numbers.
-
-        Raises:
-            ConfigurationError: there is no such suite.
         """
         members = self._members()
         order = sorted(
-            (seen.branch, members.get(seen.trial or 0, -1), seen.index, _place(seen), seen.id)
+            (
+                seen.branch,
+                members.get(seen.trial or 0, -1),
+                seen.index,
+                seen.step if seen.step >= 0 else seen.number,
+                seen.id,
+            )
             for seen in self.checkpoints()
         )
         for row in self._rows(suite, ids=[key[-1] for key in order]):
@@ -324,16 +303,11 @@ class Evaluations:
 
         Raises:
             ImportError: pandas is not installed; `pip install "phyla[pandas]"`.
-            ConfigurationError: there is no such suite.
         """
         return frame((flat(cell_row(one)) for one in self.cells(suite)), "written_at", "evaluated_at")
 
     def data(self, *, last: int | None = None) -> "EvaluationData":
-        """Return what the figures and the report show.
-
-        Args:
-            last: only so many newest checkpoints.
-        """
+        """Return what the figures and the report show, of all checkpoints or the `last` ones."""
         from phyla.report import EvaluationData
 
         cells: list[Cell] = []
@@ -342,8 +316,6 @@ class Evaluations:
             # What it was read from may be large, and is not drawn.
             cells += [replace(one, metrics={}) for one in row.cells]
             values += row.values
-        with self._store.reader(self._run.id) as reader:
-            now = reader.now()
         return EvaluationData(
             run=self.run,
             state=self.state,
@@ -354,7 +326,7 @@ class Evaluations:
             events=tuple(self.events()),
             lag=tuple(self.lag()),
             members=self._members(),
-            now=now,
+            now=self._now(),
         )
 
     def write_tensorboard(self, directory: str | Path, *, arrays: bool = False) -> int:
@@ -374,11 +346,7 @@ class Evaluations:
         return write_tensorboard(self.points(arrays=arrays), self.name, Path(directory), now=system_clock())
 
     def write_report(self, path: str | Path) -> Path:
-        """Write one self-contained HTML file with the figures of the evaluation; return its path.
-
-        Args:
-            path: the file; it is replaced if it exists.
-        """
+        """Write one self-contained HTML file with the figures, replacing it if it exists; return its path."""
         from phyla.report import write_evaluation_report
 
         return write_evaluation_report(self.data(last=ROWS), Path(path))
@@ -391,54 +359,42 @@ class Evaluations:
         ids: Sequence[int] | None = None,
         decode: bool = True,
     ) -> Iterator[MatrixRow]:
-        """Yield rows of the matrix: those of all checkpoints, of the newest ones, or of some by id."""
+        """Yield rows of the matrix page by page: those of all checkpoints, of the `last` ones, or of some by id.
+
+        Without a suite, also what suites left behind that the study no longer has; without `decode` only what
+        became of each eval task, not what was measured.
+        """
         wanted = self.suites if suite is None else (self.suite(suite),)
         if ids is None:
             ids = list(deque((seen.id for seen in self.checkpoints()), maxlen=last))
-        return matrix_rows(self._store, self._run.id, ids, wanted, decode=decode, everything=suite is None)
+        for start in range(0, len(ids), PAGE):
+            with self._store.reader(self._run.id) as reader:
+                rows = [
+                    _row(reader, reader.seen(one), wanted, former=suite is None, decode=decode)
+                    for one in ids[start : start + PAGE]
+                ]
+            yield from rows
 
 
-def _place(seen: Seen) -> int:
-    return seen.step if seen.step >= 0 else seen.number
-
-
-def load_evaluations(
-    name: str,
-    *,
-    home: str | Path | None = None,
-    storage: str | None = None,
-    checkpoints: str | Path | None = None,
-) -> Evaluations:
-    """Open what a study's suites, or a watched run, have found; needs no evaluation code and changes nothing.
-
-    Args:
-        name: name of the run; a study's is called like the study.
-        home: directory where it lives; by default `.phyla` or the environment's.
-        storage: URL of its store, if that is not in the home.
-        checkpoints: directory of all studies' checkpoints, if that is not in the home.
-
-    Raises:
-        StudyNotFound: there is no such run there, or the study has no suites.
-        StoreError: the database failed.
-    """
-    places = Places.of(home, storage, checkpoints)
-    return evaluations_of(open_existing(f"run {name!r}", places), name, places)
-
-
-def evaluations_of(store: "Store", name: str, places: Places) -> Evaluations:
-    """Return what the suites of a study of any kind have found.
-
-    Raises:
-        StudyNotFound: there is no such study, or it has no suites.
-    """
-    found = store.find_study(name)
-    if found is None:
-        names = ", ".join(repr(known.name) for known in store.studies() if outlines(known.config)) or "none"
-        raise StudyNotFound(f"there is no run {name!r} in {store.url}; runs that are evaluated: {names}")
-    with store.reader(found.id) as reader:
-        evaluated = found.watched or bool(found.config.get("suites")) or bool(reader.all_seen(limit=1))
-    if not evaluated:
-        raise StudyNotFound(
-            f"study {name!r} has no suites, so nothing was evaluated; give it some: Study(..., suites=[...])"
-        )
-    return Evaluations(store, found, places)
+def _row(reader: "Reader", seen: Seen, wanted: Sequence[SuiteOutline], *, former: bool, decode: bool) -> MatrixRow:
+    groups = sorted(reader.groups_of(seen.id), key=lambda group: (group.replicate, group.id))
+    suites = {suite.name: suite for suite in wanted}
+    for name in [group.suite for group in groups] if former else ():
+        suites.setdefault(name, SuiteOutline(name=name))
+    row = MatrixRow(seen, [], [])
+    for suite in suites.values():
+        own: Sequence[Group | None] = [group for group in groups if group.suite == suite.name]
+        for group in own or (None,):
+            tasks = {} if group is None else current_tasks(reader.group_jobs(group.id))
+            # An eval task that the suite no longer has still has its results.
+            for name in dict.fromkeys((*(task.name for task in suite.tasks), *tasks)):
+                shards = tasks.get(name, [])
+                if decode and group is not None and shards:
+                    task = shards[0]
+                    results = reader.ledger(seen.identity, task.identity, group.replicate, task.shards)
+                    row.cells.append(cell(seen, group, suite, name, shards, results, plugins.loaded_class))
+                else:
+                    row.cells.append(cell(seen, group, suite, name, shards))
+            if group is not None and group.state in (GroupState.COMPLETE, GroupState.PARTIAL):
+                row.values.append(group_values(seen, group))
+    return row

@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import math
-import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from phyla.arguments import suggestion
 from phyla.errors import StoreError
 from phyla.machine import TrainRules
 from phyla.records import Attempt, GroupState, JobKind, JobState, StudyState, TrialRecord
-from phyla.study.progress import NEWEST, Failures
+from phyla.study.progress import NEWEST, Failures, Throttle
 
 if TYPE_CHECKING:
     from phyla.store import Reader, Store
@@ -28,24 +27,16 @@ GROUPS = 100
 """Groups of a suite that one look reads."""
 
 EVERY_S = 1.0
-SHARE = 20
-"""Looking takes at most this part of the time."""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something that is probably wrong.
-
-    Attributes:
-        kind: `source`, `parameter`, `checkpoint`, `code` or `scores`.
-        text: what, and what to do about it.
-        about: what it is about, where there may be several of one kind.
-    """
+    """Something that is probably wrong: `source`, `parameter`, `checkpoint`, `code` or `scores`."""
 
     kind: str
     text: str
-    about: str = ""
+    about: str = ""  # where there may be several of one kind
 
 
 def findings(reader: "Reader") -> list[Finding]:
@@ -90,13 +81,15 @@ def _parameters(done: Sequence[tuple[TrialRecord, Attempt]]) -> Iterator[Finding
 
 
 def _same_bytes(reader: "Reader", trials: Sequence[TrialRecord]) -> Iterator[Finding]:
+    trained = [trial for trial in trials if trial.parent_checkpoint not in (None, trial.checkpoint)]
+    same = []
+    for trial in trained:
+        mine, parents = (reader.checkpoint(name or "") for name in (trial.checkpoint, trial.parent_checkpoint))
+        # One checkpoint of several models may well hold what it held before for one of them.
+        single = not trial.checkpoint_index and not trial.parent_index
+        same.append(single and mine is not None and parents is not None and mine.digest == parents.digest)
     # Single ones may be equal, as where training has converged.
-    trained = [
-        trial
-        for trial in trials
-        if trial.checkpoint is not None and trial.parent_checkpoint not in (None, trial.checkpoint)
-    ]
-    if trained and all(_equals_parent(reader, trial) for trial in trained):
+    if trained and all(same):
         first = trained[0]
         yield Finding(
             kind="checkpoint",
@@ -104,13 +97,6 @@ def _same_bytes(reader: "Reader", trials: Sequence[TrialRecord]) -> Iterator[Fin
             f"{first.id}: steps {first.start_step} to {first.reached_step}). Train the model that you save, and "
             "save it after training",
         )
-
-
-def _equals_parent(reader: "Reader", trial: TrialRecord) -> bool:
-    mine, parents = reader.checkpoint(trial.checkpoint or ""), reader.checkpoint(trial.parent_checkpoint or "")
-    # One checkpoint of several models may well hold what it held before for one of them.
-    single = not trial.checkpoint_index and not trial.parent_index
-    return single and mine is not None and parents is not None and mine.digest == parents.digest
 
 
 def _code(reader: "Reader") -> Iterator[Finding]:
@@ -144,12 +130,8 @@ def _scores(reader: "Reader", trials: Sequence[TrialRecord]) -> Iterator[Finding
 class Lookout:
     """Looks at a study from time to time, and says once what is probably wrong.
 
-    A look must not end a run: where the database fails, the next one tells.
-
-    Args:
-        study: name of the study.
-        rules: what it goes by. A stopping rule may say by `watches(objective)` without which metrics it stops
-            nothing.
+    A look must not end a run: where the database fails, the next one tells. A stopping rule may say by
+    `watches(objective)` without which metrics it stops nothing.
     """
 
     def __init__(self, study: str, rules: TrainRules) -> None:
@@ -162,48 +144,32 @@ class Lookout:
         ]
         self._after = {suite.name: 0 for suite in rules.suites}
         self._said: set[tuple[str, str]] = set()
-        self._next = 0.0
+        self._throttle = Throttle(EVERY_S)
 
-    def look(
-        self,
-        store: "Store",
-        study: int,
-        *,
-        at_once: bool = False,
-        failures: Failures | None = None,
-    ) -> None:
-        """Say what is new, if it is time.
+    def look(self, store: "Store", study: int, *, at_once: bool = False, failures: Failures | None = None) -> None:
+        """Say what is new, if it is time or `at_once`; `failures` are those that nothing else shows."""
+        with self._throttle.turn(at_once=at_once) as due, contextlib.suppress(StoreError):
+            if due:
+                with store.reader(study) as reader:
+                    self._look_at_everything(reader, failures)
 
-        Args:
-            store: where the study is.
-            study: its key.
-            at_once: look also if it is not time.
-            failures: the attempts that failed, where nothing else shows them.
-        """
-        before = time.monotonic()
-        if before < self._next and not at_once:
-            return
-        with contextlib.suppress(StoreError), store.reader(study) as reader:
-            self._look_at_metrics(reader)
-            for suite in [*self._after]:
-                self._look_at_suite(reader, suite)
-            for attempt in failures.new(reader) if failures is not None else ():
-                LOG.warning("%s", attempt.words)
-            for finding in findings(reader):
-                if (finding.kind, finding.about) not in self._said:
-                    self._said.add((finding.kind, finding.about))
-                    LOG.warning("warning: %s", finding.text)
-        after = time.monotonic()
-        self._next = after + max(EVERY_S, SHARE * (after - before))
+    def _look_at_everything(self, reader: "Reader", failures: Failures | None) -> None:
+        self._look_at_metrics(reader)
+        for suite in [*self._after]:
+            self._look_at_suite(reader, suite)
+        for attempt in failures.new(reader) if failures is not None else ():
+            LOG.warning("%s", attempt.words)
+        for finding in findings(reader):
+            if (finding.kind, finding.about) not in self._said:
+                self._said.add((finding.kind, finding.about))
+                LOG.warning("warning: %s", finding.text)
 
     def look_at_metrics(self, store: "Store", study: int, *, at_once: bool = False) -> None:
         """Warn, once a trial has completed, of each stopping rule whose metric was not reported."""
-        now = time.monotonic()
-        if not self._watched or (now < self._next and not at_once):
-            return
-        self._next = now + EVERY_S
-        with contextlib.suppress(StoreError), store.reader(study) as reader:
-            self._look_at_metrics(reader)
+        with self._throttle.turn(at_once=at_once) as due, contextlib.suppress(StoreError):
+            if due and self._watched:
+                with store.reader(study) as reader:
+                    self._look_at_metrics(reader)
 
     def _look_at_metrics(self, reader: "Reader") -> None:
         if not self._watched:

@@ -1,26 +1,11 @@
 """What a study keeps, and how often it tries again."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, final
 
 from phyla.arguments import suggest_arguments
 from phyla.errors import ConfigurationError
 from phyla.machine.rules import MOST
-
-MOVED = {
-    "extend": "change a study that exists with study.change() (on the command line: phyla change FILE.py)",
-    "newcomers": "write study.change(newcomers=...)",
-    "lease_s": "write study.run(lease_s=...)",
-    "stall_timeout_s": "write study.run(stall_timeout_s=...)",
-    "yield_at_report": "write study.run(yield_at_report=...)",
-    "keep_best": "write retention=phyla.Retention(best=...)",
-    "keep_front": "write retention=phyla.Retention(front=...)",
-    "keep_every_steps": "write retention=phyla.Retention(every_steps=...)",
-    "max_attempts": "write retries=phyla.Retries(attempts=...)",
-    "max_broken": "write retries=phyla.Retries(broken=...)",
-    "max_stops": "write retries=phyla.Retries(stops=...)",
-}
-"""Arguments that a study had once, and what to write instead."""
 
 
 @final
@@ -42,7 +27,7 @@ class Retention:
     every_steps: int | None = None
 
     def __post_init__(self) -> None:
-        _check(self, "best", "front", *(() if self.every_steps is None else ("every_steps",)))
+        _check_counts(self)
 
 
 @final
@@ -65,15 +50,18 @@ class Retries:
     stops: int = 3
 
     def __post_init__(self) -> None:
-        _check(self, "attempts", "broken", "stops")
+        _check_counts(self)
 
 
-def _check(given: Retention | Retries, *names: str) -> None:
-    for name in names:
-        value: Any = getattr(given, name)
+def _check_counts(given: Retention | Retries) -> None:
+    for field in fields(given):
+        value: Any = getattr(given, field.name)
+        if value is None and field.default is None:
+            continue
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
             raise ConfigurationError(
-                f"{type(given).__name__}({name}={value!r}): must be an integer of at least 1, at most {MOST:,}"
+                f"{type(given).__name__}({field.name}={value!r}): must be an integer of at least 1, "
+                f"at most {MOST:,}"
             )
 
 

@@ -1,16 +1,14 @@
 """Maintain a study from outside: collect its checkpoints, stop it, let it go on. Needs no training code."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final
 
 from phyla import machine
-from phyla.api import CollectResult
+from phyla.client import CollectResult
 from phyla.controller import Controller, keeping_of, resized
 from phyla.errors import CheckpointsAbsent, ConfigurationError, NotImportable, StateError
 from phyla.machine import Retention
 from phyla.records import StudyRecord, StudyState
-from phyla.study.opening import find_study
-from phyla.study.places import Places
+from phyla.study.places import Places, find_study
 
 if TYPE_CHECKING:
     from phyla.store import Store
@@ -18,52 +16,32 @@ if TYPE_CHECKING:
 
 @final
 class Maintenance:
-    """What a person may do to a study besides running it.
-
-    Args:
-        store: where the study is remembered.
-        study: the study.
-        places: where its checkpoints are.
-    """
+    """What a person may do to a study besides running it."""
 
     def __init__(self, store: "Store", study: StudyRecord, places: Places) -> None:
-        from phyla.local_client import open_checkpoints
+        from phyla.client import open_checkpoints
 
+        self.places = places
         self._store = store
         self._study = study
-        self._places = places
         self._repository = open_checkpoints(store, study.name, places.checkpoints(study.name))
 
-    @property
-    def places(self) -> Places:
-        """Where the study keeps its things."""
-        return self._places
-
     def retention(self) -> Retention:
-        """Return which checkpoints are kept and why, and which may go; changes nothing.
-
-        Raises:
-            ConfigurationError: the store does not say what the study keeps.
-        """
+        """Return which checkpoints are kept and why, and which may go; changes nothing."""
         with self._store.reader(self._study.id) as reader:
             return machine.retention(reader, keeping_of(reader.study().config))
 
     def explain_retention(self) -> str:
-        """Return the formula of what is kept, and its bound, in words.
-
-        Raises:
-            ConfigurationError: the store does not say what the study keeps.
-        """
+        """Return the formula of what is kept, and its bound, in words."""
         return machine.explain(keeping_of(self._study.config))
 
     def collect(self) -> CollectResult:
         """Delete the checkpoints that nobody needs any more.
 
         Raises:
-            ConfigurationError: the store does not say what the study keeps.
             CheckpointsAbsent: the directory of the checkpoints is not there, or is not the study's.
         """
-        from phyla.local_client import collect
+        from phyla.client import collect
 
         found = self.retention()
         if found.kept or found.collectable:
@@ -74,20 +52,17 @@ class Maintenance:
         """Make the checkpoint directory this study's, after its store was copied or restored; deletes nothing.
 
         Only for a directory that no other store works on: one that belongs to a study of the same name in another
-        store, one that lost its marker and holds nothing but checkpoints, or an empty one.
-
-        Returns:
-            What was adopted, in a sentence.
+        store, one that lost its marker and holds nothing but checkpoints, or an empty one. What was adopted is
+        returned in a sentence.
 
         Raises:
             CheckpointsAbsent: there is no such directory.
             CheckpointsNotOurs: it belongs to a study of another name, or holds what phyla did not make.
             CheckpointStorageFailed: its marker cannot be written.
-            StoreError: the database failed.
         """
-        from phyla.local_client import claim_checkpoints, open_checkpoints, sort_out
+        from phyla.client import claim_checkpoints, open_checkpoints, sort_out
 
-        name, root = self._study.name, self._places.checkpoints(self._study.name)
+        name, root = self._study.name, self.places.checkpoints(self._study.name)
         try:
             claim_checkpoints(self._store, self._study, self._repository)
         except CheckpointsAbsent:
@@ -150,10 +125,6 @@ class Maintenance:
         hyperparameters near theirs, or fresh. If it shrinks, the worst members are retired: their unfinished
         trials are cancelled. Workers that are running take part at once.
 
-        Args:
-            population_size: number of members from now on.
-            newcomers: how new members start.
-
         Raises:
             ConfigurationError: the number makes no sense, or the strategy has a fixed number of members.
             StateError: the study is completed.
@@ -194,19 +165,7 @@ class Maintenance:
             return reader.study()
 
 
-def maintain(
-    name: str,
-    *,
-    home: str | Path | None = None,
-    storage: str | None = None,
-    checkpoints: str | Path | None = None,
-) -> Maintenance:
-    """Open a study to maintain it; where it is, is said as for `load_study`.
-
-    Raises:
-        StudyNotFound: there is no such study there.
-        StoreError: the database failed.
-    """
-    places = Places.of(home, storage, checkpoints)
-    store, study = find_study(name, places)
-    return Maintenance(store, study, places)
+def maintain(name: str, **where: Any) -> Maintenance:
+    """Open a study to maintain it; where it is, is said as for `load_study`."""
+    places = Places.of(**where)
+    return Maintenance(*find_study(name, places), places)

@@ -1,107 +1,310 @@
-"""Find studies of every kind in the store of some place."""
+"""A study that is open in its store: made there, or found and compared with what is stored."""
 
+import ast
+import functools
+import hashlib
+import inspect
+import logging
+import sys
+import textwrap
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import CodeType
+from typing import TYPE_CHECKING, Any, Literal, final
 
-from phyla.errors import ConfigurationError, StudyNotFound
-from phyla.records import StudyRecord
-from phyla.store.sqlite_url import PREFIX, read_sqlite_url
-from phyla.study.places import Places
+from phyla import plugins, settings
+from phyla.checkpoints import LocalCheckpoints, look_at_source
+from phyla.client import LocalClient, claim_checkpoints, open_checkpoints
+from phyla.controller import (
+    Controller,
+    Sightings,
+    check_extension,
+    check_unchanged,
+    differences,
+    suite_differences,
+    to_config,
+)
+from phyla.errors import ConfigurationError, NotImportable, StateError, StudyChanged
+from phyla.machine import SetConfig
+from phyla.records import JsonObject, StudyRecord, StudyState
+from phyla.store import Store, open_store
+from phyla.study.places import find_population, find_study
+from phyla.study.progress import lease_s
+from phyla.study.results import replicate_of
 
 if TYPE_CHECKING:
-    from phyla.store import Store
+    from phyla.study.study import Study
+
+LOG = logging.getLogger("phyla")
 
 
-def find_study(name: str, places: Places, *, watched: bool = False) -> "tuple[Store, StudyRecord]":
-    """Open the store of a place and find a study in it; a SQLite file that is missing is not created.
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedStudy:
+    """What this process works on a study with; `record` is the study as it was when it was opened.
 
-    Args:
-        name: name of the study.
-        places: where it is.
-        watched: also find a watched directory, or a watched study, under its name.
-
-    Raises:
-        StudyNotFound: there is no such study there; the message names those that are.
-        StoreError: the database failed.
+    Attributes:
+        portable: whether worker processes can import its functions by name.
+        works: whether its checkpoint directory was claimed, so that it may be worked on.
     """
-    store = open_existing(f"study {'or run ' if watched else ''}{name!r}", places)
-    study = store.find_study(name)
-    if study is not None and (watched or not study.watched):
-        return store, study
-    runs = watched and any(known.watched for known in store.studies())
-    others = names_in(store, watched=True) if runs else ""
-    text = f"there is no study {name!r} in {store.url}{', and no watched run of that name' if watched else ''}"
-    text = f"{text}; there are: {names_in(store, watched=False)}{others and f'; watched runs: {others}'}"
-    store.close()
-    raise StudyNotFound(text)
+
+    store: Store
+    record: StudyRecord
+    repository: LocalCheckpoints
+    client: LocalClient
+    portable: bool
+    works: bool
+
+    def claim(self) -> None:
+        """Make sure, before anything is decided, that the checkpoint directory is there and the study's."""
+        unknown = claim_checkpoints(self.store, self.record, self.repository)
+        if unknown:
+            warnings.warn(
+                f"{len(unknown)} directories among the checkpoints of study {self.record.name!r} are not known "
+                f"to this store, and are left alone; phyla doctor {self.record.name} lists them",
+                stacklevel=2,
+            )
 
 
-def names_in(store: "Store", *, watched: bool) -> str:
-    """Return the names of the studies of a store, or of its watched runs, for a message."""
-    return ", ".join(repr(study.name) for study in store.studies() if study.watched == watched) or "none"
+def open_study(study: "Study", *, portable: bool, works: bool, store: Store | None = None) -> OpenedStudy:
+    """Make a study in its store, which may be open already, or compare it with the one that exists there.
 
-
-def find_population(store: "Store", name: str) -> StudyRecord | None:
-    """Return the study with a population of that name, or None.
-
-    Raises:
-        ConfigurationError: the name is that of something that is watched.
+    Where it is only looked at (`works` is False), its checkpoints may be elsewhere.
     """
-    found = store.find_study(name)
-    return None if found is None else checked_population(store, found)
-
-
-def checked_population(store: "Store", found: StudyRecord) -> StudyRecord:
-    """Return a study that has a population.
-
-    Raises:
-        ConfigurationError: it is watched.
-    """
-    if found.watched:
-        raise ConfigurationError(
-            f"{store.url} has a watched study called {found.name!r} ({found.location or 'another study'}); give "
-            "the study another name"
-        )
-    return found
-
-
-def open_existing(what: str, places: Places) -> "Store":
-    """Open the store of a place; a SQLite file that is missing is not created.
-
-    Args:
-        what: what is looked for there, for the message.
-        places: where it is.
-
-    Raises:
-        StudyNotFound: the SQLite file does not exist.
-        StoreError: the database failed.
-    """
-    store = open_if_there(places)
+    config = study.config(portable=portable)
     if store is None:
-        raise StudyNotFound(
-            f"there is no {what}: {sqlite_file(places.storage)} does not exist; "
-            "run the study first, or say where it is with home= or storage= "
-            "(on the command line: --home, --storage)"
+        store = open_store(study.places.storage)
+    found = find_population(store, study.name)
+    repository = open_checkpoints(store, study.name, study.places.checkpoints(study.name))
+    # Both raise before anything is stored: nothing is decided where the checkpoints are not to be seen.
+    if works:
+        claim_checkpoints(store, found, repository)
+    if found is None:
+        _check_starts(study)
+    store.create_study(study.name, config, study.seed, study.rules.strategy.population_size)
+    before = find_population(store, study.name)
+    assert before is not None
+    record = reconcile(store, before, config, study)
+    if record.state is StudyState.COMPLETED:
+        _say_if_edited(before, study)
+    client = LocalClient(store, record, study.rules, repository)
+    if study.rules.suites:
+        # Fills in what suites have gained.
+        Sightings(store, record, study.rules.suites).backfill()
+    if works:
+        client.start_from(study.start_from, settings.system_clock)
+    return OpenedStudy(
+        store=store, record=record, repository=repository, client=client, portable=portable, works=works
+    )
+
+
+def _check_starts(study: "Study") -> None:
+    """Refuse entries of `start_from` that cannot be imported into a new study."""
+    entries, members = study.start_from, study.rules.strategy.population_size
+    if len(entries) > members:
+        raise ConfigurationError(
+            f"start_from has {len(entries)} entries for a population of {members}: the last "
+            f"{len(entries) - members} would never be used; leave them out, or use more members"
         )
-    return store
+    for entry in entries:
+        look_at_source(Path(entry.path))
 
 
-def open_if_there(places: Places) -> "Store | None":
-    """Open the store of a place; return None where it is a SQLite file that does not exist.
+def join_study(study: "Study", *, portable: bool) -> OpenedStudy:
+    """Open a study that exists to add workers to it; creates and changes nothing."""
+    given = study.config(portable=portable)
+    store, record = find_study(study.name, study.places)
+    changed = {**differences(record.config, given), **suite_differences(record.config, given)}
+    if changed:
+        store.close()
+        raise StudyChanged(
+            f"study {study.name!r} in {store.url} is not the one that the study file defines:\n"
+            f"{_listed(changed)}\n"
+            "A worker changes nothing: use the file that the study is run with, or give the study these settings "
+            "with: phyla change FILE.py"
+        )
+    if record.state in (StudyState.STOPPED, StudyState.FAILED):
+        store.close()
+        raise StateError(
+            f"study {study.name!r} is {record.state}: {record.message}. Let it go on first with: "
+            f"phyla run FILE.py, or phyla change {study.name}"
+        )
+    # Workers that join keep their leases as long as those of the run.
+    study.rules = replace(study.rules, lease_s=lease_s(record.config))
+    repository = open_checkpoints(store, study.name, study.places.checkpoints(study.name))
+    client = LocalClient(store, replace(record, config=given), study.rules, repository, joins=True)
+    return OpenedStudy(
+        store=store, record=record, repository=repository, client=client, portable=portable, works=True
+    )
 
-    Raises:
-        StoreError: the database failed.
+
+def stored_config(study: "Study", *, portable: bool) -> JsonObject:
+    """Return a study's configuration as JSON; see `Study.config`."""
+
+    def name(function: Callable[..., object] | None) -> str | None:
+        try:
+            return None if function is None else plugins.reference(function)
+        except NotImportable:
+            if portable:
+                raise
+            return None
+
+    config = to_config(
+        study.rules,
+        study.seed,
+        name(study.train),
+        name(study.setup),
+        start_from=study.start_from,
+        # What runs in this process only need not be found again by name.
+        name_of=plugins.reference if portable else plugins.reference_here,
+    )
+    code = None
+    if study.train is not None:
+        digest = code_digest(study.train)
+        code = {
+            "name": getattr(study.train, "__name__", "train"),
+            "file": _file_of(study.train),
+            "began": digest,
+            "now": digest,
+        }
+    replicate = study.replicate_of
+    return {**config, "code": code, **({} if replicate is None else {"replicate": asdict(replicate)})}
+
+
+def reconcile(
+    store: Store,
+    record: StudyRecord,
+    config: JsonObject,
+    study: "Study",
+    *,
+    newcomers: Literal["best", "fresh"] | None = None,
+) -> StudyRecord:
+    """Compare a study with what is stored, and store what may change; return it as it is stored then.
+
+    With `newcomers`, settings may change, and it says how members start that join; else they must not differ.
     """
-    from phyla.store import open_store
+    changed = differences(record.config, config)
+    if changed and newcomers is None:
+        raise StudyChanged(
+            f"study {study.name!r} exists in {store.url} with other settings:\n{_listed(changed)}\n"
+            "To give it these settings, run first: phyla change FILE.py (in Python: study.change()). To keep it "
+            "as it is, restore its settings, or give this study another name."
+        )
+    known = replicate_of(record.config)
+    if known is not None:
+        config = {"replicate": asdict(known), **config}
+    kept: tuple[str, ...] = ()
+    if study.train is None:
+        # Ask/tell keeps the stored functions.
+        kept = ("train", "setup", "code")
+    elif record.state is StudyState.COMPLETED and not changed:
+        # An edited function trains nothing of a study that is complete.
+        kept = ("code",)
+    config = {**config, **{name: record.config.get(name) for name in kept}}
+    began: Any = record.config.get("code")
+    code: Any = config.get("code")
+    if began and code:
+        config = {**config, "code": {**code, "began": began["began"]}}
+    if changed:
+        check_extension(changed, record.config, config)
+        controller = Controller(store, record.id, study.rules, config)
+        return controller.change(config, changed, before=record.config, fresh=newcomers == "fresh")
+    config = {**config, "changes": record.config.get("changes", [])}
+    if config != record.config:
+        with store.transaction(record.id, exclusive=True, alone=True) as tx:
+            check_unchanged(tx.study(), record.config)
+            tx.apply([SetConfig(config)])
+        return replace(record, config=config)
+    return record
 
-    file = sqlite_file(places.storage)
-    return open_store(places.storage) if file is None or file.exists() else None
+
+def _listed(changed: dict[str, Any]) -> str:
+    """Return settings that differ, one a line."""
+    return "\n".join(f"  {name}: it has {old!r}, given {new!r}" for name, (old, new) in changed.items())
 
 
-def sqlite_file(url: str) -> Path | None:
-    """Return the file of a SQLite store, or None for another kind of store.
+def _say_if_edited(record: StudyRecord, study: "Study") -> None:
+    """Say that a study, as it was before it was opened, is complete and was trained with another function."""
+    known: Any = record.config.get("code")
+    if record.state is not StudyState.COMPLETED or study.train is None or not known:
+        # Where training goes on, the change is a finding of the study.
+        return
+    if known["began"] == code_digest(study.train):
+        return
+    name = getattr(study.train, "__name__", "train")
+    LOG.warning(
+        "warning: %s() was edited since study %r was trained. The study is complete, so this is the stored "
+        "result of the earlier %s(). To start anew, which deletes what is stored: study.run(overwrite=True), on "
+        "the command line --overwrite %s. To keep it, give the study another name",
+        *(name, study.name, name, study.name),
+    )
 
-    Raises:
-        ConfigurationError: the URL names no file.
+
+def code_digest(function: Callable[..., object]) -> str:
+    """Return a digest of a function and of all that it uses of its own file, by which an edit is noticed.
+
+    Comments, and what the function does not use, make no difference. Of a function whose source nobody can find,
+    the compiled code counts.
     """
-    return read_sqlite_url(url)[0] if url.startswith(PREFIX) else None
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not inspect.isroutine(function) and not inspect.isclass(function):
+        function = type(function).__call__
+    try:
+        text = textwrap.dedent(inspect.getsource(function))
+    except (OSError, TypeError):
+        code = getattr(inspect.unwrap(function), "__code__", None)
+        if isinstance(code, CodeType):
+            return _digest(_compiled(code))
+        return _digest(f"{function.__module__}:{function.__qualname__}")
+    try:
+        own = ast.parse(text)
+        module = ast.parse(inspect.getsource(sys.modules[function.__module__]))
+    except (OSError, TypeError, KeyError, SyntaxError):
+        return _digest(text)
+    named = {name: node for node in module.body for name in _defined(node)}
+    used: dict[str, ast.AST] = {"": own}
+    wanted = _names(own)
+    while wanted:
+        name = wanted.pop()
+        if name in named and name not in used:
+            used[name] = named[name]
+            wanted += _names(named[name])
+    return _digest("\n".join(ast.unparse(used[name]) for name in sorted(used)))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
+
+
+def _compiled(code: CodeType) -> str:
+    constants = [
+        _compiled(one)
+        if isinstance(one, CodeType)
+        # The order of a set differs from process to process.
+        else repr(sorted(map(repr, one)) if isinstance(one, frozenset) else one)
+        for one in code.co_consts
+    ]
+    return repr((code.co_code, code.co_names, code.co_varnames, code.co_freevars, constants))
+
+
+def _names(node: ast.AST) -> list[str]:
+    return [name.id for name in ast.walk(node) if isinstance(name, ast.Name)]
+
+
+def _defined(node: ast.stmt) -> list[str]:
+    """Return the names that a statement at the top level of a file gives a meaning to."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return [node.name]
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        return []
+    return [name.id for name in ast.walk(node) if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)]
+
+
+def _file_of(function: Callable[..., object]) -> str:
+    try:
+        return inspect.getsourcefile(inspect.unwrap(function)) or "?"
+    except TypeError:
+        return "?"

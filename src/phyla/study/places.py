@@ -1,21 +1,25 @@
-"""Where a study keeps its things."""
+"""Where a study keeps its things, and how the store of a place is opened and searched."""
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from phyla import settings
-from phyla.store.sqlite_url import sqlite_url
+from phyla.errors import ConfigurationError, StudyNotFound
+from phyla.records import StudyRecord
+from phyla.store.sqlite_url import PREFIX, read_sqlite_url, sqlite_url
+
+if TYPE_CHECKING:
+    from phyla.store import Store
 
 NAME = re.compile(r"\w[\w.-]{0,99}")
 """What studies of every kind may be called."""
-NOT_FOUND = "(not found on this machine)"
 
 
 def shown(path: Path) -> str:
     """Return a path as text that says so if there is nothing."""
-    return str(path) if path.exists() else f"{path} {NOT_FOUND}"
+    return str(path) if path.exists() else f"{path} (not found on this machine)"
 
 
 @final
@@ -38,14 +42,10 @@ class Places:
         home: str | Path | None = None, storage: str | None = None, checkpoints: str | Path | None = None
     ) -> "Places":
         """Fill in what was not given: the environment's, else everything under `.phyla`."""
-        root = Path(home) if home is not None else settings.home()
-        root = root.expanduser().absolute()
+        root = (Path(home) if home is not None else settings.home()).expanduser().absolute()
         url = storage or (None if home is not None else settings.storage()) or sqlite_url(root / "phyla.db")
-        return Places(
-            home=root,
-            storage=url,
-            checkpoint_root=Path(checkpoints).expanduser().absolute() if checkpoints else root / "checkpoints",
-        )
+        kept = Path(checkpoints).expanduser().absolute() if checkpoints else root / "checkpoints"
+        return Places(home=root, storage=url, checkpoint_root=kept)
 
     def checkpoints(self, study: str) -> Path:
         """Return the directory of one study's checkpoints."""
@@ -55,27 +55,80 @@ class Places:
         """Return the directory of one study's working directories."""
         return self.home / "work" / study
 
-    def outputs(self, run: str) -> Path:
-        """Return the directory of what the evaluations of one study or run save."""
-        return self.home / "outputs" / run
+    def outputs(self, study: str) -> Path:
+        """Return the directory of what the evaluations of one study save."""
+        return self.home / "outputs" / study
 
-    def snapshots(self, run: str) -> Path:
+    def snapshots(self, study: str) -> Path:
         """Return the directory of snapshots of a watched directory's checkpoints."""
-        return self.home / "snapshots" / run
+        return self.home / "snapshots" / study
 
-    def best(self, run: str) -> Path:
-        """Return the directory of links to the best checkpoints of one watched run."""
-        return self.home / "best" / run
-
-    @property
-    def locks(self) -> Path | None:
-        """Return the directory of the locks of launches; None where no other process can see the store."""
-        return None if self.storage == "memory://" else self.home / "locks"
-
-    def watch_lock(self, run: str) -> Path:
-        """Return the file that the process that watches a run holds a lock on."""
-        return self.home / "watch" / f"{run}.lock"
+    def best(self, study: str) -> Path:
+        """Return the directory of links to the best checkpoints of a watched study."""
+        return self.home / "best" / study
 
     def logs(self, study: str) -> Path:
         """Return the directory of one study's worker logs."""
         return self.home / "logs" / study
+
+    def watch_lock(self, study: str) -> Path:
+        """Return the file that the process that watches a study holds a lock on."""
+        return self.home / "watch" / f"{study}.lock"
+
+    @property
+    def locks(self) -> Path | None:
+        """Directory of the locks of launches; None where no other process can see the store."""
+        return None if self.storage == "memory://" else self.home / "locks"
+
+    @property
+    def sqlite_file(self) -> Path | None:
+        """File of a SQLite store; None for another kind of store."""
+        return read_sqlite_url(self.storage)[0] if self.storage.startswith(PREFIX) else None
+
+
+def open_if_there(places: Places) -> "Store | None":
+    """Open the store of a place; return None where it is a SQLite file that does not exist."""
+    from phyla.store import open_store
+
+    file = places.sqlite_file
+    return open_store(places.storage) if file is None or file.exists() else None
+
+
+def open_existing(what: str, places: Places) -> "Store":
+    """Open the store of a place where something is looked for; a SQLite file has to exist."""
+    store = open_if_there(places)
+    if store is None:
+        raise StudyNotFound(
+            f"there is no {what}: {places.sqlite_file} does not exist; run the study first, or say where it is "
+            "with home= or storage= (on the command line: --home, --storage)"
+        )
+    return store
+
+
+def find_study(name: str, places: Places, *, watched: bool = False) -> "tuple[Store, StudyRecord]":
+    """Open the store of a place and find a study in it; with `watched` also a watched one."""
+    store = open_existing(f"study {'or run ' if watched else ''}{name!r}", places)
+    study = store.find_study(name)
+    if study is not None and (watched or not study.watched):
+        return store, study
+    text = f"there is no study {name!r} in {store.url}{', and no watched run of that name' if watched else ''}"
+    text += f"; there are: {names_in(store, watched=False)}"
+    runs = names_in(store, watched=True)
+    store.close()
+    raise StudyNotFound(f"{text}; watched runs: {runs}" if watched and runs != "none" else text)
+
+
+def find_population(store: "Store", name: str) -> StudyRecord | None:
+    """Return the study with a population of that name, or None; a watched one is refused."""
+    found = store.find_study(name)
+    if found is not None and found.watched:
+        raise ConfigurationError(
+            f"{store.url} has a watched study called {name!r} ({found.location or 'another study'}); give the "
+            "study another name"
+        )
+    return found
+
+
+def names_in(store: "Store", *, watched: bool) -> str:
+    """Return the names of the studies of a store, or of its watched runs, for a message."""
+    return ", ".join(repr(study.name) for study in store.studies() if study.watched == watched) or "none"

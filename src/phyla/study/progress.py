@@ -1,7 +1,10 @@
 """How far a study is: what a live display and a status page show."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import cycle, islice, pairwise
 from typing import TYPE_CHECKING, Any, final
 
 from phyla.machine import ALL
@@ -12,21 +15,22 @@ from phyla.records import (
     Checkpoint,
     JsonObject,
     Member,
+    MemberState,
     StudyRecord,
     StudyState,
     TrialRecord,
 )
 from phyla.strategies import front_of
-from phyla.study.expecting import Plan
 
 if TYPE_CHECKING:
     from phyla.store import Reader
 
 NEWEST = 200
 """Trials that are looked at for the time of the last activity."""
-
 AT_ONCE = 1000
 """Trials that one look loads at most, however long the history."""
+SHARE = 20
+"""Looking takes at most this part of the time."""
 
 
 @final
@@ -118,10 +122,16 @@ def look(reader: "Reader", choose: Callable[[Sequence[Member]], Iterable[Member]
         if trial is not None:
             trials[member.index] = reader.trial(trial)
     counts = reader.counts()
-    plan = Plan.of(study.config)
     now, held = reader.now(), reader.running()
     current = {member.current_trial for member in members}
-    last_activity = _last_activity(reader, study)
+    times = [(trial.started_at, trial.ended_at) for trial in reader.newest_trials(NEWEST)]
+    last_activity = max([study.created_at, *(at for pair in times for at in pair if at is not None)])
+    planned: int | None = counts.get("completed", 0)
+    if study.state is not StudyState.COMPLETED:
+        left = [trials_left(study.config, member) for member in members]
+        # Those before a change of their length were as long as they were.
+        done = sum(member.generation - member.joined_generation for member in members)
+        planned = None if None in left else done + sum(filter(None, left))
     silent = None
     if study.state is StudyState.RUNNING:
         leases = [attempt.expires_at for attempt in held]
@@ -136,8 +146,8 @@ def look(reader: "Reader", choose: Callable[[Sequence[Member]], Iterable[Member]
         best=front[0] if front else None,
         front=tuple(front),
         aim=aim,
-        member_steps=plan.member_steps,
-        planned_trials=_planned_trials(study, plan, members, counts.get("completed", 0)),
+        member_steps=_plan(study.config).get("member_steps"),
+        planned_trials=planned,
         last_activity=last_activity,
         damaged=tuple(reader.damaged_checkpoints()),
         silent_s=silent,
@@ -147,11 +157,7 @@ def look(reader: "Reader", choose: Callable[[Sequence[Member]], Iterable[Member]
 def silent_s(leases: Sequence[float], now: float, length_s: float, last_activity: float) -> float | None:
     """Return for how many seconds nobody has worked on a study that is running; None while somebody may.
 
-    Args:
-        leases: when each lease runs out, or ran out.
-        now: the time.
-        length_s: how long a lease lasts; nobody is missed for a shorter time.
-        last_activity: when a trial was last claimed or ended.
+    `leases` say when each runs out, or ran out. Nobody is missed for a shorter time than a lease lasts.
     """
     silent = now - max([last_activity, *(expires_at - length_s for expires_at in leases)])
     return None if any(expires_at >= now for expires_at in leases) or silent <= length_s else silent
@@ -168,29 +174,50 @@ def best_of(reader: "Reader", aim: Aim) -> list[TrialRecord]:
     return front_of(reader.best_trials(ALL)) if aim.tradeoffs else list(reader.best_trials(1))
 
 
-def _planned_trials(study: StudyRecord, plan: Plan, members: Sequence[Member], completed: int) -> int | None:
-    if study.state is StudyState.COMPLETED:
-        return completed
-    # Those before a change of their length were as long as they were.
-    done = sum(member.generation - member.joined_generation for member in members)
-    left = [plan.trials_left(member) for member in members]
-    return None if None in left else done + sum(each for each in left if each is not None)
+def _plan(config: JsonObject) -> dict[str, Any]:
+    """Return how much a strategy trains, as it is stored: to look at a study, its strategy is not made."""
+    plan: Any = config.get("plan")
+    return plan or {}
 
 
-def _last_activity(reader: "Reader", study: StudyRecord) -> float:
-    times = [study.created_at]
-    for trial in reader.newest_trials(NEWEST):
-        times += [time for time in (trial.started_at, trial.ended_at) if time is not None]
-    return max(times)
+def trials_left(config: JsonObject, member: Member) -> int | None:
+    """Return how many more trials a member is expected to complete; None if that cannot be known.
+
+    It is known of a strategy that has `member_steps` and `steps_per_trial`, and of ours whose trials differ in
+    length. Trials that end early make it more.
+    """
+    if member.retired or member.state is MemberState.DONE:
+        return 0
+    strategy: Any = config["strategy"]
+    spent, until = member.progress, _plan(config).get("member_steps")
+    if until is None:
+        return None
+    if strategy["plugin"] == "phyla.strategies/replay":
+        return len(strategy["trials"]) - member.generation
+    if strategy["plugin"] == "phyla.strategies/single-worker-explore":
+        lengths = [strategy["explore_steps"]] * 3 + [strategy["exploit_steps"]]
+        trials: int = 4 * (max(0, until - spent) // sum(lengths))
+        spent += trials // 4 * sum(lengths)
+        for length in islice(cycle(lengths), member.generation % 4, None):
+            if spent >= until:
+                break
+            spent += length
+            trials += 1
+        return trials
+    length = _plan(config).get("steps_per_trial", 0)  # None for one trial of all steps
+    switches = []
+    if strategy["plugin"] == "phyla.strategies/fixed-schedule":
+        # A trial ends at the next switch at the latest.
+        switches = [step for step, _ in strategy["schedule"] if step > spent]
+    elif length == 0:
+        return None
+    spans = [after - before for before, after in pairwise([spent, *switches, until]) if after > before]
+    return sum(1 if length is None else -(-span // length) for span in spans)
 
 
 @final
 class Failures:
-    """Tells each failed attempt once, as they occur; costs only what is new.
-
-    Args:
-        since: what ended before this time is not told, in seconds since the epoch.
-    """
+    """Tells each failed attempt once, as they occur, except those before `since`; costs only what is new."""
 
     def __init__(self, since: float) -> None:
         self._since = since
@@ -200,11 +227,10 @@ class Failures:
     def new(self, reader: "Reader") -> list[Attempt]:
         """Return the attempts that failed since the last call, by trial and token."""
         if self._after is None:
-            members = reader.members()
             newest = reader.newest_trials(NEWEST)
             self._after = newest[-1].id - 1 if newest else 0
-            current = (member.current_trial for member in members)
-            self._open = {trial: 0 for trial in current if trial is not None and trial <= (self._after or 0)}
+            current = (member.current_trial for member in reader.members())
+            self._open = {trial: 0 for trial in current if trial is not None and trial <= self._after}
         trials = [reader.trial(known) for known in sorted(self._open)]
         trials += reader.trials(after=self._after, limit=AT_ONCE)
         told: list[Attempt] = []
@@ -222,3 +248,22 @@ class Failures:
     def _counts(self, attempt: Attempt, last: int) -> bool:
         ended_badly = attempt.state in (AttemptState.FAILED, AttemptState.LOST) and attempt.error
         return bool(ended_badly) and attempt.token > last and (attempt.ended_at or 0.0) >= self._since
+
+
+@final
+class Throttle:
+    """Says when it is time to look again: often enough for a person, and seldom enough for the store."""
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._next = 0.0
+
+    @contextmanager
+    def turn(self, *, at_once: bool = False) -> Iterator[bool]:
+        """Tell whether it is time to look, and measure how long that takes."""
+        before = time.monotonic()
+        due = at_once or before >= self._next
+        yield due
+        if due:
+            after = time.monotonic()
+            self._next = after + max(self._every_s, SHARE * (after - before))

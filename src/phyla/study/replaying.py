@@ -2,7 +2,7 @@
 
 import shlex
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -11,22 +11,12 @@ from phyla import plugins
 from phyla.controller import from_config, known_to
 from phyla.errors import ConfigurationError, NotImportable, StudyChanged, StudyNotFound
 from phyla.lineage import Lineage
-from phyla.records import (
-    Checkpoint,
-    CheckpointState,
-    JobKind,
-    JobState,
-    Json,
-    StartFrom,
-    TrialRecord,
-)
+from phyla.records import CheckpointState, JobKind, JobState, StartFrom, TrialRecord
 from phyla.strategies import FixedSchedule, Replay, Strategy
 from phyla.study.limits import Retention, Retries
-from phyla.study.opening import find_study
-from phyla.study.places import Places
+from phyla.study.places import Places, find_study
 from phyla.study.replicates import derived_seed
 from phyla.study.results import Results
-from phyla.study.source_digest import code_digest
 from phyla.study.study import Study
 
 if TYPE_CHECKING:
@@ -88,9 +78,6 @@ def replay(
         storage: URL of its store, if that is not in the home.
         checkpoints: directory of all studies' checkpoints, if that is not in the home.
 
-    Returns:
-        The results of the new study.
-
     Raises:
         StudyNotFound: there is no such study, or no trial that could be trained again.
         ConfigurationError: the checkpoint to start from is gone, or there is no training function.
@@ -98,11 +85,9 @@ def replay(
         StudyChanged: a study of that name exists and is another replay.
         StudyFailed: the new study stopped itself; the message says what to do.
     """
-    old, places, source = _given(study, home, storage, checkpoints)
-    return _run(
-        prepare_replay(old, places, source, trial=trial, from_step=from_step, name=name, train=train, setup=setup),
-        workers,
-    )
+    given = _given(study, home, storage, checkpoints)
+    prepared = prepare_replay(*given, trial=trial, from_step=from_step, name=name, train=train, setup=setup)
+    return _run(prepared, workers)
 
 
 def continue_training(
@@ -120,23 +105,20 @@ def continue_training(
 ) -> Results:
     """Train the best checkpoint on, with its last hyperparameters, in a new study.
 
-    Trials are as long as those of the old study; the last one may be shorter. The new study has a seed of its own
-    (`continuation_seed`), so training sees other random numbers than the old one did.
+    Trials are as long as those of the old study; the last one may be shorter. The new study has a seed of its own,
+    so training sees other random numbers than the old one did.
 
     Args:
         study: the study, whose functions are used; or its name, and then `train` is needed.
         steps: how many steps to train.
         trial: id of the trial to go on from; by default the best one.
         name: name of the new study; by default that of the old one with `-continued`.
-        workers: worker processes; 0 trains in this process.
-        train: the training function; by default that of the study. What the store names is never imported.
-        setup: the same for `setup`.
-        home: directory where the study lives; by default where the study says, else `.phyla` or the environment's.
-        storage: URL of its store, if that is not in the home.
-        checkpoints: directory of all studies' checkpoints, if that is not in the home.
-
-    Returns:
-        The results of the new study.
+        workers: as for `replay`, and so are the others.
+        train: the training function.
+        setup: the setup function.
+        home: directory where the study lives.
+        storage: URL of its store.
+        checkpoints: directory of all studies' checkpoints.
 
     Raises:
         StudyNotFound: there is no such study, or no trial to go on from.
@@ -146,10 +128,8 @@ def continue_training(
         StudyFailed: the new study stopped itself; the message says what to do.
     """
     old, places, source = _given(study, home, storage, checkpoints)
-    return _run(
-        prepare_continuation(old, places, steps, source, trial=trial, name=name, train=train, setup=setup),
-        workers,
-    )
+    prepared = prepare_continuation(old, places, steps, source, trial=trial, name=name, train=train, setup=setup)
+    return _run(prepared, workers)
 
 
 def _given(
@@ -186,12 +166,30 @@ def prepare_replay(
 ) -> Prepared:
     """Make the study of `replay`, whose functions are those of `source`; nothing is stored before it runs."""
     old = _Old(study, places, source)
-    path = old.ancestry(trial)
-    start: tuple[StartFrom, ...] = ()
-    if from_step is not None:
-        path, start = old.suffix(path, from_step)
-    elif path[0].kind is JobKind.IMPORT:
-        path, start = path[1:], (old.imported(path[0]),)
+    path = old.path(trial)
+    root, start = path[0], None
+    imported = root.kind is JobKind.IMPORT
+    if from_step is None and imported:
+        # From our copy, else from what it was copied from.
+        origin = StartFrom(
+            str(root.origin),
+            step=root.end_step,
+            index=root.checkpoint_index,
+            digest=str(root.reason.get("digest")),
+        )
+        path, start = path[1:], old.kept(root) or origin
+    elif from_step or (from_step == 0 and imported):
+        steps = {one.reached_step: index for index, one in enumerate(path[:-1]) if old.kept(one) is not None}
+        if from_step not in steps:
+            kept = ", ".join(map(str, steps))
+            raise ConfigurationError(
+                f"study {study!r} keeps no checkpoint at step {from_step} on the way to trial {path[-1].id}, "
+                + (f"but at step {kept}: choose one of these, or" if kept else "nor at others:")
+                + " leave --from out to train from the start (retention=phyla.Retention(every_steps=...) keeps "
+                "more)."
+            )
+        index = steps[from_step]
+        path, start = path[index + 1 :], old.kept(path[index])
     if not path:
         raise StudyNotFound(f"study {study!r}: the trial was imported, so there is no training to repeat")
     strategy = Replay.along(path, of=study, fitness=old.rules.strategy.fitness)
@@ -213,9 +211,9 @@ def prepare_continuation(
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise ConfigurationError(f"steps={steps!r}: must be an integer of at least 1")
     old = _Old(study, places, source)
-    last = old.ancestry(trial)[-1]
-    row = old.live(last)
-    if row is None:
+    last = old.path(trial)[-1]
+    start = old.kept(last)
+    if start is None:
         raise ConfigurationError(
             f"study {study!r} does not keep the checkpoint of trial {last.id} any more; go on from the best one, "
             f"or train it again first: phyla replay {study} --file FILE.py --trial {last.id}"
@@ -229,29 +227,9 @@ def prepare_continuation(
         steps_per_trial=min(usual, steps),
         fitness=old.rules.strategy.fitness,
     )
-    start = (old.start_from(last, row),)
-    seed = continuation_seed(old.record.seed, last.id)
+    # The same command gives the same seed, which no other study that is made from the old one has.
+    seed = derived_seed(old.record.seed, last.id, 1)
     return old.prepared(last, strategy, start, name or f"{study}-continued", train, setup, seed=seed)
-
-
-def continuation_seed(seed: int, trial: int) -> int:
-    """Return the seed of a study that trains on, in [0, 2**53).
-
-    The same command gives the same seed. It is none of the old study's, of its replicates', or of a study's that
-    trains on from elsewhere in it. NumPy's `SeedSequence` draws it, whose numbers never change.
-
-    Args:
-        seed: seed of the study that it goes on from.
-        trial: id of the trial there.
-    """
-    return derived_seed(seed, trial, 1)
-
-
-def _how_to_give(name: str) -> str:
-    return (
-        f"name the study file with --file FILE.py, as in: phyla replay {shlex.quote(name)} --file FILE.py "
-        "(in Python: phyla.replay(study), with the Study, or train=function)"
-    )
 
 
 @final
@@ -259,20 +237,25 @@ class _Old:
     """The study that something is taken from."""
 
     def __init__(self, name: str, places: Places, source: Study | None) -> None:
+        self.name = name
+        self._source = source
+        self._places = places
         self._store, self.record = find_study(name, places)
+        self._how_to_give = (
+            f"name the study file with --file FILE.py, as in: phyla replay {shlex.quote(name)} --file FILE.py "
+            "(in Python: phyla.replay(study), with the Study, or train=function)"
+        )
         find = plugins.refuse if source is None else known_to(source.rules)
         try:
             self.rules = from_config(self.record.config, find)
         except NotImportable as error:
-            raise NotImportable(f"study {name!r}: {error}: {_how_to_give(name)}") from error
-        self.name = name
-        self._source = source
-        self._places = places
+            raise NotImportable(f"study {name!r}: {error}: {self._how_to_give}") from error
         results = Results(self._store, self.record, places)
         self._lineage = Lineage(results.trials())
         self._rows = {row.name: row for row in results.checkpoints()}
 
-    def ancestry(self, trial: int | None) -> list[TrialRecord]:
+    def path(self, trial: int | None) -> list[TrialRecord]:
+        """Return the ancestry of a trial, by default of the best one, from its root."""
         if trial is None:
             best = self._lineage.best()
             if best is None:
@@ -288,75 +271,37 @@ class _Old:
             )
         return path
 
-    def live(self, trial: TrialRecord) -> Checkpoint | None:
+    def kept(self, trial: TrialRecord) -> StartFrom | None:
+        """Return what a trial left, to start from; None if it is not kept."""
         row = self._rows.get(trial.checkpoint or "")
-        return row if row is not None and row.state is CheckpointState.LIVE else None
-
-    def start_from(self, trial: TrialRecord, row: Checkpoint) -> StartFrom:
-        return StartFrom(
-            self._places.checkpoints(self.name) / row.name,
-            step=row.step,
-            index=trial.checkpoint_index,
-            digest=row.digest,
-        )
-
-    def imported(self, root: TrialRecord) -> StartFrom:
-        """Return where training began that began with an import: our copy, else what it was copied from."""
-        row = self.live(root)
-        if row is not None:
-            return self.start_from(root, row)
-        return StartFrom(
-            str(root.origin),
-            step=root.end_step,
-            index=root.checkpoint_index,
-            digest=str(root.reason.get("digest")),
-        )
-
-    def suffix(self, path: Sequence[TrialRecord], step: int) -> tuple[list[TrialRecord], tuple[StartFrom, ...]]:
-        """Return the trials from a step on, and what they start from."""
-        if step == 0 and path[0].kind is not JobKind.IMPORT:
-            return list(path), ()
-        kept: list[str] = []
-        for index, trial in enumerate(path[:-1]):
-            row = self.live(trial)
-            if row is None:
-                continue
-            if trial.reached_step == step:
-                return list(path[index + 1 :]), (self.start_from(trial, row),)
-            kept.append(f"{trial.reached_step}")
-        raise ConfigurationError(
-            f"study {self.name!r} keeps no checkpoint at step {step} on the way to trial {path[-1].id}, "
-            + (f"but at step {', '.join(kept)}: choose one of these, or" if kept else "nor at others:")
-            + " leave --from out to train from the start (retention=phyla.Retention(every_steps=...) keeps more)."
-        )
+        if row is None or row.state is not CheckpointState.LIVE:
+            return None
+        path = self._places.checkpoints(self.name) / row.name
+        return StartFrom(path, step=row.step, index=trial.checkpoint_index, digest=row.digest)
 
     def prepared(
         self,
         last: TrialRecord,
         strategy: Strategy,
-        start: tuple[StartFrom, ...],
+        start: StartFrom | None,
         name: str,
         train: "Callable[[Trial], object] | None",
         setup: "Callable[[WorkerContext], object] | None",
         *,
         seed: int,
     ) -> Prepared:
-        config = self.record.config
-        notes: list[str] = []
+        """Make the new study; refuse a name that another study has, while the same again is resumed."""
+        from phyla.study.opening import code_digest
+
+        config, rules = self.record.config, self.rules
         if train is None and self._source is not None:
             train, setup = self._source.train, setup or self._source.setup
         if train is None:
             named = f" (the store calls it {config['train']})" if config.get("train") else ""
             raise ConfigurationError(
                 f"study {self.name!r} cannot be trained again without its training function{named}, and phyla "
-                f"does not import what a database names: {_how_to_give(self.name)}"
+                f"does not import what a database names: {self._how_to_give}"
             )
-        code: Any = config.get("code")
-        if code and code["now"] != code_digest(train):
-            notes.append(
-                f"the training function {config.get('train')} is not what it was when study {self.name!r} last ran"
-            )
-        rules = self.rules
         study = Study(
             name,
             rules.space,
@@ -366,26 +311,29 @@ class _Old:
             setup=setup,
             seed=seed,
             suites=rules.suites,
-            start_from=start,
+            start_from=() if start is None else (start,),
             retention=Retention(best=rules.keep_best, front=rules.keep_front, every_steps=rules.keep_every_steps),
             retries=Retries(attempts=rules.max_attempts, broken=rules.max_broken),
         )
         study.places = self._places
-        self._check_new(study)
-        digest = self._rows[last.checkpoint or ""].digest if last.checkpoint in self._rows else None
-        return Prepared(
-            study=study, of=self.name, trial=last.id, digest=digest, fitness=last.fitness, notes=tuple(notes)
-        )
-
-    def _check_new(self, study: Study) -> None:
-        """Refuse a name that another study has; the same again is resumed."""
-        found = self._store.find_study(study.name)
-        if found is None:
-            return
-        stored: dict[str, Json] = {name: found.config.get(name) for name in ("strategy", "start_from")}
-        given = study.config()
-        if stored != {name: given[name] for name in stored}:
+        found, given = self._store.find_study(name), study.config()
+        if found is not None and any(found.config.get(key) != given[key] for key in ("strategy", "start_from")):
             raise StudyChanged(
-                f"there is a study {study.name!r} already, and it is not this one; give the new one another name "
+                f"there is a study {name!r} already, and it is not this one; give the new one another name "
                 "with name= (on the command line: --name)"
             )
+        code: Any = config.get("code")
+        notes = []
+        if code and code["now"] != code_digest(train):
+            notes.append(
+                f"the training function {config.get('train')} is not what it was when study {self.name!r} last ran"
+            )
+        row = self._rows.get(last.checkpoint or "")
+        return Prepared(
+            study=study,
+            of=self.name,
+            trial=last.id,
+            digest=None if row is None else row.digest,
+            fitness=last.fitness,
+            notes=tuple(notes),
+        )

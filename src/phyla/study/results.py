@@ -1,10 +1,9 @@
 """What a study has found so far; read-only, and needs no training code."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from phyla.errors import StudyNotFound
 from phyla.records import (
@@ -22,10 +21,8 @@ from phyla.records import (
 )
 from phyla.space import Params
 from phyla.study.findings import Finding, findings
-from phyla.study.opening import find_study, open_if_there
 from phyla.study.places import Places, shown
 from phyla.study.progress import Failures, Progress, best_of, lease_s, look
-from phyla.study.replicates import Replicate, replicate_of
 from phyla.study.rows import frame, trial_row
 
 if TYPE_CHECKING:
@@ -35,6 +32,8 @@ if TYPE_CHECKING:
     from phyla.report import StudyData, TimeSpent
     from phyla.store import Reader, Store
     from phyla.study.evaluations import Evaluations
+
+T = TypeVar("T")
 
 
 @final
@@ -102,67 +101,64 @@ class ConfigChange:
 
 
 @final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replicate:
+    """Which replicate of which study this is, from 0. It decides nothing; it is remembered with the study."""
+
+    of: str
+    index: int
+
+    @property
+    def name(self) -> str:
+        """Name of the study that is this replicate: `NAME-r0`, `NAME-r1`, ..."""
+        return f"{self.of}-r{self.index}"
+
+
+def replicate_of(config: Mapping[str, Any]) -> Replicate | None:
+    """Return which replicate the study of a configuration is; None if it is none."""
+    stored = config.get("replicate")
+    return None if stored is None else Replicate(of=str(stored["of"]), index=int(stored["index"]))
+
+
+@final
 class Results:
     """What a study has found so far. Every call reads the store anew.
 
-    Args:
-        store: where the study is remembered.
-        study: the study.
-        places: where its checkpoints are.
+    Attributes:
+        places: where the study keeps its things.
+        name: name of the study.
+        aim: what the study selects for.
+        metric: name of the fitness: a metric, or a formula of several.
+        maximize: whether high values of the fitness are good.
+        replicate: which replicate of which study this is; None if it is none.
+        lease_s: seconds a claim lasts unless renewed.
+        has_suites: whether the study's checkpoints are evaluated.
     """
 
     def __init__(self, store: "Store", study: StudyRecord, places: Places) -> None:
         self._store = store
-        self._study = study
-        self._places = places
+        self._id = study.id
+        self.places = places
+        self.name = study.name
+        self.aim = Aim.from_config(study.config)
+        self.metric = self.aim.name
+        self.maximize = self.aim.maximize
+        self.replicate: Replicate | None = replicate_of(study.config)
+        self.lease_s = lease_s(study.config)
+        self.has_suites = bool(study.config.get("suites"))
 
-    @property
-    def name(self) -> str:
-        """Name of the study."""
-        return self._study.name
-
-    @property
-    def places(self) -> Places:
-        """Where the study keeps its things."""
-        return self._places
-
-    def _reader(self) -> "AbstractContextManager[Reader]":
-        return self._store.reader(self._study.id)
+    def _read(self, read: "Callable[[Reader], T]") -> T:
+        with self._store.reader(self._id) as reader:
+            return read(reader)
 
     def study(self) -> StudyRecord:
         """Return the study as it stands."""
-        with self._reader() as reader:
-            return reader.study()
+        return self._read(lambda reader: reader.study())
 
     @property
     def state(self) -> StudyState:
         """Whether the study is running, stopped, completed or failed."""
         return self.study().state
-
-    @property
-    def aim(self) -> Aim:
-        """What the study selects for."""
-        return Aim.from_config(self._study.config)
-
-    @property
-    def metric(self) -> str:
-        """Name of the fitness: a metric, or a formula of several."""
-        return self.aim.name
-
-    @property
-    def maximize(self) -> bool:
-        """Whether high values of the fitness are good."""
-        return self.aim.maximize
-
-    @property
-    def replicate(self) -> Replicate | None:
-        """Which replicate of which study this is; None if it is none."""
-        return replicate_of(self._study.config)
-
-    @property
-    def lease_s(self) -> float:
-        """Seconds a claim lasts unless renewed."""
-        return lease_s(self._study.config)
 
     @property
     def best(self) -> Best | None:
@@ -178,7 +174,7 @@ class Results:
 
         The front is that of the trials whose checkpoints are kept. Without trade-offs it has one trial, the best.
         """
-        with self._reader() as reader:
+        with self._store.reader(self._id) as reader:
             found = [(trial, reader.checkpoint(trial.checkpoint or "")) for trial in best_of(reader, self.aim)]
         return [self._best(trial, row) for trial, row in found if row is not None]
 
@@ -188,7 +184,7 @@ class Results:
             fitness=trial.fitness,
             checkpoint=BestCheckpoint(
                 name=row.name,
-                path=self._places.checkpoints(self.name) / row.name,
+                path=self.places.checkpoints(self.name) / row.name,
                 step=row.step,
                 digest=row.digest,
                 size_bytes=row.size_bytes,
@@ -215,77 +211,59 @@ class Results:
 
     def trials(self) -> list[TrialRecord]:
         """Return all trials by id."""
-        with self._reader() as reader:
-            return list(reader.trials())
+        return self._read(lambda reader: list(reader.trials()))
 
     def members(self) -> list[Member]:
         """Return all members by index."""
-        with self._reader() as reader:
-            return list(reader.members())
+        return self._read(lambda reader: list(reader.members()))
 
     def attempts(self) -> list[Attempt]:
         """Return all attempts by trial and token."""
-        with self._reader() as reader:
-            return list(reader.trial_attempts())
+        return self._read(lambda reader: list(reader.trial_attempts()))
 
     def checkpoints(self) -> list[Checkpoint]:
         """Return all checkpoints, deleted ones too."""
-        with self._reader() as reader:
-            return list(reader.checkpoints())
+        return self._read(lambda reader: list(reader.checkpoints()))
 
     def damaged(self) -> list[Checkpoint]:
         """Return the checkpoints whose files are not what was committed, oldest first; see their `damage`."""
-        with self._reader() as reader:
-            return list(reader.damaged_checkpoints())
+        return self._read(lambda reader: list(reader.damaged_checkpoints()))
 
     def reports(self, trial: int) -> list[Report]:
         """Return what a trial reported, in order."""
-        with self._reader() as reader:
-            return list(reader.reports(trial))
+        return self._read(lambda reader: list(reader.reports(trial)))
 
     def counts(self) -> dict[str, int]:
         """Return how many training trials are in each state."""
-        with self._reader() as reader:
-            return reader.counts()
+        return self._read(lambda reader: reader.counts())
+
+    def findings(self) -> list[Finding]:
+        """Return what is probably wrong although nothing raised, such as weights that nobody loads."""
+        return self._read(findings)
 
     def progress(
         self, choose: Callable[[Sequence[Member]], Iterable[Member]] = lambda members: members
     ) -> Progress:
-        """Return how far the study is.
-
-        Args:
-            choose: the members whose trials are wanted; by default all.
-        """
-        with self._reader() as reader:
-            return look(reader, choose)
+        """Return how far the study is, with the trials of all members, or of those that `choose` returns."""
+        return self._read(lambda reader: look(reader, choose))
 
     def failures(self, since: float) -> Callable[[], list[Attempt]]:
         """Return a function that tells, at each call, the attempts that failed since the call before.
 
-        Args:
-            since: what ended before this time is not told, in seconds since the epoch.
+        What ended before `since` is not told.
         """
         told = Failures(since)
-
-        def new() -> list[Attempt]:
-            with self._reader() as reader:
-                return told.new(reader)
-
-        return new
+        return lambda: self._read(told.new)
 
     def causes(self, trials: Iterable[TrialRecord]) -> dict[int, Cause]:
         """Return what training raised last in each of these trials, by id, where it raised anything."""
-        with self._reader() as reader:
-            raised = {
-                trial.id: [attempt.cause for attempt in reader.attempts(trial.id) if attempt.cause is not None]
-                for trial in trials
-            }
-        return {trial: causes[-1] for trial, causes in raised.items() if causes}
-
-    def findings(self) -> list[Finding]:
-        """Return what is probably wrong although nothing raised, such as weights that nobody loads."""
-        with self._reader() as reader:
-            return findings(reader)
+        causes: dict[int, Cause] = {}
+        with self._store.reader(self._id) as reader:
+            for trial in trials:
+                raised = [attempt.cause for attempt in reader.attempts(trial.id) if attempt.cause is not None]
+                if raised:
+                    causes[trial.id] = raised[-1]
+        return causes
 
     def lineage(self) -> "Lineage":
         """Return the tree of trials."""
@@ -299,6 +277,8 @@ class Results:
         Raises:
             StudyNotFound: no trial has completed yet, or there is none of that id.
         """
+        from phyla.lineage import Schedule
+
         if trial is None:
             best = self.best
             if best is None:
@@ -306,10 +286,8 @@ class Results:
                     f"study {self.name!r} has no completed trial that is feasible and has a finite fitness yet"
                 )
             trial = best.trial
-        from phyla.lineage import Schedule
-
         ancestry: list[TrialRecord] = []
-        with self._reader() as reader:
+        with self._store.reader(self._id) as reader:
             current: int | None = trial
             while current is not None:
                 try:
@@ -320,28 +298,18 @@ class Results:
         return Schedule.along(reversed(ancestry))
 
     def evaluations(self) -> "Evaluations":
-        """Return what the suites have found on the study's checkpoints.
+        """Return what the suites have found on the study's checkpoints; a study without suites is refused."""
+        from phyla.study.loading import evaluations_of
 
-        Raises:
-            StudyNotFound: the study has no suites.
-        """
-        from phyla.study.evaluations import evaluations_of
-
-        return evaluations_of(self._store, self.name, self._places)
-
-    @property
-    def has_suites(self) -> bool:
-        """Whether the study's checkpoints are evaluated."""
-        return bool(self._study.config.get("suites"))
+        return evaluations_of(self._store, self.name, self.places)
 
     def evaluating(self) -> list[tuple[float, float]]:
         """Return when each eval task of the study ran: begin and end of its newest attempt, in seconds."""
-        with self._reader() as reader:
-            return [
-                (task.started_at, task.ended_at)
-                for task in reader.eval_jobs()
-                if task.started_at is not None and task.ended_at is not None
-            ]
+        return [
+            (task.started_at, task.ended_at)
+            for task in self._read(lambda reader: reader.eval_jobs())
+            if task.started_at is not None and task.ended_at is not None
+        ]
 
     def time_spent(self) -> "TimeSpent":
         """Return where the time of its workers went: seconds by phase."""
@@ -354,29 +322,24 @@ class Results:
         from phyla.report import StudyData
 
         evaluating = self.evaluating()
-        with self._reader() as reader:
-            live = {
-                row.name: shown(self._places.checkpoints(self.name) / row.name)
-                for row in reader.checkpoints()
-                if row.state is CheckpointState.LIVE
-            }
+        with self._store.reader(self._id) as reader:
             return StudyData(
                 study=reader.study(),
                 members=tuple(reader.members()),
                 trials=tuple(reader.trials()),
                 attempts=tuple(reader.trial_attempts()),
                 aim=self.aim,
-                checkpoint_paths=live,
+                checkpoint_paths={
+                    row.name: shown(self.places.checkpoints(self.name) / row.name)
+                    for row in reader.checkpoints()
+                    if row.state is CheckpointState.LIVE
+                },
                 damaged=tuple(reader.damaged_checkpoints()),
                 evaluating=evaluating,
             )
 
     def write_report(self, path: str | Path) -> Path:
-        """Write one self-contained HTML file with the figures; return its path.
-
-        Args:
-            path: the file; it is replaced if it exists.
-        """
+        """Write one self-contained HTML file with the figures, replacing it if it exists; return its path."""
         from phyla.report import write_report
         from phyla.study.evaluations import ROWS
 
@@ -390,47 +353,3 @@ class Results:
             ImportError: pandas is not installed; `pip install "phyla[pandas]"`.
         """
         return frame(map(trial_row, self.trials()), "created_at", "started_at", "ended_at")
-
-
-def load_study(
-    name: str,
-    *,
-    home: str | Path | None = None,
-    storage: str | None = None,
-    checkpoints: str | Path | None = None,
-) -> Results:
-    """Open a study to read its results; needs no training code and changes nothing.
-
-    Args:
-        name: name of the study.
-        home: directory where it lives; by default `.phyla` or the environment's.
-        storage: URL of its store, if that is not in the home.
-        checkpoints: directory of all studies' checkpoints, if that is not in the home.
-
-    Raises:
-        StudyNotFound: there is no such study there.
-        StoreError: the database failed.
-    """
-    places = Places.of(home, storage, checkpoints)
-    store, study = find_study(name, places)
-    return Results(store, study, places)
-
-
-def list_studies(
-    *,
-    home: str | Path | None = None,
-    storage: str | None = None,
-    checkpoints: str | Path | None = None,
-) -> list[Results]:
-    """Open all studies of a store to read their results, oldest first; a SQLite file that is missing has none.
-
-    Watched directories and studies are not among them. Where the studies are, is said as for `load_study`.
-
-    Raises:
-        StoreError: the database failed.
-    """
-    places = Places.of(home, storage, checkpoints)
-    store = open_if_there(places)
-    if store is None:
-        return []
-    return [Results(store, study, places) for study in store.studies() if not study.watched]

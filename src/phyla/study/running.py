@@ -1,139 +1,136 @@
-"""Running a study until it ends, in this process or in worker processes; resuming it, and interrupting it."""
+"""Running studies until they end, in this process or in worker processes; resuming and interrupting them."""
 
+import signal
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from phyla import plugins, settings
-from phyla.errors import CheckpointsAbsent, CheckpointStorageFailed, ConfigurationError, StudyFailed
+from phyla.client import Client
+from phyla.errors import (
+    CheckpointsAbsent,
+    CheckpointStorageFailed,
+    ConfigurationError,
+    StudyChanged,
+    StudyFailed,
+)
 from phyla.launchers import WorkerSpec, get_launcher, gpu_environments
+from phyla.machine import Outdated
 from phyla.records import Aim, StudyState
 from phyla.study.findings import say_nothing_to_do
 from phyla.study.leftovers import others_at_work, remove_outputs, take_back
-from phyla.study.opened import OpenedStudy
+from phyla.study.opening import OpenedStudy
+from phyla.study.places import Places
 from phyla.study.progress import Failures, best_of
 from phyla.study.results import Results
-from phyla.study.working import check_workers, checked_kinds, work_here
 from phyla.worker import Launch, Worker, population_worker
 
 if TYPE_CHECKING:
     from phyla.study.study import Study
 
+MOST_WORKERS = 10_000
+"""Processes of one run on this machine."""
 
-def function_names(study: "Study") -> tuple[str, str | None]:
-    """Return the names under which worker processes import the training function and the setup.
 
-    Raises:
-        NotImportable: they could not find one of them.
-    """
-    assert study.train is not None
-    return plugins.reference(study.train), None if study.setup is None else plugins.reference(study.setup)
+def check_workers(places: Places, **counts: int) -> None:
+    """Make sure that this process may start that many workers, of one kind or several."""
+    for name, count in counts.items():
+        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MOST_WORKERS:
+            raise ConfigurationError(
+                f"{name}={count!r}: must be an integer of at least 0, at most {MOST_WORKERS:,}"
+            )
+    if any(counts.values()) and settings.in_worker():
+        raise ConfigurationError(
+            "a worker process was to start workers, which would start workers without end; start them under "
+            '`if __name__ == "__main__":`, or use workers=0 inside training code'
+        )
+    if any(counts.values()) and places.storage == "memory://":
+        raise ConfigurationError(
+            "storage='memory://' exists in this process only, where worker processes cannot see it; "
+            "run with workers=0, or leave storage= out"
+        )
+
+
+def checked_kinds(kinds: Sequence[str]) -> frozenset[str]:
+    """Return what workers do."""
+    wanted = frozenset(kinds)
+    if not wanted or not wanted <= {"train", "evaluate"}:
+        raise ConfigurationError(f"kinds={kinds!r}: choose 'train', 'evaluate', or both")
+    return wanted
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Crew:
-    """Who works on a study, and who is told.
+    """Who works on a study, and who is told; see `Study.run`."""
 
-    Attributes:
-        kinds: what workers do.
-        environments: of each worker process; without any, this process works.
-        evaluators: how many of those, the last ones, only evaluate.
-        stall_timeout_s: seconds without progress before a worker process is ended; None never ends one.
-        yields: whether `trial.report()` may run an eval task that waits.
-        on_progress: called many times a second in this process; if it works, after every trial.
-        on_interrupt: called for each Ctrl-C or SIGTERM inside the signal handler.
-    """
-
-    kinds: frozenset[str]
-    environments: Sequence[Mapping[str, str]]
+    workers: int
     evaluators: int = 0
+    kinds: Sequence[str]
+    gpus_per_worker: float
     stall_timeout_s: float | None = None
     yields: bool = False
     on_progress: Callable[[Results], None] | None
     on_interrupt: Callable[[], None]
 
+    @cached_property
+    def environments(self) -> Sequence[Mapping[str, str]]:
+        """Environment variables of each worker process; those of the evaluators come last."""
+        return gpu_environments(self.workers + self.evaluators, self.gpus_per_worker)
 
-def crew_of(
-    study: "Study",
-    workers: int,
-    kinds: Sequence[str],
-    gpus_per_worker: float,
-    *,
-    evaluators: int = 0,
-    stall_timeout_s: float | None = None,
-    yields: bool = False,
-    on_progress: Callable[[Results], None] | None,
-    on_interrupt: Callable[[], None],
-) -> Crew:
-    """Return who is to work on a study, once it is clear that they can.
-
-    Raises:
-        ConfigurationError: they cannot.
-    """
-    if plugins.reading_study_file():
-        raise plugins.StudyFileRead
-    if study.train is None:
-        raise ConfigurationError("Study(train=...) is needed to run; without it use ask() and tell()")
-    check_workers(study.places, workers=workers, evaluators=evaluators)
-    wanted = checked_kinds(kinds)
-    if "train" not in wanted and not study.rules.suites:
-        raise ConfigurationError(f"kinds={kinds!r}: this study has no suites= to evaluate")
-    if evaluators and not (workers and study.rules.suites):
-        raise ConfigurationError(
-            f"evaluators={evaluators}: they need suites= to evaluate, and workers= of at least 1 that train"
-        )
-    number = isinstance(stall_timeout_s, (int, float)) and not isinstance(stall_timeout_s, bool)
-    if stall_timeout_s is not None and not (number and stall_timeout_s > 0):
-        raise ConfigurationError(f"stall_timeout_s={stall_timeout_s!r}: must be above 0, or None")
-    return Crew(
-        kinds=wanted,
-        environments=gpu_environments(workers + evaluators, gpus_per_worker),
-        evaluators=evaluators,
-        stall_timeout_s=stall_timeout_s,
-        yields=yields,
-        on_progress=on_progress,
-        on_interrupt=on_interrupt,
-    )
+    def check(self, study: "Study") -> None:
+        """Make sure that they can work on a study."""
+        if plugins.reading_study_file():
+            raise plugins.StudyFileRead
+        if study.train is None:
+            raise ConfigurationError("Study(train=...) is needed to run; without it use ask() and tell()")
+        check_workers(study.places, workers=self.workers, evaluators=self.evaluators)
+        suites = study.rules.suites
+        if "train" not in checked_kinds(self.kinds) and not suites:
+            raise ConfigurationError(f"kinds={self.kinds!r}: this study has no suites= to evaluate")
+        if self.evaluators and not (self.workers and suites):
+            raise ConfigurationError(
+                f"evaluators={self.evaluators}: they need suites= to evaluate, and workers= of at least 1 that "
+                "train"
+            )
+        stall = self.stall_timeout_s
+        number = isinstance(stall, (int, float)) and not isinstance(stall, bool)
+        if stall is not None and not (number and stall > 0):
+            raise ConfigurationError(f"stall_timeout_s={stall!r}: must be above 0, or None")
+        _ = self.environments  # raises where there are too few GPUs
 
 
 def run_study(study: "Study", opened: OpenedStudy, crew: Crew) -> Results:
-    """Train until the study ends; resumes what an earlier run left.
-
-    Raises:
-        StudyChanged: it was given other settings meanwhile.
-        StudyFailed: the study stopped itself.
-        CheckpointsAbsent: the directory of its checkpoints is not there, or something else is in its place.
-        KeyboardInterrupt: a person stopped it.
-        StoreError: the database failed.
-    """
+    """Train until the study ends; resumes what an earlier run left. See `Study.run`."""
     with Launch(study.places.locks, opened.store.url, [study.name]) as launch:
         return _run(study, opened, launch, crew)
 
 
 def _run(study: "Study", opened: OpenedStudy, launch: Launch, crew: Crew) -> Results:
-    results = Results(opened.store, opened.record, study.places)
-    _resume(study, opened, launch)
+    store, client, key = opened.store, opened.client, opened.record.id
+    results = Results(store, opened.record, study.places)
+    opened.claim()
+    if results.state in (StudyState.STOPPED, StudyState.FAILED):
+        store.set_state(key, StudyState.RUNNING)
+    take_back(store, key, client, launch)
+    client.recover()
+    _clean_outputs(study, opened)
     if results.state is StudyState.COMPLETED:
-        with opened.store.reader(opened.record.id) as reader:
+        with store.reader(key) as reader:
             say_nothing_to_do(reader)
 
     # Whoever is told of progress shows what failed.
     failures = Failures(settings.system_clock()) if crew.on_progress is None else None
-    look = partial(study.lookout.look, opened.store, opened.record.id, failures=failures)
-
-    def tick() -> None:
-        look()
-        if crew.on_progress is not None:
-            crew.on_progress(results)
-
+    look = partial(study.lookout.look, store, key, failures=failures)
     try:
-        finished = _work(study, opened, launch, crew, tick)
+        finished = _work(study, opened, launch, crew, results, look)
         look(at_once=True)
-        opened.client.collect()
-        opened.client.recover()
+        client.collect()
+        client.recover()
         if results.state is StudyState.COMPLETED:
             _verify_best(opened)
     except (CheckpointsAbsent, CheckpointStorageFailed) as error:
@@ -149,46 +146,22 @@ def _run(study: "Study", opened: OpenedStudy, launch: Launch, crew: Crew) -> Res
     return results
 
 
+def add_workers(study: "Study", opened: OpenedStudy, crew: Crew) -> Results:
+    """Train a study that others run, until it ends. See `Study.work`."""
+    results = Results(opened.store, opened.record, study.places)
+    if opened.client.is_active():
+        opened.claim()
+        look = partial(study.lookout.look_at_metrics, opened.store, opened.record.id)
+        with Launch(study.places.locks, opened.store.url, [study.name]) as launch:
+            if not _work(study, opened, launch, crew, results, look):
+                raise KeyboardInterrupt
+    return results
+
+
 def _stop(opened: OpenedStudy, launch: Launch, why: str) -> None:
     """Stop a study that is running, unless others are at work on it."""
     if opened.client.study().state is StudyState.RUNNING and not others_at_work(opened, launch):
         opened.store.set_state(opened.record.id, StudyState.STOPPED, why)
-
-
-def add_workers(study: "Study", opened: OpenedStudy, crew: Crew) -> Results:
-    """Train a study that others run, until it ends; changes nothing but by the work that is done.
-
-    Raises:
-        StudyChanged: it was given other settings meanwhile.
-        StudyFailed: the workers cannot start, or die again and again.
-        CheckpointsAbsent: the directory of its checkpoints is not there, or something else is in its place.
-        KeyboardInterrupt: a person stopped these workers; the study goes on.
-        StoreError: the database failed.
-    """
-    results = Results(opened.store, opened.record, study.places)
-
-    def tick() -> None:
-        study.lookout.look_at_metrics(opened.store, opened.record.id)
-        if crew.on_progress is not None:
-            crew.on_progress(results)
-
-    if not opened.client.is_active():
-        return results
-    opened.claim()
-    with Launch(study.places.locks, opened.store.url, [study.name]) as launch:
-        if not _work(study, opened, launch, crew, tick):
-            raise KeyboardInterrupt
-    return results
-
-
-def _resume(study: "Study", opened: OpenedStudy, launch: Launch) -> None:
-    opened.claim()
-    record = opened.client.study()
-    if record.state in (StudyState.STOPPED, StudyState.FAILED):
-        opened.store.set_state(record.id, StudyState.RUNNING)
-    take_back(opened.store, opened.record.id, opened.client.lose_worker, launch)
-    opened.client.recover()
-    _clean_outputs(study, opened)
 
 
 def _verify_best(opened: OpenedStudy) -> None:
@@ -208,58 +181,120 @@ def _clean_outputs(study: "Study", opened: OpenedStudy) -> None:
             remove_outputs(reader, study.places.outputs(study.name))
 
 
-def _work(study: "Study", opened: OpenedStudy, launch: Launch, crew: Crew, tick: Callable[[], None]) -> bool:
-    """Work, here or in processes, until the study ends; return False when a person interrupted it."""
-    if not crew.environments:
-        name = launch.worker_name()
-        return work_here(_worker(study, opened, crew, name), name, opened.client, crew.on_interrupt, on_trial=tick)
-    launcher = get_launcher()(
-        opened.client,
-        _specs(study, opened, crew),
-        launch=launch,
-        environments=crew.environments,
-        logs=study.places.logs(study.name),
-        renew_s=study.rules.lease_s / 3,
-        stall_timeout_s=crew.stall_timeout_s,
-        on_tick=tick,
-        on_interrupt=crew.on_interrupt,
-    )
-    return launcher.run()
+def _work(
+    study: "Study",
+    opened: OpenedStudy,
+    launch: Launch,
+    crew: Crew,
+    results: Results,
+    look: Callable[[], None],
+) -> bool:
+    name, places, lease_s = study.name, study.places, study.rules.lease_s
 
+    def tick() -> None:
+        look()
+        if crew.on_progress is not None:
+            crew.on_progress(results)
 
-def _worker(study: "Study", opened: OpenedStudy, crew: Crew, name: str) -> Worker:
-    """Return the worker that this process is."""
-    assert study.train is not None
-    return population_worker(
-        opened.client,
-        opened.record,
-        opened.repository,
-        study.rules,
-        study.train,
-        study.setup,
-        name=name,
-        kinds=crew.kinds,
-        work_root=study.places.work(study.name),
-        outputs=study.places.outputs(study.name),
-        log=study.places.logs(study.name) / "worker-0.log",
-        renew_s=study.rules.lease_s / 3,
-        yields=crew.yields,
-    )
+    def worker(worker_name: str) -> Worker:
+        assert study.train is not None
+        return population_worker(
+            opened.client,
+            opened.record,
+            opened.repository,
+            study.rules,
+            study.train,
+            study.setup,
+            name=worker_name,
+            kinds=frozenset(crew.kinds),
+            work_root=places.work(name),
+            outputs=places.outputs(name),
+            log=places.logs(name) / "worker-0.log",
+            renew_s=lease_s / 3,
+            yields=crew.yields,
+        )
 
-
-def _specs(study: "Study", opened: OpenedStudy, crew: Crew) -> list[WorkerSpec]:
-    first_evaluator = len(crew.environments) - crew.evaluators
-    config = study.config(opened.references)
-    return [
+    config = study.config(portable=bool(crew.workers))
+    specs = [
         WorkerSpec(
-            configs={study.name: config},
-            storage=study.places.storage,
-            checkpoints=str(study.places.checkpoints(study.name)),
-            work_root=str(study.places.work(study.name)),
-            outputs=str(study.places.outputs(study.name)),
+            configs={name: config},
+            storage=places.storage,
+            checkpoints=str(places.checkpoints(name)),
+            work_root=str(places.work(name)),
+            outputs=str(places.outputs(name)),
             index=index,
-            kinds=tuple(sorted(crew.kinds)) if index < first_evaluator else ("evaluate",),
+            kinds=tuple(sorted(set(crew.kinds))) if index < crew.workers else ("evaluate",),
             yields=crew.yields,
         )
         for index in range(len(crew.environments))
     ]
+    return work(
+        opened.client,
+        worker,
+        specs,
+        crew.environments,
+        launch=launch,
+        logs=places.logs(name),
+        lease_s=lease_s,
+        stall_timeout_s=crew.stall_timeout_s,
+        on_tick=tick,
+        on_interrupt=crew.on_interrupt,
+    )
+
+
+def work(
+    client: Client,
+    worker: Callable[[str], Worker],
+    specs: Sequence[WorkerSpec],
+    environments: Sequence[Mapping[str, str]],
+    *,
+    launch: Launch,
+    logs: Path,
+    lease_s: float,
+    stall_timeout_s: float | None = None,
+    on_tick: Callable[[], None],
+    on_interrupt: Callable[[], None],
+) -> bool:
+    """Work on studies of any kind until they end; return False when a person interrupted it.
+
+    Worker processes are started by `specs`; without any, this process is the `worker` of a name. Then the first
+    Ctrl-C or SIGTERM asks it to end soon, and the next one raises KeyboardInterrupt at once. Only the main thread
+    can handle signals; in another one they stay as they are.
+    """
+    if specs:
+        launcher = get_launcher()(
+            client,
+            specs,
+            launch=launch,
+            environments=environments,
+            logs=logs,
+            renew_s=lease_s / 3,
+            stall_timeout_s=stall_timeout_s,
+            on_tick=on_tick,
+            on_interrupt=on_interrupt,
+        )
+        return launcher.run()
+    name = launch.worker_name()
+    here = worker(name)
+    interrupted = threading.Event()
+
+    def interrupt(number: int, frame: object) -> None:
+        on_interrupt()
+        if interrupted.is_set():
+            raise KeyboardInterrupt
+        interrupted.set()
+        here.stop()
+
+    main = threading.current_thread() is threading.main_thread()
+    previous = {n: signal.signal(n, interrupt) for n in (signal.SIGINT, signal.SIGTERM)} if main else {}
+    try:
+        ended = here.run(on_tick, on_tick)
+    except BaseException:
+        client.lose_worker(name, "its run was interrupted", counts=False)
+        raise
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    if isinstance(ended, Outdated):
+        raise StudyChanged(ended.why)
+    return not interrupted.is_set()

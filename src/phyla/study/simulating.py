@@ -10,18 +10,10 @@ import numpy as np
 from phyla.errors import ConfigurationError
 from phyla.machine import TrainRules, bound
 from phyla.records import JobKind, JobState, WorkKind
-from phyla.simulation import (
-    Crew,
-    Durations,
-    Fitness,
-    Hazards,
-    LearningCurve,
-    SimulatedRun,
-    Simulator,
-)
-from phyla.study.results import Results, load_study
+from phyla.simulation import Conditions, Fitness, LearningCurve, SimulatedRun, Simulator
+from phyla.study.loading import load_study
+from phyla.study.results import Results
 from phyla.study.study import Study
-from phyla.study.working import checked_kinds
 
 DEFAULT_STEPS = 100
 """Age at which the learning curve saturates, for a strategy that does not say how long members train."""
@@ -144,6 +136,8 @@ def simulate(
         StudyNotFound: there is no study `like`.
         MachineDefect: a strategy, or phyla itself, did what it never may.
     """
+    from phyla.study.running import checked_kinds
+
     rules = study.rules
     if not isinstance(runs, int) or runs < 1:
         raise ConfigurationError(f"runs={runs!r}: must be an integer of at least 1")
@@ -156,30 +150,32 @@ def simulate(
         raise ConfigurationError(
             f"eval_s={eval_s!r} (on the command line: --seconds eval=S): the study has no suites= to evaluate"
         )
-    crew = Crew(workers=workers, evaluators=evaluators, kinds=frozenset(WorkKind(kind) for kind in wanted))
+    durations: dict[str, Any] = {"eval_s": eval_s, "spread": spread}
     if like is None:
-        durations = Durations(
-            step_s=step_s, trial_s=trial_s, load_s=load_s, save_s=save_s, eval_s=eval_s, spread=spread
-        )
+        durations |= {"step_s": step_s, "trial_s": trial_s, "load_s": load_s, "save_s": save_s}
     elif step_s is not None or trial_s is not None or load_s or save_s:
         raise ConfigurationError(
             "the durations of another study include loading and saving; leave step_s, trial_s, load_s and save_s "
             "out (on the command line: step, trial, load and save of --seconds)"
         )
     else:
-        durations = _durations_like(study, like, eval_s, spread)
-    hazards = Hazards(
-        preempt_per_hour=preempt_per_hour, crash_per_hour=crash_per_hour, restart_s=restart_s, fail=fail
+        durations |= _measured(study, like)
+    conditions = Conditions(
+        workers=workers,
+        evaluators=evaluators,
+        kinds=frozenset(WorkKind(kind) for kind in wanted),
+        preempt_per_hour=preempt_per_hour,
+        crash_per_hour=crash_per_hour,
+        restart_s=restart_s,
+        fail=fail,
+        **durations,
     )
     steps = rules.strategy.member_steps or DEFAULT_STEPS
     measure: Callable[..., float] = fitness or LearningCurve(rules.space, rules.objective, steps)
     done = []
     for run in range(runs):
         rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(run,))))
-        simulator = Simulator(
-            rules, study.seed, crew=crew, durations=durations, hazards=hazards, fitness=measure, rng=rng
-        )
-        done.append(simulator.run())
+        done.append(Simulator(rules, study.seed, conditions, fitness=measure, rng=rng).run())
     return Simulated(
         workers=workers,
         evaluators=evaluators,
@@ -205,19 +201,19 @@ def _notes(rules: TrainRules, runs: Sequence[SimulatedRun], trial_s: float | Non
         )
 
 
-def _durations_like(study: Study, like: Results | str, eval_s: float, spread: float) -> Durations:
+def _measured(study: Study, like: Results | str) -> dict[str, Any]:
     if isinstance(like, str):
         like = load_study(like, home=study.places.home, storage=study.places.storage)
     by_step, by_task = measured(like)
     if not by_step:
         raise ConfigurationError(f"study {like.name!r} has no completed trial from which durations could be taken")
-    return Durations(measured_step_s=by_step, measured_eval_s=by_task, eval_s=eval_s, spread=spread)
+    return {"measured_step_s": by_step, "measured_eval_s": by_task}
 
 
 def measured(results: Results) -> tuple[tuple[float, ...], Mapping[str, Sequence[float]]]:
     """Return the seconds per step of a study's trials, and the seconds of its shards by eval task.
 
-    Only what completed at the first attempt, which trained all of its steps.
+    Only what completed at the first attempt counts, which trained all of its steps.
     """
     by_step = tuple(
         (trial.ended_at - trial.started_at) / (trial.reached_step - trial.start_step)

@@ -8,24 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final, overload
 
 from phyla.arguments import suggest_arguments
-from phyla.errors import ConfigurationError
+from phyla.errors import ConfigurationError, SpaceError
 from phyla.machine import TrainRules
 from phyla.records import JsonObject, Objective, StartFrom, StudyState
 from phyla.space import Space
 from phyla.strategies import StoppingRule, Strategy, check_space
+from phyla.study.files import check_objectives
 from phyla.study.findings import Lookout
-from phyla.study.limits import MOVED, Retention, Retries
-from phyla.study.opening import find_study
-from phyla.study.places import NAME, Places
-from phyla.study.reconciling import reconcile, stored_config
-from phyla.study.replicates import Replicate, replicate_seed
-from phyla.study.results import ConfigChange, Results
-from phyla.study.starts import checked_starts
-from phyla.study.suites import check_objectives
+from phyla.study.limits import Retention, Retries
+from phyla.study.places import NAME, Places, find_study
+from phyla.study.replicates import replicate_seed
+from phyla.study.results import ConfigChange, Replicate, Results
 
 if TYPE_CHECKING:
     from phyla.evaluation import Suite
-    from phyla.study.opened import OpenedStudy
+    from phyla.study.opening import OpenedStudy
     from phyla.worker import Launch, Trial, WorkerContext
 
 LEASE_S = 60.0
@@ -115,24 +112,15 @@ class Study:
         check_objectives(self.rules)
         for plugin in (self.rules.strategy, *self.rules.stopping):
             check_space(plugin, self.rules.space)
-        self.retention = retention
-        self.retries = retries
         self.replicate_of: Replicate | None = None
-        self.start_from = checked_starts(start_from, self.rules.space)
+        self.start_from = _checked_starts(start_from, self.rules.space)
         self.lookout = Lookout(name, self.rules)
         self._opened: OpenedStudy | None = None
         self._reopen = False
         self._launch: Launch | None = None
 
     def replicate(self, index: int) -> "Study":
-        """Return this study with another name, `NAME-r{index}`, and another seed; see `phyla.run_replicates`.
-
-        Args:
-            index: 0 for the first replicate.
-
-        Raises:
-            ConfigurationError: this is a replicate itself, or its name is too long to get longer.
-        """
+        """Return this study with another name, `NAME-r{index}`, and another seed; see `phyla.run_replicates`."""
         if self.replicate_of is not None:
             raise ConfigurationError(f"study {self.name!r} is a replicate of {self.replicate_of.of!r} itself")
         made = copy.copy(self)
@@ -140,8 +128,7 @@ class Study:
         made.name = made.replicate_of.name
         made.seed = replicate_seed(self.seed, index)
         made.lookout = Lookout(made.name, made.rules)
-        made._opened = None
-        made._launch = None
+        made._opened = made._launch = None
         if not NAME.fullmatch(made.name):
             raise ConfigurationError(f"study name {made.name!r} of a replicate has more than 100 characters")
         return made
@@ -174,11 +161,9 @@ class Study:
             stall_timeout_s: seconds without any progress before a worker process is ended; None never ends one.
             yield_at_report: let `trial.report()` run an eval task that waits, before training goes on.
             overwrite: delete what is stored of this study, its trials and its checkpoints, and start anew.
-            on_progress: called many times a second in this process; with `workers=0` after every trial.
+            on_progress: called many times a second in this process; with `workers=0` after every trial and while
+                there is none.
             on_interrupt: called for each Ctrl-C or SIGTERM inside the signal handler, so it must be brief.
-
-        Returns:
-            The results.
 
         Raises:
             ConfigurationError: an argument makes no sense.
@@ -192,24 +177,28 @@ class Study:
             KeyboardInterrupt: a person stopped it; run it again to resume.
             StoreError: the database failed.
         """
-        from phyla.study.running import crew_of, function_names, run_study
+        from phyla.study.leftovers import overwrite as delete
+        from phyla.study.running import Crew, run_study
 
-        crew = crew_of(
-            self,
-            workers,
-            kinds,
-            gpus_per_worker,
+        crew = Crew(
+            workers=workers,
             evaluators=evaluators,
+            kinds=tuple(kinds),
+            gpus_per_worker=gpus_per_worker,
             stall_timeout_s=stall_timeout_s,
             yields=yield_at_report,
             on_progress=on_progress,
             on_interrupt=on_interrupt,
         )
+        crew.check(self)
         self._set_lease(lease_s)
-        references = function_names(self) if workers else (None, None)
         if overwrite:
-            self._overwrite(references)
-        return run_study(self, self._open(references), crew)
+            self.config(portable=bool(workers))  # Raises before anything is deleted.
+            if self._opened is not None:
+                self._opened.store.close()
+                self._opened = None
+            delete(self)
+        return run_study(self, self._open(portable=bool(workers)), crew)
 
     def work(
         self,
@@ -223,17 +212,7 @@ class Study:
         """Add workers to this study, which another process runs, until it ends; creates and changes nothing.
 
         They may be on any machine that sees the store and the checkpoints, and may be stopped at any time. They
-        take functions and commands from this object, never from the store.
-
-        Args:
-            workers: worker processes to start; 0 works in this process.
-            kinds: as for `run`.
-            gpus_per_worker: as for `run`.
-            on_progress: as for `run`.
-            on_interrupt: as for `run`.
-
-        Returns:
-            The results.
+        take functions and commands from this object, never from the store. The arguments are those of `run`.
 
         Raises:
             StudyNotFound: there is no such study.
@@ -244,23 +223,21 @@ class Study:
             KeyboardInterrupt: a person stopped these workers; the study goes on.
             StoreError: the database failed.
         """
-        from phyla.study.opened import join_study
-        from phyla.study.running import add_workers, crew_of, function_names
+        from phyla.study.opening import join_study
+        from phyla.study.running import Crew, add_workers
 
-        crew = crew_of(self, workers, kinds, gpus_per_worker, on_progress=on_progress, on_interrupt=on_interrupt)
-        return add_workers(self, join_study(self, function_names(self) if workers else (None, None)), crew)
-
-    def _overwrite(self, references: tuple[str | None, str | None]) -> None:
-        from phyla.study.overwriting import overwrite
-
-        self.config(references)  # Raises before anything is deleted.
-        if self._opened is not None:
-            self._opened.store.close()
-            self._opened = None
-        overwrite(self)
+        crew = Crew(
+            workers=workers,
+            kinds=tuple(kinds),
+            gpus_per_worker=gpus_per_worker,
+            on_progress=on_progress,
+            on_interrupt=on_interrupt,
+        )
+        crew.check(self)
+        return add_workers(self, join_study(self, portable=bool(workers)), crew)
 
     def change(self, *, newcomers: Literal["best", "fresh"] = "best") -> list[ConfigChange]:
-        """Give the study that exists under this name these settings, and train nothing.
+        """Give the study that exists under this name these settings, and train nothing; return what was changed.
 
         What can change: settings of the strategy, its population size among them, stopping rules, and a space that
         gets wider. A study that was stopped, or has failed, may go on then. Stop its workers first, and start them
@@ -270,9 +247,6 @@ class Study:
             newcomers: how members start that join: from the `best` ones, with hyperparameters near theirs, or
                 `fresh`.
 
-        Returns:
-            What was changed; nothing if the study has these settings already.
-
         Raises:
             StudyNotFound: there is no such study.
             ConfigurationError: an existing study cannot take such a change.
@@ -280,13 +254,14 @@ class Study:
             StudyChanged: another process changed it at the same time.
             StoreError: the database failed.
         """
+        from phyla.study.opening import reconcile
+
         if newcomers not in ("best", "fresh"):
             raise ConfigurationError(f"newcomers={newcomers!r}: choose 'best' or 'fresh'")
-        store, record = (
-            (self._opened.store, self._opened.client.study())
-            if self._opened
-            else find_study(self.name, self.places)
-        )
+        if self._opened is not None:
+            store, record = self._opened.store, self._opened.client.study()
+        else:
+            store, record = find_study(self.name, self.places)
         try:
             changed = reconcile(store, record, self.config(), self, newcomers=newcomers)
             if record.state in (StudyState.STOPPED, StudyState.FAILED):
@@ -325,12 +300,13 @@ class Study:
             StudyChanged: the study exists with other settings, or was given others meanwhile.
             StudyFailed: the study stopped itself; the message says what to do.
             CheckpointsAbsent: the directory of its checkpoints is not there, or something else is in its place.
+            CheckpointStorageFailed: a checkpoint that a trial starts from cannot be read now.
             StoreError: the database failed.
         """
         from phyla.study import ask_tell
 
         self._set_lease(lease_s)
-        opened = self._open((None, None))
+        opened = self._open()
         trials = ask_tell.ask(self, opened, self._worker(opened), count or 1)
         if count is not None:
             return trials
@@ -368,16 +344,18 @@ class Study:
         from phyla.study import ask_tell
 
         many = list(trials) if isinstance(trials, Sequence) else [trials]
-        each = ask_tell.metrics_of(many, metrics)
-        opened = self._open((None, None))
+        each = [] if metrics is None else list(metrics) if isinstance(metrics, Sequence) else [metrics]
+        if metrics is not None and len(each) != len(many):
+            raise ConfigurationError(f"tell(): {len(many)} trials, but {len(each)} mappings of metrics")
+        opened = self._open()
         if error is not None:
             ask_tell.tell_failed(opened, many, error)
         else:
-            ask_tell.tell(opened, self._worker(opened), self.lookout, many, each, checkpoint)
+            ask_tell.tell(self, opened, self._worker(opened), many, each, checkpoint)
 
     def renew(self) -> None:
         """Renew the leases of the trials that this process asked for."""
-        opened = self._open((None, None))
+        opened = self._open()
         opened.client.renew(self._worker(opened))
 
     def _worker(self, opened: "OpenedStudy") -> str:
@@ -387,7 +365,7 @@ class Study:
 
         if self._launch is None:
             self._launch = Launch(self.places.locks, opened.store.url, [self.name])
-            take_back(opened.store, opened.record.id, opened.client.lose_worker, self._launch)
+            take_back(opened.store, opened.record.id, opened.client, self._launch)
         return self._launch.worker_name()
 
     @property
@@ -395,11 +373,11 @@ class Study:
         """Whether the study takes no more work: it ended, or every member is done."""
         from phyla.study import ask_tell
 
-        return ask_tell.finished(self._open((None, None)))
+        return ask_tell.finished(self._open())
 
     def results(self) -> Results:
         """Return what the study has found so far."""
-        opened = self._open((None, None), works=False)
+        opened = self._open(works=False)
         return Results(opened.store, opened.record, self.places)
 
     # Opening
@@ -409,34 +387,38 @@ class Study:
             self.rules = replace(self.rules, lease_s=lease_s)
             self._reopen = True
 
-    def _open(self, references: tuple[str | None, str | None], *, works: bool = True) -> "OpenedStudy":
-        from phyla.study.opened import open_study
+    def _open(self, *, portable: bool = False, works: bool = True) -> "OpenedStudy":
+        """Open it to look, to ask, to run here, or (`portable`) for worker processes that import its functions."""
+        from phyla.study.opening import open_study
 
         opened = self._opened
-        # Opened to look, to ask, or to run here: who works needs its checkpoints, and worker processes the names
-        # of the functions.
-        more = opened is not None and (
-            self._reopen
-            or (references[0] is not None and opened.references != references)
-            or (works and not opened.works)
-        )
-        if opened is None or more:
+        more = opened is not None and ((portable and not opened.portable) or (works and not opened.works))
+        if opened is None or more or self._reopen:
             store = None if opened is None else opened.store
-            self._opened = opened = open_study(self, references, works=works, store=store)
+            self._opened = opened = open_study(self, portable=portable, works=works, store=store)
             self._reopen = False
         return opened
 
-    def config(self, references: tuple[str | None, str | None] = (None, None)) -> JsonObject:
-        """Return the study's configuration as JSON, as it is stored.
+    def config(self, *, portable: bool = False) -> JsonObject:
+        """Return the configuration as JSON, as it is stored; `portable` where workers import its functions."""
+        from phyla.study.opening import stored_config
 
-        Args:
-            references: names of the functions that worker processes import; by default those that are known.
-
-        Raises:
-            ConfigurationError: a setting cannot be written as JSON.
-            NotImportable: worker processes could not find a function.
-        """
-        return stored_config(self, references)
+        return stored_config(self, portable=portable)
 
 
-suggest_arguments(Study, moved=MOVED)
+def _checked_starts(
+    given: Sequence[str | PathLike[str] | StartFrom] | str | PathLike[str] | StartFrom, space: Space
+) -> tuple[StartFrom, ...]:
+    """Return the entries of `start_from`, with hyperparameters as the space holds them."""
+    if isinstance(given, str | PathLike | StartFrom) or not isinstance(given, Sequence):
+        raise ConfigurationError(f"start_from={given!r}: must be a list, as in start_from=[{given!r}]")
+    checked = []
+    for number, entry in enumerate(map(StartFrom.of, given)):
+        try:
+            checked.append(replace(entry, params=space.check_part(entry.params)))
+        except SpaceError as error:
+            raise SpaceError(f"start_from[{number}]: {error}") from error
+    return tuple(checked)
+
+
+suggest_arguments(Study)

@@ -1,19 +1,25 @@
-"""What there is to watch, and under which name."""
+"""What there is to watch, under which name, and what watching it would compute."""
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
+from phyla import settings
 from phyla.errors import ConfigurationError, StudyNotFound
-from phyla.records import StudyRecord, shown
-from phyla.study.opening import names_in
-from phyla.study.places import NAME
+from phyla.evaluation import Suite
+from phyla.evaluation.policy import Skip, decide
+from phyla.records import GroupState, Seen, SeenState, StudyRecord, shown
+from phyla.study.files import chosen_suites
+from phyla.study.places import NAME, Places, names_in, open_if_there
 
 if TYPE_CHECKING:
-    from phyla.store import Store
+    from phyla.store import Reader, Store
+    from phyla.watcher import CheckpointFormat, Following
 
 COMMON = frozenset(
     {"checkpoints", "checkpoint", "ckpt", "ckpts", "models", "model", "weights", "output", "outputs"}
@@ -24,13 +30,7 @@ COMMON = frozenset(
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What to watch: a directory, or a study.
-
-    Attributes:
-        name: of the run.
-        directory: the directory; None for a study.
-        study: the study; None for a directory.
-    """
+    """What to watch under the name of a run: a directory, or a study."""
 
     name: str
     directory: Path | None = None
@@ -38,63 +38,62 @@ class Target:
 
 
 def targets_of(store: "Store", paths: str | Path | Sequence[str | Path], name: str | None) -> list[Target]:
-    """Return what to watch: each a directory, or one study of the store.
-
-    Raises:
-        ConfigurationError: the names of runs make no sense.
-        StudyNotFound: something is neither a directory nor a study.
-    """
+    """Return what to watch: each a directory, or one study of the store."""
     many = [paths] if isinstance(paths, (str, Path)) else list(paths)
     if not many:
         raise ConfigurationError("there is nothing to watch: give a directory, or the name of a study")
     if name is not None and len(many) > 1:
         raise ConfigurationError(f"name={name!r} names one run, and there are {len(many)} directories")
-    found: list[Target] = []
-    for path in many:
-        study = None if isinstance(path, Path) or Path(path).is_dir() else store.find_study(path)
-        if study is not None and not study.watched:
-            if name == study.name:
-                raise ConfigurationError(
-                    f"name={name!r}: the study's own suites are evaluated under that name; leave it out for "
-                    f"{study.name}-watch, or give another one"
-                )
-            found.append(Target(name=name or f"{study.name}-watch", study=study))
-        elif isinstance(path, str) and "/" not in path and not Path(path).is_dir():
-            known = names_in(store, watched=False)
-            where = shown(str(Path(path).absolute()))
-            raise StudyNotFound(
-                f"there is neither a directory {where} nor a study {path!r} (studies in {store.url}: {known}); "
-                "check the path, or create the directory that training will write to"
-            )
-        else:
-            directory = Path(path).expanduser().absolute()
-            found.append(Target(name=name or _run_name(directory), directory=directory))
-    names = [target.name for target in found]
-    twice = {name for name in names if names.count(name) > 1}
+    found = [_target(store, path, name) for path in many]
+    names = Counter(target.name for target in found)
     found = [
-        replace(target, name=_long_name(target.directory))
-        if target.name in twice and target.directory is not None
+        replace(target, name=_clean("-".join(_parts(target.directory))[-100:]))
+        if names[target.name] > 1 and target.directory is not None
         else target
         for target in found
     ]
-    names = [target.name for target in found]
-    for each in names:
+    for each, count in Counter(target.name for target in found).items():
         if not NAME.fullmatch(each):
             raise ConfigurationError(
                 f"run name {each!r}: use up to 100 letters, digits, '_', '-' and '.'; give it with name= (on the "
                 "command line: --name)"
             )
-        if names.count(each) > 1:
+        if count > 1:
             raise ConfigurationError(f"{each!r} is given twice")
     return found
 
 
-def check_directories(targets: Sequence[Target]) -> None:
-    """Make sure that the directories to watch exist.
+def _target(store: "Store", path: str | Path, name: str | None) -> Target:
+    study = None if isinstance(path, Path) or Path(path).is_dir() else store.find_study(path)
+    if study is not None and not study.watched:
+        if name == study.name:
+            raise ConfigurationError(
+                f"name={name!r}: the study's own suites are evaluated under that name; leave it out for "
+                f"{study.name}-watch, or give another one"
+            )
+        return Target(name=name or f"{study.name}-watch", study=study)
+    if isinstance(path, str) and "/" not in path and not Path(path).is_dir():
+        raise StudyNotFound(
+            f"there is neither a directory {shown(str(Path(path).absolute()))} nor a study {path!r} (studies in "
+            f"{store.url}: {names_in(store, watched=False)}); check the path, or create the directory that "
+            "training will write to"
+        )
+    directory = Path(path).expanduser().absolute()
+    parts = _parts(directory)
+    telling = [part for part in parts if part.lower() not in COMMON]
+    return Target(name=name or _clean((telling or parts or ["run"])[-1]), directory=directory)
 
-    Raises:
-        ConfigurationError: one does not; the message names the nearest directory that does.
-    """
+
+def _parts(directory: Path) -> list[str]:
+    return [part for part in directory.parts if part.strip("./")]
+
+
+def _clean(text: str) -> str:
+    return re.sub(r"[^\w.-]+", "-", text).lstrip("-.") or "run"
+
+
+def check_directories(targets: Sequence[Target]) -> None:
+    """Make sure that the directories to watch exist; else name the nearest one that does."""
     for target in targets:
         directory = target.directory
         if directory is None or directory.is_dir():
@@ -109,15 +108,122 @@ def check_directories(targets: Sequence[Target]) -> None:
         )
 
 
-def _run_name(directory: Path) -> str:
-    parts = [part for part in directory.parts if part.strip("./")]
-    telling = [part for part in parts if part.lower() not in COMMON]
-    return _clean((telling or parts or ["run"])[-1])
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """What one eval task would take: `cells` are shards to compute, `known` are in the ledger.
+
+    The seconds are those of one shard on average, and of all by all workers; None if it never ran.
+    """
+
+    run: str
+    suite: str
+    task: str
+    cells: int
+    known: int
+    mean_s: float | None
+    seconds: float | None
 
 
-def _long_name(directory: Path) -> str:
-    return _clean("-".join(part for part in directory.parts if part.strip("./"))[-100:])
+def plan(
+    paths: str | Path | Sequence[str | Path],
+    suites: "Suite | str | Sequence[Suite | str]",
+    workers: int = 0,
+    *,
+    name: str | None = None,
+    format: str = "auto",  # noqa: A002 -- the word that users know
+    options: Mapping[str, Any] | None = None,
+    following: "Following | None" = None,
+    **where: Any,
+) -> list[Planned]:
+    """Return what `watch` with the same arguments would compute for what is there now; changes nothing.
+
+    Checkpoints that were never seen count as new, also where their content turns out to be known.
+    """
+    from phyla.store import open_store
+    from phyla.watcher import Following, get_format
+
+    places = Places.of(**where)
+    chosen = chosen_suites(suites)
+    done = (following or Following()).done
+    scanner = get_format(format, **(options or {}))
+    # A database that is not there is not made.
+    store = open_if_there(places) or open_store("memory://")
+    found: list[Planned] = []
+    try:
+        targets = targets_of(store, paths, name)
+        check_directories(targets)
+        for target in targets:
+            present = _present(store, target, scanner, done)
+            run = store.find_study(target.name)
+            with nullcontext() if run is None or not run.watched else store.reader(run.id) as reader:
+                wanted, known = _count(reader, chosen, present)
+                for suite, task in ((each, task) for each in chosen for task in each.tasks):
+                    cells = wanted[suite.name, task.name]
+                    mean_s = None if reader is None else reader.mean_duration_s(task.identity)
+                    found.append(
+                        Planned(
+                            run=target.name,
+                            suite=suite.name,
+                            task=task.name,
+                            cells=cells,
+                            known=known[suite.name, task.name],
+                            mean_s=mean_s,
+                            seconds=None if mean_s is None else cells * mean_s / max(1, workers),
+                        )
+                    )
+    finally:
+        store.close()
+    return found
 
 
-def _clean(text: str) -> str:
-    return re.sub(r"[^\w.-]+", "-", text).lstrip("-.") or "run"
+def _present(store: "Store", target: Target, scanner: "CheckpointFormat", done: str) -> list[tuple[str, str, int]]:
+    """Return name, fingerprint and step of the checkpoints that are there; -1 for a step that is not known."""
+    if target.directory is not None:
+        found = scanner.scan(target.directory, now=settings.system_clock(), previous={})
+        return [
+            (item.name, item.fingerprint, -1 if item.step is None else item.step)
+            for item in found
+            if not item.bad and item.name != done
+        ]
+    assert target.study is not None
+    with store.reader(target.study.id) as reader:
+        return [(row.name, "", row.step) for row in reader.live_checkpoints()]
+
+
+def _count(
+    reader: "Reader | None", suites: Sequence[Suite], present: Sequence[tuple[str, str, int]]
+) -> tuple[Counter[tuple[str, str]], Counter[tuple[str, str]]]:
+    """Return how many shards of each eval task are to be computed, and how many are in the ledger."""
+    wanted: Counter[tuple[str, str]] = Counter()
+    known: Counter[tuple[str, str]] = Counter()
+    newest: dict[str, Seen] = {}
+    number = 0
+    for seen in () if reader is None else reader.all_seen():
+        assert reader is not None
+        if seen.index == 0:
+            newest[seen.name] = seen
+        number = max(number, seen.number + 1)
+        for suite in suites if seen.state is SeenState.READY else ():
+            group = reader.find_group(seen.id, suite.name)
+            if group is None and not _takes(suite, seen.number, seen.step):
+                continue
+            if group is not None and group.state in (GroupState.SKIPPED, GroupState.GONE):
+                continue
+            for task in suite.tasks:
+                done = len(reader.shards_done(seen.identity, task.identity, 0, task.shards))
+                known[suite.name, task.name] += done
+                wanted[suite.name, task.name] += task.shards - done
+    for name, fingerprint, step in present:
+        before = newest.get(name)
+        if before is not None and before.state is not SeenState.GONE and before.fingerprint == fingerprint:
+            continue
+        for suite in suites:
+            if _takes(suite, number, step):
+                wanted.update({(suite.name, task.name): task.shards for task in suite.tasks})
+        number += 1
+    return wanted, known
+
+
+def _takes(suite: Suite, number: int, step: int) -> bool:
+    return not isinstance(decide(suite.policy, number=number, step=step, existed=True), Skip)

@@ -1,38 +1,28 @@
 """Watch a training job that only writes checkpoints, or another study; evaluate with more workers."""
 
 import contextlib
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from phyla import plugins, settings
-from phyla.errors import (
-    ConfigurationError,
-    NotImportable,
-    RunChanged,
-    StoreBusy,
-)
+from phyla.errors import ConfigurationError, NotImportable, RunChanged, StoreBusy
 from phyla.evaluation import Suite
 from phyla.records import EvalEvent, JsonObject, StudyKind, StudyState
-from phyla.study.feed import Change, Changes, Watched, account
-from phyla.study.opening import open_existing
-from phyla.study.places import Places
-from phyla.study.suites import chosen_suites, runs_with, suites_of
+from phyla.study.files import chosen_suites, runs_with, suites_of
+from phyla.study.places import Places, open_existing
+from phyla.study.progress import Throttle
+from phyla.study.standing import Change, Changes, Watched, account
 from phyla.study.targets import Target, check_directories, targets_of
-from phyla.study.working import check_workers, work_here
 
 if TYPE_CHECKING:
-    from phyla.launchers import WorkerSpec
     from phyla.launchers.watched import WatchConfig, WatchedStudies, WatchedStudy
     from phyla.store import Store
     from phyla.watcher import DirectoryWatcher, Following, StudyWatcher, WatchThread
     from phyla.worker import Launch
 
 TELL_EVERY_S = 0.5
-SHARE = 20
-"""Looking for changes takes at most this part of the time."""
 
 
 def watch(
@@ -88,16 +78,18 @@ def watch(
         KeyboardInterrupt: a person stopped it; watch again to resume.
         StoreError: the database failed.
     """
-    from phyla.launchers.watched import open_watched
+    from phyla.launchers.watched import WatchConfig, open_watched
     from phyla.store import open_store
     from phyla.study.leftovers import remove_outputs, take_back
+    from phyla.study.running import check_workers
     from phyla.watcher import DirectoryWatcher, Following, Lock, WatchThread
     from phyla.worker import Launch
 
     places = Places.of(home, storage, checkpoints)
     check_workers(places, workers=workers)
+    if lease_s <= 0:
+        raise ConfigurationError(f"lease_s={lease_s!r}: must be above 0")
     chosen = chosen_suites(suites)
-    how = following or Following()
     with ExitStack() as stack:
         store = open_store(places.storage)
         stack.callback(store.close)
@@ -105,16 +97,29 @@ def watch(
         check_directories(targets)
         for target in targets:
             stack.enter_context(Lock(places.watch_lock(target.name), target.name))
-        name_of = plugins.reference if workers else plugins.reference_here
         for target in targets:
-            config = _config(target, chosen, places, format, options or {}, how, snapshot_dir, lease_s)
-            _create(store, target, config, name_of)
+            snapshots = places.snapshots(target.name)
+            if snapshot_dir:
+                snapshots = Path(snapshot_dir).expanduser().absolute() / target.name
+            config = WatchConfig(
+                suites=chosen,
+                lease_s=lease_s,
+                outputs=str(places.outputs(target.name)),
+                snapshots=str(snapshots),
+                gin_root=str(target.directory or Path.cwd()),
+                checkpoints="" if target.study is None else str(places.checkpoints(target.study.name)),
+                kind=format,
+                options=dict(options or {}),
+                following=following or Following(),
+            )
+            config.format()  # raises where there is no such format
+            _create(store, target, config, plugins.reference if workers else plugins.reference_here)
         given = {target.name: chosen for target in targets}
         opened = open_watched(store, given, gin_bindings=gin_bindings)
         launch = stack.enter_context(Launch(places.locks, store.url, list(given)))
         for run in opened.studies:
-            take_back(store, run.record.id, run.client.lose_worker, launch)
-        changes = Changes(store, [run.record for run in opened.studies])
+            take_back(store, run.record.id, opened.client, launch)
+        changes = [Changes(store, run.record) for run in opened.studies]
         for run in opened.studies:
             run.sightings.backfill()
             with store.reader(run.record.id) as reader:
@@ -128,20 +133,16 @@ def watch(
         for run, watcher in zip(opened.studies, watchers, strict=True):
             awaited = watcher.awaited() if isinstance(watcher, DirectoryWatcher) else None
             if awaited is not None:
-                event = EvalEvent(
-                    study=run.record.id, kind="awaiting", message=awaited, created_at=settings.system_clock()
-                )
+                now = settings.system_clock()
+                event = EvalEvent(study=run.record.id, kind="awaiting", message=awaited, created_at=now)
                 on_change(Change(run=run.record.name, kind="event", event=event))
-        tell = _Tell(changes, on_change, follow)
-        if workers:
-            specs = _specs(places, given, workers, gin_bindings)
-            finished = _supervise(opened, specs, places, launch, gpus_per_worker, tell, on_interrupt)
-        else:
-            finished = _work_here(opened, launch.worker_name(), places, tell, on_interrupt)
+        tell = _teller(changes, on_change, follow)
+        finished = _work(opened, given, places, launch, workers, gpus_per_worker, gin_bindings, tell, on_interrupt)
         follow.stop()
         if follow.error is not None:
             raise follow.error
-        tell(last=True)
+        for change in (change for each in changes for change in each.new()):
+            on_change(change)
         follow.tend()
         if not finished:
             raise KeyboardInterrupt
@@ -192,6 +193,7 @@ def evaluate(
         StoreError: the database failed.
     """
     from phyla.launchers.watched import changed_suites, open_watched
+    from phyla.study.running import check_workers
     from phyla.worker import Launch
 
     places = Places.of(home, storage, checkpoints)
@@ -207,49 +209,17 @@ def evaluate(
         wanted = wanted or runs_with(store, chosen_suites(suites))
         given = {name: suites_of(store, name, suites) for name in wanted}
         opened = open_watched(store, given, gin_bindings=gin_bindings)
-        specs = _specs(places, given, workers, gin_bindings)
-        why = changed_suites(opened, specs[0].configs)
+        why = changed_suites(opened, _encoded(given))
         if why is not None:
             raise RunChanged(why)
         if opened.client.is_active():
             launch = stack.enter_context(Launch(places.locks, store.url, wanted))
-            tell = _Tell(Changes(store, [run.record for run in opened.studies]), on_change, None)
-            if not _supervise(opened, specs, places, launch, gpus_per_worker, tell, on_interrupt):
+            tell = _teller([Changes(store, run.record) for run in opened.studies], on_change)
+            if not _work(
+                opened, given, places, launch, workers, gpus_per_worker, gin_bindings, tell, on_interrupt
+            ):
                 raise KeyboardInterrupt
         return account(store, wanted)
-
-
-# Opening
-
-
-def _config(
-    target: Target,
-    suites: tuple[Suite, ...],
-    places: Places,
-    kind: str,
-    options: Mapping[str, Any],
-    following: "Following",
-    snapshot_dir: str | Path | None,
-    lease_s: float,
-) -> "WatchConfig":
-    from phyla.launchers.watched import WatchConfig
-
-    snapshots = Path(snapshot_dir).expanduser().absolute() / target.name if snapshot_dir else None
-    config = WatchConfig(
-        suites=suites,
-        lease_s=lease_s,
-        outputs=str(places.outputs(target.name)),
-        snapshots=str(snapshots or places.snapshots(target.name)),
-        gin_root=str(target.directory or Path.cwd()),
-        checkpoints="" if target.study is None else str(places.checkpoints(target.study.name)),
-        kind=kind,
-        options=dict(options),
-        following=following,
-    )
-    config.format()
-    if lease_s <= 0:
-        raise ConfigurationError(f"lease_s={lease_s!r}: must be above 0")
-    return config
 
 
 def _create(
@@ -262,9 +232,9 @@ def _create(
         raise NotImportable(f"{error} (in a suite)") from error
     kind = StudyKind.DIRECTORY if target.study is None else StudyKind.STUDY
     location = str(target.directory or "")
-    study = None if target.study is None else target.study.id
-    record = store.create_study(target.name, raw, kind=kind, location=location, source=study)
-    if (record.kind, record.source, record.location) != (kind, study, location):
+    source = None if target.study is None else target.study.id
+    record = store.create_study(target.name, raw, kind=kind, location=location, source=source)
+    if (record.kind, record.source, record.location) != (kind, source, location):
         what = record.location or f"study number {record.source or record.id}"
         raise RunChanged(
             f"run {target.name!r} in {store.url} is that of {what}, not of {location or target.name}; give "
@@ -302,104 +272,69 @@ def _watcher(
     )
 
 
-# Working
+def _teller(
+    changes: Sequence[Changes], on_change: Callable[[Change], None], follow: "WatchThread | None" = None
+) -> Callable[[], None]:
+    """Return what tells what happened, often enough for a person, and seldom enough for the store."""
+    throttle = Throttle(TELL_EVERY_S)
+
+    def tell() -> None:
+        if follow is not None and follow.error is not None:
+            raise follow.error
+        with throttle.turn() as due, contextlib.suppress(StoreBusy):
+            for change in (change for each in changes for change in each.new()) if due else ():
+                on_change(change)
+
+    return tell
 
 
-@final
-class _Tell:
-    """Tells what happened, often enough for a person, and seldom enough for the store."""
-
-    def __init__(
-        self, changes: Changes, on_change: Callable[[Change], None], follow: "WatchThread | None"
-    ) -> None:
-        self._changes = changes
-        self._on_change = on_change
-        self._follow = follow
-        self._next = 0.0
-
-    def __call__(self, *, last: bool = False) -> None:
-        if self._follow is not None and self._follow.error is not None and not last:
-            raise self._follow.error
-        before = time.monotonic()
-        if before < self._next and not last:
-            return
-        with contextlib.suppress(*(() if last else (StoreBusy,))):
-            for change in self._changes.new():
-                self._on_change(change)
-        after = time.monotonic()
-        self._next = after + max(TELL_EVERY_S, SHARE * (after - before))
+def _encoded(suites: Mapping[str, Sequence[Suite]]) -> dict[str, JsonObject]:
+    return {name: {"suites": [plugins.encode(suite) for suite in many]} for name, many in suites.items()}
 
 
-def _specs(
-    places: Places, suites: Mapping[str, Sequence[Suite]], workers: int, gin: Sequence[str]
-) -> "list[WorkerSpec]":
-    from phyla.launchers import WorkerSpec
+def _work(
+    opened: "WatchedStudies",
+    suites: Mapping[str, Sequence[Suite]],
+    places: Places,
+    launch: "Launch",
+    workers: int,
+    gpus_per_worker: float,
+    gin: Sequence[str],
+    on_tick: Callable[[], None],
+    on_interrupt: Callable[[], None],
+) -> bool:
+    """Evaluate until the runs end; return False when a person interrupted it."""
+    from phyla.launchers import WorkerSpec, gpu_environments
+    from phyla.study.running import work
+    from phyla.worker import Evaluator, Worker
 
-    configs: dict[str, JsonObject] = {
-        name: {"suites": [plugins.encode(suite) for suite in many]} for name, many in suites.items()
-    }
-    return [
+    first = next(iter(suites))
+    configs = _encoded(suites) if workers else {}
+
+    def worker(name: str) -> Worker:
+        evaluator = Evaluator(opened.client, opened.evaluated, work_root=places.work(first), name=name)
+        return Worker(opened.client, name=name, evaluator=evaluator, renew_s=opened.lease_s / 3)
+
+    specs = [
         WorkerSpec(
             configs=configs,
             watched=True,
             storage=places.storage,
-            work_root=str(places.work(next(iter(suites)))),
+            work_root=str(places.work(first)),
             index=index,
             kinds=("evaluate",),
             gin_bindings=tuple(gin),
         )
         for index in range(workers)
     ]
-
-
-def _supervise(
-    opened: "WatchedStudies",
-    specs: "Sequence[WorkerSpec]",
-    places: Places,
-    launch: "Launch",
-    gpus_per_worker: float,
-    tick: Callable[[], None],
-    on_interrupt: Callable[[], None],
-) -> bool:
-    """Let worker processes evaluate until the runs end; return False when a person interrupted it."""
-    from phyla.launchers import get_launcher, gpu_environments
-
-    launcher = get_launcher()(
+    return work(
         opened.client,
+        worker,
         specs,
+        gpu_environments(workers, gpus_per_worker) if workers else (),
         launch=launch,
-        environments=gpu_environments(len(specs), gpus_per_worker),
-        logs=places.logs(specs[0].study),
-        renew_s=opened.lease_s / 3,
-        stall_timeout_s=None,
-        on_tick=tick,
+        logs=places.logs(first),
+        lease_s=opened.lease_s,
+        on_tick=on_tick,
         on_interrupt=on_interrupt,
     )
-    return launcher.run()
-
-
-def _work_here(
-    opened: "WatchedStudies",
-    name: str,
-    places: Places,
-    tick: Callable[[], None],
-    on_interrupt: Callable[[], None],
-) -> bool:
-    from phyla.worker import Evaluator, Worker
-
-    evaluator: Evaluator = Evaluator(
-        opened.client,
-        opened.evaluated,
-        work_root=places.work(opened.studies[0].record.name),
-        name=name,
-        clock=settings.system_clock,
-        timer=time.perf_counter,
-    )
-    worker = Worker(
-        opened.client,
-        name=name,
-        clock=settings.system_clock,
-        evaluator=evaluator,
-        renew_s=opened.lease_s / 3,
-    )
-    return work_here(worker, name, opened.client, on_interrupt, on_trial=tick, on_idle=tick)

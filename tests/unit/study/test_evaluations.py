@@ -15,7 +15,7 @@ from phyla.evaluation import EvalTask, PointKind, Suite
 from phyla.records import GroupState
 from phyla.store import open_store
 from phyla.study import Evaluations
-from phyla.study.evaluations import evaluations_of
+from phyla.study.loading import evaluations_of
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,7 @@ def test_only_the_newest_checkpoints_on_demand(run: EvaluatedRun) -> None:
 def test_a_history_is_read_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = eventful(tmp_path)
     whole = [list(run.evaluations.cells()), list(run.evaluations.points()), list(run.evaluations.groups())]
-    monkeypatch.setattr("phyla.study.rows.PAGE", 2)
+    monkeypatch.setattr("phyla.study.evaluations.PAGE", 2)
     monkeypatch.setattr("phyla.study.evaluations.ROWS", 3)
     assert [list(run.evaluations.cells()), list(run.evaluations.points()), list(run.evaluations.groups())] == whole
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import phyla
 from phyla.records import Member, MemberState
-from phyla.study.expecting import Plan
+from phyla.study.progress import trials_left
 from phyla.study.study import Study
 
 
@@ -68,7 +68,7 @@ def test_it_is_unknown_where_it_depends_on_what_comes_and_known_in_the_end(tmp_p
 def test_a_member_that_a_stopping_rule_ended_is_not_waited_for(tmp_path: Path) -> None:
     grid = phyla.GridSearch({"lr": [0.1, 0.2]}, total_steps=10, steps_per_trial=5)
     ended = Member(study=1, index=0, state=MemberState.DONE, progress=5, generation=1)
-    assert Plan.of(study(tmp_path, grid).config()).trials_left(ended) == 0
+    assert trials_left(study(tmp_path, grid).config(), ended) == 0
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 80), st.integers(0, 3))
@@ -82,4 +82,4 @@ def test_cycles_are_counted_as_they_come(explore: int, exploit: int, more: int, 
     while spent < total:
         spent += exploit if (phase + trials) % 4 == 3 else explore
         trials += 1
-    assert Plan.of(study(Path("nowhere"), strategy).config()).trials_left(member) == trials
+    assert trials_left(study(Path("nowhere"), strategy).config(), member) == trials

@@ -20,7 +20,7 @@ def test_cleaning_up_leaves_a_late_trial_its_files(tmp_path: Path) -> None:
     late = made.ask(lease_s=0.05)
     assert late is not None
     (late.checkpoint_dir / "weights").write_text("w")
-    opened = other._open((None, None))
+    opened = other._open()
     expired = False
     while not expired:
         with opened.store.reader(opened.record.id) as reader:

@@ -8,7 +8,7 @@ import pytest
 import phyla
 from phyla.errors import LeaseLost, NoFitness, StoreError, StudyFailed
 from phyla.records import Criteria, StudyState
-from phyla.store.sql import SqlStore
+from phyla.store.sql.store import SqlStore
 
 
 def study(home: Path) -> phyla.Study:

@@ -10,7 +10,7 @@ import pytest
 
 import phyla
 from phyla.errors import ConfigurationError
-from phyla.study import findings
+from phyla.study import findings, progress
 
 
 def train(trial: phyla.Trial) -> None:
@@ -81,7 +81,7 @@ def test_what_only_results_tell_is_warned_about_once(workers: int, tmp_path: Pat
 
 def test_it_is_said_at_the_first_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(findings, "EVERY_S", 0.0)
-    monkeypatch.setattr(findings, "SHARE", 0)
+    monkeypatch.setattr(progress, "SHARE", 0)
     made = study(tmp_path, "other", [spread])
     with warnings.catch_warnings():
         warnings.simplefilter("error")

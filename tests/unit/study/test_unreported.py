@@ -10,7 +10,7 @@ import pytest
 
 import phyla
 from phyla.errors import StoreError
-from phyla.store.sql import SqlStore
+from phyla.store.sql.store import SqlStore
 from phyla.strategies import StoppingRule
 
 MISSPELT = phyla.strategies.Divergence(metric="train/los", above=100)
@@ -101,7 +101,7 @@ def test_a_store_that_cannot_be_read_now_does_not_end_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = study(tmp_path, MISSPELT, storage="memory://")
-    opened = made._open((None, None))
+    opened = made._open()
 
     def busy(*_: Any, **__: Any) -> Any:
         raise StoreError("busy")
