@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, settings
 
 from command_line import Phyla
+from phyla.plugins import STUDY_MODULE
 
 # The same examples every time, however busy the machine is; `--hypothesis-profile default` draws others.
 settings.register_profile(
@@ -21,6 +22,14 @@ settings.load_profile("repeatable")
 
 # Processes of pytest-xdist have one, and output would be cut to it.
 os.environ.pop("COLUMNS", None)
+
+
+@pytest.fixture(autouse=True)
+def _no_study_file() -> Iterator[None]:
+    """Forget the study files that a test read: the next test may have others at the same place."""
+    yield
+    for name in [name for name in sys.modules if name.startswith(STUDY_MODULE)]:
+        del sys.modules[name]
 
 
 @pytest.fixture(scope="session")

@@ -3,14 +3,13 @@
 import contextlib
 import json
 import sqlite3
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import phyla
+from forked import Forked
 from phyla.checkpoints import LocalCheckpoints
 from phyla.records import AttemptState, CheckpointState, GroupState, JobKind, JobState
 from phyla.settings import child_environment
@@ -21,14 +20,12 @@ from toy_study import STEPS, score
 TOY = Path(__file__).with_name("toy_study.py")
 
 
-def start(home: Path, *, failpoint: str = "", **options: Any) -> "subprocess.Popen[str]":
+def start(home: Path, *, failpoint: str = "", **options: Any) -> Forked:
     """Start the toy study in a process of its own."""
-    return subprocess.Popen(
-        [sys.executable, str(TOY), json.dumps({"home": str(home), **options})],
+    return Forked(
+        [TOY, json.dumps({"home": str(home), **options})],
         env=child_environment({"PHYLA_FAILPOINT": failpoint, "PYTHONPATH": str(TOY.parent)}),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+        merged=True,
     )
 
 

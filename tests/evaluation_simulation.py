@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from phyla.controller import EVALUATE_ONLY, Controller, Sightings
-from phyla.evaluation import EvalTask, Moments, Suite, encode
+from phyla.evaluation import EvalTask, Moments, Suite
+from phyla.evaluation.recorder import encode
 from phyla.machine import (
     Claimed,
     ClaimedEvaluation,

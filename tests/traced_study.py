@@ -14,8 +14,8 @@ import phyla.checkpoints.local
 import phyla.store.sql.sqlite
 import toy_study
 from phyla.checkpoints.disk import Disk
+from phyla.client import LocalClient
 from phyla.controller import Controller
-from phyla.local_client import LocalClient
 from phyla.machine import Accepted, Claimed, Completion, Evaluated
 
 PREFIX = b"told: "

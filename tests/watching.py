@@ -2,20 +2,16 @@
 
 import json
 import os
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import phyla
+from forked import Forked
 from phyla.errors import StoreError
 from phyla.records import GroupState, JobState, SeenState, StudyState
 from phyla.settings import child_environment
 from phyla.store import open_store
-
-SOURCE = Path(phyla.__file__).parents[1]
 
 SUITES = """
 import json
@@ -75,11 +71,11 @@ def write(root: Path, step: int, value: float | None = None) -> Path:
     return folder
 
 
-def command(*words: object) -> list[str]:
-    return [sys.executable, "-m", "phyla.cli", *map(str, words)]
+def command(*words: object) -> list[object]:
+    return ["-m", "phyla.cli", *words]
 
 
-def watch_words(folder: Path, *more: object, suite: str = "suites.py:heldout", workers: int = 0) -> list[str]:
+def watch_words(folder: Path, *more: object, suite: str = "suites.py:heldout", workers: int = 0) -> list[object]:
     """Return the command line that watches `folder/ckpt`; makes both that and `folder/suites.py`."""
     (folder / "ckpt").mkdir(exist_ok=True)
     (folder / "suites.py").write_text(SUITES)
@@ -88,22 +84,14 @@ def watch_words(folder: Path, *more: object, suite: str = "suites.py:heldout", w
 
 
 def environment(failpoint: str = "", **more: str) -> dict[str, str]:
-    return child_environment({"PHYLA_FAILPOINT": failpoint, "PYTHONPATH": str(SOURCE), "COLUMNS": "160", **more})
+    return child_environment({"PHYLA_FAILPOINT": failpoint, "COLUMNS": "160", **more})
 
 
-def start(folder: Path, words: list[str], *, failpoint: str = "", **more: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        words,
-        cwd=folder,
-        env=environment(failpoint, **more),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+def start(folder: Path, words: list[object], *, failpoint: str = "", **more: str) -> Forked:
+    return Forked(words, cwd=folder, env=environment(failpoint, **more), merged=True, session=True)
 
 
-def run(folder: Path, words: list[str], *, expect: int = 0, failpoint: str = "", **more: str) -> str:
+def run(folder: Path, words: list[object], *, expect: int = 0, failpoint: str = "", **more: str) -> str:
     process = start(folder, words, failpoint=failpoint, **more)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == expect, output
@@ -193,7 +181,7 @@ def check_whole(folder: Path, steps: list[int], *, suite: str = "heldout") -> Lo
     return look
 
 
-def pids(process: "subprocess.Popen[str]") -> list[int]:
+def pids(process: Forked) -> list[int]:
     import psutil
 
     return [child.pid for child in psutil.Process(process.pid).children()]

@@ -1,7 +1,8 @@
 """Programs that save checkpoints with real libraries, and load them again.
 
-`python writers.py LIBRARY DIRECTORY STEPS` prints the number of each step once it is saved.
-`python writers.py load LIBRARY` reads lines of a step and a path, and says of each whether it can be loaded and
+`python writers.py LIBRARY DIRECTORY STEPS [FIRST]` prints the number of each step once it is saved; before that,
+it saves 4 steps to another directory.
+`python writers.py load` reads lines of a library, a step and a path, and says of each whether it can be loaded and
 is what was saved.
 """
 
@@ -234,10 +235,10 @@ def run(library: str, root: Path, steps: range) -> None:
     return None
 
 
-def load_as_asked(library: str) -> None:
-    """Answer each line `STEP PATH` with `ok`, or with what went wrong."""
+def load_as_asked() -> None:
+    """Answer each line `LIBRARY STEP PATH` with `ok`, or with what went wrong."""
     for line in sys.stdin:
-        step, _, path = line.rstrip("\n").partition(" ")
+        library, step, path = line.rstrip("\n").split(" ", 2)
         try:
             LOADERS[library](Path(path), int(step))
         except Exception as error:  # noqa: BLE001 -- the test wants to hear of every one
@@ -250,6 +251,8 @@ if __name__ == "__main__":
     warnings.simplefilter("ignore")
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     if sys.argv[1] == "load":
-        load_as_asked(sys.argv[2])
+        load_as_asked()
     else:
+        for first in sys.argv[4:]:
+            run(sys.argv[1], Path(first).absolute(), range(4))
         run(sys.argv[1], Path(sys.argv[2]).absolute(), range(int(sys.argv[3])))

@@ -23,7 +23,7 @@ from phyla.strategies import PBT, Backtrack, FromSuite, Truncation
 from quorum_reference import TOTAL, Outcome, by_age, mean, study
 from simulation import Simulation
 
-SEEDS = 4
+SEEDS = 3
 
 
 def outcomes(quorum: float, members: int, workers: int, **how: Any) -> Outcome:

@@ -12,7 +12,9 @@ import pytest
 import torch
 
 from phyla import plugins
-from phyla.evaluation import Metric, Suite, TaskResult, compare, decode, encode, merged
+from phyla.evaluation import Metric, Suite, TaskResult
+from phyla.evaluation.recorder import decode, encode, merged
+from phyla.evaluation.regression import compare
 from phyla.records import EvalJob, Seen
 from phyla.worker import Evaluation
 from phyla.worker.evaluation import checkpoint_of

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import forked
 import phyla
 from durability import miscounted
 from phyla.cli import main
@@ -21,7 +21,7 @@ from phyla.errors import ConfigurationError, StateError, StudyChanged
 from phyla.records import JobKind, JobState, StudyState
 from phyla.settings import child_environment
 from phyla.study import maintain
-from phyla.study.opened import join_study
+from phyla.study.opening import join_study
 
 STEPS = 5
 SPACE = phyla.Space(lr=phyla.Float(0.01, 1.0, log=True))
@@ -178,7 +178,7 @@ def test_a_study_is_resized_while_workers_run_and_goes_on_with_new_ones(tmp_path
     wait_for(held)
     assert maintain("live", home=tmp_path / "home").resize(size) == 4
     (tmp_path / "hold").unlink()
-    results = study(tmp_path, pbt(size)).run(workers=3)
+    results = study(tmp_path, pbt(size)).run(workers=1)
     running.join(120)
     assert [one.state for one in first] == [StudyState.COMPLETED], "the study that it supervised is complete"
     assert results.state is StudyState.COMPLETED
@@ -207,8 +207,8 @@ def test_killed_while_it_changes_and_run_again(tmp_path: Path, name: str, size: 
     def run(size: int, trials: int, failpoint: str = "", *, how: str = "change") -> int:
         here = Path(__file__).parent
         environment = {"PYTHONPATH": f"{here}{os.pathsep}{here.parent}", "PHYLA_FAILPOINT": failpoint}
-        words = [sys.executable, "-c", PROGRAM, str(tmp_path), str(size), str(trials), how]
-        return subprocess.run(words, env=child_environment(environment), timeout=120, check=False).returncode
+        words = ["-c", PROGRAM, tmp_path, size, trials, how]
+        return forked.run(words, env=child_environment(environment)).returncode
 
     assert run(4, 2, how="run") == 0
     assert run(size, 3, f"{name}=kill") == -signal.SIGKILL
@@ -252,7 +252,7 @@ def test_sizes_that_make_no_sense(tmp_path: Path, size: Any) -> None:
 def test_a_study_that_ended_before_its_time_goes_on_after_a_change(tmp_path: Path, how: StudyState) -> None:
     made = study(tmp_path, pbt(2, 2))
     made.results()
-    opened = made._open((None, None))
+    opened = made._open()
     opened.store.set_state(opened.record.id, how, "for a test")
     if how is StudyState.STOPPED:
         assert made.ask() is None
@@ -263,7 +263,7 @@ def test_a_study_that_ended_before_its_time_goes_on_after_a_change(tmp_path: Pat
 def test_workers_that_join_hold_leases_as_long_as_those_of_the_run(tmp_path: Path) -> None:
     study(tmp_path, pbt(2, 2)).ask(lease_s=7.0)
     joining = study(tmp_path, pbt(2, 2))
-    join_study(joining, (None, None)).store.close()
+    join_study(joining, portable=False).store.close()
     assert joining.rules.lease_s == 7.0
 
 

@@ -5,13 +5,16 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 import psutil
 import pytest
 
 import phyla
+from forked import Forked
 from phyla.errors import PhylaError
 from phyla.launchers.remains import VARIABLE, end_marked
 from phyla.records import AttemptState, StudyState
@@ -61,13 +64,16 @@ CONTAINER = (
 """Gives a program a host name and process ids of its own, which are those of every other such program."""
 
 
+Process: TypeAlias = "subprocess.Popen[str] | Forked"
+
+
 class Runs:
     """A study file in a folder, and the processes that run it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.storage = f"sqlite:///{folder}/store.db"
-        self.started: list[subprocess.Popen[str]] = []
+        self.started: list[Process] = []
         self.file = folder / "study_file.py"
 
     def write(self, train: str, running: str = "lease_s=600.0") -> None:
@@ -75,13 +81,14 @@ class Runs:
             STUDY.format(signs=str(self.folder), train=train, storage=self.storage, running=running)
         )
 
-    def start(self, home: str = "home", *, workers: int = 1, contained: bool = False) -> "subprocess.Popen[str]":
-        process = subprocess.Popen(
-            [*(CONTAINER if contained else ()), sys.executable, str(self.file), str(workers)],
-            env={**os.environ, "PHYLA_HOME": str(self.folder / home)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    def start(self, home: str = "home", *, workers: int = 1, contained: bool = False) -> "Process":
+        environment = {**os.environ, "PHYLA_HOME": str(self.folder / home)}
+        process: Process
+        if contained:
+            command = [*CONTAINER, sys.executable, str(self.file), str(workers)]
+            process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+        else:
+            process = Forked([self.file, workers], env=environment)
         self.started.append(process)
         return process
 
@@ -95,6 +102,7 @@ class Runs:
             for process in self.started:
                 if process.poll() not in (None, -signal.SIGKILL, 0):
                     raise AssertionError(process.communicate()[1])
+            time.sleep(0.01)
 
     def signs(self, pattern: str) -> list[Path]:
         return sorted(self.folder.glob(pattern))
@@ -122,11 +130,11 @@ def runs(tmp_path: Path) -> Iterator[Runs]:
     for process in found.started:
         process.kill()
         process.wait()
-        assert process.stderr is not None
-        process.stderr.close()
+        if isinstance(process, subprocess.Popen) and process.stderr is not None:
+            process.stderr.close()
 
 
-def inside(process: "subprocess.Popen[str]") -> psutil.Process:
+def inside(process: Process) -> psutil.Process:
     """The program in a container."""
     (program,) = psutil.Process(process.pid).children()
     return program
@@ -247,8 +255,7 @@ def train(trial):
     save(trial)
 """
     runs.write(train)
-    command = [sys.executable, "-m", "phyla.cli", "run", str(runs.file), "--home", str(runs.folder / "home")]
-    process = subprocess.Popen([*command, "--workers", "2"], stderr=subprocess.PIPE, text=True)
+    process = Forked(["-m", "phyla.cli", "run", runs.file, "--home", runs.folder / "home", "--workers", 2])
     runs.started.append(process)
     runs.wait_for(lambda: len(runs.signs("began-*")) == 2)
     process.send_signal(signal.SIGINT)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import forked
 import phyla
 from command_line import Phyla
 from phyla.checkpoints.ownership import OWNER_NAME
@@ -18,7 +19,7 @@ from phyla.records import StudyKind
 from phyla.settings import child_environment
 from phyla.store import open_store
 from phyla.study import list_studies
-from phyla.study.overwriting import overwrite
+from phyla.study.leftovers import overwrite
 
 CELL = """
 def train(trial):
@@ -235,11 +236,7 @@ def test_the_command_line_asks_for_the_name_again(
 
     def run(score: float, *words: str) -> "subprocess.CompletedProcess[str]":
         (tmp_path / "cell.py").write_text(CELL.format(score=score) + STUDY)
-        command = [sys.executable, "-m", "phyla.cli", "run", "cell.py", "--workers", "1", *words]
-        environment = child_environment({"PYTHONPATH": str(Path(phyla.__file__).parents[1])})
-        return subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
-        )
+        return forked.run(["-m", "phyla.cli", "run", "cell.py", "--workers", 0, *words], cwd=tmp_path)
 
     def best() -> float:
         return float(json.loads(cli("best", "cell", "--json"))["fitness"])

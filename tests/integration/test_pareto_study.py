@@ -3,13 +3,13 @@
 import json
 import math
 import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import forked
 import phyla
 from phyla.settings import child_environment
 
@@ -47,15 +47,7 @@ PARETO = 'phyla.Pareto(phyla.Minimize("f1"), phyla.Minimize("f2"))'
 
 
 def run(folder: Path, *words: object) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "phyla.cli", *map(str, words)],
-        cwd=folder,
-        env=child_environment({"PYTHONPATH": str(SOURCE), "COLUMNS": "160"}),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    return forked.run(["-m", "phyla.cli", *words], cwd=folder, env=child_environment({"COLUMNS": "160"}))
 
 
 def made(folder: Path, objective: str, **replaced: str) -> "subprocess.CompletedProcess[str]":
@@ -63,7 +55,7 @@ def made(folder: Path, objective: str, **replaced: str) -> "subprocess.Completed
     for old, new in replaced.items():
         text = text.replace(old, new)
     (folder / "study.py").write_text(text)
-    return run(folder, "run", "study.py", "--workers", 1)
+    return run(folder, "run", "study.py", "--workers", 0)
 
 
 @pytest.fixture(scope="module")

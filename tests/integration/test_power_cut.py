@@ -13,13 +13,12 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pytest
-import sqlalchemy as sa
 
 import phyla
 from durability import check_whole, keep_identity
@@ -27,7 +26,6 @@ from file_trace import STRACE, Bytes, Call, Change, Disk, Keep, Names, Tree, par
 from phyla.errors import PhylaError, StudyNotFound
 from phyla.records import JobState
 from phyla.settings import child_environment
-from phyla.store.sql.backend import Backend
 from traced_study import PREFIX
 
 pytestmark = [
@@ -124,19 +122,6 @@ def record(
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
     return record(tmp_path_factory.mktemp("recording"), failpoints=INTERRUPTIONS)
-
-
-@pytest.fixture(autouse=True)
-def statements_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Much of opening a study is compiling its statements, which are always the same."""
-    texts: dict[bool, dict[Hashable, str]] = {False: {}, True: {}}
-
-    def begin(self: Backend, engine: sa.Engine) -> None:
-        opened(self, engine)
-        self.texts = texts
-
-    opened = Backend.__init__
-    monkeypatch.setattr(Backend, "__init__", begin)
 
 
 @pytest.fixture

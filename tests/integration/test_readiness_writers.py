@@ -34,25 +34,24 @@ FORMATS_OF = {
     "orbax-commit-file": ("orbax",),
     "huggingface": ("huggingface",),
 }
-STEPS = 400
+STEPS, WHOLE = 400, 4
 ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
 
 class Loader:
-    """Loads with the real library, in a process of its own, which some loads do not survive."""
+    """Loads with the real libraries, in a process of its own, which some loads do not survive."""
 
-    def __init__(self, library: str, processes: ExitStack) -> None:
-        self._library = library
+    def __init__(self, processes: ExitStack) -> None:
         self._processes = processes
         self._start()
 
     def _start(self) -> None:
-        self._process = self._processes.enter_context(started("load", self._library))
+        self._process = self._processes.enter_context(started("load"))
 
-    def __call__(self, path: Path, found: Found) -> str:
+    def __call__(self, library: str, path: Path, found: Found) -> str:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(f"{found.step or 0} {path}\n")
+        self._process.stdin.write(f"{library} {found.step or 0} {path}\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline().strip()
         if not answer:
@@ -79,6 +78,12 @@ def started(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
         process.communicate()
 
 
+@pytest.fixture(scope="module")
+def load() -> Iterator[Loader]:
+    with ExitStack() as processes:
+        yield Loader(processes)
+
+
 def saved_steps(process: "subprocess.Popen[str]", count: int) -> list[int]:
     """Wait until so many steps are saved."""
     assert process.stdout is not None
@@ -93,53 +98,56 @@ def saved_steps(process: "subprocess.Popen[str]", count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("library", FORMATS_OF)
-def test_what_is_ready_can_be_loaded(library: str, tmp_path: Path) -> None:
-    root = tmp_path / "root"
+def test_what_is_saved_is_found_and_what_is_ready_can_be_loaded(
+    library: str, load: Loader, tmp_path: Path
+) -> None:
+    root, whole = tmp_path / "root", tmp_path / "whole"
     root.mkdir()
     rng = random.Random(library)
     scan_as = {name: scans(get_format(name, quiet_s=QUIET_S), root) for name in FORMATS_OF[library]}
     loaded: set[tuple[str, str]] = set()
-    with ExitStack() as processes:
-        load = Loader(library, processes)
 
-        def evaluate(name: str, found: Found, *, at_rest: bool) -> None:
-            if (name, found.fingerprint) in loaded:
-                return
-            try:
-                path = take(root, found, tmp_path / name, "link")
-            except (CheckpointChanged, CheckpointGone):
-                assert not at_rest
-                return
-            answer = load(path, found)
-            if answer == "ok":
-                loaded.add((name, found.fingerprint))
-            else:
-                assert not at_rest, f"{name}: {found}: {answer}"
-                assert not unchanged(path, found), f"{name}: {found}: {answer}"
+    def evaluate(name: str, found: Found, *, at_rest: bool) -> None:
+        if (name, found.fingerprint) in loaded:
+            return
+        try:
+            path = take(root, found, tmp_path / name, "link")
+        except (CheckpointChanged, CheckpointGone):
+            assert not at_rest
+            return
+        answer = load(library, path, found)
+        if answer == "ok":
+            loaded.add((name, found.fingerprint))
+        else:
+            assert not at_rest, f"{name}: {found}: {answer}"
+            assert not unchanged(path, found), f"{name}: {found}: {answer}"
 
-        kill = -1
-        # On a slow machine a writer that overwrites may change each one while it is loaded.
-        while kill < 1 or ({name for name, _ in loaded} != scan_as.keys() and kill < 9):
-            kill += 1
-            with started(library, str(root), str(STEPS)) as writer:
-                for _ in range(rng.randrange(2, 5)):
-                    saved_steps(writer, 1)
-                    for name, scan in scan_as.items():
-                        for found in newest_ready(scan(), 2):
-                            evaluate(name, found, at_rest=False)
-                for _ in range(rng.randrange(100)):
-                    for scan in scan_as.values():
-                        scan()
-                writer.send_signal(signal.SIGKILL)
-                writer.wait()
-            now = START + kill * 1000
-            for moment in (now, now + 1, now + 1 + QUIET_S):
-                # What a deletion left that was cut short may look whole.
+    kill = -1
+    # On a slow machine a writer that overwrites may change each one while it is loaded.
+    while kill < 1 or ({name for name, _ in loaded} != scan_as.keys() and kill < 9):
+        kill += 1
+        with started(library, str(root), str(STEPS), *([] if kill else [str(whole)])) as writer:
+            if not kill:
+                # One more, since it may go on with a step after it said that it is saved.
+                check_whole(library, whole, saved_steps(writer, WHOLE + 1)[:-1])
+            for _ in range(rng.randrange(2, 5)):
+                saved_steps(writer, 1)
                 for name, scan in scan_as.items():
-                    for found in newest_ready(scan(moment), 6):
-                        if "came or went" not in found.why:
-                            evaluate(name, found, at_rest=True)
-        assert {name for name, _ in loaded} == scan_as.keys()
+                    for found in newest_ready(scan(), 2):
+                        evaluate(name, found, at_rest=False)
+            for _ in range(rng.randrange(100)):
+                for scan in scan_as.values():
+                    scan()
+            writer.send_signal(signal.SIGKILL)
+            writer.wait()
+        now = START + kill * 1000
+        for moment in (now, now + 1, now + 1 + QUIET_S):
+            # What a deletion left that was cut short may look whole.
+            for name, scan in scan_as.items():
+                for found in newest_ready(scan(moment), 6):
+                    if "came or went" not in found.why:
+                        evaluate(name, found, at_rest=True)
+    assert {name for name, _ in loaded} == scan_as.keys()
 
 
 def newest_ready(found: dict[str, Found], count: int) -> list[Found]:
@@ -147,11 +155,8 @@ def newest_ready(found: dict[str, Found], count: int) -> list[Found]:
     return sorted(ready, key=lambda item: item.modified_at)[-count:]
 
 
-@pytest.mark.parametrize("library", FORMATS_OF)
-def test_whatever_was_saved_is_found(library: str, tmp_path: Path) -> None:
-    scan = scans(get_format(FORMATS_OF[library][0]), tmp_path)
-    with started(library, str(tmp_path), "4") as writer:
-        saved = saved_steps(writer, 4)
-        assert writer.wait() == 0
+def check_whole(library: str, root: Path, saved: list[int]) -> None:
+    """All that was saved to the end is found at once."""
+    scan = scans(get_format(FORMATS_OF[library][0]), root)
     ready = {found.step for found in scan().values() if found.ready}
     assert len(ready) == 1 if "in-place" in library else ready == set(saved)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import forked
 import phyla
 from phyla import plugins
 from phyla.cli import main
@@ -69,7 +70,7 @@ if __name__ == "__main__":
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("replay")
     (path / "found.py").write_text(STUDY_FILE)
-    subprocess.run([sys.executable, "found.py"], cwd=path, env=environment(), check=True, timeout=120)
+    forked.run(["found.py"], cwd=path, check=True)
     return path
 
 
@@ -175,13 +176,7 @@ def test_steps_that_are_not_kept_are_refused_with_those_that_are(
 def test_an_interrupted_replay_goes_on(results: phyla.Results, home: Path, folder: Path) -> None:
     program = "import phyla, found; phyla.replay(found.study, name='killed')"
     for failpoint, code in (("job.before_complete=exit:3", 17), ("", 0)):
-        done = subprocess.run(
-            [sys.executable, "-c", program],
-            cwd=folder,
-            env={**environment(), "PHYLA_FAILPOINT": failpoint},
-            timeout=120,
-            check=False,
-        )
+        done = forked.run(["-c", program], cwd=folder, env=child_environment({"PHYLA_FAILPOINT": failpoint}))
         assert done.returncode == code
     assert results.best is not None
     assert final(phyla.load_study("killed", home=home)) == results.best.checkpoint.digest
@@ -268,7 +263,7 @@ def test_a_study_that_was_asked_and_told_needs_the_function(tmp_path: Path) -> N
 
 def test_a_changed_training_function_is_told(tmp_path: Path) -> None:
     (tmp_path / "found.py").write_text(STUDY_FILE)
-    subprocess.run([sys.executable, "found.py"], cwd=tmp_path, env=environment(), check=True, timeout=120)
+    forked.run(["found.py"], cwd=tmp_path, check=True)
     (tmp_path / "found.py").write_text(STUDY_FILE.replace("1 - weights", "2 - weights"))
     done = command(tmp_path, "replay", "found", "--file", "found.py", "--home", "home", "--workers", 0)
     assert done.returncode == 0, done.stderr
@@ -280,15 +275,7 @@ def test_a_changed_training_function_is_told(tmp_path: Path) -> None:
 
 
 def command(folder: Path, *words: object) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "phyla.cli", *map(str, words)],
-        cwd=folder,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return forked.run(["-m", "phyla.cli", *words], cwd=folder)
 
 
 def test_the_commands(folder: Path, results: phyla.Results) -> None:
@@ -305,7 +292,7 @@ def test_the_commands(folder: Path, results: phyla.Results) -> None:
 
 def test_without_the_study_file_nothing_is_imported_and_the_way_out_is_told(tmp_path: Path) -> None:
     (tmp_path / "found.py").write_text(STUDY_FILE)
-    subprocess.run([sys.executable, "found.py"], cwd=tmp_path, env=environment(), check=True, timeout=120)
+    forked.run(["found.py"], cwd=tmp_path, check=True)
     for words in (("replay", "found"), ("replay", "found", "--continue", 5)):
         done = command(tmp_path, *words, "--home", "home", "--workers", 0)
         assert done.returncode == 2
@@ -316,7 +303,7 @@ def test_without_the_study_file_nothing_is_imported_and_the_way_out_is_told(tmp_
     # Where the file is, or what it is called, does not matter.
     (tmp_path / "found.py").rename(tmp_path / "moved.py")
     code = "import moved, phyla; phyla.replay('found', train=moved.train, setup=moved.setup, home='home')"
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment(), check=True, timeout=120)
+    forked.run(["-c", code], cwd=tmp_path, check=True)
     assert phyla.load_study("found-replay", home=tmp_path / "home").state == "completed"
     done = command(tmp_path, "replay", "found", "--file", "moved.py", "--home", "home", "--name", "again")
     assert done.returncode == 0, done.stderr

@@ -1,13 +1,12 @@
 """What a user reads of a study, and how often a worker imports the study file."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+import forked
 import phyla
 from durability import load, run
 from phyla.errors import StudyNotFound
@@ -41,7 +40,7 @@ def test_a_study_file_is_imported_once_per_worker(tmp_path: Path) -> None:
     home.mkdir()
     file = tmp_path / "file.py"
     file.write_text(STUDY.format(home=str(home)))
-    subprocess.run([sys.executable, str(file)], check=True, timeout=60)
+    forked.run([file], check=True)
     pids = (home / "imports").read_text().split()
     assert len(pids) == len(set(pids)) == 3, "the main process and two workers"
     assert load(home).counts() == {"completed": 40}

@@ -2,8 +2,6 @@
 
 import ast
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +11,9 @@ from typing import Any
 
 import pytest
 
+import forked
 import phyla
+from forked import Forked
 from phyla.records import Attempt, AttemptState, JobState, StudyState, TrialRecord
 from phyla.settings import child_environment
 from phyla.study import ConfigChange
@@ -71,34 +71,24 @@ def write(folder: Path, settings: str, storage: str | None, *, functions: str = 
     return file
 
 
-def words(*given: object) -> list[str]:
-    return [sys.executable, "-m", "phyla.cli", *map(str, given)]
+def words(*given: object) -> list[object]:
+    return ["-m", "phyla.cli", *given]
 
 
 def change(file: Path, **environment: str) -> str:
-    done = subprocess.run(
-        words("change", file),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env=child_environment(environment),
-    )
+    done = forked.run(words("change", file), env=child_environment(environment))
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 @contextmanager
-def running(file: Path, workers: int = 2, hosts: int = 1) -> Iterator[list["subprocess.Popen[bytes]"]]:
+def running(file: Path, workers: int = 1, hosts: int = 1) -> Iterator[list[Forked]]:
     """Run a study as several hosts would, until all workers hold a trial; end whatever is left."""
     (file.parent / "hold").touch()
     started = []
     for host in range(hosts):
         with log_of(file, host).open("w") as log:
-            command = words("run", file, "--workers", workers)
-            started.append(
-                subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=child_environment({}))
-            )
+            started.append(Forked(words("run", file, "--workers", workers), stdout=log))
     try:
         try:
             wait_for(lambda: held(file) == max(1, workers) * hosts)
@@ -161,30 +151,23 @@ def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> None:
         time.sleep(0.02)
 
 
-def release(file: Path, processes: list["subprocess.Popen[bytes]"]) -> list[tuple[int, str]]:
+def release(file: Path, processes: list[Forked]) -> list[tuple[int, str]]:
     """Let training go on; return how the runs ended and what they printed."""
     (file.parent / "hold").unlink()
     codes = [process.wait(180) for process in processes]
     return [(code, log_of(file, host).read_text()) for host, code in enumerate(codes)]
 
 
-def run_again(file: Path, workers: int = 2) -> str:
+def run_again(file: Path, workers: int = 1) -> str:
     """Let training go on until all work is handed in, then run the changed file; return what it said."""
     (file.parent / "hold").unlink()
     wait_for(lambda: held(file) == 0)
-    done = subprocess.run(
-        words("run", file, "--workers", workers),
-        timeout=120,
-        check=False,
-        capture_output=True,
-        text=True,
-        env=child_environment({}),
-    )
+    done = forked.run(words("run", file, "--workers", workers))
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def ended(file: Path, processes: list["subprocess.Popen[bytes]"]) -> list[str]:
+def ended(file: Path, processes: list[Forked]) -> list[str]:
     """Return what the runs of the old file printed; they end by themselves when the study is complete."""
     assert [process.wait(180) for process in processes] == [0] * len(processes)
     return [log_of(file, host).read_text() for host in range(len(processes))]
@@ -216,13 +199,13 @@ def test_workers_of_several_hosts_hand_in_and_the_changed_file_goes_on(
     assert found.state is StudyState.COMPLETED
     rows, later = found.trials, found.later()
     before = [row for row in rows if row not in later]
-    assert len(before) == 4
+    assert len(before) == 2
     assert all(row.end_step == 5 and "decay" not in row.params for row in before), (
         "they go on as they were decided"
     )
     assert all(row.state is JobState.COMPLETED for row in rows)
     # Those that had 5 steps train 35 more; the others 40.
-    assert len(later) == 4 * 4 + 2 * 4
+    assert len(later) == 2 * 4 + 4 * 4
     assert all("decay" in row.params for row in later)
     assert {row.end_step - row.start_step for row in later} == {10, 5}
     compared: list[Any] = [row.reason.get("compared") for row in later]
@@ -230,7 +213,7 @@ def test_workers_of_several_hosts_hand_in_and_the_changed_file_goes_on(
     assert rules == {"backtrack"}
     assert all(row.reason["decision"] != "recover" for row in rows), "old supervisors collect nothing"
     assert all(attempt.state is AttemptState.COMPLETED for attempt in found.attempts), "no work was lost"
-    assert len({attempt.worker for attempt in found.attempts}) == 4 + 2, "workers with old settings got nothing"
+    assert len({attempt.worker for attempt in found.attempts}) == 2 + 1, "workers with old settings got nothing"
 
 
 def test_a_new_function_comes_from_the_changed_file(tmp_path: Path, storage: str | None) -> None:
@@ -283,7 +266,7 @@ def test_a_module_that_only_the_database_names_is_never_imported(tmp_path: Path)
     assert "Traceback" not in log_of(file, 0).read_text()
     assert not (file.parent / "pwned").exists()
     found = results(file)
-    assert [attempt.state for attempt in found.attempts] == [AttemptState.COMPLETED] * 2, "both were handed in"
+    assert [attempt.state for attempt in found.attempts] == [AttemptState.COMPLETED], "it was handed in"
     assert found.later() == [], "nothing was decided by the old settings"
 
 
@@ -300,13 +283,7 @@ def test_without_worker_processes_the_run_ends_and_says_what_changed(tmp_path: P
     assert "Traceback" not in text
     found = results(file)
     assert [attempt.state for attempt in found.attempts] == [AttemptState.COMPLETED]
-    again = subprocess.run(
-        words("run", file, "--workers", 0),
-        timeout=120,
-        check=False,
-        env=child_environment({}),
-        capture_output=True,
-    )
+    again = forked.run(words("run", file, "--workers", 0))
     assert again.returncode == 0
     assert results(file).state is StudyState.COMPLETED
 
@@ -317,11 +294,11 @@ def test_without_worker_processes_the_run_ends_and_says_what_changed(tmp_path: P
 )
 def test_what_cannot_be_changed_is_refused_and_changes_nothing(tmp_path: Path, settings: str, match: str) -> None:
     file = write(tmp_path / "study", OLD, None)
-    found = subprocess.run(words("change", file), capture_output=True, text=True, timeout=120, check=False)
+    found = forked.run(words("change", file))
     assert (found.returncode, "run the study first" in found.stderr) == (2, True), found.stderr
     with running(file) as processes:
         write(tmp_path / "study", settings, None)
-        refused = subprocess.run(words("change", file), capture_output=True, text=True, timeout=120, check=False)
+        refused = forked.run(words("change", file))
         assert refused.returncode == 2
         assert match in refused.stderr
         assert "Traceback" not in refused.stderr

@@ -2,12 +2,12 @@
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import forked
 import phyla
 from phyla.settings import child_environment
 from phyla.study import load_study
@@ -53,17 +53,8 @@ def write(folder: Path, body: str, total: int = 20) -> Path:
 
 def run(folder: Path, *words: object, python: bool = False) -> tuple[int, str]:
     """Run the command line, or a program, in a folder; return its exit status and all that it printed."""
-    program = [sys.executable, *([] if python else ["-m", "phyla.cli"]), *map(str, words)]
-    environment = child_environment({"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"})
-    done = subprocess.run(
-        program,
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+    program = [*([] if python else ["-m", "phyla.cli"]), *words]
+    done = forked.run(program, cwd=folder, env=child_environment({"OMP_NUM_THREADS": "1"}), merged=True)
     return done.returncode, done.stdout
 
 

@@ -2,13 +2,12 @@
 
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import forked
 import phyla
 from phyla.checkpoints import LocalCheckpoints
 from phyla.errors import CheckpointMissing, ConfigurationError, SpaceError, StudyChanged
@@ -252,14 +251,7 @@ def test_killed_while_importing_and_run_again(tmp_path: Path, name: str, hit: in
     environment = {"PYTHONPATH": str(Path(__file__).parent)}
     killed = {**environment, "PHYLA_FAILPOINT": f"{name}=kill:{hit}"}
     for more, code in ((killed, -signal.SIGKILL), (environment, 0)):
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, str(tmp_path)],
-            env=child_environment(more),
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        done = forked.run(["-c", PROGRAM, tmp_path], env=child_environment(more))
         assert done.returncode == code, done.stderr
     results = phyla.load_study("started", home=tmp_path / "home")
     assert [row.member for row in imports(results)] == [0, 1, 2, 3]

@@ -288,7 +288,7 @@ def test_a_worker_refuses_a_study_that_is_not_its_file(folder: Path, capsys: pyt
 
 def test_what_a_worker_process_imports_comes_from_its_supervisor(folder: Path) -> None:
     study = plugins.study_module(folder / "study.py").study
-    given = study.config((plugins.reference(study.train), None))
+    given = study.config(portable=True)
     plant(folder / "home", plant_function, plant_training, plant_suite)
     with closing(sqlite3.connect(folder / "home" / "phyla.db")) as connection, connection:
         connection.execute("UPDATE studies SET state = 'running'")

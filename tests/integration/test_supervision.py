@@ -2,14 +2,14 @@
 
 import os
 import signal
-import subprocess
-import sys
+import time
 from pathlib import Path
 
 import psutil
 import pytest
 
 from durability import load
+from forked import Forked, run
 from phyla.records import AttemptState, JobState, StudyState
 
 HEAD = """
@@ -36,16 +36,12 @@ study.run(workers={workers}, {running})
 """
 
 
-def write(tmp_path: Path, train: str, *, options: str = "", running: str = "", workers: int = 2) -> list[str]:
-    """Write a study file and return the command that runs it; note that it has no main guard."""
+def write(tmp_path: Path, train: str, *, options: str = "", running: str = "", workers: int = 2) -> list[object]:
+    """Write a study file and return the words that run it; note that it has no main guard."""
     file = tmp_path / "study_file.py"
     tail = TAIL.format(options=options, running=running, workers=workers)
     file.write_text(HEAD.format(home=str(tmp_path / "home")) + train + tail)
-    return [sys.executable, str(file)]
-
-
-def run(command: list[str]) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return [file]
 
 
 def test_code_that_holds_the_interpreter_is_no_dead_worker(tmp_path: Path) -> None:
@@ -53,10 +49,10 @@ def test_code_that_holds_the_interpreter_is_no_dead_worker(tmp_path: Path) -> No
     train = """
 def train(trial):
     if trial.generation == 0:
-        ctypes.PyDLL(None).usleep(int(30e6))  # 30 s without releasing the interpreter
+        ctypes.PyDLL(None).usleep(int(10e6))  # 10 s without releasing the interpreter
     save(trial)
 """
-    done = run(write(tmp_path, train, options="retries=phyla.Retries(attempts=1)", running="lease_s=3.0"))
+    done = run(write(tmp_path, train, options="retries=phyla.Retries(attempts=1)", running="lease_s=1.5"))
     assert done.returncode == 0, done.stderr
     results = load(tmp_path / "home")
     assert {attempt.state for attempt in results.attempts()} == {AttemptState.COMPLETED}
@@ -96,7 +92,7 @@ def train(trial):
 """
     done = run(write(tmp_path, train, workers=1))
     assert done.returncode in (0, 1), done.stderr
-    done = run([sys.executable, str(tmp_path / "study_file.py")])
+    done = run([tmp_path / "study_file.py"])
     assert done.returncode == 0, done.stderr
     results = load(tmp_path / "home")
     released = [attempt for attempt in results.attempts() if attempt.state is AttemptState.RELEASED]
@@ -117,10 +113,11 @@ def train(trial):
     save(trial)
 """
     command = write(tmp_path, train)
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    process = Forked(command)
     home = tmp_path / "home"
     while not (home / "running-3").exists():
         assert process.poll() is None
+        time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=60)
     assert "KeyboardInterrupt" in error
@@ -145,17 +142,16 @@ def train(trial):
 """
     command = write(tmp_path, train, workers=1)
     home = tmp_path / "home"
-    one, other = (subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2))
+    one, other = Forked(command), Forked(command)
     while len(list(home.glob("running-*"))) < 2:
         assert one.poll() is other.poll() is None
+        time.sleep(0.01)
     one.send_signal(signal.SIGINT)
     _, error = one.communicate(timeout=60)
     assert "KeyboardInterrupt" in error
     assert load(home).state is StudyState.RUNNING
     (home / "go on").write_text("x")
     assert other.wait(60) == 0
-    assert other.stderr is not None
-    other.stderr.close()
     assert load(home).counts() == {"completed": 4}
 
 
@@ -168,17 +164,17 @@ def train(trial):
     save(trial)
 """
     command = write(tmp_path, train)
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    process = Forked(command)
     home = tmp_path / "home"
     while not (home / "running-2").exists():
         assert process.poll() is None
+        time.sleep(0.01)
     workers = psutil.Process(process.pid).children()
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGINT)
     while process.poll() is None:
         process.send_signal(signal.SIGINT)
-    assert process.stderr is not None
-    process.stderr.close()
+        time.sleep(0.01)
     assert not [worker for worker in workers if worker.is_running() and worker.status() != "zombie"]
     (home / "go on").write_text("x")
     assert run(command).returncode == 0
@@ -203,7 +199,7 @@ def test_workers_that_cannot_start_say_why(tmp_path: Path, train: str, options: 
 def test_a_function_of_a_notebook_shows_the_way_out(tmp_path: Path) -> None:
     code = HEAD.format(home=str(tmp_path)) + "def train(trial): save(trial)\n"
     code += TAIL.format(options="", running="", workers=2)
-    done = run([sys.executable, "-c", code])
+    done = run(["-c", code])
     assert done.returncode != 0
     assert "%%writefile" in done.stderr
     assert "workers=0" in done.stderr
@@ -245,12 +241,12 @@ def train(trial):
     file = tmp_path / "study_file.py"
     file.write_text(file.read_text().replace("workers=2", "workers=2, gpus_per_worker=2"))
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "4,5,6,7"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = run(command, env=environment)
     assert done.returncode == 0, done.stderr
     seen = {path.read_text() for path in (tmp_path / "home").glob("gpus-*")}
     assert seen <= {"4,5", "6,7"}
     few = {**os.environ, "CUDA_VISIBLE_DEVICES": "0"}
-    done = subprocess.run(command, env=few, capture_output=True, text=True, timeout=60, check=False)
+    done = run(command, env=few)
     assert "need 4 GPUs, but 1 are visible" in done.stderr
 
 

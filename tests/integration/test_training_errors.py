@@ -3,14 +3,13 @@
 import errno
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import forked
 import phyla
 from phyla.errors import CheckpointsAbsent, ConfigurationError, StudyFailed
 from phyla.records import CheckpointState, JobState, StudyState
@@ -236,13 +235,13 @@ study = phyla.Study(
     logs = tmp_path / "home" / "logs"
     logs.parent.mkdir()
     logs.write_text("not a directory")
-    words = [sys.executable, "-m", "phyla.cli", "run", "study.py", "--workers", "2"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    words = ["-m", "phyla.cli", "run", "study.py", "--workers", 1]
+    done = forked.run(words, cwd=tmp_path)
     assert done.returncode == 1
     assert f"error: cannot run workers: [Errno 20] Not a directory: '{logs}/errors'" in done.stderr
     assert "Traceback" not in done.stderr
     logs.unlink()
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    done = forked.run(words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import psutil
 
-from phyla.cli.feed import STOPPING
+import forked
+from phyla.cli.watch import STOPPING
 from phyla.controller import Sightings
 from phyla.machine import Observed
 from phyla.records import GroupState, SeenState, StudyState
@@ -88,8 +89,7 @@ def test_an_interrupted_watcher_is_resumed(tmp_path: Path) -> None:
     wait_for(lambda: has_run(tmp_path) and Look(tmp_path).running, "running eval task")
     process.send_signal(signal.SIGINT)
     # Two signals at the same moment would be one.
-    assert process.stdout is not None
-    assert any(STOPPING.strip() in line for line in process.stdout)
+    process.read_until(STOPPING.strip())
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 130, output
@@ -213,8 +213,8 @@ def test_several_runs_share_the_workers_and_get_their_turn(tmp_path: Path) -> No
     for step in range(2):
         write(tmp_path / "b", step)
     words = watch_words(tmp_path, "--once", workers=1)
-    words[words.index(str(tmp_path / "ckpt"))] = str(tmp_path / "a")
-    words.insert(words.index("--suite"), str(tmp_path / "b"))
+    words[words.index(tmp_path / "ckpt")] = tmp_path / "a"
+    words.insert(words.index("--suite"), tmp_path / "b")
     at = words.index("--name")
     del words[at : at + 2]
     run(tmp_path, words)
@@ -241,7 +241,7 @@ def test_wrong_uses_are_told_in_one_paragraph(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     words = watch_words(tmp_path, "--once")
     run(tmp_path, words)
-    moved = [str(tmp_path / "other") if word == str(tmp_path / "ckpt") else word for word in words]
+    moved = [tmp_path / "other" if word == tmp_path / "ckpt" else word for word in words]
     wrong = {
         "is that of": moved,
         f"neither a directory {tmp_path}/nothing nor a study 'nothing'": command(
@@ -300,13 +300,15 @@ def test_workers_end_when_suites_change_under_them(tmp_path: Path) -> None:
     for step in (0, 10):
         write(tmp_path / "ckpt", step)
     words = watch_words(tmp_path, workers=0)
+    suites = tmp_path / "suites.py"
+    sign = "open(f'imported-{os.getpid()}', 'w').close()\n"
+    suites.write_text(suites.read_text() + sign)
     process = start(tmp_path, words)
     wait_for(lambda: has_run(tmp_path) and Look(tmp_path).states()["complete"] == 2, "groups complete")
     late = start(tmp_path, command("worker", "suites.py:heldout", "--workers", 1))
-    wait_for(lambda: pids(late), "worker")
+    wait_for(lambda: any((tmp_path / f"imported-{pid}").exists() for pid in pids(late)), "worker")
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
-    suites = tmp_path / "suites.py"
     suites.write_text(suites.read_text().replace('["out"])', '["out"], version="2")').replace("- 1.0", "- 2.0"))
     steps = [20, 30, 40]
     for step in steps:
@@ -343,7 +345,7 @@ study = phyla.Study(
     )
     run(tmp_path, command("run", "study.py", "--workers", 1))
     words = watch_words(tmp_path, suite="suites.py:heldout", workers=1)
-    words[words.index(str(tmp_path / "ckpt"))] = "toy"
+    words[words.index(tmp_path / "ckpt")] = "toy"
     output = run(tmp_path, words)
     look = Look(tmp_path)
     assert look.states()["complete"] == len(look.groups) > 0
@@ -356,7 +358,7 @@ def test_live_lines_on_a_terminal(tmp_path: Path) -> None:
     write(tmp_path / "ckpt", 10)
     main, terminal = pty.openpty()
     process = subprocess.Popen(
-        watch_words(tmp_path, "--once"),
+        [sys.executable, *map(str, watch_words(tmp_path, "--once"))],
         cwd=tmp_path,
         env=environment(TERM="xterm"),
         stdout=terminal,
@@ -398,25 +400,21 @@ def write_odd(root: Path, name: bytes, text: str) -> None:
 
 def phyla(folder: Path, *words: object) -> bytes:
     """Return what a command prints, to a pipe whose encoding cannot write most names."""
-    done = subprocess.run(
+    done = forked.run(
         command(*words),
         cwd=folder,
-        env={**environment(), "PYTHONIOENCODING": "ascii:strict", "COLUMNS": "400"},
-        capture_output=True,
-        timeout=120,
-        check=False,
+        env=environment(PYTHONIOENCODING="ascii:strict", COLUMNS="400"),
     )
     assert done.returncode == 0, done.stderr
-    assert b"\x1b" not in done.stdout
-    return done.stdout
+    assert "\x1b" not in done.stdout
+    return os.fsencode(done.stdout)
 
 
 def test_any_name_is_evaluated_and_what_cannot_be_used_is_quarantined(tmp_path: Path) -> None:
     words = watch_words(tmp_path, "--snapshots", "copy", workers=1)
     process = start(tmp_path, words)
-    assert process.stdout is not None
     # It says what it waits for, and then goes on while names come that nobody expects.
-    assert f"{tmp_path / 'ckpt'} is empty; waiting for any file or directory" in process.stdout.readline()
+    process.read_until(f"{tmp_path / 'ckpt'} is empty; waiting for any file or directory")
     for name in odd_names():
         write_odd(tmp_path / "ckpt", name, '{"value": 1.0}')
     write_odd(tmp_path / "ckpt", b"step_100\xfe", "torn")
@@ -458,8 +456,7 @@ def test_any_name_is_evaluated_and_what_cannot_be_used_is_quarantined(tmp_path: 
 def test_names_that_no_event_can_tell_wake_the_watcher_all_the_same(tmp_path: Path) -> None:
     words = [*watch_words(tmp_path), "--poll", "600"]
     process = start(tmp_path, words)
-    assert process.stdout is not None
-    process.stdout.readline()
+    process.read_until("\n")
     for name in (b"step_1\xff", b"step_2\xff"):
         write_odd(tmp_path / "ckpt", name, '{"value": 1.0}')
         before = name
@@ -520,7 +517,7 @@ def test_quarantined_ones_and_orphaned_claims_are_told_with_their_reasons(tmp_pa
     write(tmp_path / "ckpt", 10)
     how = 'name="job", format="marker", options={"quiet_s": 0.5}, poll_s=0.2, lease_s=1.0'
     program = f'import phyla; phyla.watch("ckpt", "suites.py:heldout", 1, {how})'
-    process = start(tmp_path, [sys.executable, "-c", program], EVAL_S="600")
+    process = start(tmp_path, ["-c", program], EVAL_S="600")
     wait_for(lambda: has_run(tmp_path) and Look(tmp_path).running, "running eval task")
     for pid in [*pids(process), process.pid]:
         kill(pid)
@@ -563,9 +560,7 @@ def test_an_objective_that_no_eval_task_records_is_said_at_once(tmp_path: Path) 
     # What only results tell is said with the first one.
     name("acuracy_mean")
     process = start(tmp_path, words, EVAL_S="0.5")
-    assert process.stdout is not None
-    said = next(line for line in process.stdout if "partial" in line)
-    assert "no aggregate 'acuracy_mean', which its objective names; did you mean 'accuracy_mean'?" in said
+    process.read_until("no aggregate 'acuracy_mean', which its objective names; did you mean 'accuracy_mean'?")
     assert Look(tmp_path).states("wrong")["queued"] > 0
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)

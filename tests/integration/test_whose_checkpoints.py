@@ -4,13 +4,13 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import forked
 import phyla
 from command_line import Phyla
 from phyla.checkpoints import LocalCheckpoints
@@ -324,15 +324,7 @@ study = phyla.Study(
 
 
 def command(folder: Path, *words: object, **environment: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "phyla.cli", *map(str, words)],
-        cwd=folder,
-        env=child_environment({"PYTHONPATH": str(Path(phyla.__file__).parents[1]), **environment}),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    return forked.run(["-m", "phyla.cli", *words], cwd=folder, env=child_environment(environment))
 
 
 @pytest.mark.parametrize("workers", [0, 2])

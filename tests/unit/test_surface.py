@@ -1,6 +1,5 @@
 """What a Python user sees stays small, and says where the rest is."""
 
-import importlib
 import inspect
 
 import pytest
@@ -33,12 +32,6 @@ def test_a_study_has_few_arguments() -> None:
 def test_a_name_that_is_elsewhere_says_where(name: str, where: str) -> None:
     with pytest.raises(AttributeError, match=rf"no attribute '{name}'; it is {where}$"):
         getattr(phyla, name)
-
-
-def test_every_name_that_is_elsewhere_is_there() -> None:
-    for module, names in phyla._ELSEWHERE.items():
-        for name in names.split():
-            assert hasattr(importlib.import_module(module), name)
 
 
 def test_a_name_that_is_nowhere_is_said_to_be_nowhere() -> None:

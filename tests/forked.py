@@ -1,0 +1,186 @@
+"""Python programs in processes of their own, forked from one that has imported phyla.
+
+A new interpreter needs half a second until phyla is imported, and tests start hundreds. Apart from that they are
+as others: with their own environment, working directory, output, signals, children and exit status.
+"""
+
+import gc
+import multiprocessing
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import wait
+from multiprocessing.reduction import DupFd
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TextIO
+
+TESTS = Path(__file__).parent
+ONLY_OURS = [TESTS, TESTS.parent / "examples", TESTS.parent / "bench"]
+"""Where programs find no modules unless they are told to."""
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(
+    [
+        *("phyla.cli.run", "phyla.cli.watch", "phyla.study", "phyla.launchers.local", "phyla.worker.trainer"),
+        *("sqlalchemy.dialects.sqlite", "forked"),
+    ]
+)
+
+
+class Forked:
+    """A Python program that runs; does what `subprocess.Popen` would.
+
+    Args:
+        words: what follows `python`: `-m MODULE ...`, `-c CODE ...` or `FILE ...`.
+        cwd: its working directory; ours if it is not given.
+        env: its environment; ours if it is not given.
+        stdout: a file for its output and errors instead of `communicate`.
+        merged: whether `communicate` gives errors among the output.
+        session: whether it begins a session of its own.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[object],
+        *,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        stdout: TextIO | None = None,
+        merged: bool = False,
+        session: bool = False,
+    ) -> None:
+        self.args = [str(word) for word in words]
+        self._output = _new_file() if stdout is None else os.dup(stdout.fileno())
+        self._errors = _new_file() if stdout is None and not merged else os.dup(self._output)
+        self._process = _context.Process(
+            target=_become,
+            args=(
+                self.args,
+                str(cwd or Path.cwd()),
+                dict(os.environ if env is None else env),
+                [entry for entry in sys.path if not any(Path(entry).is_relative_to(ours) for ours in ONLY_OURS)],
+                DupFd(self._output),
+                DupFd(self._errors),
+                session,
+            ),
+            daemon=True,  # it is ended with us
+        )
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    def __del__(self) -> None:
+        os.close(self._output)
+        os.close(self._errors)
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit status, or minus the signal that ended it; None while it runs."""
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def wait(self, timeout: float | None = None) -> int:
+        if not wait([self._process.sentinel], timeout):
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        self._process.join()
+        assert self._process.exitcode is not None
+        return self._process.exitcode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        self.wait(timeout)
+        return _text(self._output), _text(self._errors)
+
+    def read_until(self, text: str, timeout: float = 60.0) -> str:
+        """Wait until it has printed some text; return all that it printed so far."""
+        end = time.monotonic() + timeout
+        while text not in (printed := _text(self._output)):
+            assert self.returncode is None, f"no {text!r} in {printed}"
+            assert time.monotonic() < end, f"no {text!r} in {printed}"
+            time.sleep(0.01)
+        return printed
+
+
+def run(
+    words: Sequence[object], *, timeout: float = 120.0, check: bool = False, **options: Any
+) -> "subprocess.CompletedProcess[str]":
+    """Run a Python program to its end; do what `subprocess.run` would."""
+    process = Forked(words, **options)
+    try:
+        output, errors = process.communicate(timeout)
+    finally:
+        process.kill()
+    done = subprocess.CompletedProcess(process.args, process.wait(), output, errors)
+    if check:
+        done.check_returncode()
+    return done
+
+
+def _new_file() -> int:
+    number, path = tempfile.mkstemp()
+    os.unlink(path)  # noqa: PTH108
+    return number
+
+
+def _text(file: int) -> str:
+    return os.pread(file, os.fstat(file).st_size, 0).decode(errors="surrogateescape")
+
+
+def _become(
+    words: list[str], cwd: str, env: dict[str, str], path: list[str], output: Any, errors: Any, session: bool
+) -> None:
+    """Be the program, in a process that was just forked."""
+    if session:
+        os.setsid()
+    for number, file in ((1, output), (2, errors)):
+        received = file.detach()
+        os.dup2(received, number)
+        os.close(received)
+    encoding, _, errors_of_encoding = env.get("PYTHONIOENCODING", "").partition(":")
+    sys.stdout = os.fdopen(1, "w", 1, encoding or None, errors_of_encoding or None, closefd=False)
+    sys.stderr = os.fdopen(2, "w", 1, encoding or None, "backslashreplace", closefd=False)
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    how, words = (words[0], words[1:]) if words[0] in ("-m", "-c") else ("", words)
+    sys.argv = ["-c", *words[1:]] if how == "-c" else words
+    first = cwd if how else str(Path(words[0]).absolute().parent)
+    sys.path[:] = [first, *filter(None, env.get("PYTHONPATH", "").split(os.pathsep)), *path]
+    if env.get("PHYLA_FAILPOINT"):
+        from phyla import failpoints
+
+        failpoints.arm(env["PHYLA_FAILPOINT"])
+    there, status = set(sys.modules), None
+    try:
+        match how:
+            case "-m":
+                runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+            case "-c":
+                sys.modules["__main__"] = main = ModuleType("__main__")
+                exec(words[0], main.__dict__)
+            case _:
+                runpy.run_path(words[0], run_name="__main__")
+    except SystemExit as ended:
+        status = ended.code
+    # An interpreter that ends closes what was left open; the end of a forked process would not.
+    for name in sys.modules.keys() - there:
+        del sys.modules[name]
+    gc.collect()
+    sys.exit(status)
