@@ -22,8 +22,7 @@ from phyla.machine import Claimed, Completion, TrainRules
 from phyla.records import Checkpoint, Maximize, Scored
 from phyla.space import Float, Space
 from phyla.store import Store, open_store
-from phyla.store.sql.codec import encode
-from phyla.store.sql.rows import MEMBERS
+from phyla.store.sql.rows import MEMBERS, encode
 from phyla.strategies import PBT, Perturb, Truncation
 
 STEPS = 10

@@ -18,7 +18,8 @@ import sqlalchemy as sa
 
 from machine import facts
 from phyla.controller import EVALUATE_ONLY, Controller, Sightings
-from phyla.evaluation import EvalTask, Moments, Suite, encode
+from phyla.evaluation import EvalTask, Moments, Suite
+from phyla.evaluation.recorder import encode
 from phyla.machine import ClaimedEvaluation, Evaluated, Observed, WatchRules, Work
 from phyla.records import EvalResult, StudyKind
 from phyla.store import open_store

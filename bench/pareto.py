@@ -18,7 +18,7 @@ import numpy as np
 from control_plane import STEPS, quantile
 from machine import facts
 from phyla.controller import Controller
-from phyla.machine import Completion, InsertCheckpoint, InsertJob, TrainRules, UpdateMember
+from phyla.machine import Completion, Insert, TrainRules, Update
 from phyla.records import (
     Checkpoint,
     Criteria,
@@ -192,9 +192,9 @@ def fill(controller: Controller, store: Any, study: int, rows: np.ndarray) -> No
             ready = replace(member(index), study=study, head=one, states=(one,))
             tx.apply(
                 [
-                    InsertJob(record),
-                    InsertCheckpoint(checkpoint(trial, one.checkpoint, study)),
-                    UpdateMember(ready),
+                    Insert(record),
+                    Insert(checkpoint(trial, one.checkpoint, study)),
+                    Update(ready),
                 ]
             )
 

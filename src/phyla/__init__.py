@@ -105,31 +105,24 @@ _LATER = {
 }
 """Heavier modules, and the names of `__all__` that they have."""
 
-_ELSEWHERE = {
-    "phyla.evaluation": "Confusion Histogram Maximum Mean Minimum Moments Normalised Percentiles Perplexity Sum "
-    "WeightedMean Worst",
-    "phyla.lineage": "Schedule",
-    "phyla.strategies": "PB2 Backtrack BestOfLast BinaryTournament Crossover Divergence ExploitPipeline "
-    "ExplorePipeline ExploreWith FixedSchedule Last MeanOfLast ParetoTournament ParetoTruncation Replay Resample "
-    "SingleWorkerExplore StopWith TTest WinnerTakesAll",
-    "phyla.report": "StudyComparison",
-    "phyla.study": "Simulated Watched evaluate load_suites",
-    "phyla.worker": "EvaluationCheckpoint",
-}
-"""Further names that users need, and the modules that have them; these modules need no import of their own."""
+_PUBLIC = ("evaluation", "lineage", "report", "strategies", "study", "watcher", "worker")
+"""Modules that have further names for users."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import the heavier parts when they are first used."""
-    import importlib
+    """Import modules, and the heavier parts, when they are first used; say where further names are."""
+    from importlib import import_module, util
 
-    if f"phyla.{name}" in _ELSEWHERE:
-        return importlib.import_module(f"phyla.{name}")
     for module, names in _LATER.items():
         if name in names.split():
-            return getattr(importlib.import_module(module), name)
-    moved = [f"; it is {module}.{name}" for module, names in _ELSEWHERE.items() if name in names.split()]
-    raise AttributeError(f"module 'phyla' has no attribute {name!r}{''.join(moved)}")
+            return getattr(import_module(module), name)
+    if not name.startswith("_"):
+        if util.find_spec(f"phyla.{name}") is not None:
+            return import_module(f"phyla.{name}")
+        moved = [one for one in _PUBLIC if name in import_module(f"phyla.{one}").__all__]
+        where = "".join(f"; it is phyla.{one}.{name}" for one in moved)
+        raise AttributeError(f"module 'phyla' has no attribute {name!r}{where}")
+    raise AttributeError(f"module 'phyla' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
