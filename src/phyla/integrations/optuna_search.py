@@ -303,7 +303,7 @@ class View(NamedTuple):
 def view(parameter: Parameter) -> View:
     """Return how Optuna sees a parameter.
 
-    Listed values and steps of a Float are told by their place, since to Optuna True and 1 are the same, and
+    Listed values and steps of a Float are stored by their position, since to Optuna True and 1 are the same, and
     its steps of floats collect rounding errors. Optuna has no steps on log scales; there it is told the
     position on the scale, which is rounded to a step when it is read.
     """
