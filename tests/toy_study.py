@@ -33,7 +33,8 @@ def score(seed: int, lr: float) -> float:
     return lr + (seed % 1000) / 500
 
 
-@phyla.eval_task(shards=2, samples=2)
+# Tests kill workers at random: three that die on one shard are no reason to go on without a score.
+@phyla.eval_task(shards=2, samples=2, max_attempts=1000)
 def read(evaluation: phyla.Evaluation) -> None:
     """Read the score that training left in the checkpoint."""
     found = json.loads((evaluation.checkpoint.path / "score.json").read_text())
@@ -41,7 +42,7 @@ def read(evaluation: phyla.Evaluation) -> None:
     evaluation.record(score=found)
 
 
-@phyla.eval_task
+@phyla.eval_task(max_attempts=1000)
 def count(evaluation: phyla.Evaluation) -> None:
     """Count the trials that made the weights."""
     evaluation.record(length=len(json.loads((evaluation.checkpoint.path / "chain.json").read_text())))
