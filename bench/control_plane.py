@@ -58,7 +58,7 @@ def result(claimed: Claimed) -> Completion:
             study=trial.study,
             trial=trial.id,
             step=trial.end_step,
-            digest="0" * 64,
+            identity="0" * 64,
             size_bytes=1_000_000,
             created_at=trial.created_at,
         ),

@@ -20,8 +20,8 @@ from machine import facts
 from phyla.controller import EVALUATE_ONLY, Controller, Sightings
 from phyla.evaluation import EvalTask, Moments, Suite
 from phyla.evaluation.recorder import encode
-from phyla.machine import ClaimedEvaluation, Evaluated, Observed, WatchRules, Work
-from phyla.records import EvalResult, StudyKind
+from phyla.machine import ClaimedEvaluation, Evaluated, WatchRules, Work
+from phyla.records import Checkpoint, CheckpointKind, EvalResult, StudyKind
 from phyla.store import open_store
 
 TASKS = 10
@@ -50,10 +50,10 @@ def fill(path: Path, results: int) -> None:
             connection.execute(sa.text(statement), {"last": checkpoints, **values})
 
         run(
-            "INSERT INTO seen_checkpoints (id, study, number, name, place, step, branch, state, identity, weak, "
-            "fingerprint, path, paths, snapshot, size_bytes, seen_at, written_at) "
-            f"{numbers} SELECT i, 1, i - 1, 'old-' || i, 0, i, 0, 'ready', 'old-' || i, 1, 'f' || i, "
-            "'/old/' || i, '[]', 0, 1, 1.0 * i, 1.0 * i FROM n"
+            "INSERT INTO checkpoints (id, study, number, name, place, kind, step, branch, state, identity, weak, "
+            "fingerprint, path, paths, snapshot, size_bytes, taken, created_at, written_at) "
+            f"{numbers} SELECT i, 1, i - 1, 'old-' || i, 0, 'seen', i, 0, 'ready', 'old-' || i, 1, 'f' || i, "
+            "'/old/' || i, '[]', 0, 1, 0, 1.0 * i, 1.0 * i FROM n"
         )
         run(
             "INSERT INTO eval_groups (id, study, suite, seen, replicate, state, priority, rank, started, best, "
@@ -106,7 +106,9 @@ class Bench:
         for _ in range(count):
             self.seen += 1
             found.append(
-                Observed(
+                Checkpoint(
+                    study=1,
+                    kind=CheckpointKind.SEEN,
                     name=f"new-{self.seen}",
                     step=10_000_000 + self.seen,
                     identity=f"new-{self.seen}",

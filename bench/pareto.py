@@ -161,7 +161,7 @@ def on_disk(folder: Path, size: int, rounds: int, *, tournament: bool) -> dict[s
 
 
 def checkpoint(trial: int, name: str, study: int) -> Checkpoint:
-    return Checkpoint(name=name, study=study, trial=trial, step=STEPS, digest="", size_bytes=1, created_at=1.0)
+    return Checkpoint(name=name, study=study, trial=trial, step=STEPS, identity="", size_bytes=1, created_at=1.0)
 
 
 def fill(controller: Controller, store: Any, study: int, rows: np.ndarray) -> None:

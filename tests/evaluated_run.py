@@ -13,8 +13,8 @@ from phyla.client import LocalClient
 from phyla.controller import EVALUATE_ONLY, Controller, Sightings
 from phyla.errors import CheckpointMissing
 from phyla.evaluation import Policy, Suite
-from phyla.machine import Claimed, ClaimedEvaluation, Evaluated, Failure, Observed, WatchRules
-from phyla.records import Seen, StudyKind
+from phyla.machine import Claimed, ClaimedEvaluation, Evaluated, Failure, WatchRules
+from phyla.records import Checkpoint, CheckpointKind, StudyKind
 from phyla.store import Store, open_store
 from phyla.study import Evaluations, Places
 from phyla.worker import Evaluator
@@ -38,11 +38,11 @@ class NoFiles:
     def __init__(self) -> None:
         self.taken: set[str] = set()
 
-    def path(self, seen: Seen) -> Path:
+    def path(self, seen: Checkpoint) -> Path:
         self.check(seen)
         return Path(seen.path)
 
-    def check(self, seen: Seen, *, again: bool = False) -> None:
+    def check(self, seen: Checkpoint, *, again: bool = False) -> None:
         if seen.name in self.taken:
             raise CheckpointMissing(f"{seen.name} was deleted")
 
@@ -132,7 +132,9 @@ class EvaluatedRun:
         self.clock.now += 30
         self.sightings.observe(
             [
-                Observed(
+                Checkpoint(
+                    study=self.run.id,
+                    kind=CheckpointKind.SEEN,
                     name=name,
                     step=step,
                     identity=identity or f"{name}:{self.clock.now}",

@@ -21,7 +21,6 @@ from phyla.machine import (
     Completion,
     Evaluated,
     Failure,
-    Observed,
     ParentGone,
     Rules,
     TrainRules,
@@ -29,6 +28,8 @@ from phyla.machine import (
 )
 from phyla.records import (
     Attempt,
+    Checkpoint,
+    CheckpointKind,
     CheckpointState,
     EvalEvent,
     EvalJob,
@@ -39,8 +40,6 @@ from phyla.records import (
     JobState,
     JsonObject,
     Maximize,
-    Seen,
-    SeenState,
     StudyKind,
     StudyRecord,
     StudyState,
@@ -74,9 +73,10 @@ def watching(of: Sequence[Suite]) -> WatchRules:
     return WatchRules(suites=tuple(of), lease_s=LEASE_S, max_claims=5)
 
 
-def found(name: str, step: int = 0, **more: Any) -> Observed:
+def found(name: str, step: int = 0, **more: Any) -> Checkpoint:
     """Return a checkpoint that somebody found."""
-    return Observed(**{"name": name, "step": step, "identity": f"id of {name}", "written_at": 0.0, **more})
+    fields = {"study": 1, "name": name, "step": step, "identity": f"id of {name}"}
+    return Checkpoint(**{**fields, "kind": CheckpointKind.SEEN, **more})
 
 
 def result(work: ClaimedEvaluation, *, duration_s: float = 1.0, score: float = 0.5) -> EvalResult:
@@ -165,10 +165,10 @@ class Evaluator:
         for group in machine.ended_groups(commands):
             tx.apply(machine.settle_group(tx, self.rules, group))
 
-    def observe(self, *checkpoints: Observed) -> None:
+    def observe(self, *checkpoints: Checkpoint, existed: bool = False) -> None:
         def act(tx: Transaction) -> None:
             for checkpoint in checkpoints:
-                tx.apply(machine.observe(tx, self.rules.suites, checkpoint))
+                tx.apply(machine.observe(tx, self.rules.suites, checkpoint, first_look=existed))
 
         self._do(act)
 
@@ -231,7 +231,7 @@ class Evaluator:
     def gone(self, seen: int) -> None:
         def act(tx: Transaction) -> None:
             row = tx.seen(seen)
-            if row.state is SeenState.READY:
+            if row.state is CheckpointState.READY:
                 tx.apply(machine.gone(tx, row, "it vanished"))
 
         self._do(act)
@@ -259,7 +259,7 @@ def trained(claimed: Claimed) -> Completion:
     done = completion(claimed, metrics={})
     assert done.checkpoint is not None
     digest = f"{claimed.trial.study}/{done.checkpoint.name}"
-    return replace(done, checkpoint=replace(done.checkpoint, digest=digest))
+    return replace(done, checkpoint=replace(done.checkpoint, identity=digest))
 
 
 def ledger(evaluator: Evaluator) -> Any:
@@ -347,7 +347,7 @@ def check(evaluator: Evaluator, reopened: frozenset[int]) -> None:
 
 
 def _check_group(
-    view: Reader, group: Group, jobs: Sequence[EvalJob], seen: dict[int, Seen], reopened: frozenset[int]
+    view: Reader, group: Group, jobs: Sequence[EvalJob], seen: dict[int, Checkpoint], reopened: frozenset[int]
 ) -> None:
     unfinished = sum(job.state in (JobState.PENDING, JobState.RUNNING) for job in jobs)
     assert unfinished == view.unfinished_jobs(group.id)
@@ -356,7 +356,7 @@ def _check_group(
     if group.state is GroupState.QUEUED:
         # Something of it will still happen, so it ends.
         assert unfinished, group
-        assert seen[group.seen].state is SeenState.READY
+        assert seen[group.seen].usable
         return
     assert not any(job.state is JobState.PENDING for job in jobs), group
     assert group.best <= (group.state is GroupState.COMPLETE)
@@ -514,11 +514,10 @@ class EvaluatesAlike(RuleBasedStateMachine):
             fingerprint=f"f{version}",
             path=f"/c{number}",
             snapshot=snapshot,
-            existed=existed,
             error=error,
-            written_at=self.clock() - 1.0,
+            written_at=self.clock() - 1.0 if not existed else 0.0,
         )
-        self.asked(lambda evaluator: evaluator.observe(checkpoint))
+        self.asked(lambda evaluator: evaluator.observe(checkpoint, existed=existed))
 
     @precondition(lambda self: self.study.kind is StudyKind.STUDY)
     @rule(data=st.data(), existed=st.booleans())
@@ -527,8 +526,8 @@ class EvaluatesAlike(RuleBasedStateMachine):
             rows = view.checkpoints()
         if rows:
             row = data.draw(st.sampled_from(rows))
-            seen = found(row.name, row.step, identity=row.digest, trial=row.trial, existed=existed)
-            self.asked(lambda evaluator: evaluator.observe(seen))
+            seen = found(row.name, row.step, identity=row.digest, trial=row.trial)
+            self.asked(lambda evaluator: evaluator.observe(seen, existed=existed))
 
     def _source(self, store: Store) -> AbstractContextManager[Reader]:
         assert self.population is not None

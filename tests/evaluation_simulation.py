@@ -15,12 +15,12 @@ from phyla.machine import (
     Ended,
     Evaluated,
     Failure,
-    Observed,
     TrainRules,
     WatchRules,
 )
 from phyla.records import (
     Checkpoint,
+    CheckpointKind,
     EvalResult,
     Group,
     GroupState,
@@ -102,16 +102,17 @@ class WatchedRun:
         self.controller = Controller(self.store, self.run.id, rules)
         self.sightings = Sightings(self.store, self.run, self.suites)
 
-    def observe(self, *steps: int, existed: bool = False, **changes: object) -> None:
+    def observe(self, *steps: int, **changes: object) -> None:
         found = [
-            Observed(
+            Checkpoint(
+                study=self.run.id,
+                kind=CheckpointKind.SEEN,
                 name=f"step-{step}",
                 step=step,
                 identity=f"id-{step}",
                 fingerprint=f"f-{step}",
                 path=f"/data/step-{step}",
                 written_at=self.clock.now,
-                existed=existed,
             )
             for step in steps
         ]
@@ -199,7 +200,7 @@ class EvaluatedStudy:
             study=trial.study,
             trial=trial.id,
             step=trial.end_step,
-            digest=f"d{trial.id}",
+            identity=f"d{trial.id}",
             size_bytes=1,
             created_at=self.clock.now,
         )

@@ -44,7 +44,7 @@ def completion(trial: TrialRecord) -> Completion:
         study=trial.study,
         trial=trial.id,
         step=trial.end_step,
-        digest="d" * 8,
+        identity="d" * 8,
         size_bytes=1,
         created_at=0.0,
     )

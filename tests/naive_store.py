@@ -18,6 +18,7 @@ from phyla.records import (
     Attempt,
     AttemptState,
     Checkpoint,
+    CheckpointKind,
     CheckpointState,
     EvalEvent,
     EvalJob,
@@ -31,8 +32,6 @@ from phyla.records import (
     MemberState,
     Priority,
     Report,
-    Seen,
-    SeenState,
     StudyKind,
     StudyRecord,
     StudyState,
@@ -57,10 +56,9 @@ class Tables:
     members: dict[tuple[int, int], Member] = field(default_factory=dict)
     jobs: dict[int, Job] = field(default_factory=dict)
     attempts: dict[tuple[int, int], Attempt] = field(default_factory=dict)
-    checkpoints: dict[tuple[int, str], Checkpoint] = field(default_factory=dict)
+    checkpoints: dict[int, Checkpoint] = field(default_factory=dict)
     reports: dict[tuple[int, int, int], tuple[Report, ...]] = field(default_factory=dict)
     marks: dict[tuple[int, int, int, int], float] = field(default_factory=dict)
-    seen: dict[int, Seen] = field(default_factory=dict)
     groups: dict[int, Group] = field(default_factory=dict)
     results: dict[tuple[str, str, int, int, int], EvalResult] = field(default_factory=dict)
     events: dict[int, EvalEvent] = field(default_factory=dict)
@@ -143,9 +141,9 @@ class NaiveStore:
         trials = {job.id for job in tables.jobs.values() if job.study in doomed}
         tables.reports = without(tables.reports, lambda key, _: key[0] not in trials)
         tables.marks = without(tables.marks, lambda key, _: key[0] not in doomed)
-        for name in ("members", "jobs", "attempts", "checkpoints", "seen", "groups", "events"):
+        for name in ("members", "jobs", "attempts", "checkpoints", "groups", "events"):
             setattr(tables, name, without(getattr(tables, name), lambda _, row: row.study not in doomed))
-        elsewhere = {seen.identity for seen in tables.seen.values()}
+        elsewhere = {row.identity for row in tables.checkpoints.values() if row.number >= 0}
         tables.results = without(tables.results, lambda key, row: row.study not in doomed or key[0] in elsewhere)
         tables.studies = without(tables.studies, lambda key, _: key not in doomed)
 
@@ -360,11 +358,12 @@ class NaiveTransaction:
         return [average for trial, average in sorted(found, reverse=True) if trial != besides][:limit]
 
     def checkpoint(self, name: str) -> Checkpoint | None:
-        return self._t.checkpoints.get((self._id, name))
+        return next((row for row in self.checkpoints() if row.name == name), None)
 
     def checkpoints(self) -> Sequence[Checkpoint]:
         mine = [row for row in self._t.checkpoints.values() if row.study == self._id]
-        return sorted(mine, key=lambda row: (row.created_at, row.trial, row.name))
+        kept = [row for row in mine if row.kind is not CheckpointKind.SEEN]
+        return sorted(kept, key=lambda row: (row.created_at, row.trial or 0, row.name))
 
     def _in_state(self, state: CheckpointState) -> list[Checkpoint]:
         return [row for row in self.checkpoints() if row.state is state]
@@ -397,22 +396,23 @@ class NaiveTransaction:
 
     # Evaluation
 
-    def all_seen(self, *, after: int = 0, limit: int | None = None) -> Sequence[Seen]:
-        return [s for key, s in sorted(self._t.seen.items()) if key > after and s.study == self._id][:limit]
+    def all_seen(self, *, after: int = 0, limit: int | None = None) -> Sequence[Checkpoint]:
+        mine = [row for key, row in sorted(self._t.checkpoints.items()) if key > after and row.study == self._id]
+        return [row for row in mine if row.number >= 0][:limit]
 
-    def seen(self, seen_id: int) -> Seen:
+    def seen(self, seen_id: int) -> Checkpoint:
         return _existing([seen for seen in self.all_seen() if seen.id == seen_id])
 
-    def find_seen(self, name: str, index: int = 0) -> Seen | None:
+    def find_seen(self, name: str, index: int = 0) -> Checkpoint | None:
         found = [seen for seen in self.all_seen() if (seen.name, seen.index) == (name, index)]
         return found[-1] if found else None
 
-    def newest_seen(self) -> Seen | None:
+    def newest_seen(self) -> Checkpoint | None:
         return max(self.all_seen(), key=lambda seen: seen.number, default=None)
 
-    def newest_ready(self) -> Seen | None:
-        ready = [seen for seen in self.all_seen() if seen.state is SeenState.READY]
-        return max(ready, key=lambda seen: seen.number, default=None)
+    def newest_ready(self) -> Checkpoint | None:
+        usable = [seen for seen in self.all_seen() if seen.usable]
+        return max(usable, key=lambda seen: seen.number, default=None)
 
     def shards_done(self, identity: str, task_identity: str, replicate: int, shards: int) -> frozenset[int]:
         return frozenset(r.shard for r in self.ledger(identity, task_identity, replicate, shards))
@@ -488,7 +488,9 @@ class NaiveTransaction:
         self._t.attempts[job, token] = replace(self._t.attempts[job, token], **changes)
 
     def _set_checkpoint(self, name: str, **changes: Any) -> None:
-        self._t.checkpoints[self._id, name] = replace(self._t.checkpoints[self._id, name], **changes)
+        row = self.checkpoint(name)
+        assert row is not None
+        self._t.checkpoints[row.id] = replace(row, **changes)
 
     def _set_group(self, group: int, **changes: Any) -> None:
         self._t.groups[group] = replace(self._t.groups[group], **changes)
@@ -541,8 +543,8 @@ class NaiveTransaction:
                     return []
                 self._set_checkpoint(name, state=CheckpointState.DELETING)
                 return [name]
-            case machine.SetCheckpointState(name, state, damage):
-                self._owner._set_checkpoint(name, state=state, damage=damage)
+            case machine.SetCheckpointState(name, state, error):
+                self._owner._set_checkpoint(name, state=state, error=error)
             case machine.AddReports(trial_id, token, reports):
                 tables.reports[trial_id, token, len(tables.reports)] = tuple(reports)
             case machine.SetTally(trial_id, token, tally, marks):
@@ -554,11 +556,10 @@ class NaiveTransaction:
             case machine.SetStrategyState(json):
                 version = self.study().state_version + 1
                 self.set_study(strategy_state=json, state_version=version)
-            case machine.InsertSeen(seen, groups):
-                seen = replace(seen, id=_next(tables.seen))
-                tables.seen[seen.id] = seen
+            case machine.InsertCheckpoint(checkpoint, groups):
+                key = self._insert_checkpoint(checkpoint)
                 for group, jobs in groups:
-                    self._insert_group(replace(group, seen=seen.id), jobs)
+                    self._insert_group(replace(group, seen=key), jobs)
             case machine.InsertGroup(group, jobs):
                 self._insert_group(group, jobs)
             case machine.StartGroup(group_id):
@@ -584,7 +585,8 @@ class NaiveTransaction:
                 tables.members[self._id, record.index] = record
                 self.set_study(population_size=self.size + 1)
             case Checkpoint():
-                tables.checkpoints[record.study, record.name] = record
+                if self.checkpoint(record.name) is None:
+                    self._insert_checkpoint(record)
             case EvalResult() as r:
                 tables.results.setdefault((r.identity, r.task_identity, r.replicate, r.shard, r.shards), r)
             case EvalEvent():
@@ -601,10 +603,15 @@ class NaiveTransaction:
                 tables.jobs[record.id] = record
             case Member():
                 tables.members[record.study, record.index] = record
-            case Seen():
-                tables.seen[record.id] = record
+            case Checkpoint():
+                tables.checkpoints[record.id] = record
             case Group():
                 tables.groups[record.id] = record
+
+    def _insert_checkpoint(self, checkpoint: Checkpoint) -> int:
+        key = _next(self._t.checkpoints)
+        self._t.checkpoints[key] = replace(checkpoint, id=key)
+        return key
 
     def _insert_group(self, group: Group, jobs: Sequence[EvalJob]) -> None:
         group = replace(group, id=_next(self._t.groups))

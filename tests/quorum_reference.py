@@ -131,7 +131,7 @@ def study(
                 study=trial.study,
                 trial=trial.id,
                 step=reached,
-                digest="d",
+                identity="d",
                 size_bytes=1,
                 created_at=now[0],
             ),

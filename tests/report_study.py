@@ -145,7 +145,7 @@ def _trained(
         values={"accuracy": [fitness], "loss": [fitness]},
         metrics={},
         checkpoint=Checkpoint(
-            name=name, study=study, trial=trial.id, step=trial.end_step, digest="", size_bytes=1, created_at=0.0
+            name=name, study=study, trial=trial.id, step=trial.end_step, identity="", size_bytes=1, created_at=0.0
         ),
     )
 

@@ -62,7 +62,7 @@ class Simulation:
                 study=trial.study,
                 trial=trial.id,
                 step=trial.end_step,
-                digest="d" * 8,
+                identity="d" * 8,
                 size_bytes=1,
                 created_at=0.0,
             ),

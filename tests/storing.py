@@ -160,7 +160,7 @@ def completion(
         study=trial.study,
         trial=trial.id,
         step=trial.end_step,
-        digest="d",
+        identity="d",
         size_bytes=1,
         created_at=trial.created_at,
     )
@@ -356,7 +356,7 @@ class Alike(RuleBasedStateMachine):
             study=self.study,
             trial=trial.id,
             step=trial.start_step + step,
-            digest="p",
+            identity="p",
             size_bytes=1,
             created_at=self.clock(),
         )

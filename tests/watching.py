@@ -9,7 +9,7 @@ from typing import Any
 
 from forked import Forked
 from phyla.errors import StoreError
-from phyla.records import GroupState, JobState, SeenState, StudyState
+from phyla.records import CheckpointState, GroupState, JobState, StudyState
 from phyla.settings import child_environment
 from phyla.store import open_store
 
@@ -177,7 +177,7 @@ def check_whole(folder: Path, steps: list[int], *, suite: str = "heldout") -> Lo
     assert {path.name for path in snapshots.iterdir()} == kept
     best = (folder / ".phyla" / "best" / "job" / suite).resolve()
     assert json.loads((best / "weights.json").read_text())["value"] == max(steps)
-    assert all(seen.state is SeenState.READY for seen in look.seen.values())
+    assert all(seen.state is CheckpointState.READY for seen in look.seen.values())
     return look
 
 

@@ -41,7 +41,6 @@ from phyla.records import (
     GroupState,
     JobKind,
     JobState,
-    SeenState,
     StudyKind,
     StudyState,
     TrialRecord,
@@ -312,7 +311,7 @@ def test_a_study_that_watches_another_takes_its_checkpoints(subject: Subject) ->
         assert again.study() == source
     failure = Failure(job=work.job.id, token=1, error="torn", gone="1.1", damage="a byte differs \u2603")
     evaluator.fail(failure)
-    assert (row().state, row().damage) == (CheckpointState.DAMAGED, "a byte differs \u2603")
+    assert (row().state, row().error) == (CheckpointState.DAMAGED, "a byte differs \u2603")
     with pytest.raises(ParentGone), evaluator.transaction() as tx:
         tx.apply([machine.TakeCheckpoint("1.1")])
     with subject.store.reader(source.id) as reader:
@@ -554,7 +553,7 @@ def test_text_that_databases_do_not_like_can_be_stored(subject: Subject) -> None
     with evaluator.transaction() as tx:
         tx.apply([machine.Insert(event)])
         row = tx.seen(work.seen.id)
-        tx.apply([machine.Update(replace(row, state=SeenState.GONE, error=error))])
+        tx.apply([machine.Update(replace(row, state=CheckpointState.GONE, error=error))])
     with subject.again().reader(evaluator.study.id) as view:
         texts = [view.events()[0].message, view.seen(1).error, view.attempts(work.job.id)[0].error]
     assert all(text is not None and text.startswith("nul ") for text in texts)
@@ -600,7 +599,7 @@ def test_what_nobody_waits_for_any_more_is_not_queued_again(subject: Subject) ->
 
 def test_a_worker_goes_on_with_the_checkpoint_it_has_loaded(subject: Subject) -> None:
     evaluator = _watched(subject)
-    evaluator.observe(found("c0", existed=True), found("c1", existed=True))
+    evaluator.observe(found("c0"), found("c1"), existed=True)
     first = evaluator.claim()
     assert first is not None
     assert first.seen.name == "c1"
@@ -698,7 +697,7 @@ def test_a_checkpoint_that_was_collected_is_not_evaluated(
     assert evaluator.claim() is None
     with evaluator.look() as view:
         assert [group.state for group in view.groups()] == [GroupState.GONE] * 2
-        assert view.seen(1).state is SeenState.GONE
+        assert view.seen(1).state is CheckpointState.GONE
 
 
 DAY_S = 86400.0
@@ -794,4 +793,4 @@ def test_any_name_of_a_file_comes_back_as_it_was(subject: Subject) -> None:
     with again.reader(stored.id) as reader:
         newest = reader.find_seen(ODD_NAMES[0])
     assert newest is not None
-    assert newest.state is SeenState.QUARANTINED
+    assert newest.state is CheckpointState.QUARANTINED

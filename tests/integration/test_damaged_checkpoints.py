@@ -151,18 +151,18 @@ def test_nobody_trains_from_a_damaged_checkpoint(tmp_path: Path, cli: Phyla, way
     check(results, [bad], completed=12)
     assert all(trial.parent_checkpoint != bad for trial in completed_since(results, before))
     (row,) = results.damaged()
-    assert row.damage is not None
-    assert bad in row.damage
+    assert row.error is not None
+    assert bad in row.error
 
     listed = cli("status", "--home", tmp_path)
     assert "1 damaged checkpoint" in listed
     shown = cli("status", "bytes", "--home", tmp_path)
     assert "1 damaged checkpoint, not used any more" in shown
-    assert row.damage in shown
+    assert row.error in shown
     assert f"checkpoint {bad} was damaged: took over member" in cli("trials", "bytes", "--home", tmp_path)
     told = json.loads(cli("status", "bytes", "--home", tmp_path, "--json"))["damaged"]
-    assert told == [{"checkpoint": bad, "trial": row.trial, "step": row.step, "damage": row.damage}]
-    assert row.damage in cli("doctor", "--home", tmp_path)
+    assert told == [{"checkpoint": bad, "trial": row.trial, "step": row.step, "damage": row.error}]
+    assert row.error in cli("doctor", "--home", tmp_path)
     report = results.write_report(tmp_path / "report.html").read_text()
     assert "<h2>Damaged checkpoints</h2>" in report
     assert f"<td>{bad}</td>" in report.replace(' class=""', "")
@@ -502,4 +502,4 @@ def test_what_was_recorded_of_damage_can_be_read_back(tmp_path: Path) -> None:
     rows = {row.name: row for row in phyla.load_study("bytes", home=tmp_path).checkpoints()}
     row: Checkpoint = rows[bad]
     assert row.state is CheckpointState.DAMAGED
-    assert "499 bytes, the manifest says 500 bytes" in (row.damage or "")
+    assert "499 bytes, the manifest says 500 bytes" in (row.error or "")

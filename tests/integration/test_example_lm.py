@@ -15,7 +15,7 @@ from phyla import plugins
 from phyla.evaluation import Metric, Suite, TaskResult
 from phyla.evaluation.recorder import decode, encode, merged
 from phyla.evaluation.regression import compare
-from phyla.records import EvalJob, Seen
+from phyla.records import Checkpoint, CheckpointKind, EvalJob
 from phyla.worker import Evaluation
 from phyla.worker.evaluation import checkpoint_of
 from phyla.worker.evaluator import seed_of
@@ -70,7 +70,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 def evaluated(suite: Suite, path: Path, work: Path, *, shards: int | None = None) -> list[TaskResult]:
     """Evaluate a checkpoint as one worker would, and merge the shards as an aggregation would."""
-    seen = Seen(study=1, name=path.name, step=int(path.stem[5:]), identity=path.name, seen_at=0.0, written_at=0.0)
+    seen = Checkpoint(
+        study=1, name=path.name, step=int(path.stem[5:]), identity=path.name, kind=CheckpointKind.SEEN
+    )
     assert suite.load is not None
     loaded = suite.load(checkpoint_of(seen, path))
     results = []

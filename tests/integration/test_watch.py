@@ -17,8 +17,7 @@ import psutil
 import forked
 from phyla.cli.watch import STOPPING
 from phyla.controller import Sightings
-from phyla.machine import Observed
-from phyla.records import GroupState, SeenState, StudyState
+from phyla.records import Checkpoint, CheckpointKind, CheckpointState, GroupState, StudyState
 from phyla.store import open_store
 from watching import (
     Look,
@@ -162,7 +161,7 @@ def test_a_checkpoint_that_is_deleted_during_its_evaluation_survives_in_its_snap
     look = Look(tmp_path)
     assert look.values() == {"step_10": 9.5, "step_20": 19.5}
     first = min(look.seen)
-    assert look.seen[first].state is SeenState.GONE, "its snapshot is not needed any more"
+    assert look.seen[first].state is CheckpointState.GONE, "its snapshot is not needed any more"
 
 
 def test_without_snapshots_deleted_and_overwritten_checkpoints_are_told_apart_from_others(tmp_path: Path) -> None:
@@ -526,7 +525,16 @@ def test_quarantined_ones_and_orphaned_claims_are_told_with_their_reasons(tmp_pa
     record = store.find_study("job")
     assert record is not None
     Sightings(store, record, ()).observe(
-        [Observed(name="step_7\udcff", step=7, identity="x", written_at=0.0, error="the file ends early")]
+        [
+            Checkpoint(
+                study=record.id,
+                kind=CheckpointKind.SEEN,
+                name="step_7\udcff",
+                step=7,
+                identity="x",
+                error="the file ends early",
+            )
+        ]
     )
     store.close()
     wait_for(lambda: "and ran out" in phyla(tmp_path, "doctor").decode(), "lease that ran out")

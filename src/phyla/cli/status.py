@@ -235,7 +235,7 @@ def _study_json(results: "Results", progress: "Progress") -> dict[str, Any]:
         **picked(progress, "silent_s", "planned_trials", "spent_steps", "total_steps"),
         **picked(progress, population_size="active", trials="counts"),
         **picked(progress, completed_trials="completed", cancelled_trials="cancelled"),
-        "damaged": [picked(row, "trial", "step", "damage", checkpoint="name") for row in progress.damaged],
+        "damaged": [picked(row, "trial", "step", checkpoint="name", damage="error") for row in progress.damaged],
         "best": picked(progress.best, "fitness", "member", trial="id", step="reached_step") or None,
         **({"front": [trial.id for trial in progress.front]} if results.aim.tradeoffs else {}),
         "changes": results.changes(),
@@ -297,7 +297,9 @@ def _run_json(one: "Standing") -> dict[str, Any]:
             }
             for suite in one.suites
         ],
-        "quarantined": [picked(seen, "name", "step", "seen_at", why="error") for seen in one.quarantined],
+        "quarantined": [
+            picked(seen, "name", "step", seen_at="created_at", why="error") for seen in one.quarantined
+        ],
     }
 
 

@@ -94,7 +94,7 @@ def damage_lines(damaged: Sequence[Checkpoint]) -> list[str]:
     if not damaged:
         return []
     said = [f"{counted(len(damaged), 'damaged checkpoint')}, not used any more; the files are kept:"]
-    said += [f"  {row.damage}" for row in damaged[:DAMAGED_SHOWN]]
+    said += [f"  {row.error}" for row in damaged[:DAMAGED_SHOWN]]
     if len(damaged) > DAMAGED_SHOWN:
         said.append(f"  and {len(damaged) - DAMAGED_SHOWN} more")
     return said

@@ -7,8 +7,8 @@ from typing import final
 from phyla import machine
 from phyla.evaluation import Suite
 from phyla.failpoints import failpoint
-from phyla.machine import Command, Observed
-from phyla.records import EvalEvent, Seen, SeenState, StudyRecord
+from phyla.machine import Command
+from phyla.records import Checkpoint, CheckpointState, EvalEvent, StudyRecord
 from phyla.store import Store, Transaction
 
 BACKFILLED_AT_ONCE = 50
@@ -31,12 +31,12 @@ class Sightings:
         self._study = study
         self.suites = tuple(suites)
 
-    def observe(self, found: Sequence[Observed]) -> None:
-        """Note checkpoints, oldest first, and queue or skip suites on them."""
+    def observe(self, found: Sequence[Checkpoint], *, first_look: bool = False) -> None:
+        """Note checkpoints, oldest first, and queue or skip suites on them; see `phyla.machine.observe`."""
         failpoint("watch.before_observe")
         with self._exclusive() as tx:
             for each in found:
-                tx.apply([*machine.observe(tx, self.suites, each)])
+                tx.apply([*machine.observe(tx, self.suites, each, first_look=first_look)])
         failpoint("watch.after_observe")
 
     def gone(self, seen: Mapping[int, str], *, unless_held: bool = False) -> frozenset[int]:
@@ -52,7 +52,7 @@ class Sightings:
             told = frozenset(seen) - held
             for number in sorted(told):
                 row = tx.seen(number)
-                if row.state is SeenState.READY:
+                if row.state is CheckpointState.READY:
                     tx.apply([*machine.gone(tx, row, seen[number])])
             return told
 
@@ -84,12 +84,12 @@ class Sightings:
             tx.apply(machine.finish_watching(tx))
         failpoint("watch.after_drain")
 
-    def seen(self, after: int = 0) -> list[Seen]:
+    def seen(self, after: int = 0) -> list[Checkpoint]:
         """Return the checkpoints seen, by id, from the first one whose id is above `after`."""
         with self._store.reader(self._study.id) as reader:
             return [*reader.all_seen(after=after)]
 
-    def held(self) -> tuple[frozenset[int], Mapping[str, Seen]]:
+    def held(self) -> tuple[frozenset[int], Mapping[str, Checkpoint]]:
         """Return which checkpoints queued or best groups refer to, and the best one of each suite."""
         with self._store.reader(self._study.id) as reader:
             best = {suite.name: reader.best_group(suite.name) for suite in self.suites}

@@ -12,6 +12,8 @@ from phyla.evaluation.metric import Metric
 from phyla.evaluation.recorder import decode, merged
 from phyla.evaluation.suite import SuiteOutline
 from phyla.records import (
+    Checkpoint,
+    CheckpointState,
     EvalJob,
     EvalResult,
     Group,
@@ -19,8 +21,6 @@ from phyla.records import (
     JobKind,
     JobState,
     Json,
-    Seen,
-    SeenState,
     read_number,
     read_object,
 )
@@ -68,7 +68,7 @@ class Cell:
         unread: what is stored of metrics whose class this process has not loaded, by name, one entry per shard.
     """
 
-    seen: Seen
+    seen: Checkpoint
     suite: str
     task: str
     group: Group | None
@@ -108,7 +108,7 @@ class Cell:
 class GroupValues:
     """The aggregates of one suite on one checkpoint, by name, of a group that is complete or partial."""
 
-    seen: Seen
+    seen: Checkpoint
     group: Group
     values: Mapping[str, Estimate]
 
@@ -148,7 +148,7 @@ class Cause:
     suite: str
     task: str | None
     why: str
-    checkpoints: tuple[Seen, ...]
+    checkpoints: tuple[Checkpoint, ...]
 
 
 _URGENT = (CellStatus.FAILED, CellStatus.QUARANTINED, CellStatus.GONE, CellStatus.MISSING, CellStatus.SKIPPED)
@@ -171,7 +171,7 @@ def causes(cells: Iterable[Cell]) -> list[Cause]:
     return sorted(made, key=lambda cause: _URGENT.index(cause.status))
 
 
-def group_values(seen: Seen, group: Group) -> GroupValues:
+def group_values(seen: Checkpoint, group: Group) -> GroupValues:
     """Read the aggregates that a group has stored."""
     values = {}
     for name, raw in group.values.items():
@@ -198,7 +198,7 @@ def current_tasks(tasks: Sequence[EvalJob]) -> dict[str, list[EvalJob]]:
 
 
 def cell(
-    seen: Seen,
+    seen: Checkpoint,
     group: Group | None,
     suite: SuiteOutline,
     name: str,
@@ -258,13 +258,13 @@ def cell(
     )
 
 
-def _status(seen: Seen, group: Group | None, tasks: Sequence[EvalJob]) -> tuple[CellStatus, str | None]:
+def _status(seen: Checkpoint, group: Group | None, tasks: Sequence[EvalJob]) -> tuple[CellStatus, str | None]:
     if tasks and all(task.state is JobState.COMPLETED for task in tasks):
         return (CellStatus.REUSED if all(task.reused for task in tasks) else CellStatus.DONE), None
     failed = [task for task in tasks if task.state is JobState.FAILED]
     if failed:
         return CellStatus.FAILED, _last_line(failed[-1].error)
-    if seen.state is SeenState.QUARANTINED:
+    if seen.state is CheckpointState.QUARANTINED:
         return CellStatus.QUARANTINED, seen.error
     if group is not None and group.state is GroupState.SKIPPED:
         return CellStatus.SKIPPED, group.why
@@ -276,7 +276,7 @@ def _status(seen: Seen, group: Group | None, tasks: Sequence[EvalJob]) -> tuple[
         return CellStatus.QUEUED, None
     if tasks:
         return CellStatus.SKIPPED, _last_line(tasks[-1].error)
-    if seen.state is SeenState.GONE:
+    if seen.state is CheckpointState.GONE:
         return CellStatus.GONE, seen.error
     return CellStatus.MISSING, "the suite got it after this checkpoint was seen, and it was not queued since"
 
@@ -328,7 +328,7 @@ class Lag:
     waiting: int
 
 
-def lag(suite: str, groups: Iterable[Group], seen: Callable[[int], Seen], now: float) -> Lag:
+def lag(suite: str, groups: Iterable[Group], seen: Callable[[int], Checkpoint], now: float) -> Lag:
     """Say how far a suite is behind; `seen` finds a checkpoint by id, and is called for at most three of them."""
     groups = list(groups)
     queued = [group for group in groups if group.state is GroupState.QUEUED]
@@ -343,12 +343,12 @@ def lag(suite: str, groups: Iterable[Group], seen: Callable[[int], Seen], now: f
         complete=None if last is None else last.step,
         checkpoints=len(behind),
         steps=_ahead(newest, last) if behind else 0,
-        oldest_s=max(0.0, now - seen(min(behind)).seen_at) if behind else 0.0,
+        oldest_s=max(0.0, now - seen(min(behind)).created_at) if behind else 0.0,
         waiting=len(queued),
     )
 
 
-def _ahead(newest: Seen | None, last: Seen | None) -> int | None:
+def _ahead(newest: Checkpoint | None, last: Checkpoint | None) -> int | None:
     if newest is None or newest.step < 0:
         return None
     if last is None:

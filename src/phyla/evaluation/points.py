@@ -138,7 +138,7 @@ def _number(
 def _point(of: Cell | GroupValues, member: int | None, name: str, kind: PointKind, **more: Any) -> Point:
     seen = of.seen
     if isinstance(of, Cell):
-        task, at = of.task, of.evaluated_at or seen.seen_at
+        task, at = of.task, of.evaluated_at or seen.created_at
     else:
         task, at = None, of.group.ended_at or of.group.created_at
     return Point(

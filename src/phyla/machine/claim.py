@@ -28,7 +28,6 @@ from phyla.records import (
     Member,
     MemberState,
     Scored,
-    SeenState,
     StudyState,
     TrialRecord,
 )
@@ -261,7 +260,7 @@ def _evaluate_again(view: View, rules: TrainRules, member: Member, decision: Mea
     if subject is None:
         raise ValueError(f"{rules.strategy!r} measures member {member.index}, which has no checkpoint yet")
     seen = view.find_seen(subject.checkpoint, subject.index)
-    if seen is None or seen.state is not SeenState.READY:
+    if seen is None or not seen.usable:
         # What cannot be confirmed is not taken over; the member is asked again, and sees that.
         owner = member if subject.member == member.index else view.locked_member(subject.member)
         left = without_trial(owner, subject.trial)
@@ -310,7 +309,7 @@ def _recover(
     if not isinstance(decision, Start):
         return decision
     row = view.checkpoint(head.checkpoint)
-    damaged = row is not None and row.damage is not None
+    damaged = row is not None and row.error is not None
     reason: JsonObject = {"decision": "recover", "damaged" if damaged else "lost": head.checkpoint}
     for donor in ranked(population):
         if donor.can_donate and donor.checkpoint not in gone:

@@ -18,7 +18,6 @@ from phyla.records import (
     Mark,
     Member,
     Report,
-    Seen,
     StudyState,
     Tally,
     TrialRecord,
@@ -30,8 +29,9 @@ from phyla.records import (
 class Insert:
     """Add a record.
 
-    A checkpoint that is there under the same name is replaced, since a request may be sent again; a result that is
-    in the ledger stays as it is. The index of a new member is the number of members before. An event gets its id.
+    A checkpoint of this study's that is there under the same name stays as it is, since a request may be sent
+    again; so does a result that is in the ledger. The index of a new member is the number of members before. A
+    checkpoint and an event get their id.
     """
 
     record: TrialRecord | Attempt | Member | Checkpoint | EvalResult | EvalEvent
@@ -42,7 +42,7 @@ class Insert:
 class Update:
     """Replace a record's row, found by its key. A group has to be locked."""
 
-    record: TrialRecord | EvalJob | Member | Seen | Group
+    record: TrialRecord | EvalJob | Member | Checkpoint | Group
 
 
 @final
@@ -64,10 +64,10 @@ class InsertGroup:
 
 @final
 @dataclass(frozen=True, slots=True)
-class InsertSeen:
+class InsertCheckpoint:
     """Add a checkpoint with its groups and their eval tasks; ids are given by the store, links filled in."""
 
-    seen: Seen
+    checkpoint: Checkpoint
     groups: Sequence[tuple[Group, Sequence[EvalJob]]] = ()
 
 
@@ -125,11 +125,11 @@ class MarkDeleting:
 @final
 @dataclass(frozen=True, slots=True)
 class SetCheckpointState:
-    """Set a checkpoint's state; `damage` says what is wrong with a damaged one."""
+    """Set the state of a checkpoint of this study's; `error` says what is wrong with a damaged one."""
 
     name: str
     state: CheckpointState
-    damage: str | None = None
+    error: str | None = None
 
 
 @final
@@ -203,7 +203,7 @@ Command: TypeAlias = (
     | Update
     | InsertJobs
     | InsertGroup
-    | InsertSeen
+    | InsertCheckpoint
     | EndAttempt
     | RenewAttempts
     | SetConfig

@@ -14,9 +14,9 @@ from phyla.machine.commands import (
     TakeCheckpoint,
     Update,
 )
-from phyla.machine.events import Accepted, ClaimedEvaluation, Evaluated, Failure, Observed
+from phyla.machine.events import Accepted, ClaimedEvaluation, Evaluated, Failure
 from phyla.machine.jobs import lease, moved, owned, started
-from phyla.machine.observe import again, aggregation, end_group, gone, observe, set_unusable
+from phyla.machine.observe import again, aggregation, end_group, gone, set_unusable
 from phyla.machine.rules import Rules, TrainRules
 from phyla.machine.score import score
 from phyla.machine.view import View
@@ -69,8 +69,8 @@ def claim_evaluation(
 def _why_gone(view: View, name: str) -> str:
     source = view.source()
     row = None if source is None else source.checkpoint(name)
-    if row is not None and row.damage is not None:
-        return f"the checkpoint is damaged: {row.damage}"
+    if row is not None and row.error is not None:
+        return f"the checkpoint is damaged: {row.error}"
     return "the checkpoint was collected before its turn"
 
 
@@ -201,12 +201,6 @@ def cancel_group(view: View, group_id: int, why: str) -> list[Command]:
     if group is None or group.state is not GroupState.QUEUED:
         return []
     return [*end_group(view, group, GroupState.SKIPPED, why)]
-
-
-def observe_trial(view: View, rules: TrainRules, found: Observed) -> list[Command]:
-    """Note the checkpoint that a trial of a study left."""
-    fitness = rules.suite_fitness
-    return [*observe(view, rules.suites, found, fitness=fitness.suite if fitness else None)]
 
 
 def replicate(view: View, rules: TrainRules, subject: Scored, times: int) -> list[Command]:

@@ -14,7 +14,6 @@ from phyla.records import (
     Group,
     JsonObject,
     Report,
-    Seen,
     StudyState,
     TrialRecord,
 )
@@ -168,52 +167,12 @@ class Standing:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
-    """A checkpoint was found, or found changed.
-
-    Attributes:
-        name: a study's checkpoint name, or the path below the watched directory.
-        index: place within the checkpoint.
-        step: age of the weights; -1 when it is not known.
-        identity: what would be evaluated.
-        weak: whether the identity is only a hash of names, sizes and times.
-        fingerprint: changes whenever anything about its files changes.
-        path: where it is to be read; empty for a study's.
-        paths: files and directories that belong to it, below the watched directory; empty for a study's.
-        snapshot: whether `path` is a snapshot of ours, which outlives the original.
-        size_bytes: sum of its files.
-        trial: the trial that wrote it.
-        member: that trial's member.
-        written_at: time of its newest file, or of its commit.
-        existed: whether it was there before it was watched.
-        error: what is wrong with it; None when it is ready.
-    """
-
-    name: str
-    index: int = 0
-    step: int
-    identity: str
-    weak: bool = False
-    fingerprint: str = ""
-    path: str = ""
-    paths: tuple[str, ...] = ()
-    snapshot: bool = False
-    size_bytes: int = 0
-    trial: int | None = None
-    member: int | None = None
-    written_at: float
-    existed: bool = False
-    error: str | None = None
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedEvaluation:
     """Work: a running eval job under a new lease, what it is about, and whether a population of ours wrote it."""
 
     job: EvalJob
     group: Group
-    seen: Seen
+    seen: Checkpoint
     expires_at: float
     population: bool = False
 

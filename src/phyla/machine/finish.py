@@ -12,10 +12,9 @@ from phyla.machine.commands import (
     SetStudyState,
     Update,
 )
-from phyla.machine.evaluate import observe_trial
-from phyla.machine.events import Accepted, Completion, Failure, Observed, Stopped
+from phyla.machine.events import Accepted, Completion, Failure, Stopped
 from phyla.machine.jobs import moved, owned
-from phyla.machine.observe import set_unusable
+from phyla.machine.observe import observe, set_unusable
 from phyla.machine.rules import TrainRules
 from phyla.machine.score import Worth, judged_values, mean_with, worth
 from phyla.machine.states import judged_again, published, without_states_on
@@ -25,6 +24,7 @@ from phyla.records import (
     AttemptState,
     Cause,
     Checkpoint,
+    CheckpointKind,
     JobKind,
     JobState,
     JsonObject,
@@ -88,15 +88,7 @@ def complete(view: View, rules: TrainRules, done: Completion) -> tuple[Accepted 
         member = _measured(member, scored, rules)
     else:
         member = _trained(member, completed, scored, rules)
-    commands: list[Command] = []
-    # Of trials that share a checkpoint, the first that counts brings it; it need not be the one that wrote it.
-    if (
-        done.checkpoint is not None
-        and trial.kind is JobKind.TRAIN
-        and (done.checkpoint_index == 0 or view.checkpoint(done.checkpoint.name) is None)
-    ):
-        commands.append(Insert(done.checkpoint))
-    commands += [
+    commands: list[Command] = [
         Update(completed),
         EndAttempt(
             job=trial.id,
@@ -109,26 +101,33 @@ def complete(view: View, rules: TrainRules, done: Completion) -> tuple[Accepted 
         Update(member),
     ]
     commands += [*brought, *judged]
-    if rules.suites and trial.kind is JobKind.TRAIN:
-        commands += observe_trial(view, rules, _observed(completed, done, view))
+    if trial.kind is JobKind.TRAIN:
+        commands += _left(view, rules, completed, done)
     return Accepted(job=trial.id, fitness=found.fitness), commands
 
 
-def _observed(trial: TrialRecord, done: Completion, view: View) -> Observed:
+def _left(view: View, rules: TrainRules, trial: TrialRecord, done: Completion) -> list[Command]:
+    """Add the checkpoint that a trial left, and queue the suites on it."""
     name, index = _result(trial, done)
-    # Of trials that share a checkpoint, only one brings its row along.
-    row = done.checkpoint or view.checkpoint(name)
+    # Of trials that share a checkpoint, the first that counts brings it; it need not be the one that wrote it.
+    there = view.checkpoint(name) if index or rules.suites or done.checkpoint is None else None
+    row = there or done.checkpoint
     assert row is not None
-    return Observed(
-        name=name,
+    left = replace(
+        row,
+        id=0,
         index=index,
+        trial=trial.id,
+        kind=CheckpointKind.RESULT if there is None else CheckpointKind.SEEN,
         step=done.reached_step,
         identity=row.digest if not index else f"{row.digest}#{index}",
-        size_bytes=row.size_bytes,
-        trial=trial.id,
-        member=trial.member,
+        taken=0,
         written_at=row.created_at,
     )
+    if rules.suites:
+        fitness = rules.suite_fitness
+        return observe(view, rules.suites, left, fitness=None if fitness is None else fitness.suite)
+    return [Insert(left)] if there is None else []
 
 
 def _result(trial: TrialRecord, done: Completion) -> tuple[str, int]:

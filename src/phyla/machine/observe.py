@@ -8,19 +8,20 @@ from phyla.evaluation.policy import Skip, decide
 from phyla.machine.commands import (
     Command,
     Insert,
+    InsertCheckpoint,
     InsertGroup,
     InsertJobs,
-    InsertSeen,
     Reprioritise,
     SetCheckpointState,
     SetStudyState,
     Update,
 )
-from phyla.machine.events import Observed
 from phyla.machine.jobs import moved
 from phyla.machine.states import unscored, without_states_on
 from phyla.machine.view import View
 from phyla.records import (
+    Checkpoint,
+    CheckpointKind,
     CheckpointState,
     EvalEvent,
     EvalJob,
@@ -30,8 +31,6 @@ from phyla.records import (
     JobState,
     Priority,
     Scored,
-    Seen,
-    SeenState,
     StudyState,
     shown,
 )
@@ -40,64 +39,61 @@ AGGREGATE_PRIORITY = 0
 """Aggregations go before everything: their group is nearly done, and they are quick."""
 
 
-def observe(view: View, suites: Sequence[Suite], found: Observed, *, fitness: str | None = None) -> list[Command]:
-    """Note a checkpoint and queue, or skip, each suite on it."""
+def observe(
+    view: View, suites: Sequence[Suite], found: Checkpoint, *, first_look: bool = False, fitness: str | None = None
+) -> list[Command]:
+    """Note a checkpoint that was written or seen, and queue, or skip, each suite on it.
+
+    Args:
+        view: the study.
+        suites: what is run on its checkpoints.
+        found: the checkpoint; one with an `error` is quarantined.
+        first_look: whether it may have been there before it was watched.
+        fitness: name of the suite that gives the trial its score.
+    """
     old = view.find_seen(found.name, found.index)
     if old is not None and _same(old, found):
         return []
     newest = view.newest_seen()
     now = view.now()
     study = view.study()
-    seen = Seen(
+    seen = replace(
+        found,
         study=study.id,
         number=0 if newest is None else newest.number + 1,
-        name=found.name,
-        index=found.index,
-        step=found.step,
         branch=_branch(newest, found),
-        state=SeenState.READY if found.error is None else SeenState.QUARANTINED,
-        identity=found.identity,
-        weak=found.weak,
-        fingerprint=found.fingerprint,
-        path=found.path,
-        paths=found.paths,
-        snapshot=found.snapshot,
-        size_bytes=found.size_bytes,
-        trial=found.trial,
-        error=found.error,
-        seen_at=now,
-        written_at=found.written_at,
     )
+    if seen.kind is CheckpointKind.SEEN:
+        state = CheckpointState.READY if found.error is None else CheckpointState.QUARANTINED
+        seen = replace(seen, state=state, created_at=now)
     commands: list[Command] = []
-    if old is not None and old.state is SeenState.READY and not old.snapshot:
+    if old is not None and old.state is CheckpointState.READY and not old.snapshot:
         commands += gone(view, old, f"{shown(found.name)} was overwritten")
     if found.error is not None:
         message = (
             f"{shown(found.name)} cannot be evaluated: {found.error}; it is looked at again when that changes"
         )
-        return [*commands, InsertSeen(seen), _event(view, "quarantined", message)]
+        return [*commands, InsertCheckpoint(seen), _event(view, "quarantined", message)]
     if newest is not None and seen.branch > newest.branch:
         message = f"training was rewound from step {newest.step} to {seen.step}: branch {seen.branch} begins"
         commands.append(_event(view, "rewound", message))
+    existed = first_look and seen.written_at < study.created_at
     groups: list[tuple[Group, Sequence[EvalJob]]] = []
     for suite in suites:
-        group, tasks = _group(view, suite, seen, found, fitness=suite.name == fitness)
+        group, tasks = _group(view, suite, seen, existed=existed, fitness=suite.name == fitness)
         groups.append((group, tasks))
         if group.state is GroupState.QUEUED and group.guaranteed != "fitness":
             commands += _superseded(view, suite)
-    return [*commands, InsertSeen(seen, groups)]
+    return [*commands, InsertCheckpoint(seen, groups)]
 
 
-def _same(old: Seen, found: Observed) -> bool:
+def _same(old: Checkpoint, found: Checkpoint) -> bool:
     if found.error is not None:
-        return old.state is SeenState.QUARANTINED and old.fingerprint == found.fingerprint
-    return old.state is SeenState.READY and (old.identity, old.fingerprint) == (
-        found.identity,
-        found.fingerprint,
-    )
+        return old.state is CheckpointState.QUARANTINED and old.fingerprint == found.fingerprint
+    return old.usable and (old.identity, old.fingerprint) == (found.identity, found.fingerprint)
 
 
-def _branch(newest: Seen | None, found: Observed) -> int:
+def _branch(newest: Checkpoint | None, found: Checkpoint) -> int:
     if newest is None:
         return 0
     rewound = found.trial is None and 0 <= found.step < newest.step and found.written_at >= newest.written_at
@@ -105,7 +101,7 @@ def _branch(newest: Seen | None, found: Observed) -> int:
 
 
 def _group(
-    view: View, suite: Suite, seen: Seen, found: Observed, *, fitness: bool
+    view: View, suite: Suite, seen: Checkpoint, *, existed: bool, fitness: bool
 ) -> tuple[Group, Sequence[EvalJob]]:
     now = view.now()
     last = view.last_queued_at(suite.name) if suite.policy.throttle_s else None
@@ -113,20 +109,20 @@ def _group(
         suite.policy,
         number=seen.number,
         step=seen.step,
-        existed=found.existed,
+        existed=existed,
         busy=suite.policy.skip_if_busy and view.busy(suite.name),
         since_last_s=None if last is None else now - last,
         fitness=fitness,
     )
-    study = view.study()
     group = Group(
-        study=study.id,
+        study=view.study().id,
         suite=suite.name,
-        trial=found.trial if fitness else None,
-        member=found.member if fitness else None,
+        seen=seen.id,
+        trial=seen.trial if fitness else None,
+        member=view.trial(seen.trial).member if fitness and seen.trial is not None else None,
         created_at=now,
         # What was written while a clock was ahead was written by now.
-        not_before=0.0 if fitness else min(found.written_at, now) + suite.policy.start_delay_s,
+        not_before=0.0 if fitness else min(seen.written_at, now) + suite.policy.start_delay_s,
     )
     if isinstance(decided, Skip):
         return replace(group, state=GroupState.SKIPPED, why=decided.why, ended_at=now), ()
@@ -141,7 +137,7 @@ def _group(
 
 
 def _jobs(
-    view: View, suite: Suite, seen: Seen, group: Group, existing: Sequence[EvalJob] = ()
+    view: View, suite: Suite, seen: Checkpoint, group: Group, existing: Sequence[EvalJob] = ()
 ) -> Iterator[EvalJob]:
     """Yield the jobs that a group lacks: shards, and its aggregation if there is nothing left to evaluate."""
     now = view.now()
@@ -237,9 +233,11 @@ def end_group(view: View, group: Group, state: GroupState, why: str) -> list[Com
     return commands if changed == member else [*commands, Update(changed)]
 
 
-def gone(view: View, seen: Seen, why: str) -> list[Command]:
+def gone(view: View, seen: Checkpoint, why: str) -> list[Command]:
     """A checkpoint vanished, or was changed: nothing of its groups that has not ended can go on."""
-    commands: list[Command] = [Update(replace(seen, state=SeenState.GONE, error=why))]
+    commands: list[Command] = []
+    if seen.kind is CheckpointKind.SEEN:
+        commands.append(Update(replace(seen, state=CheckpointState.GONE, error=why)))
     for group in view.groups_of(seen.id):
         locked = view.locked_group(group.id) if group.state is GroupState.QUEUED else None
         if locked is not None and locked.state is GroupState.QUEUED:
@@ -254,8 +252,8 @@ def set_unusable(view: View, name: str, damage: str | None, *, taker: int | None
         return []
     state = CheckpointState.LOST if damage is None else CheckpointState.DAMAGED
     commands: list[Command] = [SetCheckpointState(name, state, damage)]
-    owner = view.trial(row.trial).member
-    if owner != taker:
+    owner = None if row.trial is None else view.trial(row.trial).member
+    if owner is not None and owner != taker:
         member = view.locked_member(owner)
         changed = without_states_on(member, name)
         if changed != member:
@@ -263,7 +261,7 @@ def set_unusable(view: View, name: str, damage: str | None, *, taker: int | None
     return commands
 
 
-def again(view: View, suite: Suite, seen: Seen, subject: Scored, number: int) -> InsertGroup:
+def again(view: View, suite: Suite, seen: Checkpoint, subject: Scored, number: int) -> InsertGroup:
     """Evaluate a donor's checkpoint again, with other seeds, before anything else: a member waits for it."""
     study = view.study()
     group = Group(
@@ -280,28 +278,23 @@ def again(view: View, suite: Suite, seen: Seen, subject: Scored, number: int) ->
     return InsertGroup(group, tuple(_jobs(view, suite, seen, group)))
 
 
-def backfill(view: View, suites: Sequence[Suite], seen: Seen) -> list[Command]:
+def backfill(view: View, suites: Sequence[Suite], seen: Checkpoint) -> list[Command]:
     """Queue what suites miss on a checkpoint that still exists: whole groups, or eval tasks that were added."""
     commands: list[Command] = []
-    if seen.state is not SeenState.READY:
-        return commands
-    for suite in suites:
+    for suite in suites if seen.usable else ():
         group = view.find_group(seen.id, suite.name)
         if group is None:
-            found = Observed(
-                name=seen.name, step=seen.step, identity=seen.identity, written_at=seen.written_at, existed=True
-            )
-            new, tasks = _group(view, suite, seen, found, fitness=False)
+            new, tasks = _group(view, suite, seen, existed=True, fitness=False)
             best = view.best_group(suite.name)
             if best is not None and best.seen == seen.id and new.state is GroupState.QUEUED:
                 new = replace(new, guaranteed="best")
-            commands.append(InsertGroup(replace(new, seen=seen.id), tasks))
+            commands.append(InsertGroup(new, tasks))
         elif group.state in (GroupState.QUEUED, GroupState.COMPLETE, GroupState.PARTIAL):
             commands += _added(view, suite, seen, group)
     return commands
 
 
-def _added(view: View, suite: Suite, seen: Seen, group: Group) -> list[Command]:
+def _added(view: View, suite: Suite, seen: Checkpoint, group: Group) -> list[Command]:
     """Extend a group by eval tasks that its suite has gained since, or that changed their identity."""
     if not _differs(suite, view.group_jobs(group.id)):
         return []

@@ -95,7 +95,7 @@ def import_start(view: View, index: int, imports: Sequence[Imported]) -> list[Co
         study=member.study,
         trial=trial.id,
         step=entry.step,
-        digest=entry.digest,
+        identity=entry.digest,
         size_bytes=entry.size_bytes,
         created_at=now,
     )

@@ -94,7 +94,7 @@ def retention(view: View, keeping: Keeping) -> Retention:
     for checkpoint in view.live_checkpoints():
         if checkpoint.name in held:
             kept.append((checkpoint, in_use))
-        elif since is not None and view.trial(checkpoint.trial).generation >= since:
+        elif since is not None and checkpoint.trial and view.trial(checkpoint.trial).generation >= since:
             kept.append((checkpoint, f"generation {since} or later, whose trials may still be chosen"))
         elif checkpoint.name in best:
             kept.append((checkpoint, is_best))

@@ -10,7 +10,6 @@ from phyla.records import (
     Group,
     Member,
     Report,
-    Seen,
     StudyRecord,
     TrialRecord,
 )
@@ -128,19 +127,19 @@ class View(History, Protocol):
 
     # Evaluation
 
-    def seen(self, seen_id: int) -> Seen:
+    def seen(self, seen_id: int) -> Checkpoint:
         """Return a checkpoint that was seen."""
 
-    def find_seen(self, name: str, index: int = 0) -> Seen | None:
+    def find_seen(self, name: str, index: int = 0) -> Checkpoint | None:
         """Return the newest version of a checkpoint that was seen under a name."""
 
-    def newest_seen(self) -> Seen | None:
+    def newest_seen(self) -> Checkpoint | None:
         """Return the checkpoint with the highest number, in whatever state.
 
         Waits until nobody else gives out numbers.
         """
 
-    def newest_ready(self) -> Seen | None:
+    def newest_ready(self) -> Checkpoint | None:
         """Return the checkpoint in state ready with the highest number."""
 
     def shards_done(self, identity: str, task_identity: str, replicate: int, shards: int) -> frozenset[int]:

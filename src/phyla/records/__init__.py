@@ -15,8 +15,6 @@ from phyla.records.evaluation import (
     Group,
     GroupState,
     Priority,
-    Seen,
-    SeenState,
 )
 from phyla.records.job import (
     Attempt,
@@ -74,8 +72,6 @@ __all__ = [
     "Priority",
     "Report",
     "Scored",
-    "Seen",
-    "SeenState",
     "StartFrom",
     "StudyKind",
     "StudyRecord",

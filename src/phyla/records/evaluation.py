@@ -1,4 +1,4 @@
-"""Continuous evaluation: checkpoints that were seen, evaluation groups, their jobs, the ledger."""
+"""Continuous evaluation: evaluation groups, their jobs, the ledger."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -6,64 +6,6 @@ from typing import final
 
 from phyla.records.job import JobKind, JobState
 from phyla.records.json import JsonObject
-
-
-class SeenState(StrEnum):
-    """Whether a checkpoint that was seen can be evaluated."""
-
-    READY = "ready"
-    QUARANTINED = "quarantined"
-    GONE = "gone"
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """A checkpoint as evaluation sees it: one version of one name in one study.
-
-    A checkpoint that is overwritten in place, or quarantined and then repaired, is seen again: a new row.
-
-    Attributes:
-        id: key in its store; 0 before it is inserted.
-        study: id of the study.
-        number: how many checkpoints of this study were seen before it.
-        name: a study's checkpoint name, or the path below the watched directory.
-        index: place within the checkpoint, when it holds several models; else 0.
-        step: age of the weights; -1 when it is not known.
-        branch: 0, and one more each time training was rewound to an earlier step.
-        state: ready, quarantined (with `error`), or gone.
-        identity: what was evaluated: the content's digest, or a hash of names, sizes and times.
-        weak: whether the identity is only such a hash.
-        fingerprint: changes whenever anything about its files changes; empty for a study's.
-        path: where it is read, original or snapshot; empty for a study's, whose repository knows.
-        paths: files and directories that belong to it, below the watched directory; empty for a study's.
-        snapshot: whether `path` is a snapshot of ours, which outlives the original.
-        size_bytes: sum of its files.
-        trial: the trial that wrote it, in a study.
-        error: why it is quarantined, or how it went.
-        seen_at: seconds since the epoch.
-        written_at: time of its newest file, or of its commit.
-    """
-
-    id: int = 0
-    study: int
-    number: int = 0
-    name: str
-    index: int = 0
-    step: int
-    branch: int = 0
-    state: SeenState = SeenState.READY
-    identity: str
-    weak: bool = False
-    fingerprint: str = ""
-    path: str = ""
-    paths: tuple[str, ...] = ()
-    snapshot: bool = False
-    size_bytes: int = 0
-    trial: int | None = None
-    error: str | None = None
-    seen_at: float
-    written_at: float
 
 
 class GroupState(StrEnum):
@@ -180,7 +122,7 @@ class EvalResult:
     The key is what was evaluated and how: (identity, task identity, replicate, shard, shards).
 
     Attributes:
-        identity: of the checkpoint; see `Seen.identity`.
+        identity: of the checkpoint; see `Checkpoint.identity`.
         study: id of the study for which it was computed.
         statistics: mergeable metrics by name, as JSON.
         files: saved arrays and files: name to path below the directory of outputs.

@@ -19,7 +19,6 @@ from phyla.records import (
     Json,
     Member,
     Phase,
-    Seen,
     StudyRecord,
     TrialRecord,
 )
@@ -282,7 +281,7 @@ class EvaluationData:
         return f"<EvaluationData of {self.run.name!r}: {len(self.checkpoints):,} checkpoints>"
 
     @cached_property
-    def checkpoints(self) -> list[Seen]:
+    def checkpoints(self) -> list[Checkpoint]:
         """The checkpoints that are shown, in the order in which they were seen."""
         found = {cell.seen.id: cell.seen for cell in self.cells}
         return sorted(found.values(), key=lambda seen: seen.number)

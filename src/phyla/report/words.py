@@ -6,7 +6,7 @@ import textwrap
 from datetime import UTC, datetime
 
 from phyla.evaluation import Lag
-from phyla.records import JobState, Json, Seen, TrialRecord, said_by, shown
+from phyla.records import Checkpoint, JobState, Json, TrialRecord, said_by, shown
 from phyla.strategies import describe
 
 PARAMS_SHOWN = 12
@@ -120,12 +120,12 @@ def hover(trial: TrialRecord, metric: str) -> str:
     return "<br>".join(lines)
 
 
-def step_of(seen: Seen) -> str:
+def step_of(seen: Checkpoint) -> str:
     """Return the step of a checkpoint in words."""
     return f"step {seen.step:,}" if seen.step >= 0 else "unknown step"
 
 
-def checkpoint_words(seen: Seen) -> str:
+def checkpoint_words(seen: Checkpoint) -> str:
     """Return a checkpoint in words, as Plotly's HTML."""
     index = f"[{seen.index}]" if seen.index else ""
     branch = f", branch {seen.branch}" if seen.branch else ""

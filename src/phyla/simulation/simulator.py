@@ -288,7 +288,7 @@ class Simulator:
                 study=trial.study,
                 trial=trial.id,
                 step=trial.end_step,
-                digest=name,
+                identity=name,
                 size_bytes=0,
                 created_at=self.now,
             )

@@ -16,7 +16,6 @@ from phyla.records import (
     JsonObject,
     Member,
     Report,
-    Seen,
     StudyKind,
     StudyRecord,
     StudyState,
@@ -59,7 +58,7 @@ class Reader(View, Protocol):
     def counts(self) -> dict[str, int]:
         """Return how many trials of kind train are in each state; states without trials are left out."""
 
-    def all_seen(self, *, after: int = 0, limit: int | None = None) -> Sequence[Seen]:
+    def all_seen(self, *, after: int = 0, limit: int | None = None) -> Sequence[Checkpoint]:
         """Return the checkpoints seen, by id, from the first one whose id is above `after`."""
 
     def groups(self, *, suite: str | None = None, after: int = 0, limit: int | None = None) -> Sequence[Group]:

@@ -308,7 +308,7 @@ def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool)
         read = ", every byte" if digests else ""
         yield _ok(about, f"{study.state}, {_counted(len(rows), 'checkpoint')} as they should be{read}")
     if damaged:
-        texts = "; ".join(f"{row.damage}" for row in damaged[:PROBLEMS_SHOWN])
+        texts = "; ".join(f"{row.error}" for row in damaged[:PROBLEMS_SHOWN])
         yield _warn(
             f"{about} damage",
             f"found damaged when the study used them: {len(damaged)}: {texts}",

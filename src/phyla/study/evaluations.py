@@ -12,7 +12,7 @@ from phyla.evaluation import Cell, CellStatus, Estimate, GroupValues, Lag, Point
 from phyla.evaluation.cells import cell, current_tasks, group_values, lag
 from phyla.evaluation.points import array_point, cell_points, group_points
 from phyla.evaluation.suite import outlines
-from phyla.records import EvalEvent, EvalJob, Group, GroupState, Seen, StudyKind, StudyRecord, TrialRecord
+from phyla.records import Checkpoint, EvalEvent, EvalJob, Group, GroupState, StudyKind, StudyRecord, TrialRecord
 from phyla.study.places import Places
 from phyla.study.rows import cell_row, flat, frame
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from phyla.report import EvaluationData
     from phyla.store import Reader, Store
 
-Row = TypeVar("Row", Seen, Group, TrialRecord)
+Row = TypeVar("Row", Checkpoint, Group, TrialRecord)
 
 PAGE = 200
 """Checkpoints whose evaluations are read in one transaction."""
@@ -67,7 +67,7 @@ class BestEvaluation:
 class MatrixRow(NamedTuple):
     """One checkpoint, what became of every eval task on it, and the aggregates of its groups."""
 
-    seen: Seen
+    seen: Checkpoint
     cells: list[Cell]
     values: list[GroupValues]
 
@@ -123,7 +123,7 @@ class Evaluations:
 
     # Records
 
-    def checkpoints(self) -> Iterator[Seen]:
+    def checkpoints(self) -> Iterator[Checkpoint]:
         """Yield the checkpoints that were seen, oldest first; those that are gone or quarantined too."""
         return self._paged(lambda reader, after: reader.all_seen(after=after, limit=ROWS))
 
@@ -213,7 +213,7 @@ class Evaluations:
             gone=not path.exists(),
         )
 
-    def _path(self, seen: Seen) -> Path:
+    def _path(self, seen: Checkpoint) -> Path:
         """Return where a checkpoint is: a study's in its directory, another as its snapshot or the original."""
         if not seen.path:
             known = self._run.config.get("checkpoints")
@@ -227,7 +227,7 @@ class Evaluations:
         """Return how far each suite is behind: newest checkpoint against newest complete one."""
         return [lag(suite.name, self.groups(suite.name), self._seen, self._now()) for suite in self.suites]
 
-    def _seen(self, seen: int) -> Seen:
+    def _seen(self, seen: int) -> Checkpoint:
         with self._store.reader(self._run.id) as reader:
             return reader.seen(seen)
 
@@ -376,7 +376,9 @@ class Evaluations:
             yield from rows
 
 
-def _row(reader: "Reader", seen: Seen, wanted: Sequence[SuiteOutline], *, former: bool, decode: bool) -> MatrixRow:
+def _row(
+    reader: "Reader", seen: Checkpoint, wanted: Sequence[SuiteOutline], *, former: bool, decode: bool
+) -> MatrixRow:
     groups = sorted(reader.groups_of(seen.id), key=lambda group: (group.replicate, group.id))
     suites = {suite.name: suite for suite in wanted}
     for name in [group.suite for group in groups] if former else ():

@@ -226,7 +226,7 @@ class Results:
         return self._read(lambda reader: list(reader.checkpoints()))
 
     def damaged(self) -> list[Checkpoint]:
-        """Return the checkpoints whose files are not what was committed, oldest first; see their `damage`."""
+        """Return the checkpoints whose files are not what was committed, oldest first; see their `error`."""
         return self._read(lambda reader: list(reader.damaged_checkpoints()))
 
     def reports(self, trial: int) -> list[Report]:

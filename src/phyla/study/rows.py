@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from phyla.evaluation import Cell, GroupValues
-from phyla.records import Seen, TrialRecord
+from phyla.records import Checkpoint, TrialRecord
 from phyla.strategies import describe
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def flat(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _of_checkpoint(seen: Seen) -> dict[str, Any]:
+def _of_checkpoint(seen: Checkpoint) -> dict[str, Any]:
     return {
         "step": seen.step,
         "branch": seen.branch,

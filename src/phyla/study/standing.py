@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, final
 
 from phyla.errors import ConfigurationError
-from phyla.records import EvalEvent, Group, GroupState, Seen, SeenState, StudyRecord, StudyState
+from phyla.records import Checkpoint, CheckpointState, EvalEvent, Group, GroupState, StudyRecord, StudyState
 from phyla.study.evaluations import BestEvaluation, Evaluations
 from phyla.study.places import Places
 
@@ -45,10 +45,10 @@ class Standing:
     run: StudyRecord
     watcher: str | None
     checkpoints: int
-    newest: Seen | None
+    newest: Checkpoint | None
     step_from: str | None
     suites: tuple[SuiteStanding, ...]
-    quarantined: tuple[Seen, ...]
+    quarantined: tuple[Checkpoint, ...]
 
     @property
     def state(self) -> str:
@@ -69,11 +69,11 @@ def standing(found: Evaluations, places: Places) -> Standing:
 
     run = found.run
     checkpoints = 0
-    newest: Seen | None = None
-    quarantined: dict[tuple[str, int], Seen] = {}
+    newest: Checkpoint | None = None
+    quarantined: dict[tuple[str, int], Checkpoint] = {}
     for seen in found.checkpoints():
         checkpoints += 1
-        if seen.state is SeenState.QUARANTINED:
+        if seen.state is CheckpointState.QUARANTINED:
             quarantined[seen.name, seen.index] = seen
         else:
             newest = seen
@@ -105,7 +105,7 @@ def standing(found: Evaluations, places: Places) -> Standing:
     )
 
 
-def _step_from(run: StudyRecord, newest: Seen) -> str | None:
+def _step_from(run: StudyRecord, newest: Checkpoint) -> str | None:
     from phyla.watcher import get_format
 
     options: Any = run.config.get("format")
@@ -134,7 +134,7 @@ class Missing:
 
     run: str
     suite: str | None
-    seen: Seen
+    seen: Checkpoint
     state: str
     why: str
 
@@ -174,7 +174,7 @@ def account(store: "Store", names: Iterable[str]) -> Watched:
             groups = reader.groups()
         checkpoints += len(rows)
         for seen in {(seen.name, seen.index): seen for seen in rows.values()}.values():
-            if seen.state is SeenState.QUARANTINED:
+            if seen.state is CheckpointState.QUARANTINED:
                 why = seen.error or "it cannot be evaluated"
                 missing.append(Missing(run=run.name, suite=None, seen=seen, state="quarantined", why=why))
         for group in groups:
@@ -210,7 +210,7 @@ class Change:
 
     run: str
     kind: ChangeKind
-    seen: Seen | None = None
+    seen: Checkpoint | None = None
     group: Group | None = None
     event: EvalEvent | None = None
     lag_s: float | None = None
@@ -223,7 +223,7 @@ class Changes:
     def __init__(self, store: "Store", run: StudyRecord) -> None:
         self._store = store
         self._run = run
-        self._seen: dict[int, Seen] = {}
+        self._seen: dict[int, Checkpoint] = {}
         self._seen_after = 0
         self._events_after = 0
         self._groups_after = 0
@@ -238,7 +238,7 @@ class Changes:
             for seen in reader.all_seen(after=self._seen_after):
                 self._seen[seen.id] = seen
                 self._seen_after = seen.id
-                kind: ChangeKind = "quarantined" if seen.state is SeenState.QUARANTINED else "seen"
+                kind: ChangeKind = "quarantined" if seen.state is CheckpointState.QUARANTINED else "seen"
                 found.append(Change(run=name, kind=kind, seen=seen))
             # Groups up to the first one that has not ended are looked at once.
             all_ended = True

@@ -13,7 +13,7 @@ from phyla import settings
 from phyla.errors import ConfigurationError, StudyNotFound
 from phyla.evaluation import Suite
 from phyla.evaluation.policy import Skip, decide
-from phyla.records import GroupState, Seen, SeenState, StudyRecord, shown
+from phyla.records import Checkpoint, CheckpointState, GroupState, StudyRecord, shown
 from phyla.study.files import chosen_suites
 from phyla.study.places import NAME, Places, names_in, open_if_there
 
@@ -197,14 +197,14 @@ def _count(
     """Return how many shards of each eval task are to be computed, and how many are in the ledger."""
     wanted: Counter[tuple[str, str]] = Counter()
     known: Counter[tuple[str, str]] = Counter()
-    newest: dict[str, Seen] = {}
+    newest: dict[str, Checkpoint] = {}
     number = 0
     for seen in () if reader is None else reader.all_seen():
         assert reader is not None
         if seen.index == 0:
             newest[seen.name] = seen
         number = max(number, seen.number + 1)
-        for suite in suites if seen.state is SeenState.READY else ():
+        for suite in suites if seen.usable else ():
             group = reader.find_group(seen.id, suite.name)
             if group is None and not _takes(suite, seen.number, seen.step):
                 continue
@@ -216,7 +216,7 @@ def _count(
                 wanted[suite.name, task.name] += task.shards - done
     for name, fingerprint, step in present:
         before = newest.get(name)
-        if before is not None and before.state is not SeenState.GONE and before.fingerprint == fingerprint:
+        if before is not None and before.state is not CheckpointState.GONE and before.fingerprint == fingerprint:
             continue
         for suite in suites:
             if _takes(suite, number, step):

@@ -265,7 +265,6 @@ def _watcher(
         run.sightings,
         store,
         target.study.id,
-        run=run.record,
         checkpoints=Path(run.config.checkpoints),
         best=best,
         once=run.config.following.once,

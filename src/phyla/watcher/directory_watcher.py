@@ -17,8 +17,7 @@ from phyla.errors import (
     StoreError,
     StoreUnavailable,
 )
-from phyla.machine import Observed
-from phyla.records import Seen, SeenState, StudyRecord, shown
+from phyla.records import Checkpoint, CheckpointKind, CheckpointState, StudyRecord, shown
 from phyla.settings import Clock, system_clock
 from phyla.watcher.format import CheckpointFormat, Found
 from phyla.watcher.snapshots import BestLinks, Mode, clean, identity, take
@@ -102,8 +101,8 @@ class DirectoryWatcher:
         self._mode: Mode = self._following.snapshots
         self._clock = clock
         self._previous: dict[str, Found] = {}
-        self._newest: dict[str, Seen] = {}
-        self._rows: dict[int, Seen] = {}
+        self._newest: dict[str, Checkpoint] = {}
+        self._rows: dict[int, Checkpoint] = {}
         self._last_id = 0
         self._looks = 0
         self._changed_at = clock()
@@ -130,7 +129,7 @@ class DirectoryWatcher:
         done = self.root.is_dir() and (self.root / self._following.done).exists()
         try:
             scanned = self._kind.scan(self.root, now=now, previous=self._previous)
-            had_some = any(seen.state is SeenState.READY for seen in self._newest.values())
+            had_some = any(seen.usable for seen in self._newest.values())
             if had_some and not self.root.is_dir():
                 # A directory that is not there does not pass for an empty one.
                 raise CheckpointStorageFailed(
@@ -181,7 +180,7 @@ class DirectoryWatcher:
             self._last_id = max(self._last_id, seen.id)
 
     def _tell(self, found: Mapping[str, Found], now: float) -> None:
-        batch: list[Observed] = []
+        batch: list[Checkpoint] = []
         oldest_first = sorted(
             found.values(), key=lambda item: (item.modified_at, -1 if item.step is None else item.step, item.name)
         )
@@ -203,11 +202,11 @@ class DirectoryWatcher:
                 batch = []
         self._observe(batch)
 
-    def _observe(self, batch: list[Observed]) -> None:
+    def _observe(self, batch: list[Checkpoint]) -> None:
         if not batch:
             return
         try:
-            self._sink.observe(batch)
+            self._sink.observe(batch, first_look=self._looks == 0)
         except (StoreBusy, StoreUnavailable):
             raise
         except Exception as error:  # noqa: BLE001  # it is about one of them, and the others go on
@@ -218,7 +217,7 @@ class DirectoryWatcher:
                     self._observe([each])
         self._refresh()
 
-    def _put_aside(self, found: Observed, error: Exception) -> None:
+    def _put_aside(self, found: Checkpoint, error: Exception) -> None:
         """Quarantine a checkpoint that the store did not take; without its row if it does not take that either."""
         why = f"it could not be noted: {type(error).__name__}: {error}"
         self._tried_at[found.name] = self._clock()
@@ -236,16 +235,16 @@ class DirectoryWatcher:
         before = self._newest.get(item.name)
         if before is None or before.fingerprint != item.fingerprint:
             return True
-        if before.state is SeenState.READY:
+        if before.state is CheckpointState.READY:
             return False
-        if before.state is SeenState.QUARANTINED:
+        if before.state is CheckpointState.QUARANTINED:
             # It may have become readable without having changed.
             return item.ready and now - self._tried_at.get(item.name, float("-inf")) >= TRY_AGAIN_S
         # Somebody who evaluated it said that it was gone. Once it was seen missing, or by another watcher,
         # this may be another one with the same files.
         return item.ready and (item.name in self._missed or self._looks == 0)
 
-    def _observed(self, item: Found) -> Observed | None:
+    def _observed(self, item: Found) -> Checkpoint | None:
         """Return what to tell of a checkpoint; None to look at it again."""
         if item.bad:
             return self._told(item, error=item.why)
@@ -270,7 +269,6 @@ class DirectoryWatcher:
             weak=weak,
             path=str(path),
             snapshot=self._mode != "none",
-            existed=self._looks == 0 and item.modified_at < self._run.created_at,
         )
 
     def _taken(self, item: Found) -> Path:
@@ -285,8 +283,10 @@ class DirectoryWatcher:
             )
             return self._taken(item)
 
-    def _told(self, item: Found, error: str | None = None) -> Observed:
-        return Observed(
+    def _told(self, item: Found, error: str | None = None) -> Checkpoint:
+        return Checkpoint(
+            study=self._run.id,
+            kind=CheckpointKind.SEEN,
             name=item.name,
             step=-1 if item.step is None else item.step,
             identity=f"{self._run.id}:listing:{item.fingerprint}",
@@ -305,14 +305,14 @@ class DirectoryWatcher:
         lost = {
             seen.id: f"{shown(seen.name)} was deleted before its turn"
             for seen in missing
-            if seen.state is SeenState.READY and not (seen.snapshot and Path(seen.path).exists())
+            if seen.usable and not (seen.snapshot and Path(seen.path).exists())
         }
         self._forget(self._sink.gone(lost))
 
     def _forget(self, gone: Iterable[int]) -> None:
         """Take checkpoints for gone, without reading their rows again."""
         for number in gone:
-            seen = replace(self._rows[number], state=SeenState.GONE)
+            seen = replace(self._rows[number], state=CheckpointState.GONE)
             self._rows[number] = seen
             if self._newest[seen.name].id == number:
                 self._newest[seen.name] = seen
@@ -348,7 +348,7 @@ class DirectoryWatcher:
         loose = {
             seen.id: f"{shown(seen.name)} was deleted, and nothing needs its snapshot any more"
             for seen in self._rows.values()
-            if seen.state is SeenState.READY
+            if seen.usable
             and seen.snapshot
             and seen.id not in held
             and fingerprints.get(seen.name) != seen.fingerprint

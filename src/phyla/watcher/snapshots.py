@@ -19,7 +19,7 @@ from typing import Literal, final
 from phyla.checkpoints.content import Entry, digests
 from phyla.errors import CheckpointChanged, CheckpointGone, CheckpointStorageFailed
 from phyla.failpoints import failpoint
-from phyla.records import Seen, shown
+from phyla.records import Checkpoint, shown
 from phyla.watcher.files import Listing, listing
 from phyla.watcher.format import Found
 
@@ -67,7 +67,7 @@ def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _look_again(root: Path, found: Found | Seen, when: str = "after it was found; scan again") -> Listing:
+def _look_again(root: Path, found: Found | Checkpoint, when: str = "after it was found; scan again") -> Listing:
     """Return the files of a checkpoint, which must still be what they were when it was found."""
     listed = Listing(())
     with suppress(FileNotFoundError):
@@ -80,7 +80,7 @@ def _look_again(root: Path, found: Found | Seen, when: str = "after it was found
     raise CheckpointChanged(f"{where} was written to {when}")
 
 
-def snapshot_name(found: Found | Seen) -> str:
+def snapshot_name(found: Found | Checkpoint) -> str:
     """Return the name of the directory that a snapshot of this checkpoint gets; one for each fingerprint."""
     readable = _UNSAFE.sub("-", found.name).lstrip(".")[-_NAME_LENGTH_AT_MOST:] or "checkpoint"
     return f"{readable.lstrip('.') or 'checkpoint'}@{found.fingerprint[:16]}"
@@ -130,7 +130,7 @@ def take(root: Path, found: Found, target_dir: Path, mode: Mode) -> Path:
     return _entrance(final, found)
 
 
-def unchanged(path: Path, found: Found | Seen) -> bool:
+def unchanged(path: Path, found: Found | Checkpoint) -> bool:
     """Return whether what `take` returned still holds exactly what was found."""
     base = path if len(found.paths) != 1 else path.parents[found.paths[0].count("/")]
     try:
@@ -166,7 +166,7 @@ def clean(target_dir: Path, keep: set[str]) -> tuple[str, ...]:
     return tuple(removed)
 
 
-def _entrance(base: Path, found: Found | Seen) -> Path:
+def _entrance(base: Path, found: Found | Checkpoint) -> Path:
     return base / found.paths[0] if len(found.paths) == 1 else base
 
 
@@ -222,7 +222,7 @@ class DirectorySources:
         self._root = root
         self._given: dict[int, Path] = {}
 
-    def path(self, seen: Seen) -> Path:
+    def path(self, seen: Checkpoint) -> Path:
         """Return where a checkpoint is read: its snapshot, or else the original if it still is what was seen."""
         path = Path(seen.path)
         if not (seen.snapshot and unchanged(path, seen)):
@@ -231,7 +231,7 @@ class DirectorySources:
         self._given[seen.id] = path
         return path
 
-    def check(self, seen: Seen, *, again: bool = False) -> None:
+    def check(self, seen: Checkpoint, *, again: bool = False) -> None:
         """Make sure that what was read still is what was seen."""
         path = Path(seen.path)
         if not seen.snapshot or self._given.get(seen.id) != path:

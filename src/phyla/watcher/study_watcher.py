@@ -1,12 +1,12 @@
 """Watches the checkpoints that another study commits."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import final
 
 from phyla.controller import Sightings
-from phyla.machine import Observed
-from phyla.records import Checkpoint, CheckpointKind, JobKind, JobState, Seen, SeenState, StudyRecord, StudyState
+from phyla.records import Checkpoint, CheckpointKind, JobKind, JobState, StudyState
 from phyla.store import Reader, Store
 from phyla.watcher.snapshots import BestLinks
 
@@ -24,7 +24,6 @@ class StudyWatcher:
         sink: takes what is found.
         store: where the study is remembered.
         study: its id.
-        run: the run.
         checkpoints: directory of the study's checkpoints.
         best: directory of links to the best checkpoints.
         once: take what is there, and end.
@@ -40,7 +39,6 @@ class StudyWatcher:
         store: Store,
         study: int,
         *,
-        run: StudyRecord,
         checkpoints: Path,
         best: Path,
         once: bool = False,
@@ -48,11 +46,10 @@ class StudyWatcher:
         self._sink = sink
         self._store = store
         self._study = study
-        self._run = run
         self._checkpoints = checkpoints
         self._best = BestLinks(best, sink.note)
         self._once = once
-        self._seen: dict[tuple[str, int], Seen] = {}
+        self._seen: dict[tuple[str, int], Checkpoint] = {}
         self._last_id = 0
         self._trials_after = 0
         self._looked = False
@@ -70,12 +67,12 @@ class StudyWatcher:
             live = {row.name: row for row in reader.live_checkpoints() if row.kind is CheckpointKind.RESULT}
             found, after = self._found(reader, live)
         if found:
-            self._sink.observe(found)
+            self._sink.observe(found, first_look=not self._looked)
         self._trials_after = after
         lost = {
             seen.id: f"{seen.name} was collected by its study before its turn"
             for seen in self._seen.values()
-            if seen.state is SeenState.READY and seen.name not in live
+            if seen.usable and seen.name not in live
         }
         self._sink.gone(lost)
         self._seen = {key: seen for key, seen in self._seen.items() if seen.id not in lost}
@@ -84,9 +81,9 @@ class StudyWatcher:
             self._sink.drain("everything that was there is seen" if self._once else f"the study is {state}")
             self.ended = True
 
-    def _found(self, reader: Reader, live: Mapping[str, Checkpoint]) -> tuple[list[Observed], int]:
+    def _found(self, reader: Reader, live: Mapping[str, Checkpoint]) -> tuple[list[Checkpoint], int]:
         """Return what is new, and up to which trial nothing can become new."""
-        new: list[Observed] = []
+        new: list[Checkpoint] = []
         after, all_final = self._trials_after, True
         for trial in reader.trials(after=self._trials_after):
             all_final = all_final and trial.state in _FINAL
@@ -97,15 +94,15 @@ class StudyWatcher:
             if row is None or not left_it or (row.name, index) in self._seen:
                 continue
             new.append(
-                Observed(
-                    name=row.name,
+                replace(
+                    row,
+                    id=0,
+                    kind=CheckpointKind.SEEN,
                     index=index,
                     step=row.step if trial.reached_step is None else trial.reached_step,
                     identity=row.digest if not index else f"{row.digest}#{index}",
-                    size_bytes=row.size_bytes,
                     trial=trial.id,
-                    written_at=row.created_at,
-                    existed=not self._looked and row.created_at < self._run.created_at,
+                    taken=0,
                 )
             )
         return sorted(new, key=lambda one: one.written_at), after

@@ -11,7 +11,7 @@ from typing import Protocol, final
 from phyla.checkpoints import LocalCheckpoints
 from phyla.errors import ConfigurationError
 from phyla.evaluation import EvalTask, Suite
-from phyla.records import Seen
+from phyla.records import Checkpoint
 
 
 class Sources(Protocol):
@@ -20,11 +20,11 @@ class Sources(Protocol):
     Both methods raise `CheckpointError` if a checkpoint is gone, or no longer what was seen.
     """
 
-    def path(self, seen: Seen) -> Path:
+    def path(self, seen: Checkpoint) -> Path:
         """Return where a checkpoint is read."""
         ...
 
-    def check(self, seen: Seen, *, again: bool = False) -> None:
+    def check(self, seen: Checkpoint, *, again: bool = False) -> None:
         """Make sure, after it was read, that it still is what was seen; `again` reads all bytes again."""
         ...
 
@@ -36,12 +36,12 @@ class StudySources:
     def __init__(self, repository: LocalCheckpoints) -> None:
         self._repository = repository
 
-    def path(self, seen: Seen, *, again: bool = False) -> Path:
+    def path(self, seen: Checkpoint, *, again: bool = False) -> Path:
         """Return a checkpoint's directory, if it still is what was committed."""
         # The identity of one of several models in a checkpoint ends with its place.
         return self._repository.use(seen.name, seen.identity.partition("#")[0], again=again)
 
-    def check(self, seen: Seen, *, again: bool = False) -> None:
+    def check(self, seen: Checkpoint, *, again: bool = False) -> None:
         """Make sure that it still is what was committed."""
         self.path(seen, again=again)
 

@@ -18,7 +18,7 @@ from phyla.errors import ConfigurationError, EvaluationError
 from phyla.evaluation import Metric, Moments
 from phyla.evaluation.recorder import Recorder, decode
 from phyla.plugins import loaded_class
-from phyla.records import EvalJob, JsonObject, Seen
+from phyla.records import Checkpoint, EvalJob, JsonObject
 from phyla.settings import child_environment
 
 LOG_TAIL = 2000
@@ -96,7 +96,7 @@ class Evaluation:
     def __init__(
         self,
         record: EvalJob,
-        seen: Seen,
+        seen: Checkpoint,
         *,
         suite: str,
         path: Path,
@@ -201,7 +201,7 @@ class Evaluation:
         )
 
 
-def checkpoint_of(seen: Seen, path: Path) -> EvaluationCheckpoint:
+def checkpoint_of(seen: Checkpoint, path: Path) -> EvaluationCheckpoint:
     """Return a checkpoint as evaluation code sees it."""
     return EvaluationCheckpoint(path=path, step=seen.step, name=seen.name, index=seen.index, trial=seen.trial)
 

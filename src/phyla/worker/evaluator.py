@@ -30,7 +30,7 @@ from phyla.evaluation.recorder import encode
 from phyla.evaluation.suite import suite_named
 from phyla.failpoints import failpoint
 from phyla.machine import ClaimedEvaluation, Evaluated, Failure
-from phyla.records import EvalResult, JobKind, Seen
+from phyla.records import Checkpoint, EvalResult, JobKind
 from phyla.settings import Clock, system_clock
 from phyla.worker.aggregation import Aggregation
 from phyla.worker.evaluated_study import EvaluatedStudy
@@ -213,7 +213,7 @@ class Evaluator:
         )
         return Evaluated(job=work.job.id, group=work.job.group, token=work.job.token, result=result)
 
-    def _load(self, suite: Suite, seen: Seen, path: Path) -> tuple[Any, float]:
+    def _load(self, suite: Suite, seen: Checkpoint, path: Path) -> tuple[Any, float]:
         """Return what the suite's `load` returned, now or for an eval task before, and how long it took now."""
         held = self._loaded
         if held is not None and (held.suite, held.seen) == (suite.name, seen.id):

@@ -263,7 +263,7 @@ class Session:
             trial=self.id,
             kind=kind,
             step=step,
-            digest=committed.digest,
+            identity=committed.digest,
             size_bytes=committed.size_bytes,
             created_at=now,
         )

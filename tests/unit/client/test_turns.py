@@ -8,8 +8,8 @@ from evaluation_simulation import evaluated, failed, suite_of
 from phyla.client import LocalClient
 from phyla.controller import EVALUATE_ONLY, Sightings
 from phyla.errors import LeaseLost
-from phyla.machine import Accepted, ClaimedEvaluation, Ended, Idle, Observed, WatchRules
-from phyla.records import JobState, StudyKind
+from phyla.machine import Accepted, ClaimedEvaluation, Ended, Idle, WatchRules
+from phyla.records import Checkpoint, CheckpointKind, JobState, StudyKind
 from phyla.store import open_store
 from simulation import VirtualClock
 
@@ -36,7 +36,9 @@ class Bench:
     def sees(self, which: int, step: int) -> None:
         self.sightings[which].observe(
             [
-                Observed(
+                Checkpoint(
+                    study=self.studies[which].id,
+                    kind=CheckpointKind.SEEN,
                     name=f"step-{step}",
                     step=step,
                     identity=f"{which}-{step}",

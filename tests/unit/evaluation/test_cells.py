@@ -10,22 +10,22 @@ from phyla.evaluation.cells import causes, cell, lag
 from phyla.evaluation.points import array_bins
 from phyla.evaluation.suite import TaskOutline, outlines
 from phyla.records import (
+    Checkpoint,
+    CheckpointState,
     EvalJob,
     Group,
     GroupState,
     JobState,
     Maximize,
     Minimize,
-    Seen,
-    SeenState,
 )
 
 SUITE = SuiteOutline(name="s", tasks=(TaskOutline(name="t"),))
 
 
-def seen(number: int = 0, **more: object) -> Seen:
+def seen(number: int = 0, **more: object) -> Checkpoint:
     fields = {"id": number + 1, "study": 1, "number": number, "name": f"c{number}", "step": 10 * number}
-    return Seen(**{**fields, "identity": "i", "seen_at": 1.0, "written_at": 0.0, **more})  # type: ignore[arg-type]
+    return Checkpoint(**{**fields, "identity": "i", "created_at": 1.0, "written_at": 0.0, **more})  # type: ignore[arg-type]
 
 
 def group(of: int = 0, state: GroupState = GroupState.QUEUED, **more: object) -> Group:
@@ -77,12 +77,12 @@ def test_reused_is_only_what_was_never_computed() -> None:
 @pytest.mark.parametrize(
     ("state", "status"),
     [
-        (SeenState.READY, CellStatus.MISSING),
-        (SeenState.QUARANTINED, CellStatus.QUARANTINED),
-        (SeenState.GONE, CellStatus.GONE),
+        (CheckpointState.READY, CellStatus.MISSING),
+        (CheckpointState.QUARANTINED, CellStatus.QUARANTINED),
+        (CheckpointState.GONE, CellStatus.GONE),
     ],
 )
-def test_a_checkpoint_without_a_group(state: SeenState, status: CellStatus) -> None:
+def test_a_checkpoint_without_a_group(state: CheckpointState, status: CellStatus) -> None:
     assert cell(seen(state=state, error="e"), None, SUITE, "t", []).status is status
 
 
@@ -137,7 +137,7 @@ def test_lag_counts_what_waits_above_the_newest_complete(states: list[GroupState
 def test_lag_over_a_rewind_or_unknown_steps_has_no_steps() -> None:
     groups = [group(0, GroupState.COMPLETE), group(1)]
 
-    def found(newest: Seen) -> Lag:
+    def found(newest: Checkpoint) -> Lag:
         return lag("s", groups, lambda one: seen() if one == 1 else newest, now=1.0)
 
     assert found(seen(1)).steps == 10

@@ -108,7 +108,7 @@ def finished(claimed: Claimed, value: float | None = None, values: Sequence[floa
             study=trial.study,
             trial=trial.id,
             step=trial.end_step,
-            digest="d",
+            identity="d",
             size_bytes=1,
             created_at=0.0,
         ),

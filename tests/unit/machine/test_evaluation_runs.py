@@ -8,7 +8,7 @@ from phyla.errors import LeaseLost
 from phyla.evaluation import Policy, Suite
 from phyla.evaluation.cells import current_tasks
 from phyla.machine import Accepted, ClaimedEvaluation
-from phyla.records import GroupState, JobKind, JobState, SeenState, StudyState
+from phyla.records import CheckpointState, GroupState, JobKind, JobState, StudyState
 
 
 def test_a_group_is_complete_when_all_its_eval_tasks_are_and_never_before() -> None:
@@ -158,7 +158,7 @@ def test_a_bad_checkpoint_is_quarantined_until_it_changes() -> None:
     run.observe(100, error="truncated")
     run.observe(100, error="truncated")
     seen = run.reader().all_seen()
-    assert [(each.state, each.error) for each in seen] == [(SeenState.QUARANTINED, "truncated")]
+    assert [(each.state, each.error) for each in seen] == [(CheckpointState.QUARANTINED, "truncated")]
     assert run.claim() is None
     run.observe(100, fingerprint="mended")
     assert run.work() == ["100/a", "100/aggregate"]

@@ -70,7 +70,7 @@ def test_a_parent_that_cannot_be_used_is_no_failure_of_training(
     with made.store.reader(made.study.id) as reader:
         row = reader.checkpoint(name)
         assert row is not None
-        assert (row.state, row.damage) == (state, damage)
+        assert (row.state, row.error) == (state, damage)
         assert [one.name for one in reader.damaged_checkpoints()] == ([name] if damage else [])
         trial = reader.trial(work.trial.id)
         assert (trial.state, trial.failures, trial.error) == ("cancelled", 0, "cannot start")

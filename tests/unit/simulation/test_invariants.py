@@ -61,7 +61,7 @@ def test_steps_are_counted_once() -> None:
 
 def test_no_more_checkpoints_are_kept_than_the_formula_says() -> None:
     invariants = Invariants(RULES, lambda trial: JobState.COMPLETED)
-    row = Checkpoint(name="1.1", study=1, trial=1, step=5, digest="", size_bytes=0, created_at=0.0)
+    row = Checkpoint(name="1.1", study=1, trial=1, step=5, identity="", size_bytes=0, created_at=0.0)
     invariants.collected(Retention(kept=((row, "why"),), collectable=(row,), bound=1))
     with pytest.raises(MachineDefect, match="2 checkpoints are kept, and the bound is 1"):
         invariants.collected(Retention(kept=((row, "why"), (row, "why")), collectable=(), bound=1))

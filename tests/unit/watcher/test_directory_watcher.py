@@ -15,7 +15,7 @@ import phyla
 from phyla.controller import EVALUATE_ONLY, Controller, Sightings
 from phyla.errors import CheckpointChanged, CheckpointGone, RunFollowed, StoreBusy
 from phyla.machine import ClaimedEvaluation, Evaluated, Failure, WatchRules
-from phyla.records import EvalResult, GroupState, Seen, SeenState, StudyKind, StudyState
+from phyla.records import Checkpoint, CheckpointState, EvalResult, GroupState, StudyKind, StudyState
 from phyla.store import open_store
 from phyla.watcher import (
     DirectorySources,
@@ -88,7 +88,7 @@ class World:
     def has_ended(self) -> bool:
         return self.watcher.ended
 
-    def seen(self) -> list[Seen]:
+    def seen(self) -> list[Checkpoint]:
         return self.sightings.seen()
 
     def groups(self) -> dict[str, GroupState]:
@@ -103,7 +103,7 @@ class World:
         with self.store.reader(self.run.id) as reader:
             return [(event.kind, event.message) for event in reader.events()]
 
-    def evaluate(self, best: Callable[[Seen], bool] = lambda seen: False, count: int = 100) -> None:
+    def evaluate(self, best: Callable[[Checkpoint], bool] = lambda seen: False, count: int = 100) -> None:
         """Evaluate what is queued, `count` groups at most, through the machine."""
         done: list[Evaluated] = []
         for _ in range(2 * count):
@@ -218,7 +218,7 @@ def test_damaged_ones_are_put_aside_and_seen_again_when_mended(world: World) -> 
     assert world.seen() == []
     world.look(6.0)
     (seen,) = world.seen()
-    assert seen.state is SeenState.QUARANTINED
+    assert seen.state is CheckpointState.QUARANTINED
     assert seen.error is not None
     assert [kind for kind, _ in world.events()] == ["quarantined"]
     world.look(100.0)
@@ -226,7 +226,7 @@ def test_damaged_ones_are_put_aside_and_seen_again_when_mended(world: World) -> 
     header = b"{}      "
     torn.write_bytes(len(header).to_bytes(8, "little") + header)
     world.look()
-    assert [seen.state for seen in world.seen()] == [SeenState.QUARANTINED, SeenState.READY]
+    assert [seen.state for seen in world.seen()] == [CheckpointState.QUARANTINED, CheckpointState.READY]
 
 
 def test_one_that_cannot_be_read_stops_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,7 +259,7 @@ def test_vanished_ones_are_gone_unless_a_snapshot_holds_them(world: World) -> No
     assert world.groups() == {"step_1": GroupState.QUEUED}
     world.evaluate()
     world.watcher.tend()
-    assert [seen.state for seen in world.seen()] == [SeenState.GONE]
+    assert [seen.state for seen in world.seen()] == [CheckpointState.GONE]
     assert world.groups() == {"step_1": GroupState.COMPLETE}
     assert list(world.snapshots.iterdir()) == []
 
@@ -274,7 +274,7 @@ def test_without_snapshots_vanished_ones_are_gone_before_their_turn(world: World
     assert world.whys() == {"step_1": "step_1 was deleted before its turn"}
     world.write(1)
     world.look(5.0)
-    assert [seen.state for seen in world.seen()] == [SeenState.GONE, SeenState.READY]
+    assert [seen.state for seen in world.seen()] == [CheckpointState.GONE, CheckpointState.READY]
 
 
 def test_the_same_files_that_come_back_are_seen_again(world: World) -> None:
@@ -285,7 +285,7 @@ def test_the_same_files_that_come_back_are_seen_again(world: World) -> None:
     world.look()
     (world.root.parent / "aside").rename(folder)
     world.look()
-    assert [seen.state for seen in world.seen()] == [SeenState.GONE, SeenState.READY]
+    assert [seen.state for seen in world.seen()] == [CheckpointState.GONE, CheckpointState.READY]
 
 
 def test_one_that_a_worker_found_gone_is_not_told_again_and_again(world: World) -> None:
@@ -299,7 +299,7 @@ def test_one_that_a_worker_found_gone_is_not_told_again_and_again(world: World) 
     world.controller.fail(Failure(job=job.id, token=job.token, error="not mounted here", gone=work.seen.name))
     for _ in range(3):
         world.look()
-    assert [seen.state for seen in world.seen()] == [SeenState.GONE]
+    assert [seen.state for seen in world.seen()] == [CheckpointState.GONE]
 
 
 def test_a_directory_that_is_not_mounted_does_not_pass_for_an_empty_one(world: World) -> None:
@@ -363,9 +363,7 @@ def test_links_to_the_best_that_cannot_be_made_are_told_once(world: World, watch
         rules = WatchRules(suites=(SUITE,))
         world.controller = Controller(world.store, world.run.id, rules, source=1)
         world.sightings = Sightings(world.store, world.run, [SUITE])
-        watcher = StudyWatcher(
-            world.sightings, world.store, 1, run=world.run, checkpoints=tmp_path, best=world.best
-        )
+        watcher = StudyWatcher(world.sightings, world.store, 1, checkpoints=tmp_path, best=world.best)
         watcher.look()
         tend = watcher.tend
     else:
@@ -392,7 +390,7 @@ def test_where_links_are_impossible_originals_are_read_with_a_warning(
     world.write(1)
     world.write(2)
     world.look(5.0)
-    assert [(seen.snapshot, seen.state) for seen in world.seen()] == [(False, SeenState.READY)] * 2
+    assert [(seen.snapshot, seen.state) for seen in world.seen()] == [(False, CheckpointState.READY)] * 2
     ((kind, message),) = world.events()
     assert kind == "no-snapshots"
     assert "cross-device" in message
@@ -508,25 +506,25 @@ def test_what_the_store_refuses_of_one_checkpoint_puts_only_that_one_aside(
         world.write(step, age_s=step)
     real = world.sightings.observe
 
-    def observe(found: Any) -> None:
+    def observe(found: Any, **how: Any) -> None:
         if any(one.name == "step_2" and one.error is None for one in found):
             raise ValueError("not this one")
-        real(found)
+        real(found, **how)
 
     monkeypatch.setattr(world.sightings, "observe", observe)
     world.look()
     assert {seen.name: seen.state for seen in world.seen()} == {
-        "step_1": SeenState.READY,
-        "step_2": SeenState.QUARANTINED,
-        "step_3": SeenState.READY,
+        "step_1": CheckpointState.READY,
+        "step_2": CheckpointState.QUARANTINED,
+        "step_3": CheckpointState.READY,
     }
-    (aside,) = [seen for seen in world.seen() if seen.state is SeenState.QUARANTINED]
+    (aside,) = [seen for seen in world.seen() if seen.state is CheckpointState.QUARANTINED]
     assert "not this one" in (aside.error or "")
     monkeypatch.undo()
     world.look()
     assert [seen.name for seen in world.seen() if seen.name == "step_2"] == ["step_2"]
     world.look(60)
-    assert [seen.state for seen in world.seen() if seen.name == "step_2"][-1] is SeenState.READY
+    assert [seen.state for seen in world.seen() if seen.name == "step_2"][-1] is CheckpointState.READY
 
 
 def test_what_the_store_refuses_altogether_is_told_once_and_stops_nothing(
@@ -536,10 +534,10 @@ def test_what_the_store_refuses_altogether_is_told_once_and_stops_nothing(
     world.write(2)
     real = world.sightings.observe
 
-    def observe(found: Any) -> None:
+    def observe(found: Any, **how: Any) -> None:
         if any(one.name == "step_2" for one in found):
             raise UnicodeEncodeError("utf-8", "step_2\udcff", 6, 7, "surrogates not allowed")
-        real(found)
+        real(found, **how)
 
     monkeypatch.setattr(world.sightings, "observe", observe)
     for _ in range(3):

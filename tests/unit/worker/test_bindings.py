@@ -11,7 +11,7 @@ from phyla.client import LocalClient
 from phyla.errors import ConfigurationError
 from phyla.evaluation import EvalTask, Suite
 from phyla.machine import WatchRules
-from phyla.records import GroupState, Seen
+from phyla.records import Checkpoint, GroupState
 from phyla.worker import Bindings, EvaluatedStudy, Evaluation, Evaluator
 
 
@@ -33,10 +33,10 @@ def load(checkpoint: object) -> None:
 
 
 class Files:
-    def path(self, seen: Seen) -> Path:
+    def path(self, seen: Checkpoint) -> Path:
         return Path(seen.path)
 
-    def check(self, seen: Seen, *, again: bool = False) -> None:
+    def check(self, seen: Checkpoint, *, again: bool = False) -> None:
         return
 
 

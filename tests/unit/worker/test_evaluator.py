@@ -16,7 +16,7 @@ from phyla.errors import CheckpointGone, ConfigurationError
 from phyla.evaluation import Confusion, Estimate, EvalTask, Mean, Moments, Suite, TaskResult
 from phyla.evaluation.recorder import decode
 from phyla.machine import ClaimedEvaluation, Evaluated, Failure, WatchRules
-from phyla.records import EvalResult, Group, GroupState, Maximize, Seen
+from phyla.records import Checkpoint, EvalResult, Group, GroupState, Maximize
 from phyla.worker import Bindings, EvaluatedStudy, Evaluation, Evaluator, Worker
 from simulation import VirtualClock
 
@@ -30,13 +30,13 @@ class Files:
         self.root = root
         self.changed: set[str] = set()
 
-    def path(self, seen: Seen) -> Path:
+    def path(self, seen: Checkpoint) -> Path:
         path = self.root / seen.name
         if not path.exists():
             raise CheckpointGone(f"{seen.name} was deleted")
         return path
 
-    def check(self, seen: Seen, *, again: bool = False) -> None:
+    def check(self, seen: Checkpoint, *, again: bool = False) -> None:
         self.path(seen)
 
 

@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 from phyla.evaluation import Cell, CellStatus, GroupValues
-from phyla.records import Group, GroupState, Seen, said_by
+from phyla.records import Checkpoint, Group, GroupState, said_by
 from phyla.report import style
 from phyla.report.data import EvaluationData
 from phyla.report.words import checkpoint_words, counted, duration, measured, moment, plain
@@ -101,7 +101,7 @@ def aggregates_figure(data: EvaluationData, suite: str) -> "go.Figure":
     return figure
 
 
-def _series(data: EvaluationData, seen: Seen) -> str:
+def _series(data: EvaluationData, seen: Checkpoint) -> str:
     """Return the line that a checkpoint lies on: its member and branch; empty without either."""
     member = data.members.get(seen.trial or 0)
     parts = [] if member is None else [f"member {member}"]
@@ -110,7 +110,7 @@ def _series(data: EvaluationData, seen: Seen) -> str:
     return ", ".join(parts)
 
 
-def _x(seen: Seen) -> int:
+def _x(seen: Checkpoint) -> int:
     return seen.step if seen.step >= 0 else seen.number
 
 

@@ -17,13 +17,13 @@ from phyla.store.sql.rows import (
     GROUPS,
     MEMBERS,
     ROWS,
-    SEEN,
     STUDIES,
     encode,
     number,
 )
 from phyla.store.sql.scope import Scope, given
 from phyla.store.sql.tables import (
+    KEPT,
     LIVE,
     PENDING_EVALUATION,
     RUNNING,
@@ -50,7 +50,7 @@ _MAKES_WORK = (
     machine.EndAttempt,
     machine.InsertGroup,
     machine.InsertJobs,
-    machine.InsertSeen,
+    machine.InsertCheckpoint,
     machine.SetConfig,
     machine.SetStudyState,
 )
@@ -95,13 +95,23 @@ _SET_MARK = _mark.on_conflict_do_update(
 )
 
 _c = checkpoints.c
-_ONE = sa.and_(_c.study == STUDY, _c.name == NAME)
-_TAKE = checkpoints.update().where(_c.study == given("owner"), _c.name == NAME, LIVE).values(taken=_c.taken + 1)
-_NOT_TAKEN = sa.select(_c.name).where(_ONE, LIVE, _c.taken == given("times")).with_for_update(skip_locked=True)
+_TAKE = (
+    checkpoints.update().where(_c.study == given("owner"), _c.name == NAME, KEPT, LIVE).values(taken=_c.taken + 1)
+)
+_SET_STATE = (
+    checkpoints.update()
+    .where(_c.study == given("owner"), _c.name == NAME, KEPT)
+    .values(state=sa.bindparam("became", type_=sa.Text), error=sa.bindparam("why", type_=sa.Text))
+)
+_NOT_TAKEN = (
+    sa.select(_c.name)
+    .where(_c.study == STUDY, _c.name == NAME, KEPT, LIVE, _c.taken == given("times"))
+    .with_for_update(skip_locked=True)
+)
 # A row that somebody has locked is being taken; to wait for it could be a deadlock.
 _MARK_DELETING = (
     checkpoints.update()
-    .where(_c.study == STUDY, _c.name.in_(_NOT_TAKEN.scalar_subquery()))
+    .where(_c.study == STUDY, KEPT, _c.name.in_(_NOT_TAKEN.scalar_subquery()))
     .values(state="deleting")
 )
 
@@ -146,10 +156,10 @@ class Applying(Scope):
                 self._add_jobs(new)
             case machine.InsertGroup(group, tasks):
                 self._add_group(group, tasks)
-            case machine.InsertSeen(seen, groups):
-                seen_id = session.insert_new(SEEN, seen)
+            case machine.InsertCheckpoint(checkpoint, groups):
+                key = session.insert_new(CHECKPOINTS, checkpoint)
                 for group, tasks in groups:
-                    self._add_group(replace(group, seen=seen_id), tasks)
+                    self._add_group(replace(group, seen=key), tasks)
             case machine.EndAttempt():
                 names = ("state", "ended_at", "outcome", "error", "timings")
                 self._set_attempt(command.job, command.token, **{name: getattr(command, name) for name in names})
@@ -165,9 +175,8 @@ class Applying(Scope):
                     raise ParentGone(name)
             case machine.MarkDeleting(name, taken):
                 return bool(self._run(_MARK_DELETING, name=name, times=taken).rowcount == 1)
-            case machine.SetCheckpointState(name, state, damage):
-                changes = CHECKPOINTS.stored({"state": state, "damage": damage})
-                session.set(CHECKPOINTS, (self._own["owner"], name), changes)
+            case machine.SetCheckpointState(name, state, error):
+                self._run(_SET_STATE, name=name, **CHECKPOINTS.stored({"became": state.value, "why": error}))
             case machine.AddReports(trial_id, token, reported):
                 batch = encode([[report.step, report.metrics] for report in reported])
                 self._run(_ADD_REPORTS, trial=trial_id, token=token, reported=batch)
@@ -204,12 +213,10 @@ class Applying(Scope):
     def _insert(self, record: Any) -> None:
         session, rows = self._session, ROWS[type(record)]
         match record:
-            case EvalEvent():
-                session.insert_new(rows, record)
-            case Checkpoint():
-                session.insert(rows, record, conflict="replace")
+            case EvalEvent() | Checkpoint():
+                session.insert_once(rows, record)
             case EvalResult():
-                session.insert(rows, record, conflict="keep")
+                session.insert(rows, record, keep=True)
             case TrialRecord() | Member():
                 session.insert(rows, session.hold(rows, record))
             case _:

@@ -99,17 +99,14 @@ class Session(ABC):
         keys = [key for key, record in self._held.items() if key[0] is rows.table and wanted(record)]
         return [self._held.pop(key) for key in keys]
 
-    def insert(self, rows: Rows[R], record: R, *, conflict: Literal["keep", "replace"] | None = None) -> None:
-        """Insert a record; one that is there under its key stays, or is replaced, as `conflict` says."""
-        text = self._texts.get((rows, conflict))
+    def insert(self, rows: Rows[R], record: R, *, keep: bool = False) -> None:
+        """Insert a record; one that is there under its key stays if `keep` says so."""
+        text = self._texts.get((rows, keep))
         if text is None:
-            statement: Any = insert(rows.table).inline()
-            if conflict == "keep":
-                statement = statement.on_conflict_do_nothing()
-            elif conflict == "replace":
-                others = {name: statement.excluded[name] for name in rows.columns if name not in rows.key}
-                statement = statement.on_conflict_do_update(index_elements=rows.key, set_=others)
-            text = self._text((rows, conflict), statement, rows.columns)
+            statement = insert(rows.table).inline()
+            text = self._text(
+                (rows, keep), statement.on_conflict_do_nothing() if keep else statement, rows.columns
+            )
         self.cursor.execute(text, rows.values(record))
 
     def insert_new(self, rows: Rows[R], record: R) -> int:
@@ -118,10 +115,10 @@ class Session(ABC):
         self.cursor.execute(text, rows.values(record))
         return int(self.cursor.fetchone()[0])
 
-    def insert_named(self, rows: Rows[R], record: R) -> int | None:
-        """Insert a record that has no id yet; return its id, or None if there is one of its name already."""
-        named = insert(rows.table).on_conflict_do_nothing(index_elements=["name"]).returning(rows.table.c.id)
-        self.cursor.execute(self._text((rows, "named"), named, rows.without_id), rows.values(record))
+    def insert_once(self, rows: Rows[R], record: R) -> int | None:
+        """Insert a record that has no id yet; return its id, or None if one stands in its way, which stays."""
+        once = insert(rows.table).on_conflict_do_nothing().returning(rows.table.c.id)
+        self.cursor.execute(self._text((rows, "once"), once, rows.without_id), rows.values(record))
         row = self.cursor.fetchone()
         return None if row is None else int(row[0])
 

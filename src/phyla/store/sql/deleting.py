@@ -9,6 +9,7 @@ from phyla.records import StudyRecord
 from phyla.store.sql.backend import Session
 from phyla.store.sql.scope import given
 from phyla.store.sql.tables import (
+    EVALUATED,
     attempts,
     checkpoints,
     eval_events,
@@ -18,23 +19,22 @@ from phyla.store.sql.tables import (
     marks,
     members,
     reports,
-    seen_checkpoints,
     studies,
 )
 
 _STUDY, _NOW = given("study"), given("now")
 # With the studies that watch it.
 _IDS = sa.select(studies.c.id).where(sa.or_(studies.c.id == _STUDY, studies.c.source == _STUDY))
-_a, _s = attempts.c, seen_checkpoints.c
+_a, _s = attempts.c, checkpoints.c
 _HELD = sa.select(_a.worker, _a.expires_at).where(_a.study.in_(_IDS), _a.state == "running", _a.expires_at > _NOW)
-_ELSEWHERE = sa.exists().where(_s.identity == eval_results.c.identity, _s.study.not_in(_IDS))
+_ELSEWHERE = sa.exists().where(EVALUATED, _s.identity == eval_results.c.identity, _s.study.not_in(_IDS))
 _DELETIONS = (
     # From what refers to others to what is referred to.
     eval_results.delete().where(eval_results.c.study.in_(_IDS), ~_ELSEWHERE),
     attempts.delete().where(_a.job.in_(sa.select(jobs.c.id).where(jobs.c.study.in_(_IDS)))),
     *(
         table.delete().where(table.c.study.in_(_IDS))
-        for table in (marks, reports, checkpoints, jobs, eval_groups, eval_events, seen_checkpoints, members)
+        for table in (marks, reports, jobs, eval_groups, checkpoints, eval_events, members)
     ),
     studies.delete().where(studies.c.source == _STUDY),
     studies.delete().where(studies.c.id == _STUDY),

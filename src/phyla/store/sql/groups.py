@@ -5,39 +5,40 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from phyla.records import (
+    Checkpoint,
     EvalEvent,
     EvalResult,
     Group,
-    Seen,
     storable,
 )
 from phyla.store.contract import NEWEST_DURATIONS
 from phyla.store.sql.queue import Queue
-from phyla.store.sql.rows import EVENTS, GROUPS, RESULTS, SEEN
+from phyla.store.sql.rows import CHECKPOINTS, EVENTS, GROUPS, RESULTS
 from phyla.store.sql.scope import NEVER, NO_LIMIT, given
 from phyla.store.sql.tables import (
     BEST,
     ENDED,
+    EVALUATED,
     FRESH,
     QUEUED,
-    READY,
     STARTED,
     TAKEN_ON,
+    USABLE,
+    checkpoints,
     eval_events,
     eval_groups,
     eval_results,
-    seen_checkpoints,
 )
 
 STUDY, SEEN_ID, GROUP, SUITE = given("study"), given("seen"), given("group"), given("suite")
 LIMIT, AFTER = given("limit"), given("after")
 
-_s = seen_checkpoints.c
-_ALL_SEEN = sa.select(seen_checkpoints).where(_s.study == STUDY)
+_s = checkpoints.c
+_ALL_SEEN = sa.select(checkpoints).where(_s.study == STUDY, EVALUATED)
 _SEEN = _ALL_SEEN.where(_s.id == SEEN_ID)
 _FIND_SEEN = _ALL_SEEN.where(_s.name == given("name"), _s.index == given("place")).order_by(_s.id.desc()).limit(1)
 _NEWEST_SEEN = _ALL_SEEN.order_by(_s.number.desc()).limit(1)
-_NEWEST_READY = _NEWEST_SEEN.where(READY)
+_NEWEST_READY = sa.select(checkpoints).where(_s.study == STUDY, USABLE).order_by(_s.number.desc()).limit(1)
 _SEEN_AFTER = _ALL_SEEN.where(_s.id > AFTER).order_by(_s.id).limit(LIMIT)
 
 _r = eval_results.c
@@ -91,25 +92,25 @@ class Evaluating(Queue):
 
     # Checkpoints that were seen
 
-    def seen(self, seen_id: int) -> Seen:
-        found = self._session.held(SEEN, seen_id) or self._one(SEEN, _SEEN, seen=seen_id)
+    def seen(self, seen_id: int) -> Checkpoint:
+        found = self._session.held(CHECKPOINTS, seen_id) or self._one(CHECKPOINTS, _SEEN, seen=seen_id)
         if found is None:
             raise KeyError(f"study {self._study.id} has seen no checkpoint {seen_id}")
         return found
 
-    def all_seen(self, *, after: int = 0, limit: int | None = None) -> Sequence[Seen]:
-        return self._all(SEEN, _SEEN_AFTER, after=after, limit=NO_LIMIT if limit is None else limit)
+    def all_seen(self, *, after: int = 0, limit: int | None = None) -> Sequence[Checkpoint]:
+        return self._all(CHECKPOINTS, _SEEN_AFTER, after=after, limit=NO_LIMIT if limit is None else limit)
 
-    def find_seen(self, name: str, index: int = 0) -> Seen | None:
-        return self._one(SEEN, _FIND_SEEN, name=storable(name), place=index)
+    def find_seen(self, name: str, index: int = 0) -> Checkpoint | None:
+        return self._one(CHECKPOINTS, _FIND_SEEN, name=storable(name), place=index)
 
-    def newest_seen(self) -> Seen | None:
+    def newest_seen(self) -> Checkpoint | None:
         if self._session.write:
             self._session.backend.lock_numbers(self._session, self._study.id)
-        return self._one(SEEN, _NEWEST_SEEN)
+        return self._one(CHECKPOINTS, _NEWEST_SEEN)
 
-    def newest_ready(self) -> Seen | None:
-        return self._one(SEEN, _NEWEST_READY)
+    def newest_ready(self) -> Checkpoint | None:
+        return self._one(CHECKPOINTS, _NEWEST_READY)
 
     # The ledger
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from phyla.records import Checkpoint, Member, Report, TrialRecord
+from phyla.records import Checkpoint, Member, Report, TrialRecord, storable
 from phyla.store.sql.queue import Queue
 from phyla.store.sql.rows import CHECKPOINTS, MEMBERS, TRIALS, decode
 from phyla.store.sql.scope import NEVER, NO_LIMIT, given
@@ -16,6 +16,7 @@ from phyla.store.sql.tables import (
     DAMAGED,
     DELETING,
     ENDED_TRIAL,
+    KEPT,
     LIVE,
     SCORED,
     UNFINISHED_TRIAL,
@@ -25,7 +26,6 @@ from phyla.store.sql.tables import (
     marks,
     members,
     reports,
-    seen_checkpoints,
     studies,
 )
 from phyla.store.sql.tables import (
@@ -107,17 +107,17 @@ _AVERAGES = (
 )
 
 _c = checkpoints.c
-_CHECKPOINTS = sa.select(checkpoints).where(_c.study == STUDY).order_by(_c.created_at, _c.trial, _c.name)
-_CHECKPOINT = sa.select(checkpoints).where(_c.study == STUDY, _c.name == given("name"))
+_CHECKPOINTS = sa.select(checkpoints).where(_c.study == STUDY, KEPT).order_by(_c.created_at, _c.trial, _c.name)
+_CHECKPOINT = sa.select(checkpoints).where(_c.study == STUDY, _c.name == given("name"), KEPT)
 _LIVE, _DELETING, _DAMAGED = (_CHECKPOINTS.where(state) for state in (LIVE, DELETING, DAMAGED))
 
 _g = eval_groups.c
 # Other studies may watch this one.
 _EVALUATED = (
-    sa.select(seen_checkpoints.c.name)
+    sa.select(checkpoints.c.name)
     .select_from(studies)
     .join(eval_groups, _g.study == studies.c.id)
-    .join(seen_checkpoints, seen_checkpoints.c.id == _g.seen)
+    .join(checkpoints, checkpoints.c.id == _g.seen)
     .where(sa.or_(studies.c.id == STUDY, studies.c.source == STUDY))
 )
 _HELD_BY_EVALUATION = sa.union_all(
@@ -217,7 +217,7 @@ class Population(Queue):
     # Checkpoints
 
     def checkpoint(self, name: str) -> Checkpoint | None:
-        return self._one(CHECKPOINTS, _CHECKPOINT, name=name)
+        return self._one(CHECKPOINTS, _CHECKPOINT, name=storable(name))
 
     def checkpoints(self) -> Sequence[Checkpoint]:
         return self._all(CHECKPOINTS, _CHECKPOINTS)

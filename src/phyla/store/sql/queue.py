@@ -6,7 +6,7 @@ from itertools import chain
 import sqlalchemy as sa
 
 from phyla.records import Attempt, EvalJob, TrialRecord
-from phyla.store.sql.rows import ATTEMPTS, EVAL_JOBS, GROUPS, SEEN, TRIALS, job_of
+from phyla.store.sql.rows import ATTEMPTS, CHECKPOINTS, EVAL_JOBS, GROUPS, TRIALS, job_of
 from phyla.store.sql.scope import NO_LIMIT, Scope, given
 from phyla.store.sql.tables import (
     PENDING_EVALUATION,
@@ -15,16 +15,16 @@ from phyla.store.sql.tables import (
     TRIAL,
     UNFINISHED_EVALUATION,
     attempts,
+    checkpoints,
     eval_groups,
     jobs,
-    seen_checkpoints,
 )
 
 STUDY, JOB, TOKEN, GROUP = given("study"), given("job"), given("token"), given("group")
 LIMIT, NOW, AFTER, WORKER, SEEN_ID = given("limit"), given("now"), given("after"), given("worker"), given("seen")
 ZERO: sa.ColumnElement[int] = sa.literal_column("0")
 
-_j, _g, _s = jobs.c, eval_groups.c, seen_checkpoints.c
+_j, _g, _s = jobs.c, eval_groups.c, checkpoints.c
 _OF_STUDY = _j.study == STUDY
 _JOB = sa.select(jobs).where(_j.id == JOB, _OF_STUDY)
 _TRIAL = TRIALS.select.where(_j.id == JOB, _OF_STUDY, TRIAL)
@@ -39,10 +39,10 @@ _GROUP_JOBS = EVAL_JOBS.select.where(_j.group == GROUP).order_by(_j.id)
 _UNFINISHED = sa.select(sa.func.count()).select_from(jobs).where(_j.group == GROUP, UNFINISHED_EVALUATION)
 _NOT_BEFORE = sa.select(sa.func.min(_j.not_before)).where(_OF_STUDY, PENDING_EVALUATION, _j.not_before > NOW)
 _NEXT_EVALUATION = (
-    sa.select(*EVAL_JOBS.select.selected_columns, eval_groups, seen_checkpoints)
+    sa.select(*EVAL_JOBS.select.selected_columns, eval_groups, checkpoints)
     .select_from(jobs)
     .join(eval_groups, _g.id == _j.group)
-    .join(seen_checkpoints, _s.id == _j.seen)
+    .join(checkpoints, _s.id == _j.seen)
     # The sum keeps SQLite from choosing the index by `not_before`, and then sorting what it finds.
     .where(_OF_STUDY, _j.state == "pending", _j.not_before + ZERO <= NOW)
     .order_by(_j.priority, _j.rank, _j.group, _j.id)
@@ -134,7 +134,7 @@ class Queue(Scope):
         job, rest = EVAL_JOBS.record(rows[0][: EVAL_JOBS.width]), rows[0][EVAL_JOBS.width :]
         if ("group", job.group) not in self._locked:
             session.hold(GROUPS, GROUPS.record(rest[: GROUPS.width]))
-        session.hold(SEEN, SEEN.record(rest[GROUPS.width :]))
+        session.hold(CHECKPOINTS, CHECKPOINTS.record(rest[GROUPS.width :]))
         self._locked.add(("job", job.id))
         return session.hold(EVAL_JOBS, job)
 

@@ -27,7 +27,6 @@ from phyla.records import (
     Group,
     Json,
     Member,
-    Seen,
     StudyRecord,
     TrialRecord,
     restored,
@@ -228,8 +227,7 @@ MEMBERS = Rows(Member, tables.members)
 TRIALS = _Trials(TrialRecord, tables.jobs, fitness=Codec(number))
 EVAL_JOBS = Rows(EvalJob, tables.jobs)
 ATTEMPTS = Rows(Attempt, tables.attempts)
-CHECKPOINTS = Rows(Checkpoint, tables.checkpoints)
-SEEN = Rows(Seen, tables.seen_checkpoints, name=_NAME, path=_NAME)
+CHECKPOINTS = Rows(Checkpoint, tables.checkpoints, name=_NAME, path=_NAME)
 GROUPS = Rows(Group, tables.eval_groups)
 RESULTS = Rows(EvalResult, tables.eval_results)
 EVENTS = Rows(EvalEvent, tables.eval_events)
@@ -241,7 +239,6 @@ ROWS: dict[type, Rows[Any]] = {
     Attempt: ATTEMPTS,
     Member: MEMBERS,
     Checkpoint: CHECKPOINTS,
-    Seen: SEEN,
     Group: GROUPS,
     EvalResult: RESULTS,
     EvalEvent: EVENTS,

@@ -111,7 +111,7 @@ class SqlStore:
                 location=location,
                 source=source,
             )
-            key = session.insert_named(STUDIES, study)
+            key = session.insert_once(STUDIES, study)
             if key is not None:
                 ready = Member(study=key, index=0, state=MemberState.READY)
                 session.insert_all(MEMBERS, (replace(ready, index=index) for index in range(population_size)))

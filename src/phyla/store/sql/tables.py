@@ -23,16 +23,17 @@ from phyla.records import (
     JobState,
     Json,
     Member,
-    Seen,
     StudyRecord,
     TrialRecord,
 )
 
 metadata = sa.MetaData()
 
-READY = sa.text("state = 'ready'")
 RUNNING = sa.text("state = 'running'")
 LIVE = sa.text("state = 'live'")
+KEPT = sa.text("kind <> 'seen'")
+EVALUATED = sa.text("number >= 0")
+USABLE = sa.text("number >= 0 AND state IN ('live', 'ready')")
 DELETING = sa.text("state = 'deleting'")
 DAMAGED = sa.text("state = 'damaged'")
 ENDED = sa.text("ended_at IS NOT NULL")
@@ -218,13 +219,18 @@ attempts = _table(
 checkpoints = _table(
     "checkpoints",
     [Checkpoint],
-    _index("checkpoints_by_trial", "trial"),
+    _index("checkpoints_kept", "study", "name", where=KEPT, unique=True),
+    _index("checkpoints_number", "study", "number", where=EVALUATED, unique=True),
+    # Also serves whoever looks for what refers to a study.
+    _index("checkpoints_by_name", "study", "name", "index", "id"),
     _index("checkpoints_live", "study", "created_at", "trial", "name", where=LIVE),
     _index("checkpoints_deleting", "study", "created_at", "trial", "name", where=DELETING),
     _index("checkpoints_damaged", "study", "created_at", "trial", "name", where=DAMAGED),
-    key=("study", "name"),
-    refers={"trial": "jobs.id"},
-    sqlite_with_rowid=False,
+    _index("checkpoints_evaluated", "study", "id", where=EVALUATED),
+    _index("checkpoints_by_identity", "identity", "study", where=EVALUATED),
+    _index("checkpoints_usable", "study", "number", where=USABLE),
+    called={"index": "place"},
+    refers={"study": "studies.id"},
 )
 
 reports = sa.Table(
@@ -252,18 +258,6 @@ marks = sa.Table(
     sqlite_with_rowid=False,
 )
 
-seen_checkpoints = _table(
-    "seen_checkpoints",
-    [Seen],
-    _index("seen_checkpoints_by_study", "study", "id"),
-    _index("seen_checkpoints_by_name", "study", "name", "index", "id"),
-    _index("seen_checkpoints_number", "study", "number", unique=True),
-    _index("seen_checkpoints_by_identity", "identity", "study"),
-    _index("seen_checkpoints_ready", "study", "number", where=READY),
-    called={"index": "place"},
-    refers={"study": "studies.id"},
-)
-
 eval_groups = _table(
     "eval_groups",
     [Group],
@@ -280,7 +274,7 @@ eval_groups = _table(
     _index("eval_groups_ended_at", "study", "suite", "state", "ended_at", where=ENDED),
     _index("eval_groups_one_best", "study", "suite", where=BEST, unique=True),
     called={"values": "aggregates"},
-    refers={"study": "studies.id", "seen": "seen_checkpoints.id"},
+    refers={"study": "studies.id", "seen": "checkpoints.id"},
 )
 
 # Its key has no study: what was found on a checkpoint is known to every study that meets the same one.
