@@ -44,8 +44,8 @@ class Checkpoint:
     Attributes:
         id: key in its store; 0 before it is inserted.
         study: id of the study.
-        name: its directory's name, `<trial>.<token>.<store and claim>` and, for progress, `.p<number>`; of a foreign
-            one its path below the watched directory.
+        name: its directory's name, `<trial>.<token>.<store and claim>` and, for progress, `.p<number>`; of a
+            foreign one its path below the watched directory.
         index: place within the checkpoint, when it holds several models; else 0.
         number: how many checkpoints this study came to evaluate before it; -1 if it is not evaluated.
         kind: result, progress, or only seen.

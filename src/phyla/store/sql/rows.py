@@ -2,9 +2,6 @@
 
 A number is stored as it is, an enum by its value, text without what a database cannot hold, and everything else as
 JSON: tuples as lists, records inside records as objects.
-
-The JSON is strict, and yet nan and infinities come back as they were: a float that strict JSON cannot write
-becomes `{"$float": "nan"}`, and a user's mapping with the key `$float` becomes `{"$float": [[key, value], ...]}`.
 """
 
 import json
@@ -34,49 +31,30 @@ from phyla.records import (
 )
 from phyla.store.sql import tables
 
-TAG = "$float"
-
-_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _DECODER = json.JSONDecoder()
 
 
+def _plain(value: object) -> Json:
+    """Return a mapping or a sequence as JSON has it."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Sequence):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} {value!r} is no JSON")
+
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"), default=_plain)
+
+
 def encode(value: Json) -> str:
-    """Return JSON in ASCII, keys in the order given."""
-    try:
-        text = _ENCODER.encode(value)
-    except (TypeError, ValueError):
-        # A float that is not finite, or a mapping or sequence that is not a dict or list.
-        return _ENCODER.encode(_tagged(value))
-    return _ENCODER.encode(_tagged(value)) if TAG in text else text
+    """Return JSON in ASCII, keys in the order given; nan and infinities as Python's `json` writes them."""
+    return _ENCODER.encode(value)
 
 
 def decode(text: str) -> Any:
     """Return what `encode` was given, in dicts and lists."""
-    if TAG in text:
-        return json.loads(text, object_hook=_untagged)
     # What `encode` wrote has no white space around it, which `loads` would look for.
     return _DECODER.raw_decode(text)[0]
-
-
-def _tagged(value: Json) -> Json:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else {TAG: repr(float(value))}
-    if isinstance(value, str):
-        return value
-    if isinstance(value, Mapping):
-        if TAG in value:
-            return {TAG: [[key, _tagged(item)] for key, item in value.items()]}
-        return {key: _tagged(item) for key, item in value.items()}
-    if isinstance(value, Sequence):
-        return [_tagged(item) for item in value]
-    return value
-
-
-def _untagged(found: dict[str, Any]) -> Any:
-    if TAG not in found:
-        return found
-    inner = found[TAG]
-    return float(inner) if isinstance(inner, str) else dict(inner)
 
 
 R = TypeVar("R")
