@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 import forked
-from phyla.cli.watch import STOPPING
+from phyla.cli.live import STOPPING
 from phyla.controller import Sightings
 from phyla.machine import Observed
 from phyla.records import GroupState, SeenState, StudyState

@@ -7,11 +7,11 @@ from typer import Context, Option
 from phyla.cli import options
 from phyla.cli.output import picked, print_json, print_table
 from phyla.cli.output import show as print
-from phyla.cli.words import counted, number, params, size, step, value
 from phyla.errors import StudyNotFound
+from phyla.words import counted, measured, number, params, size, step
 
 if TYPE_CHECKING:
-    from phyla.study import Best, BestEvaluation, Evaluations, Results
+    from phyla.study import Best, BestCheckpoint, BestEvaluation, Evaluations, Results
 
 
 def best(
@@ -34,26 +34,39 @@ def best(
     if not isinstance(found, Results):
         _of_suites(found, suite, as_json=as_json)
         return
+    front, goals = found.front(), found.aim.tradeoffs
     if as_json:
-        print_json(found.best and _json(found, found.best))
+        first = front[0] if front else None
+        print_json(
+            first
+            and {
+                **picked(found, "metric", study="name"),
+                "fitness": first.fitness,
+                **_row(first),
+                "schedule": found.schedule(first.trial).to_json(),
+                **({"front": [_row(one) for one in front]} if goals else {}),
+            }
+        )
         return
-    if found.best is None:
+    if not front:
         raise StudyNotFound(
             f"study {study!r} has no completed trial that is feasible and has a finite fitness yet"
         )
-    if found.aim.tradeoffs:
-        _print_front(found)
+    if goals:
+        print(f"Pareto front: {found.aim.description}; {counted(len(front), 'trial')}")
+        print_table(
+            [
+                (">trial", one.trial),
+                (">member", one.member),
+                (">step", one.checkpoint.step),
+                *((f">{goal.metric}", number(one.values[goal.metric], 6)) for goal in goals),
+                ("~hyperparameters", params(one.params.flat())),
+                ("checkpoint", _place(one.checkpoint)),
+            ]
+            for one in front
+        )
+        print()
     print("\n".join(best_lines(found)))
-
-
-def _json(results: "Results", found: "Best") -> dict[str, Any]:
-    return {
-        **picked(results, "metric", study="name"),
-        "fitness": found.fitness,
-        **_row(found),
-        "schedule": results.schedule(found.trial).to_json(),
-        **({"front": [_row(one) for one in results.front()]} if results.aim.tradeoffs else {}),
-    }
 
 
 def _row(found: "Best") -> dict[str, Any]:
@@ -66,85 +79,69 @@ def _row(found: "Best") -> dict[str, Any]:
     }
 
 
-def _print_front(results: "Results") -> None:
-    from phyla.study.places import shown
-
-    names = [goal.metric for goal in results.aim.tradeoffs]
-    front = results.front()
-    print(f"Pareto front: {results.aim.description}; {counted(len(front), 'trial')}")
-    print_table(
-        [
-            (">trial", one.trial),
-            (">member", one.member),
-            (">step", one.checkpoint.step),
-            *((f">{name}", number(one.values[name])) for name in names),
-            ("~hyperparameters", params(one.params.flat())),
-            ("checkpoint", f"{shown(one.checkpoint.path)}{_index(one.checkpoint.index)}"),
-        ]
-        for one in front
-    )
-    print()
-
-
-def _of_suites(evaluations: "Evaluations", suite: str | None, *, as_json: bool) -> None:
-    """Show the best checkpoint of one suite, or of each that has an objective."""
-    names = [suite] if suite else [one.name for one in evaluations.suites if one.objective is not None]
-    found = {name: evaluations.best(name) for name in names}
-    if as_json:
-        rows = [one and _checkpoint_row(evaluations.name, one) for one in found.values()]
-        print_json(rows[0] if suite else list(filter(None, rows)))
-        return
-    if not names:
-        raise StudyNotFound(
-            f"no suite of {evaluations.name!r} has an objective, so none of its checkpoints is the best; give one "
-            'such as objective=phyla.Maximize("accuracy_mean")'
-        )
-    if not any(found.values()):
-        what = f"suite {names[0]!r} is" if len(names) == 1 else f"suites {', '.join(map(repr, names))} are"
-        raise StudyNotFound(f"{what} complete on no checkpoint of {evaluations.name!r} yet")
-    print("\n\n".join("\n".join(_checkpoint_lines(name, one)) for name, one in found.items()))
-
-
-def _checkpoint_row(run: str, found: "BestEvaluation") -> dict[str, Any]:
-    return {
-        "run": run,
-        **picked(found, "suite", "metric", "value", "stderr", "values", "trial"),
-        "checkpoint": picked(found, "path", "index", "step", "branch", "gone", name="checkpoint"),
-    }
-
-
-def _checkpoint_lines(suite: str, found: "BestEvaluation | None") -> list[str]:
-    from phyla.study.places import shown
-
-    if found is None:
-        return [f"best {suite}  no checkpoint is complete yet"]
-    branch = f", branch {found.branch}" if found.branch else ""
-    trial = "" if found.trial is None else f", trial {found.trial}"
-    return [
-        f"best {found.suite}/{found.metric}  {value(found.value, found.stderr)}",
-        f"checkpoint  {shown(found.path)}{_index(found.index)}",
-        f"            step {step(found.step)}{branch}{trial}",
-        *(f"{name}  {value(one.value, one.stderr)}" for name, one in found.values.items() if name != found.metric),
-    ]
-
-
 def best_lines(results: "Results") -> list[str]:
     """Return the best trial of a study and the schedule that led to it as lines of text."""
-    from phyla.study.places import shown
-
     found = results.best
     if found is None:
         return ["no trial that is feasible completed with a finite fitness"]
+    others = ", ".join(
+        f"{name} {number(value, 6)}" for name, value in found.values.items() if name != results.metric
+    )
     where = found.checkpoint
-    others = ", ".join(f"{name} {number(value)}" for name, value in found.values.items() if name != results.metric)
     return [
-        f"best {results.metric}  {number(found.fitness)}{f' ({others})' if others else ''}",
+        f"best {results.metric}  {number(found.fitness, 6)}{f' ({others})' if others else ''}",
         f"trial       {found.trial} of member {found.member}, step {where.step}",
-        f"checkpoint  {shown(where.path)}{_index(where.index)} ({size(where.size_bytes)})",
+        f"checkpoint  {_place(where)} ({size(where.size_bytes)})",
         "schedule",
         *(f"  {line}" for line in results.schedule(found.trial).table().splitlines()),
     ]
 
 
-def _index(index: int) -> str:
-    return f", index {index}" if index else ""
+def _place(of: "BestCheckpoint | BestEvaluation") -> str:
+    from phyla.study.places import shown
+
+    return f"{shown(of.path)}{f', index {of.index}' if of.index else ''}"
+
+
+def _of_suites(evaluations: "Evaluations", suite: str | None, *, as_json: bool) -> None:
+    """Show the best checkpoint of one suite, or of each that has an objective."""
+    run = evaluations.name
+    names = [suite] if suite else [one.name for one in evaluations.suites if one.objective is not None]
+    found = {name: evaluations.best(name) for name in names}
+    if as_json:
+        rows = [
+            {
+                "run": run,
+                **picked(one, "suite", "metric", "value", "stderr", "values", "trial"),
+                "checkpoint": picked(one, "path", "index", "step", "branch", "gone", name="checkpoint"),
+            }
+            for one in found.values()
+            if one is not None
+        ]
+        print_json((rows[0] if rows else None) if suite else rows)
+        return
+    if not names:
+        raise StudyNotFound(
+            f"no suite of {run!r} has an objective, so none of its checkpoints is the best; give one such as "
+            'objective=phyla.Maximize("accuracy_mean")'
+        )
+    if not any(found.values()):
+        what = f"suite {names[0]!r} is" if len(names) == 1 else f"suites {', '.join(map(repr, names))} are"
+        raise StudyNotFound(f"{what} complete on no checkpoint of {run!r} yet")
+    print("\n\n".join(_checkpoint(name, one) for name, one in found.items()))
+
+
+def _checkpoint(suite: str, found: "BestEvaluation | None") -> str:
+    if found is None:
+        return f"best {suite}  no checkpoint is complete yet"
+    branch = f", branch {found.branch}" if found.branch else ""
+    trial = "" if found.trial is None else f", trial {found.trial}"
+    others = (one for one in found.values.items() if one[0] != found.metric)
+    return "\n".join(
+        [
+            f"best {found.suite}/{found.metric}  {measured(found.value, found.stderr)}",
+            f"checkpoint  {_place(found)}",
+            f"            step {step(found.step)}{branch}{trial}",
+            *(f"{name}  {measured(one.value, one.stderr)}" for name, one in others),
+        ]
+    )

@@ -11,8 +11,8 @@ from phyla.cli import options
 from phyla.cli.output import console, picked, print_json, print_table
 from phyla.cli.output import show as print
 from phyla.cli.run import chosen_study
-from phyla.cli.words import command, counted, size
 from phyla.errors import UsageError
+from phyla.words import counted, size
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
@@ -24,7 +24,7 @@ def stop(ctx: Context, study: options.StudyName) -> None:
     maintenance = maintain(study, **options.where(ctx))
     maintenance.stop("stopped by a person")
     print(f"stopped {study}: its workers finish their trial and end")
-    again = command("change", study, maintenance.places)
+    again = options.command("change", study, maintenance.places)
     print(f"run its study file again to let it go on; without workers of this machine: {again}")
 
 
@@ -76,7 +76,7 @@ def change(
         config: Any = results.study().config
         named, _, _ = str(config.get("train") or "").rpartition(":")
         file = named if named.endswith(".py") else "FILE.py"
-        again = f"{command('run', file, maintenance.places)} --study {study}"
+        again = f"{options.command('run', file, maintenance.places)} --study {study}"
         print(f"{study} may go on; start workers for it with: {again}")
     elif population is None:
         print(f"{study} is running already; give --population N, or the changed study file, to change it")

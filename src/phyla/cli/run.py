@@ -1,8 +1,7 @@
 """`phyla run`, `phyla worker` and `phyla replay`: train what a study file defines."""
 
 import sys
-from collections.abc import Iterable, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,12 +9,14 @@ from typer import Argument, Context, Exit, Option
 
 from phyla.cli import options
 from phyla.cli.best import best_lines
-from phyla.cli.live import StudyDisplay
+from phyla.cli.live import ChangeDisplay, StudyDisplay, progress_line
+from phyla.cli.options import again, command
 from phyla.cli.output import show as print
-from phyla.cli.watch import ChangeDisplay, finish
-from phyla.cli.words import again, command, counted, damage_lines, duration, number, progress_line, requeued
+from phyla.cli.status import damage_lines
+from phyla.cli.watch import finish
 from phyla.errors import UsageError
-from phyla.records import CheckpointState, StudyState
+from phyla.records import CheckpointState, JobState, StudyState
+from phyla.words import counted, duration, number
 
 if TYPE_CHECKING:
     from phyla.study import Prepared, Results, Study
@@ -63,15 +64,14 @@ def run(
             "yield_at_report": yield_at_report,
             "overwrite": overwrite is not None,
         }
-        if replicates is None:
-            scored = [_run(chosen, workers, **how)]
-        else:
-            scored = []
-            for index, one in enumerate(replicates_of(chosen, replicates), start=1):
+        scored = True
+        for index, one in enumerate(replicates_of(chosen, replicates) if replicates else [chosen], start=1):
+            if replicates:
                 print(f"replicate {index} of {replicates}: {one.name}", flush=True)
-                scored.append(_run(one, workers, **how))
+            scored = _run(one, workers, **how) and scored
+        if replicates:
             print(f"compare them with: {command('compare', chosen.name, chosen.places)}")
-    if not all(scored):
+    if not scored:
         raise Exit(options.EXIT_FAILED)
 
 
@@ -115,7 +115,7 @@ def worker(
             return
         # A word that names neither a file nor a module names a run.
         named = len(files) == 1 and ":" not in files[0] and file.suffix not in (".py", ".toml")
-        with closing(ChangeDisplay({})) as changes:
+        with ChangeDisplay({}) as changes:
             watched = evaluate(
                 files if named else [study] if study is not None else [],
                 () if named else files,
@@ -176,16 +176,16 @@ def _print_likeness(prepared: "Prepared") -> None:
     """Say whether a replay left what the trial had left."""
     results = prepared.study.results()
     head = results.members()[0].head
-    rows = {row.name: row for row in results.checkpoints() if row.state is not CheckpointState.LOST}
-    if head is None or head.checkpoint not in rows:
+    digests = {row.name: row.digest for row in results.checkpoints() if row.state is not CheckpointState.LOST}
+    if head is None or head.checkpoint not in digests:
         return
     what = f"that of trial {prepared.trial} of {prepared.of}"
-    if rows[head.checkpoint].digest == prepared.digest:
+    if digests[head.checkpoint] == prepared.digest:
         print(f"the checkpoint is {what}, bit for bit")
     else:
         print(
-            f"the checkpoint is not {what}, bit for bit; its fitness is {number(head.fitness)}, "
-            f"that of the other {number(prepared.fitness)}"
+            f"the checkpoint is not {what}, bit for bit; its fitness is {number(head.fitness, 6)}, "
+            f"that of the other {number(prepared.fitness, 6)}"
         )
 
 
@@ -222,7 +222,7 @@ def _chosen(studies: "Sequence[Study]", file: Path, name: str | None) -> "Study"
 
 def _run(study: "Study", workers: int, **more: Any) -> bool:
     """Run a study with a live view; say at the end what it found, and return whether any score is finite."""
-    queued = options.interruptible(lambda: f"{requeued(study.results())}. Resume it with: {again()}")
+    queued = options.interruptible(lambda: f"{_requeued(study.results())}. Resume it with: {again()}")
     with queued, StudyDisplay(study.name) as display:
         results = study.run(workers, on_progress=display.progressed, on_interrupt=display.interrupted, **more)
         display.progressed(results)
@@ -236,20 +236,31 @@ def _run(study: "Study", workers: int, **more: Any) -> bool:
     return all(finding.kind != "scores" for finding in findings)
 
 
-def _closing(results: "Results", seconds: float, warned: int) -> "Iterable[str]":
-    def look(name: str) -> str:
-        return command(name, results.name, results.places)
+def _requeued(results: "Results") -> str:
+    """Return what an interrupted run leaves: the trials that are queued again, and what they repeat."""
+    queued = [trial for trial in results.trials() if trial.state is JobState.PENDING]
+    if not queued:
+        return "Interrupted; no trial has to train anything again"
+    saved = sum(trial.progress is not None for trial in queued)
+    back = f"Interrupted; {counted(len(queued), 'trial goes', 'trials go')} back to the queue"
+    if not saved:
+        return f"{back} and will start over: nothing was saved"
+    over = f", {len(queued) - saved} will start over" if saved < len(queued) else ""
+    return f"{back}: {saved} will go on from the last save{over}. What was trained since then is repeated"
 
+
+def _closing(results: "Results", seconds: float, warned: int) -> Iterator[str]:
+    look = (results.name, results.places)
     counts = results.counts()
     cancelled = f", {counts['cancelled']} cancelled" if counts.get("cancelled") else ""
     completed, failed = counted(counts.get("completed", 0), "trial"), counts.get("failed", 0)
     yield f"{completed} completed, {failed} failed{cancelled}, in {duration(seconds)}"
     yield from damage_lines(results.damaged())
     yield from best_lines(results)[: None if results.replicate is None else 1]
-    count = len(results.front()) if results.aim.tradeoffs else 0
-    if count:
-        yield f"{counted(count, 'trial')} on the Pareto front: {look('best')}"
+    front = results.front() if results.aim.tradeoffs else ()
+    if front:
+        yield f"{counted(len(front), 'trial')} on the Pareto front: {command('best', *look)}"
     if warned:
         # They were shown as soon as they were found.
-        yield f"{counted(warned, 'warning')}, see above or in: {look('status')}"
-    yield f"make the report with: {look('report')}"
+        yield f"{counted(warned, 'warning')}, see above or in: {command('status', *look)}"
+    yield f"make the report with: {command('report', *look)}"

@@ -10,8 +10,8 @@ from phyla.cli import options
 from phyla.cli.output import NOTHING, print_json, print_table
 from phyla.cli.output import show as print
 from phyla.cli.run import chosen_study
-from phyla.cli.words import counted, duration
 from phyla.errors import UsageError
+from phyla.words import counted, duration
 
 if TYPE_CHECKING:
     from phyla.study import Simulated, Study

@@ -15,9 +15,9 @@ from typer import Context, Option
 from phyla.cli import options
 from phyla.cli.output import console, print_json, print_table
 from phyla.cli.output import show as print
-from phyla.cli.words import counted, fitness, infeasible, params
 from phyla.errors import UsageError
 from phyla.records import JobState, TrialRecord, said_by
+from phyla.words import counted, fitness, infeasible, params
 
 if TYPE_CHECKING:
     from phyla.lineage import Lineage
@@ -44,7 +44,7 @@ def trials(
 ) -> None:
     """List the trials of a study, or draw them as a tree."""
     from phyla.study import load_study
-    from phyla.study.rows import trial_row
+    from phyla.study.results import trial_row
 
     results = load_study(study, **options.where(ctx))
     if tree is not None:

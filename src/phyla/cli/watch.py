@@ -1,30 +1,21 @@
 """`phyla watch`: evaluate every checkpoint that a training job writes."""
 
 import sys
-from collections import Counter
-from collections.abc import Callable
-from contextlib import closing
-from typing import TYPE_CHECKING, Annotated, Any, final
+from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.text import Text
 from typer import Argument, Context, Exit, Option
 
 from phyla.cli import options
-from phyla.cli.live import Screen
+from phyla.cli.live import ChangeDisplay
 from phyla.cli.output import picked, print_json, print_table
 from phyla.cli.output import show as print
-from phyla.cli.words import counted, duration, value
 from phyla.errors import UsageError
 from phyla.records import said_by, shown
+from phyla.words import counted, duration
 
 if TYPE_CHECKING:
-    from phyla.records import Goal, Group
-    from phyla.study import Change, Watched
+    from phyla.study import Watched
     from phyla.study.targets import Planned
-
-STOPPING = "stopping: running eval tasks go back to the queue; press Ctrl-C again to stop at once"
-VALUES_SHOWN = 3
-STYLES = {"partial": "red", "gone": "yellow", "quarantined": "yellow", "complete": "green", "skipped": "dim"}
 
 
 def watch(
@@ -73,17 +64,14 @@ def watch(
     if files and name_of_format not in ("marker", "steps"):
         raise UsageError(f"--format {format}: only marker and steps take names of files")
     how, _, snapshot_dir = snapshots.partition("=")
-    given = {
-        "step": step,
-        "quiet_s": quiet,
-        "marker": files if name_of_format == "marker" else None,
-        "templates": files.split(",") if files and name_of_format == "steps" else None,
-    }
+    of_format: dict[str, Any] = {"step": step, "quiet_s": quiet}
+    if files:
+        of_format |= {"marker": files} if name_of_format == "marker" else {"templates": files.split(",")}
     common: dict[str, Any] = {
         "name": name,
         **options.where(ctx),
         "format": name_of_format,
-        "options": {key: value for key, value in given.items() if value},
+        "options": {key: value for key, value in of_format.items() if value},
         "following": Following(
             snapshots=how,  # type: ignore[arg-type]  # checked by Following itself
             content=content,
@@ -96,11 +84,14 @@ def watch(
     if plan:
         _print_plan(planned(paths, suites, workers, **common), workers, as_json=as_json)
         return
-    objectives = {each.name: each.objective for each in suites}
-    kind = get_format(name_of_format, **common["options"])
     interrupted = "Interrupted; eval tasks that were running start over. The same command resumes it"
-    display = ChangeDisplay(objectives, as_json=as_json, alert=alert, step_rule=kind.step_rule)
-    with options.interruptible(lambda: interrupted), closing(display):
+    display = ChangeDisplay(
+        {each.name: each.objective for each in suites},
+        as_json=as_json,
+        alert=alert,
+        step_rule=get_format(name_of_format, **common["options"]).step_rule,
+    )
+    with options.interruptible(lambda: interrupted), display:
         watched = follow(
             paths,
             suites,
@@ -138,103 +129,6 @@ def _print_plan(rows: "list[Planned]", workers: int, *, as_json: bool) -> None:
     print(f"{counted(sum(row.cells for row in rows), 'shard')} would be computed{total}{rest}")
 
 
-@final
-class ChangeDisplay:
-    """Shows what happens in watched runs: lines, and counts below them on a terminal; or JSON.
-
-    Args:
-        objectives: of each suite, whose value is shown first.
-        as_json: whether to print JSON.
-        alert: also show regressions.
-        step_rule: says where the step of a checkpoint comes from, by its name; None where no name tells it.
-    """
-
-    def __init__(
-        self,
-        objectives: "dict[str, Goal | None]",
-        *,
-        as_json: bool = False,
-        alert: bool = False,
-        step_rule: Callable[[str], str] | None = None,
-    ) -> None:
-        self._objectives = objectives
-        self._as_json = as_json
-        self._alert = alert
-        self._step_rule = step_rule
-        self._told: set[tuple[str, str]] = set()
-        self._counts: Counter[str] = Counter()
-        self._lag_s: float | None = None
-        self._screen = Screen(self._footer, STOPPING, plain=as_json)
-        self.interrupted = self._screen.interrupted
-        self.close = self._screen.close
-
-    def show(self, change: "Change") -> None:
-        """Show one change."""
-        seen, rule = change.seen, None
-        if self._step_rule and seen and seen.trial is None and change.kind in ("seen", "quarantined"):
-            rule = self._step_rule(seen.name)
-        if self._as_json:
-            where = {"step_from": rule} if rule is not None and change.kind == "seen" else {}
-            print_json({**change_json(change), **where}, indent=None)
-            return
-        self._counts["seen" if change.kind == "quarantined" else change.kind] += 1
-        self._lag_s = change.lag_s if change.kind == "complete" else self._lag_s
-        regressed = change.event is not None and change.event.kind == "regression"
-        if self._alert or not regressed:
-            style = "bold red" if regressed else STYLES.get(change.kind, "")
-            self._screen.print(change_line(change, self._objectives), style)
-        if seen is not None and rule is not None and (change.run, rule) not in self._told:
-            self._told.add((change.run, rule))
-            step = f"is {rule}" if seen.step < 0 else f"is {seen.step}, {rule}"
-            self._screen.print(f"{change.run}: the step of {shown(seen.name)} {step}; another rule: --step")
-
-    def _footer(self) -> Text:
-        parts = [f"{counted(self._counts['seen'], 'checkpoint')} seen"]
-        parts += [f"{self._counts[kind]} {kind}" for kind in ("complete", "partial", "skipped", "gone")]
-        parts += [] if self._lag_s is None else [f"lag {duration(self._lag_s)}"]
-        return Text("  ".join(parts), style="bold")
-
-
-def change_line(change: "Change", objectives: "dict[str, Goal | None]") -> str:
-    """Return one change on one line."""
-    seen, group = change.seen, change.group
-    if change.event is not None:
-        return f"{change.run}: {change.event.message}"
-    assert seen is not None
-    name = f"{change.run}: {shown(seen.name)}" + (f" (step {seen.step})" if seen.step >= 0 else "")
-    if change.kind == "seen":
-        return f"{name} seen"
-    if change.kind == "quarantined":
-        return f"{name} put aside: {said_by(seen.error)}"
-    assert group is not None
-    if change.kind == "complete":
-        lag = "" if change.lag_s is None else f"  lag {duration(change.lag_s)}"
-        return f"{name} {group.suite} complete: {_values(group, objectives.get(group.suite))}{lag}"
-    return f"{name} {group.suite} {change.kind}: {group.why}"
-
-
-def _values(group: "Group", objective: "Goal | None") -> str:
-    values: dict[str, Any] = dict(group.values)
-    main = objective.metric if objective is not None else None
-    names = sorted(values, key=lambda name: (name != main, "/" in name))[:VALUES_SHOWN]
-    told = "  ".join(f"{name} {value(**values[name])}" for name in names)
-    left = len(values) - len(names)
-    more = f"  and {left} more" if left else ""
-    return f"{told or 'no values'}{more}{'  (best so far)' if group.best else ''}"
-
-
-def change_json(change: "Change") -> dict[str, Any]:
-    """Return one change as an object."""
-    return {
-        **picked(change, "run", "kind"),
-        **picked(change.event, "kind", "message", "suite", "data"),
-        **picked(change.seen, "step", "branch", checkpoint="name"),
-        **picked(change.seen if change.kind == "quarantined" else None, why="error"),
-        **picked(change.group, "suite", "why", "values", "best"),
-        **picked(change if change.group is not None else None, "lag_s"),
-    }
-
-
 def finish(watched: "Watched", *, as_json: bool) -> int:
     """Print how it ended and return the exit status: 1 if an evaluation is missing."""
     missing = watched.missing
@@ -251,9 +145,9 @@ def finish(watched: "Watched", *, as_json: bool) -> int:
         }
         print_json(told, indent=None)
         return 1 if missing else 0
-    groups = ", ".join(f"{count} {state}" for state, count in sorted(watched.counts.items())) or "none"
     for run in watched.runs:
         print(f"{run.name} {run.state}" + (f": {run.message}" if run.message else ""))
+    groups = ", ".join(f"{count} {state}" for state, count in sorted(watched.counts.items())) or "none"
     print(f"{counted(watched.checkpoints, 'checkpoint')} seen; evaluations: {groups}")
     if not watched.checkpoints:
         where = ", ".join(run.location or run.name for run in watched.runs)
@@ -262,8 +156,6 @@ def finish(watched: "Watched", *, as_json: bool) -> int:
             "them, and does --format (with marker=NAME or steps=NAMES) fit what is written there?",
             file=sys.stderr,
         )
-    if not missing:
-        return 0
     print_table(
         {
             "run": one.run,
@@ -275,5 +167,6 @@ def finish(watched: "Watched", *, as_json: bool) -> int:
         }
         for one in missing
     )
-    print(f"{counted(len(missing), 'evaluation')} {'is' if len(missing) == 1 else 'are'} missing or partial")
-    return 1
+    if missing:
+        print(f"{counted(len(missing), 'evaluation is', 'evaluations are')} missing or partial")
+    return 1 if missing else 0

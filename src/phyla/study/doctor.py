@@ -192,7 +192,7 @@ def _counted(count: int, one: str, several: str | None = None) -> str:
 
 def _run(store: "Store", run: StudyRecord, places: Places) -> Iterator[Finding]:
     about = f"watched run {run.name}"
-    how = standing(Evaluations(store, run, places), places)
+    how = standing(Evaluations(store, run, places))
     with store.reader(run.id) as reader:
         now = reader.now()
         running = reader.running()

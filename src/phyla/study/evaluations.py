@@ -2,23 +2,20 @@
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, final
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, final
 
 from phyla import plugins
 from phyla.errors import ConfigurationError
 from phyla.evaluation import Cell, CellStatus, Estimate, GroupValues, Lag, Point, SuiteOutline
 from phyla.evaluation.cells import cell, current_tasks, group_values, lag
-from phyla.evaluation.points import array_point, cell_points, group_points
+from phyla.evaluation.points import cell_points, group_points
 from phyla.evaluation.suite import outlines
 from phyla.records import EvalEvent, EvalJob, Group, GroupState, Seen, StudyKind, StudyRecord, TrialRecord
 from phyla.study.places import Places
-from phyla.study.rows import cell_row, flat, frame
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from phyla.report import EvaluationData
     from phyla.store import Reader, Store
 
@@ -81,17 +78,14 @@ class Evaluations:
 
     Attributes:
         name: name of the run; a study's is called like the study.
+        places: where it keeps its things.
     """
 
     def __init__(self, store: "Store", run: StudyRecord, places: Places) -> None:
         self._store = store
         self._run = run
-        self._places = places
+        self.places = places
         self.name = run.name
-
-    def close(self) -> None:
-        """Close the store."""
-        self._store.close()
 
     @property
     def run(self) -> StudyRecord:
@@ -188,9 +182,9 @@ class Evaluations:
             )
         with self._store.reader(self._run.id) as reader:
             group = reader.best_group(suite)
-            seen = None if group is None else reader.seen(group.seen)
-        if group is None or seen is None:
-            return None
+            if group is None:
+                return None
+            seen = reader.seen(group.seen)
         found = group_values(seen, group).values
         if outline.objective not in found:
             raise ConfigurationError(
@@ -217,7 +211,7 @@ class Evaluations:
         """Return where a checkpoint is: a study's in its directory, another as its snapshot or the original."""
         if not seen.path:
             known = self._run.config.get("checkpoints")
-            return (Path(str(known)) if known else self._places.checkpoints(self.name)) / seen.name
+            return (Path(str(known)) if known else self.places.checkpoints(self.name)) / seen.name
         path = Path(seen.path)
         if not path.exists() and len(seen.paths) == 1 and self._run.location:
             return Path(self._run.location) / seen.paths[0]
@@ -225,15 +219,9 @@ class Evaluations:
 
     def lag(self) -> list[Lag]:
         """Return how far each suite is behind: newest checkpoint against newest complete one."""
-        return [lag(suite.name, self.groups(suite.name), self._seen, self._now()) for suite in self.suites]
-
-    def _seen(self, seen: int) -> Seen:
+        groups = {suite.name: list(self.groups(suite.name)) for suite in self.suites}
         with self._store.reader(self._run.id) as reader:
-            return reader.seen(seen)
-
-    def _now(self) -> float:
-        with self._store.reader(self._run.id) as reader:
-            return reader.now()
+            return [lag(name, its, reader.seen, reader.now()) for name, its in groups.items()]
 
     def summary(self, suite: str | None = None) -> dict[str, int]:
         """Return how many cells of the matrix have each status; repetitions do not count."""
@@ -243,14 +231,13 @@ class Evaluations:
 
     # Projections
 
-    def points(self, suite: str | None = None, *, arrays: bool = False) -> Iterator[Point]:
+    def points(self, suite: str | None = None) -> Iterator[Point]:
         """Yield every number and histogram that was measured, by branch, member, index and step.
 
         Eval tasks come before the aggregates of their suite. This is what all exporters write.
 
         Args:
             suite: only this one's; by default all.
-            arrays: also saved arrays, as histograms of their numbers.
         """
         members = self._members()
         order = sorted(
@@ -267,26 +254,9 @@ class Evaluations:
             member = members.get(row.seen.trial or 0)
             for one in row.cells:
                 yield from cell_points(one, member)
-                if arrays:
-                    yield from self._arrays(one, member)
             for values in row.values:
                 # Those of one group, which has one suite and one replicate.
                 yield from group_points(values, [one for one in row.cells if one.group == values.group], member)
-
-    def _arrays(self, one: Cell, member: int | None) -> Iterator[Point]:
-        import numpy as np
-
-        # Results of other runs may be among them, so files are named below the outputs of all runs.
-        own = self._run.config.get("outputs")
-        outputs = (Path(str(own)) if own else self._places.outputs(self.name)).parent
-        for name, files in one.files.items():
-            paths = [outputs / file for file in files if file.endswith(".npy")]
-            if not paths or not all(path.exists() for path in paths):
-                continue
-            whole = np.concatenate([np.load(path, allow_pickle=False).ravel() for path in paths])
-            point = array_point(one, name, whole, member)
-            if point is not None:
-                yield point
 
     def _members(self) -> dict[int, int]:
         """Return the member of every trial of a study."""
@@ -294,17 +264,6 @@ class Evaluations:
             return {}
         trials = self._paged(lambda reader, after: reader.trials(after=after, limit=ROWS), self._run.source)
         return {trial.id: trial.member for trial in trials}
-
-    def dataframe(self, suite: str | None = None) -> "pd.DataFrame":
-        """Return one row per checkpoint and eval task; measured values as `values.*`, errors as `stderr.*`.
-
-        Args:
-            suite: only this one's; by default all.
-
-        Raises:
-            ImportError: pandas is not installed; `pip install "phyla[pandas]"`.
-        """
-        return frame((flat(cell_row(one)) for one in self.cells(suite)), "written_at", "evaluated_at")
 
     def data(self, *, last: int | None = None) -> "EvaluationData":
         """Return what the figures and the report show, of all checkpoints or the `last` ones."""
@@ -316,6 +275,8 @@ class Evaluations:
             # What it was read from may be large, and is not drawn.
             cells += [replace(one, metrics={}) for one in row.cells]
             values += row.values
+        with self._store.reader(self._run.id) as reader:
+            now = reader.now()
         return EvaluationData(
             run=self.run,
             state=self.state,
@@ -326,15 +287,14 @@ class Evaluations:
             events=tuple(self.events()),
             lag=tuple(self.lag()),
             members=self._members(),
-            now=self._now(),
+            now=now,
         )
 
-    def write_tensorboard(self, directory: str | Path, *, arrays: bool = False) -> int:
+    def write_tensorboard(self, directory: str | Path) -> int:
         """Write TensorBoard's event files, replacing those of an earlier call; return how many points they have.
 
         Args:
             directory: TensorBoard's log directory.
-            arrays: also saved arrays, as histograms of their numbers.
 
         Raises:
             ImportError: tensorboardX is not installed; `pip install "phyla[tensorboard]"`.
@@ -343,7 +303,7 @@ class Evaluations:
         from phyla.integrations.tensorboard import write_tensorboard
         from phyla.settings import system_clock
 
-        return write_tensorboard(self.points(arrays=arrays), self.name, Path(directory), now=system_clock())
+        return write_tensorboard(self.points(), self.name, Path(directory), now=system_clock())
 
     def write_report(self, path: str | Path) -> Path:
         """Write one self-contained HTML file with the figures, replacing it if it exists; return its path."""
@@ -398,3 +358,55 @@ def _row(reader: "Reader", seen: Seen, wanted: Sequence[SuiteOutline], *, former
             if group is not None and group.state in (GroupState.COMPLETE, GroupState.PARTIAL):
                 row.values.append(group_values(seen, group))
     return row
+
+
+def cell_row(one: Cell) -> dict[str, Any]:
+    """Return a cell as a row; its values as an object by name."""
+    estimate = one.estimate
+    return {
+        **_of_checkpoint(one.seen),
+        "suite": one.suite,
+        "task": one.task,
+        "replicate": one.replicate,
+        "status": one.status.value,
+        "why": one.why,
+        "partial": one.partial,
+        "metric": one.metric,
+        "value": None if estimate is None else estimate.value,
+        "stderr": None if estimate is None else estimate.stderr,
+        "n": one.n,
+        "values": {name: asdict(found) for name, found in one.values.items()},
+        **({"unread": one.unread} if one.unread else {}),
+        "shards": one.shards,
+        "shards_done": one.shards_done,
+        "duration_s": one.duration_s,
+        "attempts": one.attempts,
+        "worker": one.worker,
+        "written_at": one.seen.written_at,
+        "evaluated_at": one.evaluated_at,
+    }
+
+
+def values_row(one: GroupValues) -> dict[str, Any]:
+    """Return the aggregates of a group as a row; its values as an object by name."""
+    return {
+        **_of_checkpoint(one.seen),
+        "suite": one.group.suite,
+        "replicate": one.group.replicate,
+        "partial": one.partial,
+        "why": one.group.why,
+        "best": one.best,
+        "values": {name: asdict(found) for name, found in one.values.items()},
+        "ended_at": one.group.ended_at,
+    }
+
+
+def _of_checkpoint(seen: Seen) -> dict[str, Any]:
+    return {
+        "step": seen.step,
+        "branch": seen.branch,
+        "checkpoint": seen.name,
+        "index": seen.index,
+        "number": seen.number,
+        "trial": seen.trial,
+    }

@@ -77,16 +77,6 @@ class Progress:
         return self.counts.get("completed", 0)
 
     @property
-    def failed(self) -> int:
-        """Number of training trials that failed for good."""
-        return self.counts.get("failed", 0)
-
-    @property
-    def cancelled(self) -> int:
-        """Number of training trials that a stopping rule ended early, or whose member was retired."""
-        return self.counts.get("cancelled", 0)
-
-    @property
     def spent_steps(self) -> int:
         """How far all members have come, in steps, together."""
         return sum(member.progress - member.joined_steps for member in self.members)

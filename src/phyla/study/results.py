@@ -9,7 +9,6 @@ from phyla.errors import StudyNotFound
 from phyla.records import (
     Aim,
     Attempt,
-    Cause,
     Checkpoint,
     CheckpointState,
     Json,
@@ -20,10 +19,10 @@ from phyla.records import (
     TrialRecord,
 )
 from phyla.space import Params
+from phyla.strategies import describe
 from phyla.study.findings import Finding, findings
 from phyla.study.places import Places, shown
 from phyla.study.progress import Failures, Progress, best_of, lease_s, look
-from phyla.study.rows import frame, trial_row
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -255,16 +254,6 @@ class Results:
         told = Failures(since)
         return lambda: self._read(told.new)
 
-    def causes(self, trials: Iterable[TrialRecord]) -> dict[int, Cause]:
-        """Return what training raised last in each of these trials, by id, where it raised anything."""
-        causes: dict[int, Cause] = {}
-        with self._store.reader(self._id) as reader:
-            for trial in trials:
-                raised = [attempt.cause for attempt in reader.attempts(trial.id) if attempt.cause is not None]
-                if raised:
-                    causes[trial.id] = raised[-1]
-        return causes
-
     def lineage(self) -> "Lineage":
         """Return the tree of trials."""
         from phyla.lineage import Lineage
@@ -277,8 +266,6 @@ class Results:
         Raises:
             StudyNotFound: no trial has completed yet, or there is none of that id.
         """
-        from phyla.lineage import Schedule
-
         if trial is None:
             best = self.best
             if best is None:
@@ -286,16 +273,10 @@ class Results:
                     f"study {self.name!r} has no completed trial that is feasible and has a finite fitness yet"
                 )
             trial = best.trial
-        ancestry: list[TrialRecord] = []
-        with self._store.reader(self._id) as reader:
-            current: int | None = trial
-            while current is not None:
-                try:
-                    ancestry.append(reader.trial(current))
-                except KeyError:
-                    raise StudyNotFound(f"study {self.name!r} has no trial {current}") from None
-                current = ancestry[-1].parent
-        return Schedule.along(reversed(ancestry))
+        lineage = self.lineage()
+        if trial not in lineage:
+            raise StudyNotFound(f"study {self.name!r} has no trial {trial}")
+        return lineage.schedule(trial)
 
     def evaluations(self) -> "Evaluations":
         """Return what the suites have found on the study's checkpoints; a study without suites is refused."""
@@ -352,4 +333,47 @@ class Results:
         Raises:
             ImportError: pandas is not installed; `pip install "phyla[pandas]"`.
         """
-        return frame(map(trial_row, self.trials()), "created_at", "started_at", "ended_at")
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise ImportError('dataframe() needs pandas: pip install "phyla[pandas]"') from error
+        made = pd.DataFrame([trial_row(trial) for trial in self.trials()])
+        for column in {"created_at", "started_at", "ended_at"} & {*made}:
+            made[column] = pd.to_datetime(made[column], unit="s", utc=True)
+        return made
+
+
+def trial_row(trial: TrialRecord) -> dict[str, Any]:
+    """Return a trial as one flat row."""
+    criteria: dict[str, Any] = {}
+    if trial.criteria is not None:
+        # What several metrics were judged as, which may be means of what was reported.
+        criteria = {f"criteria.{name}": value for name, value in trial.criteria.values.items()}
+        criteria["infeasible"] = trial.criteria.infeasible
+    return {
+        "trial": trial.id,
+        "member": trial.member,
+        "generation": trial.generation,
+        "kind": trial.kind.value,
+        "state": trial.state.value,
+        "fitness": trial.fitness,
+        "start_step": trial.start_step,
+        "end_step": trial.end_step,
+        "reached_step": trial.reached_step,
+        "parent": trial.parent,
+        "jump_from": trial.jump_from,
+        "decision": describe(trial.reason),
+        "seed": trial.seed,
+        "attempts": trial.token,
+        "failures": trial.failures,
+        "error": trial.error,
+        "stop_reason": None if trial.stop_reason is None else describe(trial.stop_reason),
+        "checkpoint": trial.checkpoint,
+        "worker": trial.worker,
+        "created_at": trial.created_at,
+        "started_at": trial.started_at,
+        "ended_at": trial.ended_at,
+        **{f"params.{name}": value for name, value in trial.params.items()},
+        **{f"metrics.{name}": value for name, value in trial.metrics.items()},
+        **criteria,
+    }

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, final
 
@@ -29,98 +30,6 @@ class SuiteStanding:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """How a watched run stands.
-
-    Attributes:
-        run: the run.
-        watcher: the process of this machine that watches it; None if there is none here.
-        checkpoints: how many were seen, each version of a name counted.
-        newest: the one seen last that can be evaluated, or could; None before there is one.
-        step_from: where its step comes from; None for a study.
-        suites: its suites.
-        quarantined: checkpoints that cannot be evaluated as they are now, with the reason as `error`.
-    """
-
-    run: StudyRecord
-    watcher: str | None
-    checkpoints: int
-    newest: Seen | None
-    step_from: str | None
-    suites: tuple[SuiteStanding, ...]
-    quarantined: tuple[Seen, ...]
-
-    @property
-    def state(self) -> str:
-        """The run's state; a run that has not ended and that no process of this machine watches says so."""
-        if self.watcher is None and self.run.state is not StudyState.COMPLETED:
-            return f"{self.run.state}, not watched here"
-        return self.run.state.value
-
-    @property
-    def counts(self) -> Counter[str]:
-        """Evaluations of all suites by their state."""
-        return sum((Counter(suite.counts) for suite in self.suites), Counter[str]())
-
-
-def standing(found: Evaluations, places: Places) -> Standing:
-    """Return how a watched run stands."""
-    from phyla.watcher import holder
-
-    run = found.run
-    checkpoints = 0
-    newest: Seen | None = None
-    quarantined: dict[tuple[str, int], Seen] = {}
-    for seen in found.checkpoints():
-        checkpoints += 1
-        if seen.state is SeenState.QUARANTINED:
-            quarantined[seen.name, seen.index] = seen
-        else:
-            newest = seen
-            quarantined.pop((seen.name, seen.index), None)
-    counts: dict[str, Counter[str]] = {suite.name: Counter() for suite in found.suites}
-    for group in found.groups():
-        if group.replicate == 0 and group.suite in counts:
-            counts[group.suite][group.state.value] += 1
-    suites = []
-    for suite in found.suites:
-        best = None
-        if suite.objective is not None and counts[suite.name][GroupState.COMPLETE.value]:
-            try:
-                best = found.best(suite.name)
-            except ConfigurationError:
-                # Its objective is another one since; the next evaluation finds the best one.
-                best = None
-        suites.append(
-            SuiteStanding(name=suite.name, objective=suite.objective, counts=counts[suite.name], best=best)
-        )
-    return Standing(
-        run=run,
-        watcher=holder(places.watch_lock(run.name)),
-        checkpoints=checkpoints,
-        newest=newest,
-        step_from=None if newest is None else _step_from(run, newest),
-        suites=tuple(suites),
-        quarantined=tuple(quarantined.values()),
-    )
-
-
-def _step_from(run: StudyRecord, newest: Seen) -> str | None:
-    from phyla.watcher import get_format
-
-    options: Any = run.config.get("format")
-    if newest.trial is not None or not isinstance(options, dict):
-        return None
-    settings = dict(options)
-    try:
-        return get_format(str(settings.pop("name", "auto")), **settings).step_rule(newest.name)
-    except ConfigurationError:
-        # A later version of phyla wrote it.
-        return None
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Missing:
     """An evaluation that should be there and is not.
 
@@ -141,20 +50,67 @@ class Missing:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
-    """How watched runs stand.
+class Standing:
+    """How a watched run stands.
 
     Attributes:
-        runs: the runs.
-        counts: groups by state, over all runs.
-        checkpoints: how many checkpoints were seen.
+        run: the run.
+        watcher: the process of this machine that watches it; None if there is none here.
+        checkpoints: how many were seen, each version of a name counted.
+        newest: the one seen last that can be evaluated, or could; None before there is one.
+        step_from: where its step comes from; None for a study.
+        suites: its suites.
+        quarantined: checkpoints that cannot be evaluated as they are now, with the reason as `error`.
         missing: evaluations that should be there and are not.
     """
 
-    runs: tuple[StudyRecord, ...]
-    counts: Mapping[str, int]
+    run: StudyRecord
+    watcher: str | None
     checkpoints: int
+    newest: Seen | None
+    step_from: str | None
+    suites: tuple[SuiteStanding, ...]
+    quarantined: tuple[Seen, ...]
     missing: tuple[Missing, ...]
+
+    @property
+    def state(self) -> str:
+        """The run's state; a run that has not ended and that no process of this machine watches says so."""
+        ended = self.run.state is StudyState.COMPLETED
+        return self.run.state.value if self.watcher or ended else f"{self.run.state}, not watched here"
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Evaluations of all suites by their state."""
+        return sum((Counter(suite.counts) for suite in self.suites), Counter())
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """How watched runs stand, one after the other."""
+
+    standings: tuple[Standing, ...]
+
+    @property
+    def runs(self) -> tuple[StudyRecord, ...]:
+        """The runs."""
+        return tuple(one.run for one in self.standings)
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Evaluations by state, over all runs."""
+        return sum((one.counts for one in self.standings), Counter())
+
+    @property
+    def checkpoints(self) -> int:
+        """How many checkpoints were seen."""
+        return sum(one.checkpoints for one in self.standings)
+
+    @property
+    def missing(self) -> list[Missing]:
+        """Evaluations that should be there and are not."""
+        return [each for one in self.standings for each in one.missing]
 
     @property
     def complete(self) -> bool:
@@ -162,36 +118,75 @@ class Watched:
         return not self.missing
 
 
-def account(store: "Store", names: Iterable[str]) -> Watched:
+def account(store: "Store", names: Iterable[str], places: Places) -> Watched:
     """Return how runs stand."""
-    runs = [run for run in map(store.find_study, names) if run is not None]
-    counts: Counter[str] = Counter()
-    missing: list[Missing] = []
-    checkpoints = 0
-    for run in runs:
-        with store.reader(run.id) as reader:
-            rows = {seen.id: seen for seen in reader.all_seen()}
-            groups = reader.groups()
-        checkpoints += len(rows)
-        for seen in {(seen.name, seen.index): seen for seen in rows.values()}.values():
-            if seen.state is SeenState.QUARANTINED:
-                why = seen.error or "it cannot be evaluated"
-                missing.append(Missing(run=run.name, suite=None, seen=seen, state="quarantined", why=why))
-        for group in groups:
+    runs = filter(None, map(store.find_study, names))
+    return Watched(tuple(standing(Evaluations(store, run, places)) for run in runs))
+
+
+def standing(found: Evaluations) -> Standing:
+    """Return how a watched run stands."""
+    from phyla.watcher import holder
+
+    run = found.run
+    counts: dict[str, Counter[str]] = {suite.name: Counter() for suite in found.suites}
+    lacking: dict[int, list[Group]] = {}
+    for group in found.groups():
+        if group.replicate == 0 and group.suite in counts:
+            counts[group.suite][group.state.value] += 1
+        # A checkpoint may be gone before its turn, or before its evaluation; then nothing is missing.
+        lost = group.state is GroupState.GONE and group.started and "before its" not in (group.why or "")
+        if lost or group.state in (GroupState.QUEUED, GroupState.PARTIAL):
+            lacking.setdefault(group.seen, []).append(group)
+    checkpoints, newest = 0, None
+    quarantined: dict[tuple[str, int], Seen] = {}
+    missing = []
+    for seen in found.checkpoints():
+        checkpoints += 1
+        if seen.state is SeenState.QUARANTINED:
+            quarantined[seen.name, seen.index] = seen
+        else:
+            newest = seen
+            quarantined.pop((seen.name, seen.index), None)
+        for group in lacking.get(seen.id, ()):
+            why = group.why or "its turn has not come yet"
             state = group.state.value
-            counts[state] += 1
-            if _is_missing(group):
-                why = group.why or "its turn has not come yet"
-                seen = rows[group.seen]
-                missing.append(Missing(run=run.name, suite=group.suite, seen=seen, state=state, why=why))
-    return Watched(runs=tuple(runs), counts=counts, checkpoints=checkpoints, missing=tuple(missing))
+            missing.append(Missing(run=run.name, suite=group.suite, seen=seen, state=state, why=why))
+    for seen in quarantined.values():
+        why = seen.error or "it cannot be evaluated"
+        missing.append(Missing(run=run.name, suite=None, seen=seen, state="quarantined", why=why))
+    suites = []
+    for suite in found.suites:
+        best = None
+        if suite.objective is not None and counts[suite.name]["complete"]:
+            # Its objective may be another one since; then the next evaluation finds the best one.
+            with suppress(ConfigurationError):
+                best = found.best(suite.name)
+        its = counts[suite.name]
+        suites.append(SuiteStanding(name=suite.name, objective=suite.objective, counts=its, best=best))
+    return Standing(
+        run=run,
+        watcher=holder(found.places.watch_lock(run.name)),
+        checkpoints=checkpoints,
+        newest=newest,
+        step_from=None if newest is None else _step_from(run, newest),
+        suites=tuple(suites),
+        quarantined=tuple(quarantined.values()),
+        missing=tuple(missing),
+    )
 
 
-def _is_missing(group: Group) -> bool:
-    if group.state is GroupState.GONE:
-        # A checkpoint may be gone before its turn, or before its evaluation.
-        return group.started and "before its" not in (group.why or "")
-    return group.state in (GroupState.QUEUED, GroupState.PARTIAL)
+def _step_from(run: StudyRecord, newest: Seen) -> str | None:
+    from phyla.watcher import get_format
+
+    options: Any = run.config.get("format")
+    if newest.trial is not None or not isinstance(options, dict):
+        return None
+    try:
+        return get_format(**{"name": "auto", **options}).step_rule(newest.name)
+    except ConfigurationError:
+        # A later version of phyla wrote it.
+        return None
 
 
 @final
