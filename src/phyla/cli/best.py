@@ -54,16 +54,17 @@ def best(
         )
     if goals:
         print(f"Pareto front: {found.aim.description}; {counted(len(front), 'trial')}")
+        names = [goal.metric for goal in goals]
         print_table(
-            [
-                (">trial", one.trial),
-                (">member", one.member),
-                (">step", one.checkpoint.step),
-                *((f">{goal.metric}", number(one.values[goal.metric], 6)) for goal in goals),
-                ("~hyperparameters", params(one.params.flat())),
-                ("checkpoint", _place(one.checkpoint)),
-            ]
-            for one in front
+            (">trial", ">member", ">step", *(f">{name}" for name in names), "~hyperparameters", "checkpoint"),
+            (
+                (
+                    *(one.trial, one.member, one.checkpoint.step),
+                    *(number(one.values[name], 6) for name in names),
+                    *(params(one.params.flat()), _place(one.checkpoint)),
+                )
+                for one in front
+            ),
         )
         print()
     print("\n".join(best_lines(found)))

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Context, Option
 
@@ -31,6 +31,7 @@ MARKS = {
     "missing": "?",
 }
 """What stands for a cell without a value."""
+OF_CHECKPOINT = ("step", "branch", "index", "number", "trial")
 PARTIAL = "~"
 BEST = "*"
 
@@ -51,7 +52,6 @@ def evaluations(
 ) -> None:
     """Show the matrix of checkpoints and eval tasks: values, what is queued, what was skipped or failed, why."""
     from phyla.study import load_evaluations
-    from phyla.study.evaluations import cell_row, values_row
 
     found = load_evaluations(run, **options.where(ctx))
     suites = found.suites if suite is None else (found.suite(suite),)
@@ -85,8 +85,8 @@ def evaluations(
                 ],
                 "lag": found.lag(),
                 "summary": summary,
-                "cells": [cell_row(cell) for cell in cells],
-                "values": [values_row(one) for one in values if (one.seen.id, one.suite) in chosen],
+                "cells": [_cell_json(cell) for cell in cells],
+                "values": [_values_json(one) for one in values if (one.seen.id, one.suite) in chosen],
                 "events": [
                     picked(event, "kind", "suite", "message", "data", "created_at") for event in found.events()
                 ],
@@ -117,21 +117,34 @@ def evaluations(
     print_events(found)
 
 
+def _cell_json(one: "Cell") -> dict[str, Any]:
+    return {
+        **picked(one.seen, *OF_CHECKPOINT, "written_at", checkpoint="name"),
+        **picked(one, "suite", "task", "replicate", "status", "why", "partial", "metric"),
+        **(picked(one.estimate, "value", "stderr") or {"value": None, "stderr": None}),
+        **picked(one, "n", "values", "shards", "shards_done", "duration_s", "attempts", "worker", "evaluated_at"),
+        **({"unread": one.unread} if one.unread else {}),
+    }
+
+
+def _values_json(one: "GroupValues") -> dict[str, Any]:
+    return {
+        **picked(one.seen, *OF_CHECKPOINT, checkpoint="name"),
+        **picked(one, "suite", "replicate", "partial", "best", "values"),
+        **picked(one.group, "why", "ended_at"),
+    }
+
+
 def _print_matrix(suite: "SuiteOutline", cells: "Sequence[Cell]", aggregates: "dict[int, GroupValues]") -> None:
     """Print the matrix of a suite, in as many tables side by side as it needs."""
     seen = sorted({cell.seen.id: cell.seen for cell in cells}.values(), key=lambda one: -one.number)
-    left: list[list[tuple[str, object]]] = []
+    left: list[list[str]] = []
     styles = []
     for one in seen:
         at, name, values = str(one.step) if one.step >= 0 else "?", shown(one.name), aggregates.get(one.id)
-        left.append(
-            [
-                (">step", f"{at}@{one.branch}" if one.branch else at),
-                (f"~{suite.name}: checkpoint", f"{name}[{one.index}]" if one.index else name),
-            ]
-        )
+        left.append([f"{at}@{one.branch}" if one.branch else at, f"{name}[{one.index}]" if one.index else name])
         if suite.objective is not None:
-            left[-1].append((f">{suite.objective}", "" if values is None else _aggregate(values, suite.objective)))
+            left[-1].append("" if values is None else _aggregate(values, suite.objective))
         styles.append("bold" if values is not None and values.best else "")
     texts = {(cell.seen.id, cell.task): _cell(cell) for cell in cells}
     columns = {
@@ -150,9 +163,10 @@ def _print_matrix(suite: "SuiteOutline", cells: "Sequence[Cell]", aggregates: "d
             used = 0
         pages[-1].append(task)
         used += wide
+    fixed = [">step", f"~{suite.name}: checkpoint", *([f">{suite.objective}"] if suite.objective else [])]
     for page in pages:
-        rows = [[*row, *((f">{task}", columns[task][at]) for task in page)] for at, row in enumerate(left)]
-        print_table(rows, styles, gap=True)
+        rows = ([*row, *(columns[task][at] for task in page)] for at, row in enumerate(left))
+        print_table([*fixed, *(f">{task}" for task in page)], rows, styles, gap=True)
 
 
 def _aggregate(values: "GroupValues", name: str) -> str:

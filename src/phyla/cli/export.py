@@ -189,18 +189,22 @@ def compare(
 def _print_comparison(comparison: "StudyComparison") -> None:
     for note in comparison.notes:
         print(note)
-    print_table(comparison.table_of_groups())
     styles = ["bold" if test.is_significant else "" for test in comparison.tests]
-    print_table(comparison.table_of_tests(), styles, gap=True)
-    known: dict[str, dict[str, object]] = {}
+    for rows, its in ((comparison.table_of_groups(), []), (comparison.table_of_tests(), styles)):
+        print_table([*rows[0]] if rows else [], (row.values() for row in rows), its, gap=bool(its))
+    known: dict[str, dict[str, str]] = {}
     for group in comparison.groups:
         for one in group.sensitivity:
-            row = known.setdefault(one.name, {"gain went with": one.name})
+            strengths = known.setdefault(one.name, {})
             if one.strength is not None:
-                row[f">{group.name}"] = f"{one.strength:+.2f}" if one.ordered else f"{one.strength:.2f}"
-    if any(len(row) > 1 for row in known.values()):
-        blank = {f">{group.name}": None for group in comparison.groups}
-        print_table(({"gain went with": name, **blank, **row} for name, row in known.items()), gap=True)
+                strengths[group.name] = f"{one.strength:+.2f}" if one.ordered else f"{one.strength:.2f}"
+    if any(known.values()):
+        groups = [group.name for group in comparison.groups]
+        print_table(
+            ("gain went with", *(f">{group}" for group in groups)),
+            ((name, *map(its.get, groups)) for name, its in known.items()),
+            gap=True,
+        )
     print()
     for group in comparison.groups:
         print(f"time of {group.name}: {group.time.words()}")

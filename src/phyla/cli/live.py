@@ -1,5 +1,6 @@
 """What is shown while something runs: lines, and on a terminal something in place below them."""
 
+import os
 import sys
 import time
 from collections import Counter
@@ -14,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from phyla import records, settings
-from phyla.cli.output import console, picked, print_json, table, write_at_once
+from phyla.cli.output import console, picked, print_json, table
 from phyla.cli.output import show as print
 from phyla.errors import StoreError
 from phyla.records import Member, said_by, shown
@@ -69,7 +70,7 @@ class Display:
         """Say what happens now; called inside a signal handler, where a terminal is not drawn on."""
         self._message = STOPPING_AT_ONCE if self._message else STOPPING
         if self.live is None:
-            write_at_once(self._message)
+            os.write(2, f"{self._message}\n".encode())  # without any buffer, as a signal handler must
 
     def _drawn(self) -> RenderableType:
         message = [Text(self._message, style="bold yellow")] if self._message else []
@@ -175,18 +176,14 @@ def members_table(progress: "Progress", members: Sequence[Member]) -> Table:
         trial = progress.trials.get(member.index)
         decision = trial and "; ".join(filter(None, (infeasible(member.head), describe(trial.reason))))
         rows.append(
-            {
-                ">member": member.index,
-                ">steps": f"{member.progress}/{progress.member_steps or '?'}",
-                ">gen": member.generation,
-                ">fitness": fitness(member.head),
-                "": "*" if member.index in best else "",
-                "~hyperparameters": trial and params(trial.params),
-                "~last decision": decision,
-                "state": "retired" if member.retired else member.state,
-            }
+            (
+                *(member.index, f"{member.progress}/{progress.member_steps or '?'}", member.generation),
+                *(fitness(member.head), "*" if member.index in best else "", trial and params(trial.params)),
+                *(decision, "retired" if member.retired else member.state),
+            )
         )
-    return table(rows, ["bold" if member.index in best else "" for member in members])
+    headings = (">member", ">steps", ">gen", ">fitness", "", "~hyperparameters", "~last decision", "state")
+    return table(headings, rows, ["bold" if member.index in best else "" for member in members])
 
 
 def progress_line(progress: "Progress", left_s: float | None = None) -> str:

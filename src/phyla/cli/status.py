@@ -51,26 +51,28 @@ def status(
     elif not known:
         print(f"no studies yet in {options.masked(places.storage)}, and no watched runs")
     else:
-        print_table(_study_row(*one) for one in studies)
-        print_table(map(_run_row, runs), gap=bool(studies))
+        print_table(
+            ("study", "state", ">trials", ">best", "~metric", "last activity"),
+            (_study_row(*one) for one in studies),
+        )
+        numbers = (">checkpoints", ">newest step", *(f">{state}" for state in STATES[:-1]), ">quarantined")
+        print_table(
+            ("watched run", "state", "~directory", *numbers, "best"), map(_run_row, runs), gap=bool(studies)
+        )
 
 
 def _cut(every: Sequence[object], limit: int, how: str) -> str | None:
     return f"the last {limit} of {len(every)}; all: {how}" if len(every) > limit else None
 
 
-def _study_row(results: "Results", progress: "Progress") -> dict[str, object]:
+def _study_row(results: "Results", progress: "Progress") -> tuple[object, ...]:
     state = [str(progress.study.state)]
     state += ["no worker"] if progress.silent_s is not None else []
     state += [counted(len(progress.damaged), "damaged checkpoint")] if progress.damaged else []
-    return {
-        "study": results.name,
-        "state": ", ".join(state),
-        ">trials": f"{progress.completed}/{progress.planned_trials or '?'}",
-        ">best": progress.best and number(progress.best.fitness, 6),
-        "~metric": results.metric,
-        "last activity": f"{duration(progress.now - progress.last_activity)} ago",
-    }
+    trials = f"{progress.completed}/{progress.planned_trials or '?'}"
+    best = progress.best and number(progress.best.fitness, 6)
+    ago = f"{duration(progress.now - progress.last_activity)} ago"
+    return results.name, ", ".join(state), trials, best, results.metric, ago
 
 
 def _study_json(results: "Results", progress: "Progress") -> dict[str, Any]:
@@ -127,37 +129,23 @@ def _study(results: "Results", *, as_json: bool) -> None:
         print(f"evaluation of {lag_words(lag)}")
     print()
     console().print(members_table(progress, progress.members))
-    silences = [duration(one["silent_s"]) for one in running]
-    ran_out = [one["lease_left_s"] < 0 for one in running]
+    rows = []
+    for one in running:
+        lease, left_s = f"renewed {duration(one['silent_s'])} ago", one["lease_left_s"]
+        if left_s < 0:
+            lease = f"no progress for {duration(one['silent_s'])}, ran out {duration(-left_s)} ago"
+        rows.append((*map(one.get, ("trial", "token", "member", "worker")), duration(one["running_s"]), lease))
     print_table(
-        (
-            {
-                "running trial": one["trial"],
-                ">attempt": one["token"],
-                ">member": one["member"],
-                "worker": one["worker"],
-                "for": duration(one["running_s"]),
-                "lease": f"no progress for {silent}, ran out {duration(-one['lease_left_s'])} ago"
-                if out
-                else f"renewed {silent} ago",
-            }
-            for one, silent, out in zip(running, silences, ran_out, strict=True)
-        ),
-        ["red" if out else "" for out in ran_out],
+        ("running trial", ">attempt", ">member", "worker", "for", "lease"),
+        rows,
+        ["red" if one["lease_left_s"] < 0 else "" for one in running],
         gap=True,
     )
     last = failed[-FAILED_SHOWN:]
+    errors = [causes[one.id].error if one.id in causes else said_by(one.error) for one in last]
     print_table(
-        (
-            {
-                "failed trial": trial.id,
-                ">member": trial.member,
-                ">failures": trial.failures,
-                "state": trial.state,
-                "=last error": causes[trial.id].error if trial.id in causes else said_by(trial.error),
-            }
-            for trial in last
-        ),
+        ("failed trial", ">member", ">failures", "state", "=last error"),
+        ((one.id, one.member, one.failures, one.state, error) for one, error in zip(last, errors, strict=True)),
         caption=_cut(failed, FAILED_SHOWN, "phyla trials STUDY --state failed"),
         gap=True,
     )
@@ -237,18 +225,12 @@ def _where(one: "Standing") -> str:
     return shown(one.run.location) if one.run.source is None else f"study number {one.run.source}"
 
 
-def _run_row(one: "Standing") -> dict[str, object]:
+def _run_row(one: "Standing") -> tuple[object, ...]:
     best = next((suite.best for suite in one.suites if suite.best is not None), None)
-    return {
-        "watched run": one.run.name,
-        "state": one.state,
-        "~directory": _where(one),
-        ">checkpoints": one.checkpoints,
-        ">newest step": one.newest and step(one.newest.step),
-        **{f">{state}": one.counts[state] for state in STATES[:-1]},
-        ">quarantined": len(one.quarantined),
-        "best": best and f"{best.suite}/{best.metric} {number(best.value)} at step {step(best.step)}",
-    }
+    told = best and f"{best.suite}/{best.metric} {number(best.value)} at step {step(best.step)}"
+    newest = one.newest and step(one.newest.step)
+    numbers = (one.checkpoints, newest, *(one.counts[state] for state in STATES[:-1]), len(one.quarantined))
+    return one.run.name, one.state, _where(one), *numbers, told
 
 
 def _run_json(one: "Standing") -> dict[str, Any]:
@@ -290,25 +272,22 @@ def _run(found: "Evaluations", *, as_json: bool) -> None:
     print(f"every eval task: {options.command('evaluations', run.name, found.places)}")
     for lag in lags:
         print(f"evaluation of {lag_words(lag)}")
-    suites = []
+    suites: list[tuple[object, ...]] = []
     for suite in one.suites:
-        best = suite.best
-        suites.append(
-            {
-                "suite": suite.name,
-                **{f">{state}": suite.counts.get(state, 0) for state in STATES},
-                "objective": suite.objective,
-                ">best": best and measured(best.value, best.stderr),
-                ">at step": best and step(best.step),
-                "checkpoint": best and f"{shown(str(best.path))}{' (gone)' if best.gone else ''}",
-            }
-        )
-    print_table(suites, gap=True)
-    quarantined = (
-        {"quarantined": shown(seen.name), ">step": step(seen.step), "=why": said_by(seen.error)}
-        for seen in one.quarantined[-QUARANTINED_SHOWN:]
+        counts, best = (suite.counts.get(state, 0) for state in STATES), suite.best
+        told_best: tuple[str | None, ...] = (None, None, None)
+        if best is not None:
+            path = f"{shown(str(best.path))}{' (gone)' if best.gone else ''}"
+            told_best = (measured(best.value, best.stderr), step(best.step), path)
+        suites.append((suite.name, *counts, suite.objective, *told_best))
+    numbers = (f">{state}" for state in STATES)
+    print_table(("suite", *numbers, "objective", ">best", ">at step", "checkpoint"), suites, gap=True)
+    print_table(
+        ("quarantined", ">step", "=why"),
+        ((shown(bad.name), step(bad.step), said_by(bad.error)) for bad in one.quarantined[-QUARANTINED_SHOWN:]),
+        caption=_cut(one.quarantined, QUARANTINED_SHOWN, "--json"),
+        gap=True,
     )
-    print_table(quarantined, caption=_cut(one.quarantined, QUARANTINED_SHOWN, "--json"), gap=True)
     print()
     print_whys(cell for cell in found.cells(last=CELLS_OF) if cell.status.value not in ("quarantined", "skipped"))
     print_events(found)

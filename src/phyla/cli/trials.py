@@ -5,6 +5,7 @@ The tree stays readable with thousands of trials. A trial that has one continuat
 others branch off before it: the depth then grows with the logarithm of the number of trials only.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, final
 
@@ -21,7 +22,6 @@ from phyla.words import counted, fitness, infeasible, params
 
 if TYPE_CHECKING:
     from phyla.lineage import Lineage
-    from phyla.study import Results
 
 
 def trials(
@@ -47,28 +47,52 @@ def trials(
     from phyla.study.results import trial_row
 
     results = load_study(study, **options.where(ctx))
+    none = f"study {study!r} has no trials yet"
     if tree is not None:
         if (member, state, last, sort) != (None, None, None, "trial"):
             raise UsageError("--tree excludes --member, --state, --last and --sort")
-        _draw(results, tree, as_json=as_json)
+        if tree not in ("best", "all") and not tree.isdecimal():
+            raise UsageError(f"--tree {tree}: give best, all, or the number of a trial")
+        lineage = results.lineage()
+        if tree.isdecimal():
+            lineage.trial(int(tree))
+        if as_json:
+            print_json(lineage.to_json())
+        elif len(lineage):
+            console().print(drawn(study, lineage, Shown.of(lineage, tree)), soft_wrap=True)
+        else:
+            print(none)
         return
     size = results.study().population_size
     if member is not None and not 0 <= member < size:
         raise UsageError(f"--member {member}: study {study!r} has members 0 to {size - 1}")
     chosen = [one for one in results.trials() if member in (None, one.member) and state in (None, one.state)]
-    if last is not None:
-        chosen = chosen[-last:]
+    chosen = chosen[-last:] if last is not None else chosen
     if sort == "fitness":
         chosen.sort(key=lambda trial: (trial.order is None, -(trial.order or 0.0), trial.id))
     if as_json:
         print_json([trial_row(trial) for trial in chosen])
     elif chosen:
-        print_table(map(_row, chosen), ["red" if trial.state is JobState.FAILED else "" for trial in chosen])
+        print_table(
+            (
+                ">trial",
+                ">member",
+                ">gen",
+                "state",
+                ">parent",
+                "steps",
+                ">fitness",
+                "~hyperparameters",
+                "~decision",
+            ),
+            map(_row, chosen),
+            ["red" if trial.state is JobState.FAILED else "" for trial in chosen],
+        )
     else:
-        print(f"study {study!r} has no such trials" if results.counts() else f"study {study!r} has no trials yet")
+        print(f"study {study!r} has no such trials" if results.counts() else none)
 
 
-def _row(trial: TrialRecord) -> dict[str, object]:
+def _row(trial: TrialRecord) -> tuple[object, ...]:
     from phyla.strategies import describe
 
     text, told = describe(trial.reason), trial.state.value
@@ -79,35 +103,14 @@ def _row(trial: TrialRecord) -> dict[str, object]:
         text = f"{said_by(trial.error)} ({text})"
     if infeasible(trial):
         text = f"{infeasible(trial)} ({text})"
-    return {
-        ">trial": trial.id,
-        ">member": trial.member,
-        ">gen": trial.generation,
-        "state": told if trial.kind == "train" else f"{trial.state} ({trial.kind})",
-        ">parent": trial.parent,
-        "steps": f"{trial.start_step} -> {_end(trial)}",
-        ">fitness": fitness(trial),
-        "~hyperparameters": params(trial.params),
-        "~decision": text,
-    }
+    told = told if trial.kind == "train" else f"{trial.state} ({trial.kind})"
+    steps = f"{trial.start_step} -> {_end(trial)}"
+    of = (trial.id, trial.member, trial.generation, told, trial.parent, steps)
+    return (*of, fitness(trial), params(trial.params), text)
 
 
 def _end(trial: TrialRecord) -> int:
     return trial.end_step if trial.reached_step is None else trial.reached_step
-
-
-def _draw(results: "Results", tree: str, *, as_json: bool) -> None:
-    if tree not in ("best", "all") and not tree.isdecimal():
-        raise UsageError(f"--tree {tree}: give best, all, or the number of a trial")
-    found = results.lineage()
-    if tree.isdecimal():
-        found.trial(int(tree))
-    if as_json:
-        print_json(found.to_json())
-    elif len(found):
-        console().print(drawn(results.name, found, Shown.of(found, tree)), soft_wrap=True)
-    else:
-        print(f"study {results.name!r} has no trials yet")
 
 
 @final
@@ -127,21 +130,28 @@ class Shown(NamedTuple):
         """
         best = lineage.best()
         mark = int(which) if which.isdecimal() else best and best.id
-        path = frozenset(trial.id for trial in lineage.ancestry(mark)) if mark is not None else frozenset()
-        if which == "all" or mark is None:
-            return cls(frozenset(trial.id for trial in lineage), path, mark)
-        if which == "best":
-            jumped = (child for trial in path for child in lineage.children(trial) if child.jump_from is not None)
-            return cls(path.union(child.id for child in jumped), path, mark)
-        after = [mark]
-        for started in after:
-            after += (child.id for child in lineage.children(started))
-        return cls(path.union(after), path, mark)
+        if mark is None:
+            return cls(frozenset(trial.id for trial in lineage), frozenset(), None)
+        path = frozenset(trial.id for trial in lineage.ancestry(mark))
+        more: list[int] = []
+        if which == "all":
+            more = [trial.id for trial in lineage]
+        elif which == "best":
+            more = [one.id for trial in path for one in lineage.children(trial) if one.jump_from is not None]
+        else:
+            more = [mark]
+            for started in more:
+                more += (child.id for child in lineage.children(started))
+        return cls(path.union(more), path, mark)
 
 
 def drawn(study: str, lineage: "Lineage", shown: Shown) -> Tree:
     """Return the tree of a study's lineage."""
-    weights = _weights(lineage)
+    weights = Counter[int]()  # how many trials come of each one, itself counted
+    for trial in sorted(lineage, key=lambda trial: -trial.id):  # a child has a higher id than its parent
+        weights[trial.id] += 1
+        if trial.parent is not None:
+            weights[trial.parent] += weights[trial.id]
     head = f"{study}: {counted(len(lineage), 'trial')}, {counted(len(lineage.jumps), 'jump')}"
     if len(shown.trials) < len(lineage):
         head += f"; {len(shown.trials)} shown, all with --tree all"
@@ -150,12 +160,16 @@ def drawn(study: str, lineage: "Lineage", shown: Shown) -> Tree:
     # Branches are drawn from a stack, not by recursion: a tree may be deep.
     open_branches = [(tree, root, "") for root in reversed(roots)]
     while open_branches:
-        branch, start, prefix = open_branches.pop()
-        chain = _chain(lineage, shown, start)
-        visible = [child for child in lineage.children(chain[-1].id) if child.id in shown.trials]
-        hidden = sum(weights[child.id] for trial in chain for child in lineage.children(trial.id)) - sum(
-            weights[trial.id] for trial in [*chain[1:], *visible]
-        )
+        branch, last, prefix = open_branches.pop()
+        chain: list[TrialRecord] = []
+        visible, hidden, plain = [last], 0, True
+        while plain:
+            (last,) = visible
+            chain.append(last)
+            children = lineage.children(last.id)
+            visible = [child for child in children if child.id in shown.trials]
+            hidden += sum(weights[child.id] for child in children if child.id not in shown.trials)
+            plain = len(visible) == 1 and _continues(last, visible[0])
         main = max(visible, key=lambda child: (child.id in shown.path, weights[child.id]), default=None)
         node = branch.add(_label(chain, shown, hidden, prefix))
         if main is not None:
@@ -164,29 +178,9 @@ def drawn(study: str, lineage: "Lineage", shown: Shown) -> Tree:
     return tree
 
 
-def _weights(lineage: "Lineage") -> dict[int, int]:
-    """Return how many trials come of each one, itself counted."""
-    weights: dict[int, int] = {}
-    # A child has a higher id than its parent.
-    for trial in sorted(lineage, key=lambda trial: trial.id, reverse=True):
-        weights[trial.id] = weights.get(trial.id, 0) + 1
-        if trial.parent is not None:
-            weights[trial.parent] = weights.get(trial.parent, 0) + weights[trial.id]
-    return weights
-
-
-def _chain(lineage: "Lineage", shown: Shown, start: TrialRecord) -> list[TrialRecord]:
-    """Return a trial and those that plainly continue it, one after the other."""
-    chain = [start]
-    while True:
-        last = chain[-1]
-        children = [child for child in lineage.children(last.id) if child.id in shown.trials]
-        if len(children) != 1 or children[0].jump_from is not None:
-            return chain
-        (child,) = children
-        if (child.member, child.params, child.state) != (last.member, last.params, last.state):
-            return chain
-        chain.append(child)
+def _continues(last: TrialRecord, child: TrialRecord) -> bool:
+    same = (child.member, child.params, child.state) == (last.member, last.params, last.state)
+    return same and child.jump_from is None
 
 
 def _label(chain: Sequence[TrialRecord], shown: Shown, hidden: int, prefix: str) -> Text:
@@ -196,23 +190,20 @@ def _label(chain: Sequence[TrialRecord], shown: Shown, hidden: int, prefix: str)
     name = f"trial {first.id} (member {first.member})"
     if len(chain) > 1:
         name = f"trials {first.id}..{last.id} ({len(chain)} of member {first.member})"
-    text = Text(f"{prefix}{name}", style="bold" if last.id in shown.path else "")
-    text.append(f" steps {first.start_step} -> {_end(last)}")
-    if last.state is JobState.COMPLETED:
-        text.append(f"  {fitness(last)}")
-    text.append(f"  {params(first.params)}", style="dim")
-    if first.parent is not None:
-        text.append(f"  from trial {first.parent}")
-    if first.jump_from is not None:
-        text.append(f" <- jumped from trial {first.jump_from} (member {first.member})", style="yellow")
+    score = f"  {fitness(last)}" if last.state is JobState.COMPLETED else ""
+    jump = "" if first.jump_from is None else f" <- jumped from trial {first.jump_from} (member {first.member})"
+    end = ("", "") if last.state is JobState.COMPLETED else (f"  {last.state}", "cyan")
     if last.state is JobState.FAILED:
-        text.append(f"  failed: {said_by(last.error)}", style="red")
+        end = (f"  failed: {said_by(last.error)}", "red")
     elif last.stop_reason is not None:
-        text.append(f"  {describe(last.stop_reason)}", style="yellow")
-    elif last.state is not JobState.COMPLETED:
-        text.append(f"  {last.state}", style="cyan")
-    if any(trial.id == shown.mark for trial in chain):
-        text.append("  *", style="bold green")
-    if hidden:
-        text.append(f"  +{hidden} not shown", style="dim")
-    return text
+        end = (f"  {describe(last.stop_reason)}", "yellow")
+    return Text.assemble(
+        (f"{prefix}{name}", "bold" if last.id in shown.path else ""),
+        f" steps {first.start_step} -> {_end(last)}{score}",
+        (f"  {params(first.params)}", "dim"),
+        "" if first.parent is None else f"  from trial {first.parent}",
+        (jump, "yellow"),
+        end,
+        ("  *" if any(trial.id == shown.mark for trial in chain) else "", "bold green"),
+        (f"  +{hidden} not shown" if hidden else "", "dim"),
+    )

@@ -11,7 +11,7 @@ from phyla.cli.output import picked, print_json, print_table
 from phyla.cli.output import show as print
 from phyla.errors import UsageError
 from phyla.records import said_by, shown
-from phyla.words import counted, duration
+from phyla.words import counted, duration, step
 
 if TYPE_CHECKING:
     from phyla.study import Watched
@@ -111,16 +111,10 @@ def _print_plan(rows: "list[Planned]", workers: int, *, as_json: bool) -> None:
     if as_json:
         print_json(rows)
         return
+    times = [[None if its is None else duration(its) for its in (row.mean_s, row.seconds)] for row in rows]
     print_table(
-        {
-            **picked(row, "run", "suite"),
-            "eval task": row.task,
-            ">to compute": row.cells,
-            ">known": row.known,
-            "each": None if row.mean_s is None else f"{row.mean_s:.3g} s",
-            "together": None if row.seconds is None else duration(row.seconds),
-        }
-        for row in rows
+        ("run", "suite", "eval task", ">to compute", ">known", "each", "together"),
+        ((row.run, row.suite, row.task, row.cells, row.known, *its) for row, its in zip(rows, times, strict=True)),
     )
     known = [row.seconds for row in rows if row.seconds is not None]
     total = f", about {duration(sum(known))} with {counted(max(1, workers), 'worker')}" if known else ""
@@ -157,15 +151,11 @@ def finish(watched: "Watched", *, as_json: bool) -> int:
             file=sys.stderr,
         )
     print_table(
-        {
-            "run": one.run,
-            "checkpoint": shown(one.seen.name),
-            ">step": one.seen.step if one.seen.step >= 0 else None,
-            "suite": one.suite,
-            "state": one.state,
-            "~why": said_by(one.why),
-        }
-        for one in missing
+        ("run", "checkpoint", ">step", "suite", "state", "~why"),
+        (
+            (one.run, shown(one.seen.name), step(one.seen.step), one.suite, one.state, said_by(one.why))
+            for one in missing
+        ),
     )
     if missing:
         print(f"{counted(len(missing), 'evaluation is', 'evaluations are')} missing or partial")

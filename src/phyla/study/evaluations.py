@@ -2,9 +2,9 @@
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, final
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, final
 
 from phyla import plugins
 from phyla.errors import ConfigurationError
@@ -191,7 +191,14 @@ class Evaluations:
                 f"the best checkpoint of suite {suite!r} has no aggregate {outline.objective!r}, which its "
                 f"objective names now; it has {', '.join(found) or 'none'}"
             )
-        path, measured = self._path(seen), found[outline.objective]
+        # A study's is in its directory, another is its snapshot or the original.
+        known = self._run.config.get("checkpoints")
+        path = (Path(str(known)) if known else self.places.checkpoints(self.name)) / seen.name
+        if seen.path:
+            path = Path(seen.path)
+            if not path.exists() and len(seen.paths) == 1 and self._run.location:
+                path = Path(self._run.location) / seen.paths[0]
+        measured = found[outline.objective]
         return BestEvaluation(
             suite=suite,
             metric=outline.objective,
@@ -206,16 +213,6 @@ class Evaluations:
             trial=seen.trial,
             gone=not path.exists(),
         )
-
-    def _path(self, seen: Seen) -> Path:
-        """Return where a checkpoint is: a study's in its directory, another as its snapshot or the original."""
-        if not seen.path:
-            known = self._run.config.get("checkpoints")
-            return (Path(str(known)) if known else self.places.checkpoints(self.name)) / seen.name
-        path = Path(seen.path)
-        if not path.exists() and len(seen.paths) == 1 and self._run.location:
-            return Path(self._run.location) / seen.paths[0]
-        return path
 
     def lag(self) -> list[Lag]:
         """Return how far each suite is behind: newest checkpoint against newest complete one."""
@@ -271,7 +268,7 @@ class Evaluations:
 
         cells: list[Cell] = []
         values: list[GroupValues] = []
-        for row in self._rows(None, last=last):
+        for row in self._rows(last=last):
             # What it was read from may be large, and is not drawn.
             cells += [replace(one, metrics={}) for one in row.cells]
             values += row.values
@@ -313,7 +310,7 @@ class Evaluations:
 
     def _rows(
         self,
-        suite: str | None,
+        suite: str | None = None,
         *,
         last: int | None = None,
         ids: Sequence[int] | None = None,
@@ -358,55 +355,3 @@ def _row(reader: "Reader", seen: Seen, wanted: Sequence[SuiteOutline], *, former
             if group is not None and group.state in (GroupState.COMPLETE, GroupState.PARTIAL):
                 row.values.append(group_values(seen, group))
     return row
-
-
-def cell_row(one: Cell) -> dict[str, Any]:
-    """Return a cell as a row; its values as an object by name."""
-    estimate = one.estimate
-    return {
-        **_of_checkpoint(one.seen),
-        "suite": one.suite,
-        "task": one.task,
-        "replicate": one.replicate,
-        "status": one.status.value,
-        "why": one.why,
-        "partial": one.partial,
-        "metric": one.metric,
-        "value": None if estimate is None else estimate.value,
-        "stderr": None if estimate is None else estimate.stderr,
-        "n": one.n,
-        "values": {name: asdict(found) for name, found in one.values.items()},
-        **({"unread": one.unread} if one.unread else {}),
-        "shards": one.shards,
-        "shards_done": one.shards_done,
-        "duration_s": one.duration_s,
-        "attempts": one.attempts,
-        "worker": one.worker,
-        "written_at": one.seen.written_at,
-        "evaluated_at": one.evaluated_at,
-    }
-
-
-def values_row(one: GroupValues) -> dict[str, Any]:
-    """Return the aggregates of a group as a row; its values as an object by name."""
-    return {
-        **_of_checkpoint(one.seen),
-        "suite": one.group.suite,
-        "replicate": one.group.replicate,
-        "partial": one.partial,
-        "why": one.group.why,
-        "best": one.best,
-        "values": {name: asdict(found) for name, found in one.values.items()},
-        "ended_at": one.group.ended_at,
-    }
-
-
-def _of_checkpoint(seen: Seen) -> dict[str, Any]:
-    return {
-        "step": seen.step,
-        "branch": seen.branch,
-        "checkpoint": seen.name,
-        "index": seen.index,
-        "number": seen.number,
-        "trial": seen.trial,
-    }

@@ -34,6 +34,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+COLUMNS = (
+    *("trial", "member", "generation", "kind", "state", "fitness", "start_step", "end_step", "reached_step"),
+    *("parent", "jump_from", "decision", "seed", "attempts", "failures", "error", "stop_reason", "checkpoint"),
+    *("worker", "created_at", "started_at", "ended_at"),
+)
+"""Columns of every row of a trial."""
+RENAMED = {"trial": "id", "decision": "reason", "attempts": "token"}
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +150,7 @@ class Results:
         self.aim = Aim.from_config(study.config)
         self.metric = self.aim.name
         self.maximize = self.aim.maximize
-        self.replicate: Replicate | None = replicate_of(study.config)
+        self.replicate = replicate_of(study.config)
         self.lease_s = lease_s(study.config)
         self.has_suites = bool(study.config.get("suites"))
 
@@ -165,36 +173,38 @@ class Results:
 
         With a Pareto objective the trial on the front that is best in the first goal.
         """
-        found = self.front()
-        return found[0] if found else None
+        return next(iter(self.front()), None)
 
     def front(self) -> list[Best]:
         """Return the trials on the Pareto front, best in the first goal first; of equal ones the earliest.
 
         The front is that of the trials whose checkpoints are kept. Without trade-offs it has one trial, the best.
         """
+        front = []
         with self._store.reader(self._id) as reader:
-            found = [(trial, reader.checkpoint(trial.checkpoint or "")) for trial in best_of(reader, self.aim)]
-        return [self._best(trial, row) for trial, row in found if row is not None]
-
-    def _best(self, trial: TrialRecord, row: Checkpoint) -> Best:
-        assert trial.fitness is not None
-        return Best(
-            fitness=trial.fitness,
-            checkpoint=BestCheckpoint(
-                name=row.name,
-                path=self.places.checkpoints(self.name) / row.name,
-                step=row.step,
-                digest=row.digest,
-                size_bytes=row.size_bytes,
-                index=trial.checkpoint_index,
-            ),
-            params=Params.of_flat(dict(trial.params)),
-            metrics=trial.metrics,
-            trial=trial.id,
-            member=trial.member,
-            values={self.metric: trial.fitness} if trial.criteria is None else trial.criteria.values,
-        )
+            for trial in best_of(reader, self.aim):
+                row = reader.checkpoint(trial.checkpoint or "")
+                if row is None or trial.fitness is None:
+                    continue
+                checkpoint = BestCheckpoint(
+                    name=row.name,
+                    path=self.places.checkpoints(self.name) / row.name,
+                    step=row.step,
+                    digest=row.digest,
+                    size_bytes=row.size_bytes,
+                    index=trial.checkpoint_index,
+                )
+                found = Best(
+                    fitness=trial.fitness,
+                    checkpoint=checkpoint,
+                    params=Params.of_flat(dict(trial.params)),
+                    metrics=trial.metrics,
+                    trial=trial.id,
+                    member=trial.member,
+                    values={self.metric: trial.fitness} if trial.criteria is None else trial.criteria.values,
+                )
+                front.append(found)
+        return front
 
     def changes(self) -> list[ConfigChange]:
         """Return what was changed about the study since it was made, oldest first.
@@ -238,7 +248,7 @@ class Results:
 
     def findings(self) -> list[Finding]:
         """Return what is probably wrong although nothing raised, such as weights that nobody loads."""
-        return self._read(findings)
+        return self._read(lambda reader: list(findings(reader)))
 
     def progress(
         self, choose: Callable[[Sequence[Member]], Iterable[Member]] = lambda members: members
@@ -247,10 +257,7 @@ class Results:
         return self._read(lambda reader: look(reader, choose))
 
     def failures(self, since: float) -> Callable[[], list[Attempt]]:
-        """Return a function that tells, at each call, the attempts that failed since the call before.
-
-        What ended before `since` is not told.
-        """
+        """Return a function that tells, at each call, the attempts that failed since `since` and the last call."""
         told = Failures(since)
         return lambda: self._read(told.new)
 
@@ -286,11 +293,9 @@ class Results:
 
     def evaluating(self) -> list[tuple[float, float]]:
         """Return when each eval task of the study ran: begin and end of its newest attempt, in seconds."""
-        return [
-            (task.started_at, task.ended_at)
-            for task in self._read(lambda reader: reader.eval_jobs())
-            if task.started_at is not None and task.ended_at is not None
-        ]
+        tasks = self._read(lambda reader: reader.eval_jobs())
+        times = [(one.started_at, one.ended_at) for one in tasks]
+        return [(begin, end) for begin, end in times if begin is not None and end is not None]
 
     def time_spent(self) -> "TimeSpent":
         """Return where the time of its workers went: seconds by phase."""
@@ -345,35 +350,13 @@ class Results:
 
 def trial_row(trial: TrialRecord) -> dict[str, Any]:
     """Return a trial as one flat row."""
-    criteria: dict[str, Any] = {}
+    row = {name: getattr(trial, RENAMED.get(name, name)) for name in COLUMNS}
+    for name in ("decision", "stop_reason"):
+        row[name] = None if row[name] is None else describe(row[name])
+    row |= {f"params.{name}": value for name, value in trial.params.items()}
+    row |= {f"metrics.{name}": value for name, value in trial.metrics.items()}
     if trial.criteria is not None:
         # What several metrics were judged as, which may be means of what was reported.
-        criteria = {f"criteria.{name}": value for name, value in trial.criteria.values.items()}
-        criteria["infeasible"] = trial.criteria.infeasible
-    return {
-        "trial": trial.id,
-        "member": trial.member,
-        "generation": trial.generation,
-        "kind": trial.kind.value,
-        "state": trial.state.value,
-        "fitness": trial.fitness,
-        "start_step": trial.start_step,
-        "end_step": trial.end_step,
-        "reached_step": trial.reached_step,
-        "parent": trial.parent,
-        "jump_from": trial.jump_from,
-        "decision": describe(trial.reason),
-        "seed": trial.seed,
-        "attempts": trial.token,
-        "failures": trial.failures,
-        "error": trial.error,
-        "stop_reason": None if trial.stop_reason is None else describe(trial.stop_reason),
-        "checkpoint": trial.checkpoint,
-        "worker": trial.worker,
-        "created_at": trial.created_at,
-        "started_at": trial.started_at,
-        "ended_at": trial.ended_at,
-        **{f"params.{name}": value for name, value in trial.params.items()},
-        **{f"metrics.{name}": value for name, value in trial.metrics.items()},
-        **criteria,
-    }
+        row |= {f"criteria.{name}": value for name, value in trial.criteria.values.items()}
+        row["infeasible"] = trial.criteria.infeasible
+    return row

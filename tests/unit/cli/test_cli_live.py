@@ -43,7 +43,6 @@ def progress(members: tuple[Member, ...]) -> Progress:
         trials={},
         running=(),
         counts={"completed": len(members)},
-        best=None,
         front=(),
         aim=Aim.of(Maximize("score")),
         member_steps=100,
