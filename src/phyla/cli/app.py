@@ -21,11 +21,10 @@ from phyla.cli.export import compare, export, report
 from phyla.cli.maintenance import change, doctor, gc, stop
 from phyla.cli.output import show as print
 from phyla.cli.output import visible
-from phyla.cli.run import replay, run, worker
+from phyla.cli.run import replay, run, watch, worker
 from phyla.cli.simulate import simulate
 from phyla.cli.status import status
 from phyla.cli.trials import trials
-from phyla.cli.watch import watch
 from phyla.errors import PhylaError, UsageError
 
 

@@ -37,9 +37,7 @@ def simulate(
     workers: Annotated[
         str,
         Option(
-            metavar="N[,N...]",
-            help="Worker processes; the further numbers are compared with the first.",
-            show_default="8, compared with 1, 2, 4, ...",
+            metavar="N[,N...]", help="Worker processes; several are compared.", show_default="8, and 1, 2, 4, ..."
         ),
     ] = "",
     evaluators: Annotated[int, Option(min=0, help="Further ones that only evaluate.")] = 0,
@@ -57,11 +55,7 @@ def simulate(
     spread: Annotated[float, Option(min=0, help="Standard deviation of the logarithm of each duration.")] = 0,
     per_hour: Annotated[
         list[str] | None,
-        Option(
-            metavar="WHAT=N",
-            help="How often each worker is preempted, or crashes with its machine; several times.",
-            show_default="preempt=0, crash=0",
-        ),
+        Option(metavar="WHAT=N", help="How often each worker is preempted, or crashes: preempt=N, crash=N."),
     ] = None,
     fail: Annotated[float, Option(min=0, max=1, help="Probability that an attempt at a trial fails.")] = 0,
     seed: Annotated[int, Option(min=0, help="Of what is drawn.")] = 0,

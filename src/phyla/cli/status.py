@@ -226,7 +226,7 @@ def _where(one: "Standing") -> str:
 
 
 def _run_row(one: "Standing") -> tuple[object, ...]:
-    best = next((suite.best for suite in one.suites if suite.best is not None), None)
+    best = next(iter(one.best.values()), None)
     told = best and f"{best.suite}/{best.metric} {number(best.value)} at step {step(best.step)}"
     newest = one.newest and step(one.newest.step)
     numbers = (one.checkpoints, newest, *(one.counts[state] for state in STATES[:-1]), len(one.quarantined))
@@ -240,8 +240,10 @@ def _run_json(one: "Standing") -> dict[str, Any]:
         "newest": one.newest and {**picked(one.newest, "name", "step", "written_at"), "step_from": one.step_from},
         "suites": [
             {
-                **picked(suite, "name", "objective", "counts"),
-                "best": picked(suite.best, "value", "stderr", "checkpoint", "path", "gone", "step") or None,
+                **picked(suite, "name", "objective"),
+                "counts": one.evaluations[suite.name],
+                "best": picked(one.best.get(suite.name), "value", "stderr", "checkpoint", "path", "gone", "step")
+                or None,
             }
             for suite in one.suites
         ],
@@ -274,7 +276,7 @@ def _run(found: "Evaluations", *, as_json: bool) -> None:
         print(f"evaluation of {lag_words(lag)}")
     suites: list[tuple[object, ...]] = []
     for suite in one.suites:
-        counts, best = (suite.counts.get(state, 0) for state in STATES), suite.best
+        counts, best = (one.evaluations[suite.name][state] for state in STATES), one.best.get(suite.name)
         told_best: tuple[str | None, ...] = (None, None, None)
         if best is not None:
             path = f"{shown(str(best.path))}{' (gone)' if best.gone else ''}"

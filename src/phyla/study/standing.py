@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, final
 
 from phyla.errors import ConfigurationError
+from phyla.evaluation import SuiteOutline
 from phyla.records import EvalEvent, Group, GroupState, Seen, SeenState, StudyRecord, StudyState
 from phyla.study.evaluations import BestEvaluation, Evaluations
 from phyla.study.places import Places
@@ -15,17 +16,6 @@ if TYPE_CHECKING:
     from phyla.store import Store
 
 ChangeKind: TypeAlias = Literal["seen", "quarantined", "complete", "partial", "skipped", "gone", "event"]
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SuiteStanding:
-    """How one suite of a watched run stands: evaluations by state, without repetitions, and the best one."""
-
-    name: str
-    objective: str | None
-    counts: Mapping[str, int]
-    best: BestEvaluation | None
 
 
 @final
@@ -60,6 +50,8 @@ class Standing:
         newest: the one seen last that can be evaluated, or could; None before there is one.
         step_from: where its step comes from; None for a study.
         suites: its suites.
+        evaluations: of each suite, how many evaluations are in each state, without repetitions.
+        best: the best checkpoint of each suite that has one.
         quarantined: checkpoints that cannot be evaluated as they are now, with the reason as `error`.
         missing: evaluations that should be there and are not.
     """
@@ -69,7 +61,9 @@ class Standing:
     checkpoints: int
     newest: Seen | None
     step_from: str | None
-    suites: tuple[SuiteStanding, ...]
+    suites: tuple[SuiteOutline, ...]
+    evaluations: Mapping[str, Counter[str]]
+    best: Mapping[str, BestEvaluation]
     quarantined: tuple[Seen, ...]
     missing: tuple[Missing, ...]
 
@@ -82,7 +76,7 @@ class Standing:
     @property
     def counts(self) -> Counter[str]:
         """Evaluations of all suites by their state."""
-        return sum((Counter(suite.counts) for suite in self.suites), Counter())
+        return sum(self.evaluations.values(), Counter())
 
 
 @final
@@ -128,12 +122,12 @@ def standing(found: Evaluations) -> Standing:
     """Return how a watched run stands."""
     from phyla.watcher import holder
 
-    run = found.run
-    counts: dict[str, Counter[str]] = {suite.name: Counter() for suite in found.suites}
+    run, suites = found.run, found.suites
+    evaluations: dict[str, Counter[str]] = {suite.name: Counter() for suite in suites}
     lacking: dict[int, list[Group]] = {}
     for group in found.groups():
-        if group.replicate == 0 and group.suite in counts:
-            counts[group.suite][group.state.value] += 1
+        if group.replicate == 0 and group.suite in evaluations:
+            evaluations[group.suite][group.state.value] += 1
         # A checkpoint may be gone before its turn, or before its evaluation; then nothing is missing.
         lost = group.state is GroupState.GONE and group.started and "before its" not in (group.why or "")
         if lost or group.state in (GroupState.QUEUED, GroupState.PARTIAL):
@@ -155,22 +149,22 @@ def standing(found: Evaluations) -> Standing:
     for seen in quarantined.values():
         why = seen.error or "it cannot be evaluated"
         missing.append(Missing(run=run.name, suite=None, seen=seen, state="quarantined", why=why))
-    suites = []
-    for suite in found.suites:
-        best = None
-        if suite.objective is not None and counts[suite.name]["complete"]:
-            # Its objective may be another one since; then the next evaluation finds the best one.
-            with suppress(ConfigurationError):
-                best = found.best(suite.name)
-        its = counts[suite.name]
-        suites.append(SuiteStanding(name=suite.name, objective=suite.objective, counts=its, best=best))
+    best = {}
+    for suite in suites:
+        # Its objective may be another one since; then the next evaluation finds the best one.
+        with suppress(ConfigurationError):
+            its = None if suite.objective is None else found.best(suite.name)
+            if its is not None:
+                best[suite.name] = its
     return Standing(
         run=run,
         watcher=holder(found.places.watch_lock(run.name)),
         checkpoints=checkpoints,
         newest=newest,
         step_from=None if newest is None else _step_from(run, newest),
-        suites=tuple(suites),
+        suites=suites,
+        evaluations=evaluations,
+        best=best,
         quarantined=tuple(quarantined.values()),
         missing=tuple(missing),
     )
@@ -200,7 +194,6 @@ class Change:
         seen: the checkpoint; None where an event is about none.
         group: the group that ended, or None.
         event: the event, or None.
-        lag_s: seconds from the writing of the checkpoint to the end of the group.
     """
 
     run: str
@@ -208,7 +201,13 @@ class Change:
     seen: Seen | None = None
     group: Group | None = None
     event: EvalEvent | None = None
-    lag_s: float | None = None
+
+    @property
+    def lag_s(self) -> float | None:
+        """Seconds from the writing of the checkpoint to the end of the group."""
+        if self.group is None or self.seen is None or self.group.ended_at is None:
+            return None
+        return max(0.0, self.group.ended_at - self.seen.written_at)
 
 
 @final
@@ -218,7 +217,6 @@ class Changes:
     def __init__(self, store: "Store", run: StudyRecord) -> None:
         self._store = store
         self._run = run
-        self._seen: dict[int, Seen] = {}
         self._seen_after = 0
         self._events_after = 0
         self._groups_after = 0
@@ -231,7 +229,6 @@ class Changes:
         found: list[Change] = []
         with self._store.reader(self._run.id) as reader:
             for seen in reader.all_seen(after=self._seen_after):
-                self._seen[seen.id] = seen
                 self._seen_after = seen.id
                 kind: ChangeKind = "quarantined" if seen.state is SeenState.QUARANTINED else "seen"
                 found.append(Change(run=name, kind=kind, seen=seen))
@@ -243,16 +240,14 @@ class Changes:
                     all_ended = False
                 elif group.id not in self._ended:
                     self._ended.add(group.id)
-                    seen = self._seen.get(group.seen) or reader.seen(group.seen)
-                    lag_s = None if group.ended_at is None else max(0.0, group.ended_at - seen.written_at)
                     kind = cast("ChangeKind", group.state.value)
-                    found.append(Change(run=name, kind=kind, seen=seen, group=group, lag_s=lag_s))
+                    found.append(Change(run=name, kind=kind, seen=reader.seen(group.seen), group=group))
                 if all_ended:
                     self._groups_after = group.id
                     self._ended.discard(group.id)
             for event in reader.events(after=self._events_after):
                 self._events_after = event.id
                 if event.kind not in ("gone", "quarantined"):
-                    of = None if event.seen is None else self._seen.get(event.seen)
+                    of = None if event.seen is None else reader.seen(event.seen)
                     found.append(Change(run=name, kind="event", seen=of, event=event))
         return found
