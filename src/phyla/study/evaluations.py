@@ -30,35 +30,20 @@ ROWS = 1000
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestEvaluation:
-    """The best checkpoint of a suite.
-
-    Attributes:
-        suite: name of the suite.
-        metric: the aggregate that the suite's objective names.
-        value: what it was measured as.
-        stderr: its standard error; None if it is not known.
-        values: all aggregates.
-        checkpoint: name of the checkpoint.
-        path: where it is read; a directory or a file.
-        step: age of the weights; -1 when it is not known.
-        branch: 0, and one more each time training was rewound.
-        index: place within the checkpoint, when it holds several models.
-        trial: the trial that wrote it, in a study.
-        gone: whether the checkpoint has vanished, or was collected, since.
-    """
+    """The best checkpoint of a suite."""
 
     suite: str
-    metric: str
+    metric: str  # the aggregate that the suite's objective names
     value: float
-    stderr: float | None
+    stderr: float | None  # its standard error; None if it is not known
     values: dict[str, Estimate]
     checkpoint: str
-    path: Path
-    step: int
-    branch: int
-    index: int
-    trial: int | None
-    gone: bool
+    path: Path  # where it is read; a directory or a file
+    step: int  # age of the weights; -1 when it is not known
+    branch: int  # 0, and one more each time training was rewound
+    index: int  # place within the checkpoint, when it holds several models
+    trial: int | None  # the trial that wrote it, in a study
+    gone: bool  # whether the checkpoint has vanished, or was collected, since
 
 
 class MatrixRow(NamedTuple):

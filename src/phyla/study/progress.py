@@ -36,37 +36,24 @@ SHARE = 20
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """A study at one moment.
-
-    Attributes:
-        study: the study.
-        now: the database's time, in seconds since the epoch.
-        members: all members by index.
-        trials: the trial that a member is at, by its index: its running one, else its last completed one.
-        running: the running attempts at trials.
-        counts: how many training trials are in each state.
-        front: trials on the Pareto front, best in the first goal first; without trade-offs only the best.
-        aim: what the study selects for.
-        member_steps: steps that each member is to spend in all; None if unknown.
-        planned_trials: completed trials that the study is expected to end with; None if unknown.
-        last_activity: when a trial was last claimed or ended; the study's creation before the first one.
-        damaged: checkpoints whose files are not what was committed, oldest first.
-        silent_s: seconds for which nobody has renewed a lease, or begun or ended a trial, where a study is running
-            and no lease is left; None otherwise.
-    """
+    """A study at one moment."""
 
     study: StudyRecord
-    now: float
+    now: float  # the database's time, in seconds since the epoch
     members: tuple[Member, ...]
+    # The trial that a member is at, by its index: its running one, else its last completed one.
     trials: Mapping[int, TrialRecord]
-    running: tuple[Attempt, ...]
-    counts: Mapping[str, int]
+    running: tuple[Attempt, ...]  # the running attempts at trials
+    counts: Mapping[str, int]  # how many training trials are in each state
+    # Trials on the Pareto front, best in the first goal first; without trade-offs only the best.
     front: tuple[TrialRecord, ...]
-    aim: Aim
-    member_steps: int | None
-    planned_trials: int | None
-    last_activity: float
-    damaged: tuple[Checkpoint, ...] = ()
+    aim: Aim  # what the study selects for
+    member_steps: int | None  # steps that each member is to spend in all; None if unknown
+    planned_trials: int | None  # completed trials that the study is expected to end with; None if unknown
+    last_activity: float  # when a trial was last claimed or ended; the study's creation before the first one
+    damaged: tuple[Checkpoint, ...] = ()  # checkpoints whose files are not what was committed, oldest first
+    # Seconds for which nobody has renewed a lease, or begun or ended a trial, where a study is running and no
+    # lease is left; None otherwise.
     silent_s: float | None = None
 
     @property

@@ -46,65 +46,39 @@ RENAMED = {"trial": "id", "decision": "reason", "attempts": "token"}
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestCheckpoint:
-    """The checkpoint of the best trial.
-
-    Attributes:
-        name: its name in the study.
-        path: its directory; read-only.
-        step: age of the weights.
-        digest: identity of its content.
-        size_bytes: bytes of its files together.
-        index: place within it, when it holds several models.
-    """
+    """The checkpoint of the best trial."""
 
     name: str
-    path: Path
-    step: int
-    digest: str
-    size_bytes: int
-    index: int
+    path: Path  # its directory; read-only
+    step: int  # age of the weights
+    digest: str  # identity of its content
+    size_bytes: int  # bytes of its files together
+    index: int  # place within it, when it holds several models
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """The best trial of a study.
-
-    Attributes:
-        fitness: as measured on `checkpoint`.
-        checkpoint: what it was measured on.
-        params: the trial's hyperparameters; the whole path there is in `Results.schedule()`.
-        metrics: last reported value of each metric.
-        trial: id of the trial.
-        member: index of its member.
-        values: what it was judged by: the metrics that the objective names.
-    """
+    """The best trial of a study."""
 
     fitness: float
     checkpoint: BestCheckpoint
-    params: Params
-    metrics: Mapping[str, Any]
+    params: Params  # the trial's hyperparameters; the whole path there is in `Results.schedule()`
+    metrics: Mapping[str, Any]  # last reported value of each metric
     trial: int
     member: int
-    values: Mapping[str, float]
+    values: Mapping[str, float]  # what it was judged by: the metrics that the objective names
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigChange:
-    """One setting of a study that was changed while the study existed.
+    """One setting of a study that was changed while the study existed."""
 
-    Attributes:
-        at: when, in seconds since the epoch.
-        name: dotted name of the setting, such as `strategy.total_steps`.
-        before: its value until then, as JSON.
-        after: its value from then on.
-    """
-
-    at: float
-    name: str
-    before: Json
-    after: Json
+    at: float  # when, in seconds since the epoch
+    name: str  # dotted name of the setting, such as `strategy.total_steps`
+    before: Json  # its value until then, as JSON
+    after: Json  # its value from then on
 
 
 @final

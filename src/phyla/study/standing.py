@@ -21,51 +21,32 @@ ChangeKind: TypeAlias = Literal["seen", "quarantined", "complete", "partial", "s
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missing:
-    """An evaluation that should be there and is not.
-
-    Attributes:
-        run: name of the run.
-        suite: name of the suite; None where the checkpoint itself cannot be evaluated.
-        seen: the checkpoint.
-        state: queued, partial, gone (during its turn) or quarantined.
-        why: in words.
-    """
+    """An evaluation that should be there and is not."""
 
     run: str
-    suite: str | None
+    suite: str | None  # name of the suite; None where the checkpoint itself cannot be evaluated
     seen: Seen
-    state: str
+    state: str  # queued, partial, gone (during its turn) or quarantined
     why: str
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """How a watched run stands.
-
-    Attributes:
-        run: the run.
-        watcher: the process of this machine that watches it; None if there is none here.
-        checkpoints: how many were seen, each version of a name counted.
-        newest: the one seen last that can be evaluated, or could; None before there is one.
-        step_from: where its step comes from; None for a study.
-        suites: its suites.
-        evaluations: of each suite, how many evaluations are in each state, without repetitions.
-        best: the best checkpoint of each suite that has one.
-        quarantined: checkpoints that cannot be evaluated as they are now, with the reason as `error`.
-        missing: evaluations that should be there and are not.
-    """
+    """How a watched run stands."""
 
     run: StudyRecord
-    watcher: str | None
-    checkpoints: int
-    newest: Seen | None
-    step_from: str | None
+    watcher: str | None  # the process of this machine that watches it; None if there is none here
+    checkpoints: int  # how many were seen, each version of a name counted
+    newest: Seen | None  # the one seen last that can be evaluated, or could; None before there is one
+    step_from: str | None  # where its step comes from; None for a study
     suites: tuple[SuiteOutline, ...]
+    # Of each suite, how many evaluations are in each state, without repetitions.
     evaluations: Mapping[str, Counter[str]]
-    best: Mapping[str, BestEvaluation]
+    best: Mapping[str, BestEvaluation]  # the best checkpoint of each suite that has one
+    # Checkpoints that cannot be evaluated as they are now, with the reason as `error`.
     quarantined: tuple[Seen, ...]
-    missing: tuple[Missing, ...]
+    missing: tuple[Missing, ...]  # evaluations that should be there and are not
 
     @property
     def state(self) -> str:
@@ -186,19 +167,11 @@ def _step_from(run: StudyRecord, newest: Seen) -> str | None:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Something that happened in a watched run.
-
-    Attributes:
-        run: name of the run.
-        kind: a checkpoint was seen or put aside, a group ended, or `event`: something else.
-        seen: the checkpoint; None where an event is about none.
-        group: the group that ended, or None.
-        event: the event, or None.
-    """
+    """Something that happened in a watched run."""
 
     run: str
-    kind: ChangeKind
-    seen: Seen | None = None
+    kind: ChangeKind  # a checkpoint was seen or put aside, a group ended, or `event`: something else
+    seen: Seen | None = None  # the checkpoint; None where an event is about none
     group: Group | None = None
     event: EvalEvent | None = None
 
