@@ -7,6 +7,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -81,9 +82,28 @@ def _print_version(value: bool) -> None:
 
 @app.callback()
 def _options(
-    home: options.Home = None,
-    storage: options.Storage = None,
-    checkpoints: options.Checkpoints = None,
+    home: Annotated[
+        Path | None,
+        Option(
+            metavar="DIR", help="Where studies live.", show_default="what the file says, PHYLA_HOME, or .phyla"
+        ),
+    ] = None,
+    storage: Annotated[
+        str | None,
+        Option(
+            metavar="URL",
+            help="The store.",
+            show_default="SQLite in --home; else what the file says, PHYLA_STORAGE, or SQLite in the home",
+        ),
+    ] = None,
+    checkpoints: Annotated[
+        Path | None,
+        Option(
+            metavar="DIR",
+            help="All studies' checkpoints.",
+            show_default="checkpoints in --home; else what the file says, or checkpoints in the home",
+        ),
+    ] = None,
     version: Annotated[
         bool, Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,

@@ -55,16 +55,14 @@ def best(
     if goals:
         print(f"Pareto front: {found.aim.description}; {counted(len(front), 'trial')}")
         names = [goal.metric for goal in goals]
+        rows = []
+        for one in front:
+            values = [number(one.values[name], 6) for name in names]
+            place, where = (one.trial, one.member, one.checkpoint.step), _place(one.checkpoint)
+            rows.append((*place, *values, params(one.params.flat()), where))
         print_table(
             (">trial", ">member", ">step", *(f">{name}" for name in names), "~hyperparameters", "checkpoint"),
-            (
-                (
-                    *(one.trial, one.member, one.checkpoint.step),
-                    *(number(one.values[name], 6) for name in names),
-                    *(params(one.params.flat()), _place(one.checkpoint)),
-                )
-                for one in front
-            ),
+            rows,
         )
         print()
     print("\n".join(best_lines(found)))

@@ -175,23 +175,19 @@ def members_table(progress: "Progress", members: Sequence[Member]) -> Table:
     for member in members:
         trial = progress.trials.get(member.index)
         decision = trial and "; ".join(filter(None, (infeasible(member.head), describe(trial.reason))))
-        rows.append(
-            (
-                *(member.index, f"{member.progress}/{progress.member_steps or '?'}", member.generation),
-                *(fitness(member.head), "*" if member.index in best else "", trial and params(trial.params)),
-                *(decision, "retired" if member.retired else member.state),
-            )
-        )
+        steps = f"{member.progress}/{progress.member_steps or '?'}"
+        place = (member.index, steps, member.generation, fitness(member.head), "*" if member.index in best else "")
+        state = "retired" if member.retired else member.state
+        rows.append((*place, trial and params(trial.params), decision, state))
     headings = (">member", ">steps", ">gen", ">fitness", "", "~hyperparameters", "~last decision", "state")
     return table(headings, rows, ["bold" if member.index in best else "" for member in members])
 
 
 def progress_line(progress: "Progress", left_s: float | None = None) -> str:
     """Return how far a study is on one line."""
+    counts = progress.counts
     parts = [f"{progress.completed}/{progress.planned_trials or '?'} trials"]
-    parts += [
-        f"{progress.counts[state]} {state}" for state in ("failed", "cancelled") if progress.counts.get(state)
-    ]
+    parts += [f"{counts[state]} {state}" for state in ("failed", "cancelled") if counts.get(state)]
     best = progress.best
     if best is not None:
         parts += [f"front {len(progress.front)}"] if progress.aim.tradeoffs else []

@@ -41,28 +41,6 @@ Gin: TypeAlias = Annotated[
     list[str] | None,
     Option(help="For watched runs: a gin binding of all workers; several times."),
 ]
-Home: TypeAlias = Annotated[
-    Path | None,
-    Option(
-        metavar="DIR", help="Where studies live.", show_default="what the file says, else PHYLA_HOME, else .phyla"
-    ),
-]
-Storage: TypeAlias = Annotated[
-    str | None,
-    Option(
-        metavar="URL",
-        help="The store.",
-        show_default="SQLite in --home; else what the file says, else PHYLA_STORAGE, else SQLite in the home",
-    ),
-]
-Checkpoints: TypeAlias = Annotated[
-    Path | None,
-    Option(
-        metavar="DIR",
-        help="All studies' checkpoints.",
-        show_default="checkpoints in --home; else what the file says, else checkpoints in the home",
-    ),
-]
 AsJson: TypeAlias = Annotated[bool, Option("--json", help="Print JSON and nothing else.")]
 
 

@@ -134,22 +134,12 @@ class Evaluations:
     # The matrix
 
     def cells(self, suite: str | None = None, *, last: int | None = None) -> Iterator[Cell]:
-        """Yield what became of every eval task on every checkpoint, by checkpoint, oldest first.
-
-        Args:
-            suite: only this one's; by default all.
-            last: only those of the N newest checkpoints.
-        """
+        """Yield what became of every eval task, of all suites or one, on all checkpoints or the `last`, by age."""
         for row in self._rows(suite, last=last):
             yield from row.cells
 
     def values(self, suite: str, *, last: int | None = None) -> Iterator[GroupValues]:
-        """Yield the aggregates of a suite on every checkpoint that has them, oldest first; some are partial.
-
-        Args:
-            suite: name of the suite.
-            last: only those of the N newest checkpoints.
-        """
+        """Yield the aggregates of a suite on all checkpoints or the `last`, by age; some are partial."""
         for row in self._rows(suite, last=last, decode=False):
             yield from row.values
 
@@ -214,12 +204,9 @@ class Evaluations:
     # Projections
 
     def points(self, suite: str | None = None) -> Iterator[Point]:
-        """Yield every number and histogram that was measured, by branch, member, index and step.
+        """Yield every number and histogram that was measured, of all suites or one, as all exporters write them.
 
-        Eval tasks come before the aggregates of their suite. This is what all exporters write.
-
-        Args:
-            suite: only this one's; by default all.
+        They come by branch, member, index and step, and eval tasks before the aggregates of their suite.
         """
         members = self._members()
         order = sorted(
@@ -273,10 +260,7 @@ class Evaluations:
         )
 
     def write_tensorboard(self, directory: str | Path) -> int:
-        """Write TensorBoard's event files, replacing those of an earlier call; return how many points they have.
-
-        Args:
-            directory: TensorBoard's log directory.
+        """Write event files for TensorBoard, replacing those of an earlier call; return how many points they have.
 
         Raises:
             ImportError: tensorboardX is not installed; `pip install "phyla[tensorboard]"`.
