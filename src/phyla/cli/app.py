@@ -16,7 +16,6 @@ from typer.core import TyperGroup
 
 from phyla import settings
 from phyla.cli import options
-from phyla.cli.best import best
 from phyla.cli.evaluations import evaluations
 from phyla.cli.export import compare, export, report
 from phyla.cli.maintenance import change, doctor, gc, stop
@@ -25,7 +24,7 @@ from phyla.cli.output import visible
 from phyla.cli.run import replay, run, watch, worker
 from phyla.cli.simulate import simulate
 from phyla.cli.status import status
-from phyla.cli.trials import trials
+from phyla.cli.trials import best, trials
 from phyla.errors import PhylaError, UsageError
 
 

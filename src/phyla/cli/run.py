@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Context, Exit, Option
 
 from phyla.cli import options
-from phyla.cli.best import best_lines
 from phyla.cli.live import ChangeDisplay, StudyDisplay, progress_line
 from phyla.cli.options import again, command
 from phyla.cli.output import picked, print_json, print_table
 from phyla.cli.output import show as print
 from phyla.cli.status import damage_lines
+from phyla.cli.trials import best_lines
 from phyla.errors import UsageError
 from phyla.records import CheckpointState, JobState, StudyState, said_by, shown
 from phyla.words import counted, duration, number, step
@@ -150,7 +150,7 @@ def watch(
     done: Annotated[str, Option(help="File in the directory that says that training has ended.")] = "DONE",
     idle: Annotated[float | None, Option(min=0, help="Seconds without a new one after which to end.")] = None,
     once: Annotated[bool, Option("--once", help="Take what is there, evaluate it, and end.")] = False,
-    poll: Annotated[float, Option(min=0.05, metavar="SECONDS", help="Longest time between two looks.")] = 10,
+    poll: Annotated[float, Option(min=0.05, help="Seconds between two looks, at most.")] = 10,
     gpus_per_worker: options.Gpus = 0,
     gin: options.Gin = None,
     alert: Annotated[bool, Option("--alert", help="Print regressions as they are found.")] = False,

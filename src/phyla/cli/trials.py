@@ -1,4 +1,4 @@
-"""`phyla trials`: the trials of a study as a table or as a tree.
+"""`phyla best` and `phyla trials`: the best trial of a study, and all of them as a table or as a tree.
 
 The tree stays readable with thousands of trials. A trial that has one continuation only is joined with it,
 `trials 4..9`. Where several start from one trial, the one that leads furthest goes on at the same level, and the
@@ -7,21 +7,154 @@ others branch off before it: the depth then grows with the logarithm of the numb
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, final
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, final
 
 from rich.text import Text
 from rich.tree import Tree
 from typer import Context, Option
 
 from phyla.cli import options
-from phyla.cli.output import console, print_json, print_table
+from phyla.cli.output import console, picked, print_json, print_table
 from phyla.cli.output import show as print
-from phyla.errors import UsageError
+from phyla.errors import StudyNotFound, UsageError
 from phyla.records import JobState, TrialRecord, said_by
-from phyla.words import counted, fitness, infeasible, params
+from phyla.words import counted, fitness, infeasible, measured, number, params, size, step
 
 if TYPE_CHECKING:
     from phyla.lineage import Lineage
+    from phyla.study import Best, BestCheckpoint, BestEvaluation, Evaluations, Results
+
+
+def best(
+    ctx: Context,
+    study: options.RunName,
+    suite: Annotated[
+        str | None,
+        Option(help="The best checkpoint of this suite.", show_default="of a run each that has an objective"),
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show the best trial: fitness, checkpoint, hyperparameters and how they changed on the way.
+
+    With a Pareto objective: the front, one row per trial, and the schedule of the best in the first goal. With
+    --suite, or of a watched run: the best checkpoint by that suite's objective.
+    """
+    from phyla.study import Results, load_evaluations
+
+    found = options.opened(ctx, study) if suite is None else load_evaluations(study, **options.where(ctx))
+    if not isinstance(found, Results):
+        _of_suites(found, suite, as_json=as_json)
+        return
+    front, goals = found.front(), found.aim.tradeoffs
+    if as_json:
+        first = front[0] if front else None
+        print_json(
+            first
+            and {
+                **picked(found, "metric", study="name"),
+                "fitness": first.fitness,
+                **_best_json(first),
+                "schedule": found.schedule(first.trial).to_json(),
+                **({"front": [_best_json(one) for one in front]} if goals else {}),
+            }
+        )
+        return
+    if not front:
+        raise StudyNotFound(
+            f"study {study!r} has no completed trial that is feasible and has a finite fitness yet"
+        )
+    if goals:
+        print(f"Pareto front: {found.aim.description}; {counted(len(front), 'trial')}")
+        names = [goal.metric for goal in goals]
+        rows = []
+        for one in front:
+            values = [number(one.values[name], 6) for name in names]
+            place, where = (one.trial, one.member, one.checkpoint.step), _place(one.checkpoint)
+            rows.append((*place, *values, params(one.params.flat()), where))
+        print_table(
+            (">trial", ">member", ">step", *(f">{name}" for name in names), "~hyperparameters", "checkpoint"),
+            rows,
+        )
+        print()
+    print("\n".join(best_lines(found)))
+
+
+def _best_json(found: "Best") -> dict[str, Any]:
+    where = found.checkpoint
+    checkpoint = picked(where, "name", "path", "index", "step", "digest", "size_bytes")
+    return {
+        **picked(found, "trial", "member", "values", "metrics"),
+        "checkpoint": {**checkpoint, "found": where.path.exists()},
+        "params": found.params.flat(),
+    }
+
+
+def best_lines(results: "Results") -> list[str]:
+    """Return the best trial of a study and the schedule that led to it as lines of text."""
+    found = results.best
+    if found is None:
+        return ["no trial that is feasible completed with a finite fitness"]
+    others = ", ".join(
+        f"{name} {number(value, 6)}" for name, value in found.values.items() if name != results.metric
+    )
+    where = found.checkpoint
+    return [
+        f"best {results.metric}  {number(found.fitness, 6)}{f' ({others})' if others else ''}",
+        f"trial       {found.trial} of member {found.member}, step {where.step}",
+        f"checkpoint  {_place(where)} ({size(where.size_bytes)})",
+        "schedule",
+        *(f"  {line}" for line in results.schedule(found.trial).table().splitlines()),
+    ]
+
+
+def _place(of: "BestCheckpoint | BestEvaluation") -> str:
+    from phyla.study.places import shown
+
+    return f"{shown(of.path)}{f', index {of.index}' if of.index else ''}"
+
+
+def _of_suites(evaluations: "Evaluations", suite: str | None, *, as_json: bool) -> None:
+    """Show the best checkpoint of one suite, or of each that has an objective."""
+    run = evaluations.name
+    names = [suite] if suite else [one.name for one in evaluations.suites if one.objective is not None]
+    found = {name: evaluations.best(name) for name in names}
+    if as_json:
+        rows = [
+            {
+                "run": run,
+                **picked(one, "suite", "metric", "value", "stderr", "values", "trial"),
+                "checkpoint": picked(one, "path", "index", "step", "branch", "gone", name="checkpoint"),
+            }
+            for one in found.values()
+            if one is not None
+        ]
+        print_json((rows[0] if rows else None) if suite else rows)
+        return
+    if not names:
+        raise StudyNotFound(
+            f"no suite of {run!r} has an objective, so none of its checkpoints is the best; give one such as "
+            'objective=phyla.Maximize("accuracy_mean")'
+        )
+    if not any(found.values()):
+        what = f"suite {names[0]!r} is" if len(names) == 1 else f"suites {', '.join(map(repr, names))} are"
+        raise StudyNotFound(f"{what} complete on no checkpoint of {run!r} yet")
+    print("\n\n".join(_checkpoint(name, one) for name, one in found.items()))
+
+
+def _checkpoint(suite: str, found: "BestEvaluation | None") -> str:
+    if found is None:
+        return f"best {suite}  no checkpoint is complete yet"
+    branch = f", branch {found.branch}" if found.branch else ""
+    trial = "" if found.trial is None else f", trial {found.trial}"
+    others = (one for one in found.values.items() if one[0] != found.metric)
+    return "\n".join(
+        [
+            f"best {found.suite}/{found.metric}  {measured(found.value, found.stderr)}",
+            f"checkpoint  {_place(found)}",
+            f"            step {step(found.step)}{branch}{trial}",
+            *(f"{name}  {measured(one.value, one.stderr)}" for name, one in others),
+        ]
+    )
 
 
 def trials(
