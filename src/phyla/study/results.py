@@ -256,7 +256,7 @@ class Results:
             trial = best.trial
         lineage = self.lineage()
         if trial not in lineage:
-            raise StudyNotFound(f"study {self.name!r} has no trial {trial}")
+            raise StudyNotFound(f"study {self.name!r} has no trial {trial} that trains")
         return lineage.schedule(trial)
 
     def evaluations(self) -> "Evaluations":
