@@ -210,11 +210,8 @@ def time_left_s(elapsed_s: float, done: int, progress: "Progress") -> float | No
 class ChangeDisplay(Display):
     """Shows what happens in watched runs: lines, and counts below them on a terminal; or JSON.
 
-    Args:
-        objectives: of each suite, whose value is shown first.
-        as_json: whether to print JSON.
-        alert: also show regressions.
-        step_rule: says where the step of a checkpoint comes from, by its name; None where no name tells it.
+    The values of the suites' `objectives` come first. `alert` shows regressions, too. `step_rule` says where the
+    step of a checkpoint comes from, by its name.
     """
 
     def __init__(
