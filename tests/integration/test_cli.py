@@ -103,8 +103,8 @@ def test_run_without_a_terminal_prints_plain_lines(small: "tuple[Path, str]") ->
         f"trial 2, attempt 1 failed: ValueError: broken [on purpose] ({folder / 'small.py'}, line 12); the full"
     )
     assert any(line.startswith(failed) for line in lines)
-    assert any(line.startswith("16/16 trials  1 failed  best ") and line.endswith("0:00 left") for line in lines)
-    assert any(line.startswith("16 trials completed, 1 failed, in 0:") for line in lines)
+    assert any(line.startswith("16/16 trials  1 failed  best ") and line.endswith("0 s left") for line in lines)
+    assert any(line.startswith("16 trials completed, 1 failed, in ") for line in lines)
     assert f"checkpoint  {folder / '.phyla' / 'checkpoints' / 'small'}" in output
     assert "from step  to step  member  trial" in output
     assert lines[-1] == "make the report with: phyla report small"
@@ -428,7 +428,7 @@ def test_status_and_stop_while_a_study_runs(held: "tuple[Path, Path]", cli: Phyl
         (attempt,) = wait_for(attempts, "running attempt")
         assert attempt["member"] == 0
         assert attempt["lease_left_s"] > 0
-        assert "renewed 0:0" in cli("status", "small", *at)
+        assert "renewed " in cli("status", "small", *at)
         assert "running" in cli("trials", "small", "--tree", "all", *at)
         assert "is running already" in cli("change", "small", *at)
         assert cli("stop", "small", *at).startswith("stopped small: its workers finish their trial and end")

@@ -167,7 +167,6 @@ def test_wrong_options_get_one_clear_message(phyla_at: Phyla, tmp_path: Path) ->
         (("export", "watched", "--format", "tensorboard"), "needs --output DIR"),
         (("export", "watched", "--format", "parquet"), "needs --output FILE"),
         (("export", "suited", "--what", "trials", "--format", "parquet"), "goes with --what evaluations"),
-        (("export", "suited", "--arrays"), "--arrays goes with --what evaluations, not with trials"),
         (("export", "watched", "--what", "evaluations", "--suite", "odd"), "no suite 'odd'"),
         (("export", "watched", "--what", "evaluations", "--trial", 1), "--trial goes with"),
         (("report", "odd"), "there is no study 'odd'"),
@@ -221,7 +220,7 @@ def test_export_of_parquet_and_tensorboard(phyla_at: Phyla, found: Evaluations, 
     phyla_at("export", "watched", "--format", "parquet", "-o", file)
     assert parquet.read_table(file).num_rows == len(list(found.points()))
     for _ in range(2):
-        phyla_at("export", "watched", "--format", "tensorboard", "-o", tmp_path / "logs", "--arrays")
+        phyla_at("export", "watched", "--format", "tensorboard", "-o", tmp_path / "logs")
     assert sorted(logged(tmp_path / "logs")) == ["watched", "watched@branch1"]
     phyla_at("export", "suited", "--format", "tensorboard", "-o", tmp_path / "logs")
     runs = logged(tmp_path / "logs")

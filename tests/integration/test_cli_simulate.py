@@ -85,7 +85,7 @@ def test_it_tells_of_evaluation_and_of_runs_that_do_not_complete(cli: Cli) -> No
     words = ["two.py", "--study", "judged", "--seconds", "trial=30", "--workers", "4", "--runs", "2"]
     code, out, _ = cli(*words, "--seconds", "eval=10")
     assert code == 0
-    assert "evaluation of held: 16 groups complete, 0 not; behind by 0:10 in the median" in out
+    assert "evaluation of held: 16 groups complete, 0 not; behind by 10 s in the median" in out
     code, out, _ = cli(*words, "--kinds", "train")
     assert code == 0
     assert "2 of 2 runs did not complete; the first: it stands still: training waits for evaluations" in out

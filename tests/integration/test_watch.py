@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 import forked
-from phyla.cli.watch import STOPPING
+from phyla.cli.live import STOPPING
 from phyla.controller import Sightings
 from phyla.records import Checkpoint, CheckpointKind, CheckpointState, GroupState, StudyState
 from phyla.store import open_store

@@ -7,6 +7,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -15,17 +16,15 @@ from typer.core import TyperGroup
 
 from phyla import settings
 from phyla.cli import options
-from phyla.cli.best import best
 from phyla.cli.evaluations import evaluations
 from phyla.cli.export import compare, export, report
 from phyla.cli.maintenance import change, doctor, gc, stop
 from phyla.cli.output import show as print
 from phyla.cli.output import visible
-from phyla.cli.run import replay, run, worker
+from phyla.cli.run import replay, run, watch, worker
 from phyla.cli.simulate import simulate
 from phyla.cli.status import status
-from phyla.cli.trials import trials
-from phyla.cli.watch import watch
+from phyla.cli.trials import best, trials
 from phyla.errors import PhylaError, UsageError
 
 
@@ -82,9 +81,28 @@ def _print_version(value: bool) -> None:
 
 @app.callback()
 def _options(
-    home: options.Home = None,
-    storage: options.Storage = None,
-    checkpoints: options.Checkpoints = None,
+    home: Annotated[
+        Path | None,
+        Option(
+            metavar="DIR", help="Where studies live.", show_default="what the file says, PHYLA_HOME, or .phyla"
+        ),
+    ] = None,
+    storage: Annotated[
+        str | None,
+        Option(
+            metavar="URL",
+            help="The store.",
+            show_default="SQLite in --home; else what the file says, PHYLA_STORAGE, or SQLite in the home",
+        ),
+    ] = None,
+    checkpoints: Annotated[
+        Path | None,
+        Option(
+            metavar="DIR",
+            help="All studies' checkpoints.",
+            show_default="checkpoints in --home; else what the file says, or checkpoints in the home",
+        ),
+    ] = None,
     version: Annotated[
         bool, Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,

@@ -2,16 +2,16 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Context, Option
 
 from phyla.cli import options
 from phyla.cli.output import page_width, picked, print_json, print_table
 from phyla.cli.output import show as print
-from phyla.cli.words import step, value
 from phyla.errors import UsageError
 from phyla.records import shown
+from phyla.words import lag_words, measured, step
 
 if TYPE_CHECKING:
     from phyla.evaluation import Cell, GroupValues, SuiteOutline
@@ -31,6 +31,7 @@ MARKS = {
     "missing": "?",
 }
 """What stands for a cell without a value."""
+OF_CHECKPOINT = ("step", "branch", "index", "number", "trial")
 PARTIAL = "~"
 BEST = "*"
 
@@ -50,9 +51,7 @@ def evaluations(
     as_json: options.AsJson = False,
 ) -> None:
     """Show the matrix of checkpoints and eval tasks: values, what is queued, what was skipped or failed, why."""
-    from phyla.report import lag_words
     from phyla.study import load_evaluations
-    from phyla.study.rows import cell_row, values_row
 
     found = load_evaluations(run, **options.where(ctx))
     suites = found.suites if suite is None else (found.suite(suite),)
@@ -76,8 +75,7 @@ def evaluations(
         chosen = {(one.seen.id, one.suite) for one in cells}
         print_json(
             {
-                **picked(found.run, "kind", run="name"),
-                "state": found.state,
+                **picked(found.run, "kind", "state", run="name"),
                 "suites": [
                     {
                         **picked(suite, "name", "objective", "maximize"),
@@ -87,8 +85,8 @@ def evaluations(
                 ],
                 "lag": found.lag(),
                 "summary": summary,
-                "cells": [cell_row(cell) for cell in cells],
-                "values": [values_row(one) for one in values if (one.seen.id, one.group.suite) in chosen],
+                "cells": [_cell_json(cell) for cell in cells],
+                "values": [_values_json(one) for one in values if (one.seen.id, one.suite) in chosen],
                 "events": [
                     picked(event, "kind", "suite", "message", "data", "created_at") for event in found.events()
                 ],
@@ -104,73 +102,86 @@ def evaluations(
         if lag.suite in names:
             print(lag_words(lag))
     for each in suites:
-        aggregates = {v.seen.id: v for v in values if v.group.suite == each.name and v.group.replicate == 0}
+        aggregates = {one.seen.id: one for one in values if one.suite == each.name and one.replicate == 0}
         _print_matrix(each, [cell for cell in once if cell.suite == each.name], aggregates)
     if cut:
         print("more checkpoints with --last N")
-    _print_legend(cells)
+    legend = [f"{mark} {name}" for name, mark in MARKS.items() if any(cell.status == name for cell in cells)]
+    if any(cell.partial for cell in cells):
+        legend.append(f"{PARTIAL} of a partial group: some eval tasks failed, so it is no fitness")
+    if any(cell.group is not None and cell.group.best for cell in cells):
+        legend.append(f"{BEST} the best of its suite")
+    if legend:
+        print(f"\n{'; '.join(legend)}")
     print_whys(cells)
     print_events(found)
 
 
+def _cell_json(one: "Cell") -> dict[str, Any]:
+    return {
+        **picked(one.seen, *OF_CHECKPOINT, "written_at", checkpoint="name"),
+        **picked(one, "suite", "task", "replicate", "status", "why", "partial", "metric"),
+        **(picked(one.estimate, "value", "stderr") or {"value": None, "stderr": None}),
+        **picked(one, "n", "values", "shards", "shards_done", "duration_s", "attempts", "worker", "evaluated_at"),
+        **({"unread": one.unread} if one.unread else {}),
+    }
+
+
+def _values_json(one: "GroupValues") -> dict[str, Any]:
+    return {
+        **picked(one.seen, *OF_CHECKPOINT, checkpoint="name"),
+        **picked(one, "suite", "replicate", "partial", "best", "values"),
+        **picked(one.group, "why", "ended_at"),
+    }
+
+
 def _print_matrix(suite: "SuiteOutline", cells: "Sequence[Cell]", aggregates: "dict[int, GroupValues]") -> None:
     """Print the matrix of a suite, in as many tables side by side as it needs."""
-    by_place = {(cell.seen.id, cell.task): _cell(cell) for cell in cells}
     seen = sorted({cell.seen.id: cell.seen for cell in cells}.values(), key=lambda one: -one.number)
-    left: list[list[tuple[str, object]]] = []
+    left: list[list[str]] = []
+    styles = []
     for one in seen:
-        at, name = str(one.step) if one.step >= 0 else "?", shown(one.name)
-        row: list[tuple[str, object]] = [
-            (">step", f"{at}@{one.branch}" if one.branch else at),
-            (f"~{suite.name}: checkpoint", f"{name}[{one.index}]" if one.index else name),
-        ]
+        at, name, values = str(one.step) if one.step >= 0 else "?", shown(one.name), aggregates.get(one.id)
+        left.append([f"{at}@{one.branch}" if one.branch else at, f"{name}[{one.index}]" if one.index else name])
         if suite.objective is not None:
-            row.append((f">{suite.objective}", _aggregate(aggregates.get(one.id), suite.objective)))
-        left.append(row)
-    styles = ["bold" if one.id in aggregates and aggregates[one.id].best else "" for one in seen]
+            left[-1].append("" if values is None else _aggregate(values, suite.objective))
+        styles.append("bold" if values is not None and values.best else "")
+    texts = {(cell.seen.id, cell.task): _cell(cell) for cell in cells}
     columns = {
-        task: [by_place.get((one.id, task), MARKS["missing"]) for one in seen]
+        task: [texts.get((one.id, task), MARKS["missing"]) for one in seen]
         for task in dict.fromkeys(cell.task for cell in cells)
     }
-    widths = {task: max(len(task), *map(len, texts)) + 3 for task, texts in columns.items()}
-    first = 10 + max((len(shown(one.name)) for one in seen), default=0)
     width = page_width()
+    first = 10 + max((len(shown(one.name)) for one in seen), default=0)
     room = width - min(first, width // 2) - (max(20, len(suite.objective)) + 3 if suite.objective else 0)
-    tasks = list(columns)
-    while tasks:
-        fitting = [tasks.pop(0)]
-        while tasks and sum(widths[task] for task in (*fitting, tasks[0])) <= room:
-            fitting.append(tasks.pop(0))
-        rows = [[*row, *((f">{task}", columns[task][at]) for task in fitting)] for at, row in enumerate(left)]
-        print_table(rows, styles, gap=True)
+    pages: list[list[str]] = []
+    used = 0
+    for task, column in columns.items():
+        wide = max(len(task), *map(len, column)) + 3
+        if not pages or used + wide > room:
+            pages.append([])
+            used = 0
+        pages[-1].append(task)
+        used += wide
+    fixed = [">step", f"~{suite.name}: checkpoint", *([f">{suite.objective}"] if suite.objective else [])]
+    for page in pages:
+        rows = ([*row, *(columns[task][at] for task in page)] for at, row in enumerate(left))
+        print_table([*fixed, *(f">{task}" for task in page)], rows, styles, gap=True)
 
 
-def _aggregate(values: "GroupValues | None", name: str) -> str:
-    if values is None:
-        return ""
+def _aggregate(values: "GroupValues", name: str) -> str:
     found = values.values.get(name)
-    text = "" if found is None else value(found.value, found.stderr)
+    text = "" if found is None else measured(found.value, found.stderr)
     return f"{BEST if values.best else ''}{PARTIAL if values.partial else ''}{text}"
 
 
 def _cell(cell: "Cell") -> str:
     estimate = cell.estimate
     if estimate is not None:
-        return f"{PARTIAL if cell.partial else ''}{value(estimate.value, estimate.stderr)}"
+        return f"{PARTIAL if cell.partial else ''}{measured(estimate.value, estimate.stderr)}"
     if cell.status.has_value:
         return "unread" if cell.unread else "saved" if cell.files else "done"
     return MARKS[cell.status] + (f" {cell.shards_done}/{cell.shards}" if cell.shards_done else "")
-
-
-def _print_legend(cells: "Sequence[Cell]") -> None:
-    statuses = {cell.status.value for cell in cells}
-    parts = [f"{mark} {name}" for name, mark in MARKS.items() if name in statuses]
-    if any(cell.partial for cell in cells):
-        parts.append(f"{PARTIAL} of a partial group: some eval tasks failed, so it is no fitness")
-    if any(cell.group is not None and cell.group.best for cell in cells):
-        parts.append(f"{BEST} the best of its suite")
-    if parts:
-        print(f"\n{'; '.join(parts)}")
 
 
 def print_whys(cells: "Iterable[Cell]") -> None:

@@ -1,7 +1,7 @@
 """`phyla export`, `phyla report` and `phyla compare`: studies for other programs, on a page, side by side."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -14,7 +14,7 @@ from phyla.errors import UsageError
 
 if TYPE_CHECKING:
     from phyla.report import StudyComparison
-    from phyla.study import Results
+    from phyla.study import Evaluations
 
 What: TypeAlias = Literal["trials", "lineage", "schedule", "reports", "evaluations"]
 Format: TypeAlias = Literal["json", "csv", "parquet", "tensorboard"]
@@ -36,31 +36,63 @@ def export(
         Option(help="The trial whose schedule or reports to export.", show_default="the best; all reports"),
     ] = None,
     suite: Annotated[str | None, Option(help="Only evaluations of this suite.", show_default="all")] = None,
-    arrays: Annotated[bool, Option("--arrays", help="Of evaluations, also saved arrays, as histograms.")] = False,
 ) -> None:
     """Export trials, the lineage, a schedule, reported metrics, or what was measured of checkpoints."""
-    from phyla.evaluation.points import point_row
     from phyla.study import load_evaluations, load_study
+    from phyla.study.results import trial_row
 
     binary = written in ("parquet", "tensorboard")
     what = what or ("evaluations" if binary else "trials")
     if trial is not None and what not in ("schedule", "reports"):
         raise UsageError(f"--trial goes with --what schedule or --what reports, not with {what}")
-    only_evaluations = {f"--format {written}": binary, "--suite": suite is not None, "--arrays": arrays}
-    for option, given in only_evaluations.items():
+    for option, given in ((f"--format {written}", binary), ("--suite", suite is not None)):
         if given and what != "evaluations":
             raise UsageError(f"{option} goes with --what evaluations, not with {what}")
-    if what != "evaluations":
-        value, rows = _exported(load_study(study, **options.where(ctx)), what, trial)
-        names = dict.fromkeys(name for row in rows for name in row)
-        _write(csv_lines(rows, names) if written == "csv" else [to_json(value), "\n"], output)
+    if what == "evaluations":
+        _export_points(load_evaluations(study, **options.where(ctx)), suite, written, output)
         return
-    found = load_evaluations(study, **options.where(ctx))
+    results = load_study(study, **options.where(ctx))
+    rows: list[dict[str, Any]]
+    value: Any = None
+    if what == "trials":
+        rows = [trial_row(row) for row in results.trials()]
+    elif what == "lineage":
+        value = results.lineage().to_json()
+        rows = value["edges"]
+    elif what == "schedule":
+        schedule = results.schedule(trial)
+        value = schedule.to_json()
+        rows = [
+            {**picked(segment, "start_step", "end_step", "trial", "member"), **_named("params", segment.params)}
+            for segment in schedule.segments
+        ]
+    else:
+        members = {row.id: row.member for row in results.trials()}
+        if trial is not None and trial not in members:
+            raise UsageError(f"--trial {trial}: study {results.name!r} has no such trial")
+        rows = [
+            {"trial": one, "member": members[one], "step": report.step, **_named("metrics", report.metrics)}
+            for one in (members if trial is None else [trial])
+            for report in results.reports(one)
+        ]
+    names = dict.fromkeys(name for row in rows for name in row)
+    _write(
+        csv_lines(rows, names) if written == "csv" else [to_json(rows if value is None else value), "\n"], output
+    )
+
+
+def _named(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{prefix}.{name}": value for name, value in values.items()}
+
+
+def _export_points(found: "Evaluations", suite: str | None, written: Format, output: Path | None) -> None:
+    """Export what was measured, point by point, so that a long history needs little memory."""
+    from phyla.evaluation.points import point_row
+
     if suite is not None:
         found.suite(suite)
-    # Point by point, so that a long history needs little memory.
-    points = found.points(suite, arrays=arrays)
-    if not binary:
+    points = found.points(suite)
+    if written in ("json", "csv"):
         each = map(point_row, points)
         _write(csv_lines(each) if written == "csv" else _json_lines(each), output)
         return
@@ -71,50 +103,13 @@ def export(
         raise UsageError("--suite does not go with --format tensorboard: its files hold all suites of a run")
     try:
         if written == "tensorboard":
-            found.write_tensorboard(output, arrays=arrays)
+            found.write_tensorboard(output)
         else:
             from phyla.integrations.parquet import write_parquet
 
             write_file(output, lambda path: write_parquet(points, path), replace=False)
     except ImportError as error:
         raise UsageError(str(error)) from error
-
-
-def _exported(results: "Results", what: What, trial: int | None) -> tuple[Any, list[dict[str, Any]]]:
-    """Return something of a study as JSON and as rows."""
-    from phyla.study.rows import trial_row
-
-    rows: list[dict[str, Any]]
-    if what == "lineage":
-        lineage: Any = results.lineage().to_json()
-        return lineage, lineage["edges"]
-    if what == "schedule":
-        schedule = results.schedule(trial)
-        rows = [
-            {
-                **picked(segment, "start_step", "end_step", "trial", "member"),
-                **{f"params.{name}": value for name, value in segment.params.items()},
-            }
-            for segment in schedule.segments
-        ]
-        return schedule.to_json(), rows
-    if what == "trials":
-        rows = [trial_row(row) for row in results.trials()]
-        return rows, rows
-    members = {row.id: row.member for row in results.trials()}
-    if trial is not None and trial not in members:
-        raise UsageError(f"--trial {trial}: study {results.name!r} has no such trial")
-    rows = [
-        {
-            "trial": chosen,
-            "member": members[chosen],
-            "step": report.step,
-            **{f"metrics.{name}": value for name, value in report.metrics.items()},
-        }
-        for chosen in (members if trial is None else [trial])
-        for report in results.reports(chosen)
-    ]
-    return rows, rows
 
 
 def _json_lines(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
@@ -194,9 +189,9 @@ def compare(
 def _print_comparison(comparison: "StudyComparison") -> None:
     for note in comparison.notes:
         print(note)
-    print_table(comparison.table_of_groups())
     styles = ["bold" if test.is_significant else "" for test in comparison.tests]
-    print_table(comparison.table_of_tests(), styles, gap=True)
+    for rows, its in ((comparison.table_of_groups(), []), (comparison.table_of_tests(), styles)):
+        print_table([*rows[0]] if rows else [], (row.values() for row in rows), its, gap=bool(its))
     known: dict[str, dict[str, str]] = {}
     for group in comparison.groups:
         for one in group.sensitivity:
@@ -206,10 +201,8 @@ def _print_comparison(comparison: "StudyComparison") -> None:
     if any(known.values()):
         groups = [group.name for group in comparison.groups]
         print_table(
-            (
-                {"gain went with": name, **{f">{group}": its.get(group) for group in groups}}
-                for name, its in known.items()
-            ),
+            ("gain went with", *(f">{group}" for group in groups)),
+            ((name, *map(its.get, groups)) for name, its in known.items()),
             gap=True,
         )
     print()

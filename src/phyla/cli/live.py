@@ -1,11 +1,12 @@
 """What is shown while something runs: lines, and on a terminal something in place below them."""
 
+import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Self, final
+from typing import TYPE_CHECKING, Any, Self, final
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -13,40 +14,32 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from phyla import settings
-from phyla.cli.output import console, write_at_once
+from phyla import records, settings
+from phyla.cli.output import console, picked, print_json, table
 from phyla.cli.output import show as print
-from phyla.cli.status import members_table
-from phyla.cli.words import progress_line
 from phyla.errors import StoreError
-from phyla.records import Attempt, Member
+from phyla.records import Member, said_by, shown
+from phyla.words import counted, duration, fitness, infeasible, measured, params
 
 if TYPE_CHECKING:
-    from phyla.study import Progress, Results
+    from phyla.records import Attempt, Goal
+    from phyla.study import Change, Progress, Results
 
 LIVE_EVERY_S = 0.25
 LINES_EVERY_S = 1.0
-SHARE = 20
-"""Looking takes at most this part of the time, however large the study is."""
 MEMBERS_SHOWN = 20
 OTHER_LINES = 8
 """Lines of the terminal that the rows of the table may not take."""
-STOPPING = "stopping: running trials go back to the queue; press Ctrl-C again to stop at once"
+VALUES_SHOWN = 3
+STYLES = {"partial": "red", "gone": "yellow", "quarantined": "yellow", "complete": "green", "skipped": "dim"}
+STOPPING = "stopping: what is running goes back to the queue; press Ctrl-C again to stop at once"
 STOPPING_AT_ONCE = "stopping at once"
 
 
-@final
-class Screen:
-    """Prints lines; on a terminal, unless it shall be plain, above something that is drawn in place.
+class Display:
+    """Prints lines; on a terminal, unless it is `plain`, above a drawing, the last of which may stay."""
 
-    `stopping` is said of the first interruption; the last drawing `stays` on the terminal.
-    """
-
-    def __init__(
-        self, draw: Callable[[], RenderableType], stopping: str, *, stays: bool = False, plain: bool = False
-    ) -> None:
-        self._draw = draw
-        self._stopping = stopping
+    def __init__(self, *, stays: bool = False, plain: bool = False) -> None:
         self._message = ""
         self.live: Live | None = None
         if sys.stdout.isatty() and not plain:
@@ -55,10 +48,16 @@ class Screen:
             )
             self.live.start()
 
-    def close(self) -> None:
-        """Draw no more."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
         if self.live is not None:
             self.live.stop()
+
+    def draw(self) -> RenderableType:
+        """Return what is drawn in place."""
+        raise NotImplementedError
 
     def print(self, line: str, style: str = "") -> None:
         """Print a line."""
@@ -69,71 +68,64 @@ class Screen:
 
     def interrupted(self) -> None:
         """Say what happens now; called inside a signal handler, where a terminal is not drawn on."""
-        self._message = STOPPING_AT_ONCE if self._message else self._stopping
+        self._message = STOPPING_AT_ONCE if self._message else STOPPING
         if self.live is None:
-            write_at_once(self._message)
+            os.write(2, f"{self._message}\n".encode())  # without any buffer, as a signal handler must
 
     def _drawn(self) -> RenderableType:
         message = [Text(self._message, style="bold yellow")] if self._message else []
-        return Group(self._draw(), *message)
+        return Group(self.draw(), *message)
 
 
 @final
-class StudyDisplay:
-    """Shows a running study: its members on a terminal, else a line whenever trials were completed.
-
-    It looks often enough for a person, and seldom enough for the study.
-    """
+class StudyDisplay(Display):
+    """Shows a running study: its members on a terminal, else a line whenever trials were completed."""
 
     def __init__(self, study: str) -> None:
-        self._study = study
+        from phyla.study.progress import Throttle
+
         self._drawing: RenderableType = Text(f"{study}: starting")
-        self._screen = Screen(lambda: self._drawing, STOPPING, stays=True)
-        self.interrupted = self._screen.interrupted
+        super().__init__(stays=True)
         self.seconds = 0.0
-        self._started = self._next = time.monotonic()
+        self._started = time.monotonic()
         self._since = settings.system_clock()
+        self._throttle = Throttle(LINES_EVERY_S if self.live is None else LIVE_EVERY_S)
         self._completed: int | None = None
         self._first: Progress | None = None
         self._failures: Callable[[], list[Attempt]] | None = None
         self._results: Results | None = None
 
-    def __enter__(self) -> Self:
-        return self
+    def draw(self) -> RenderableType:
+        """Return how far the study was at the last look."""
+        return self._drawing
 
     def __exit__(self, *error: object) -> None:
         self.seconds = time.monotonic() - self._started
         if self._results is not None:
             with suppress(StoreError):
                 self._look(self._results)
-        self._screen.close()
+        super().__exit__(*error)
 
     def progressed(self, results: "Results") -> None:
         """Look at the study if it is time; the last look is at the end."""
         self._results = results
-        before = time.monotonic()
-        if before < self._next:
-            return
-        try:
-            self._look(results)
-        except StoreError:
-            # Showing is not worth ending a run for; training tells if the store is gone for good.
-            self._failures = None
-        after = time.monotonic()
-        every = LINES_EVERY_S if self._screen.live is None else LIVE_EVERY_S
-        self._next = after + max(every, SHARE * (after - before))
+        with self._throttle.turn() as due:
+            try:
+                if due:
+                    self._look(results)
+            except StoreError:
+                # Showing is not worth ending a run for; training tells if the store is gone for good.
+                self._failures = None
 
     def _look(self, results: "Results") -> None:
-        if self._failures is None:
-            self._failures = results.failures(self._since)
+        self._failures = self._failures or results.failures(self._since)
         for attempt in self._failures():
-            self._screen.print(attempt.words, style="red")
-        live = self._screen.live
-        room = 0 if live is None else live.console.height - OTHER_LINES
+            self.print(attempt.words, style="red")
+        room = 0 if self.live is None else self.live.console.height - OTHER_LINES
         progress = results.progress(lambda members: foremost(members, room))
         first = self._first = self._first or progress
         left_s = time_left_s(progress.now - first.now, progress.spent_steps - first.spent_steps, progress)
-        if live is not None:
+        if self.live is not None:
             self._drawing = drawn(progress, foremost(progress.members, room), left_s)
         elif progress.completed != self._completed:
             self._completed = progress.completed
@@ -170,6 +162,40 @@ def drawn(progress: "Progress", members: Sequence[Member], left_s: float | None)
     return Group(*parts)
 
 
+def members_table(progress: "Progress", members: Sequence[Member]) -> Table:
+    """Return a table of members: where they are, how good, with what, and why."""
+    from phyla.strategies import describe
+
+    front = {trial.id for trial in progress.front}
+    best = {trial.member for trial in progress.front}
+    if progress.aim.tradeoffs:
+        # Those that are on the Pareto front now.
+        best = {member.index for member in progress.members if member.head and member.head.trial in front}
+    rows = []
+    for member in members:
+        trial = progress.trials.get(member.index)
+        decision = trial and "; ".join(filter(None, (infeasible(member.head), describe(trial.reason))))
+        steps = f"{member.progress}/{progress.member_steps or '?'}"
+        place = (member.index, steps, member.generation, fitness(member.head), "*" if member.index in best else "")
+        state = "retired" if member.retired else member.state
+        rows.append((*place, trial and params(trial.params), decision, state))
+    headings = (">member", ">steps", ">gen", ">fitness", "", "~hyperparameters", "~last decision", "state")
+    return table(headings, rows, ["bold" if member.index in best else "" for member in members])
+
+
+def progress_line(progress: "Progress", left_s: float | None = None) -> str:
+    """Return how far a study is on one line."""
+    counts = progress.counts
+    parts = [f"{progress.completed}/{progress.planned_trials or '?'} trials"]
+    parts += [f"{counts[state]} {state}" for state in ("failed", "cancelled") if counts.get(state)]
+    best = progress.best
+    if best is not None:
+        parts += [f"front {len(progress.front)}"] if progress.aim.tradeoffs else []
+        parts.append(f"best {fitness(best)} (member {best.member}, step {best.reached_step})")
+    parts += [] if left_s is None else [f"{duration(left_s)} left"]
+    return "  ".join(parts)
+
+
 def time_left_s(elapsed_s: float, done: int, progress: "Progress") -> float | None:
     """Return the time left after some steps took some time; None while nothing was done, or without a total."""
     if progress.total_steps is None:
@@ -178,3 +204,87 @@ def time_left_s(elapsed_s: float, done: int, progress: "Progress") -> float | No
     if left and (done <= 0 or elapsed_s <= 0):
         return None
     return elapsed_s * left / done if left else 0.0
+
+
+@final
+class ChangeDisplay(Display):
+    """Shows what happens in watched runs: lines, and counts below them on a terminal; or JSON.
+
+    The values of the suites' `objectives` come first. `alert` shows regressions, too. `step_rule` says where the
+    step of a checkpoint comes from, by its name.
+    """
+
+    def __init__(
+        self,
+        objectives: "dict[str, Goal | None]",
+        *,
+        as_json: bool = False,
+        alert: bool = False,
+        step_rule: Callable[[str], str] | None = None,
+    ) -> None:
+        self._objectives = objectives
+        self._as_json = as_json
+        self._alert = alert
+        self._step_rule = step_rule
+        self._told: set[tuple[str, str]] = set()
+        self._counts: Counter[str] = Counter()
+        self._lag_s: float | None = None
+        super().__init__(plain=as_json)
+
+    def draw(self) -> RenderableType:
+        """Return how much happened."""
+        parts = [f"{counted(self._counts['seen'], 'checkpoint')} seen"]
+        parts += [f"{self._counts[kind]} {kind}" for kind in ("complete", "partial", "skipped", "gone")]
+        parts += [] if self._lag_s is None else [f"lag {duration(self._lag_s)}"]
+        return Text("  ".join(parts), style="bold")
+
+    def show(self, change: "Change") -> None:
+        """Show one change."""
+        seen, rule = change.seen, None
+        if self._step_rule and seen and seen.trial is None and change.kind in ("seen", "quarantined"):
+            rule = self._step_rule(seen.name)
+        if self._as_json:
+            where = {"step_from": rule} if rule is not None and change.kind == "seen" else {}
+            print_json({**_change_json(change), **where}, indent=None)
+            return
+        self._counts["seen" if change.kind == "quarantined" else change.kind] += 1
+        self._lag_s = change.lag_s if change.kind == "complete" else self._lag_s
+        regressed = change.event is not None and change.event.kind == "regression"
+        if self._alert or not regressed:
+            self.print(self._line(change), "bold red" if regressed else STYLES.get(change.kind, ""))
+        if seen is not None and rule is not None and (change.run, rule) not in self._told:
+            self._told.add((change.run, rule))
+            step = f"is {rule}" if seen.step < 0 else f"is {seen.step}, {rule}"
+            self.print(f"{change.run}: the step of {shown(seen.name)} {step}; another rule: --step")
+
+    def _line(self, change: "Change") -> str:
+        if change.event is not None or change.seen is None:
+            return f"{change.run}: {change.event and change.event.message}"
+        seen, group = change.seen, change.group
+        name = f"{change.run}: {shown(seen.name)}" + (f" (step {seen.step})" if seen.step >= 0 else "")
+        if group is None:
+            return f"{name} seen" if change.kind == "seen" else f"{name} put aside: {said_by(seen.error)}"
+        if change.kind != "complete":
+            return f"{name} {group.suite} {change.kind}: {group.why}"
+        lag = "" if change.lag_s is None else f"  lag {duration(change.lag_s)}"
+        return f"{name} {group.suite} complete: {self._values(group)}{lag}"
+
+    def _values(self, group: records.Group) -> str:
+        values: dict[str, Any] = dict(group.values)
+        objective = self._objectives.get(group.suite)
+        main = objective.metric if objective is not None else None
+        names = sorted(values, key=lambda name: (name != main, "/" in name))
+        told = "  ".join(f"{name} {measured(**values[name])}" for name in names[:VALUES_SHOWN])
+        more = f"  and {len(names) - VALUES_SHOWN} more" if len(names) > VALUES_SHOWN else ""
+        return f"{told or 'no values'}{more}{'  (best so far)' if group.best else ''}"
+
+
+def _change_json(change: "Change") -> dict[str, Any]:
+    return {
+        **picked(change, "run", "kind"),
+        **picked(change.event, "kind", "message", "suite", "data"),
+        **picked(change.seen, "step", "branch", checkpoint="name"),
+        **picked(change.seen if change.kind == "quarantined" else None, why="error"),
+        **picked(change.group, "suite", "why", "values", "best"),
+        **picked(change if change.group is not None else None, "lag_s"),
+    }

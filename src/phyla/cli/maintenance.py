@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from rich.text import Text
 from typer import Argument, Context, Exit, Option
@@ -11,8 +11,8 @@ from phyla.cli import options
 from phyla.cli.output import console, picked, print_json, print_table
 from phyla.cli.output import show as print
 from phyla.cli.run import chosen_study
-from phyla.cli.words import command, counted, size
 from phyla.errors import UsageError
+from phyla.words import counted, size
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
@@ -24,7 +24,7 @@ def stop(ctx: Context, study: options.StudyName) -> None:
     maintenance = maintain(study, **options.where(ctx))
     maintenance.stop("stopped by a person")
     print(f"stopped {study}: its workers finish their trial and end")
-    again = command("change", study, maintenance.places)
+    again = options.command("change", study, maintenance.places)
     print(f"run its study file again to let it go on; without workers of this machine: {again}")
 
 
@@ -62,22 +62,20 @@ def change(
     maintenance = maintain(study, **options.where(ctx))
     results = load_study(study, **options.where(ctx))
     if population is not None:
-        before = maintenance.resize(population, newcomers=newcomers)
+        before, members = maintenance.resize(population, newcomers=newcomers), counted(population, "member")
         if before == population:
-            print(f"{study} has {counted(population, 'member')} already")
+            print(f"{study} has {members} already")
         else:
             progress = results.progress()
-            print(f"{study} has {counted(population, 'member')}, it had {before}")
+            print(f"{study} has {members}, it had {before}")
             if progress.planned_trials is not None:
                 planned = counted(progress.planned_trials, "completed trial")
                 print(f"it will end with {planned}; {progress.completed} are")
             print(f"write population_size={population} into its study file, so that it can be run again")
     if maintenance.resume():
-        config: Any = results.study().config
-        named, _, _ = str(config.get("train") or "").rpartition(":")
-        file = named if named.endswith(".py") else "FILE.py"
-        again = f"{command('run', file, maintenance.places)} --study {study}"
-        print(f"{study} may go on; start workers for it with: {again}")
+        named, _, _ = str(results.study().config.get("train") or "").rpartition(":")
+        again = options.command("run", named if named.endswith(".py") else "FILE.py", maintenance.places)
+        print(f"{study} may go on; start workers for it with: {again} --study {study}")
     elif population is None:
         print(f"{study} is running already; give --population N, or the changed study file, to change it")
 
@@ -117,17 +115,14 @@ def gc(
     if explain:
         print(maintenance.explain_retention())
         print_table(
-            {"checkpoint": row.name, ">step": row.step, ">size": size(row.size_bytes), "~kept because": why}
-            for row, why in found.kept
+            ("checkpoint", ">step", ">size", "~kept because"),
+            ((row.name, row.step, size(row.size_bytes), why) for row, why in found.kept),
         )
-    total = sum(row.size_bytes for row, _ in found.kept)
-    print(f"kept {counted(len(found.kept), 'checkpoint')} ({size(total)}), of at most {found.bound}")
-    count = counted(len(deleted), "checkpoint")
-    names = f": {', '.join(deleted)}" if deleted else ""
-    if explain:
-        print(f"would delete {count} ({size(freed_bytes)}){names}")
-    else:
-        print(f"deleted {count}, {size(freed_bytes)} freed{names}")
+    total = size(sum(row.size_bytes for row, _ in found.kept))
+    print(f"kept {counted(len(found.kept), 'checkpoint')} ({total}), of at most {found.bound}")
+    count, freed = counted(len(deleted), "checkpoint"), size(freed_bytes)
+    done = f"would delete {count} ({freed})" if explain else f"deleted {count}, {freed} freed"
+    print(": ".join([done, ", ".join(deleted)] if deleted else [done]))
 
 
 def doctor(

@@ -1,7 +1,10 @@
-"""Options that several commands share, and what they mean: places, names, interruptions."""
+"""What commands share: options and what they mean, command lines to give next, interruptions."""
 
+import os
+import re
+import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -37,28 +40,6 @@ Gpus: TypeAlias = Annotated[
 Gin: TypeAlias = Annotated[
     list[str] | None,
     Option(help="For watched runs: a gin binding of all workers; several times."),
-]
-Home: TypeAlias = Annotated[
-    Path | None,
-    Option(
-        metavar="DIR", help="Where studies live.", show_default="what the file says, else PHYLA_HOME, else .phyla"
-    ),
-]
-Storage: TypeAlias = Annotated[
-    str | None,
-    Option(
-        metavar="URL",
-        help="The store.",
-        show_default="SQLite in --home; else what the file says, else PHYLA_STORAGE, else SQLite in the home",
-    ),
-]
-Checkpoints: TypeAlias = Annotated[
-    Path | None,
-    Option(
-        metavar="DIR",
-        help="All studies' checkpoints.",
-        show_default="checkpoints in --home; else what the file says, else checkpoints in the home",
-    ),
 ]
 AsJson: TypeAlias = Annotated[bool, Option("--json", help="Print JSON and nothing else.")]
 
@@ -107,3 +88,57 @@ def interruptible(told: Callable[[], str]) -> Iterator[None]:
     except KeyboardInterrupt:
         show(told(), file=sys.stderr)
         raise Exit(EXIT_INTERRUPTED) from None
+
+
+def masked(url: str) -> str:
+    """Return a URL without its password, which has no place on a screen or in a log."""
+    if url.startswith("sqlite:"):
+        return url
+    url = re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", url)
+    return re.sub(r"([?&]password=)[^&]*", r"\1***", url)
+
+
+def command(name: str, study: str, places: "Places") -> str:
+    """Return the command line that runs a command on a study, wherever it is."""
+    from phyla.study import Places
+
+    words = ["phyla", name, study]
+    usual = Places.of()
+    if places.home != usual.home:
+        words += ["--home", _relative(places.home)]
+    if places.storage != Places.of(places.home if places.home != usual.home else None).storage:
+        words += ["--storage", masked(places.storage)]
+    if places.checkpoint_root != Places.of(places.home).checkpoint_root:
+        words += ["--checkpoints", _relative(places.checkpoint_root)]
+    return _pasted(words)
+
+
+def again() -> str:
+    """Return the command line of this process, to be given once more; it does not overwrite again."""
+    words = [masked(word) for word in sys.argv[1:]]
+    for at, word in enumerate(words):
+        if word.partition("=")[0] == "--overwrite":
+            del words[at : at + (1 if "=" in word else 2)]
+            break
+    return _pasted(["phyla", *words])
+
+
+def _pasted(words: Iterable[str]) -> str:
+    """Return a command line that can be pasted into any shell, also with names that are not valid text."""
+    return " ".join(map(_quoted, words))
+
+
+def _quoted(word: str) -> str:
+    raw = os.fsencode(word)
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        # Terminals cannot show these bytes, so the shell has to make them.
+        written = "".join(chr(b) if (chr(b).isalnum() and b < 128) or b in b" /._-" else f"\\{b:03o}" for b in raw)
+        return f"\"$(printf '{written}')\"".replace("\\045", "%%")
+    return shlex.quote(word)
+
+
+def _relative(path: Path) -> str:
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

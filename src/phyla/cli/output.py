@@ -9,14 +9,13 @@ import builtins
 import csv
 import io
 import json
-import os
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from itertools import chain, repeat
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import IO, Any
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -37,13 +36,6 @@ UNCUT = 1_000_000
 """Columns of what goes into a file or a pipe, where nothing needs to be cut to a window."""
 WIDE = 160
 """Columns up to which tables stand side by side there."""
-
-Rows: TypeAlias = Iterable[Mapping[str, object] | Sequence[tuple[str, object]]]
-"""Cells by their headings, which all rows share; pairs, where two headings may be the same.
-
-The first character of a heading may say how its column is set: `>` to the right, `~` cut where there is too little
-room, `=` on several lines there.
-"""
 
 
 def visible(text: str) -> str:
@@ -78,29 +70,39 @@ def page_width() -> int:
     return WIDE if width == UNCUT else width
 
 
-def table(rows: Rows, styles: Iterable[str] = ()) -> Table:
-    """Return a table of rows of one line each, in these styles; markup in cells means nothing, None is a dash."""
+def table(headings: Sequence[str], rows: Iterable[Iterable[object]], styles: Iterable[str] = ()) -> Table:
+    """Return a table of rows of one line each, in these styles; markup in cells means nothing, None is a dash.
+
+    The first character of a heading may say how its column is set: `>` to the right, `~` cut where there is too
+    little room, `=` on several lines there.
+    """
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    for heading in headings:
+        mark = heading[:1]
+        name = heading[1:] if mark and mark in ">~=" else heading
+        made.add_column(
+            name,
+            justify="right" if mark == ">" else "left",
+            no_wrap=mark not in ("~", "="),
+            overflow="ellipsis",
+            min_width=min(8, len(name)) if mark == "~" else None,
+        )
     for row, style in zip(rows, chain(styles, repeat("")), strict=False):
-        cells = list(row.items()) if isinstance(row, Mapping) else row
-        for heading, _ in cells if not made.columns else ():
-            mark = heading[:1]
-            name = heading[1:] if mark and mark in ">~=" else heading
-            made.add_column(
-                name,
-                justify="right" if mark == ">" else "left",
-                no_wrap=mark not in ("~", "="),
-                overflow="ellipsis",
-                min_width=min(8, len(name)) if mark == "~" else None,
-            )
-        texts = (NOTHING if cell is None else " ".join(str(cell).split()) for _, cell in cells)
+        texts = (NOTHING if cell is None else " ".join(str(cell).split()) for cell in row)
         made.add_row(*(Text(visible(text), no_wrap=True, overflow="ellipsis") for text in texts), style=style)
     return made
 
 
-def print_table(rows: Rows, styles: Iterable[str] = (), *, caption: str | None = None, gap: bool = False) -> None:
+def print_table(
+    headings: Sequence[str],
+    rows: Iterable[Iterable[object]],
+    styles: Iterable[str] = (),
+    *,
+    caption: str | None = None,
+    gap: bool = False,
+) -> None:
     """Print a table, with an empty line before it if there shall be a gap; print nothing without rows."""
-    made = table(rows, styles)
+    made = table(headings, rows, styles)
     if made.rows:
         made.caption = caption
         if gap:
@@ -150,11 +152,6 @@ def csv_lines(rows: Iterable[Mapping[str, Any]], names: Iterable[str] | None = N
         yield text.getvalue()
         text.seek(0)
         text.truncate()
-
-
-def write_at_once(text: str) -> None:
-    """Write to standard error without any buffer, as a signal handler must."""
-    os.write(2, f"{text}\n".encode())
 
 
 def write_file(path: Path, write: Callable[[Path], object], *, replace: bool) -> None:

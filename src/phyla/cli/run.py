@@ -1,24 +1,25 @@
-"""`phyla run`, `phyla worker` and `phyla replay`: train what a study file defines."""
+"""`phyla run`, `phyla worker`, `phyla watch` and `phyla replay`: what starts workers."""
 
 import sys
-from collections.abc import Iterable, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Context, Exit, Option
 
 from phyla.cli import options
-from phyla.cli.best import best_lines
-from phyla.cli.live import StudyDisplay
+from phyla.cli.live import ChangeDisplay, StudyDisplay, progress_line
+from phyla.cli.options import again, command
+from phyla.cli.output import picked, print_json, print_table
 from phyla.cli.output import show as print
-from phyla.cli.watch import ChangeDisplay, finish
-from phyla.cli.words import again, command, counted, damage_lines, duration, number, progress_line, requeued
+from phyla.cli.status import damage_lines
+from phyla.cli.trials import best_lines
 from phyla.errors import UsageError
-from phyla.records import CheckpointState, StudyState
+from phyla.records import CheckpointState, JobState, StudyState, said_by, shown
+from phyla.words import counted, duration, number, step
 
 if TYPE_CHECKING:
-    from phyla.study import Prepared, Results, Study
+    from phyla.study import Planned, Prepared, Results, Study, Watched
 
 EXAMPLE = """  # at the top level of the file, not inside a function or under `if __name__ == "__main__":`
   import phyla
@@ -34,15 +35,12 @@ def run(
     study: options.Chosen = None,
     gpus_per_worker: options.Gpus = 0,
     replicates: Annotated[
-        int | None, Option(min=1, help="Run it this many times, with other seeds, as NAME-r0, ...")
+        int | None, Option(min=1, help="Run it so often, with other seeds: NAME-r0, ...")
     ] = None,
-    stall_timeout: Annotated[
-        float | None,
-        Option(metavar="SECONDS", help="End a worker process without progress.", show_default="never"),
-    ] = None,
+    stall_timeout: Annotated[float | None, Option(help="Seconds after which to end a stalled worker.")] = None,
     yield_at_report: Annotated[bool, Option("--yield-at-report", help="Evaluate in trial.report().")] = False,
     overwrite: Annotated[
-        str | None, Option(metavar="NAME", help="Delete what is stored of study NAME, and start anew.")
+        str | None, Option(metavar="NAME", help="Delete what study NAME stored; start anew.")
     ] = None,
 ) -> None:
     """Run a study, or resume it, until it ends. Ctrl-C stops it; running it again resumes it."""
@@ -63,15 +61,14 @@ def run(
             "yield_at_report": yield_at_report,
             "overwrite": overwrite is not None,
         }
-        if replicates is None:
-            scored = [_run(chosen, workers, **how)]
-        else:
-            scored = []
-            for index, one in enumerate(replicates_of(chosen, replicates), start=1):
+        scored = True
+        for index, one in enumerate(replicates_of(chosen, replicates) if replicates else [chosen], start=1):
+            if replicates:
                 print(f"replicate {index} of {replicates}: {one.name}", flush=True)
-                scored.append(_run(one, workers, **how))
+            scored = _run(one, workers, **how) and scored
+        if replicates:
             print(f"compare them with: {command('compare', chosen.name, chosen.places)}")
-    if not all(scored):
+    if not scored:
         raise Exit(options.EXIT_FAILED)
 
 
@@ -115,7 +112,7 @@ def worker(
             return
         # A word that names neither a file nor a module names a run.
         named = len(files) == 1 and ":" not in files[0] and file.suffix not in (".py", ".toml")
-        with closing(ChangeDisplay({})) as changes:
+        with ChangeDisplay({}) as changes:
             watched = evaluate(
                 files if named else [study] if study is not None else [],
                 () if named else files,
@@ -126,7 +123,91 @@ def worker(
                 on_interrupt=changes.interrupted,
                 **options.where(ctx),
             )
-    raise Exit(finish(watched, as_json=False))
+    raise Exit(_finish(watched, as_json=False))
+
+
+def watch(
+    ctx: Context,
+    paths: Annotated[list[str], Argument(metavar="DIR...", help="Directories of checkpoints; or a study's name.")],
+    suite: Annotated[list[str], Option(metavar="SUITES", help="file.py, file.py:name, module:name or file.toml.")],
+    workers: Annotated[int, Option(min=0, help="Worker processes; 0 evaluates in this process.")] = 2,
+    name: Annotated[str | None, Option(help="Name of the run.", show_default="made from the directory")] = None,
+    format: Annotated[str, Option(help="What checkpoints look like; also marker=NAME, steps=TEMPLATE.")] = "auto",  # noqa: A002
+    step: Annotated[
+        str | None,
+        Option(
+            help="Where steps come from: a regular expression with a group `step`, or json:FILE#KEY.",
+            show_default="the number after step, iter, checkpoint or epoch in the name, else the last one",
+        ),
+    ] = None,
+    quiet: Annotated[
+        float | None, Option(min=0, help="Seconds without changes until it is finished.", show_default="30")
+    ] = None,
+    snapshots: Annotated[
+        str, Option(help="How checkpoints stay readable: link, copy or none; link=DIR.")
+    ] = "link",
+    content: Annotated[bool, Option("--content", help="Compare checkpoints by what is in them.")] = False,
+    done: Annotated[str, Option(help="File in the directory that says that training has ended.")] = "DONE",
+    idle: Annotated[float | None, Option(min=0, help="Seconds without a new one after which to end.")] = None,
+    once: Annotated[bool, Option("--once", help="Take what is there, evaluate it, and end.")] = False,
+    poll: Annotated[float, Option(min=0.05, help="Seconds between two looks, at most.")] = 10,
+    gpus_per_worker: options.Gpus = 0,
+    gin: options.Gin = None,
+    alert: Annotated[bool, Option("--alert", help="Print regressions as they are found.")] = False,
+    plan: Annotated[bool, Option("--plan", help="Print what would be computed, and change nothing.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON object per line.")] = False,
+) -> None:
+    """Evaluate every checkpoint that a training job writes, until it ends. Ctrl-C stops it."""
+    from phyla.study.files import chosen_suites
+    from phyla.study.targets import plan as planned
+    from phyla.study.watching import watch as follow
+    from phyla.watcher import Following, get_format
+
+    name_of_format, _, files = format.partition("=")
+    if files and name_of_format not in ("marker", "steps"):
+        raise UsageError(f"--format {format}: only marker and steps take names of files")
+    how, _, snapshot_dir = snapshots.partition("=")
+    of_format: dict[str, Any] = {"step": step, "quiet_s": quiet}
+    if files:
+        of_format |= {"marker": files} if name_of_format == "marker" else {"templates": files.split(",")}
+    common: dict[str, Any] = {
+        "name": name,
+        **options.where(ctx),
+        "format": name_of_format,
+        "options": {key: value for key, value in of_format.items() if value},
+        "following": Following(
+            snapshots=how,  # type: ignore[arg-type]  # checked by Following itself
+            content=content,
+            done=done,
+            idle_s=idle or None,
+            once=once,
+        ),
+    }
+    suites = chosen_suites(suite)
+    if plan:
+        _print_plan(planned(paths, suites, workers, **common), workers, as_json=as_json)
+        return
+    interrupted = "Interrupted; eval tasks that were running start over. The same command resumes it"
+    display = ChangeDisplay(
+        {each.name: each.objective for each in suites},
+        as_json=as_json,
+        alert=alert,
+        step_rule=get_format(name_of_format, **common["options"]).step_rule,
+    )
+    with options.interruptible(lambda: interrupted), display:
+        watched = follow(
+            paths,
+            suites,
+            workers,
+            **common,
+            snapshot_dir=snapshot_dir or None,
+            poll_s=poll,
+            gpus_per_worker=gpus_per_worker,
+            gin_bindings=gin or (),
+            on_change=display.show,
+            on_interrupt=display.interrupted,
+        )
+    raise Exit(_finish(watched, as_json=as_json))
 
 
 def replay(
@@ -176,16 +257,16 @@ def _print_likeness(prepared: "Prepared") -> None:
     """Say whether a replay left what the trial had left."""
     results = prepared.study.results()
     head = results.members()[0].head
-    rows = {row.name: row for row in results.checkpoints() if row.state is not CheckpointState.LOST}
-    if head is None or head.checkpoint not in rows:
+    digests = {row.name: row.digest for row in results.checkpoints() if row.state is not CheckpointState.LOST}
+    if head is None or head.checkpoint not in digests:
         return
     what = f"that of trial {prepared.trial} of {prepared.of}"
-    if rows[head.checkpoint].digest == prepared.digest:
+    if digests[head.checkpoint] == prepared.digest:
         print(f"the checkpoint is {what}, bit for bit")
     else:
         print(
-            f"the checkpoint is not {what}, bit for bit; its fitness is {number(head.fitness)}, "
-            f"that of the other {number(prepared.fitness)}"
+            f"the checkpoint is not {what}, bit for bit; its fitness is {number(head.fitness, 6)}, "
+            f"that of the other {number(prepared.fitness, 6)}"
         )
 
 
@@ -222,7 +303,7 @@ def _chosen(studies: "Sequence[Study]", file: Path, name: str | None) -> "Study"
 
 def _run(study: "Study", workers: int, **more: Any) -> bool:
     """Run a study with a live view; say at the end what it found, and return whether any score is finite."""
-    queued = options.interruptible(lambda: f"{requeued(study.results())}. Resume it with: {again()}")
+    queued = options.interruptible(lambda: f"{_requeued(study.results())}. Resume it with: {again()}")
     with queued, StudyDisplay(study.name) as display:
         results = study.run(workers, on_progress=display.progressed, on_interrupt=display.interrupted, **more)
         display.progressed(results)
@@ -236,20 +317,86 @@ def _run(study: "Study", workers: int, **more: Any) -> bool:
     return all(finding.kind != "scores" for finding in findings)
 
 
-def _closing(results: "Results", seconds: float, warned: int) -> "Iterable[str]":
-    def look(name: str) -> str:
-        return command(name, results.name, results.places)
+def _requeued(results: "Results") -> str:
+    """Return what an interrupted run leaves: the trials that are queued again, and what they repeat."""
+    queued = [trial for trial in results.trials() if trial.state is JobState.PENDING]
+    if not queued:
+        return "Interrupted; no trial has to train anything again"
+    saved = sum(trial.progress is not None for trial in queued)
+    back = f"Interrupted; {counted(len(queued), 'trial goes', 'trials go')} back to the queue"
+    if not saved:
+        return f"{back} and will start over: nothing was saved"
+    over = f", {len(queued) - saved} will start over" if saved < len(queued) else ""
+    return f"{back}: {saved} will go on from the last save{over}. What was trained since then is repeated"
 
+
+def _closing(results: "Results", seconds: float, warned: int) -> Iterator[str]:
+    look = (results.name, results.places)
     counts = results.counts()
     cancelled = f", {counts['cancelled']} cancelled" if counts.get("cancelled") else ""
     completed, failed = counted(counts.get("completed", 0), "trial"), counts.get("failed", 0)
     yield f"{completed} completed, {failed} failed{cancelled}, in {duration(seconds)}"
     yield from damage_lines(results.damaged())
     yield from best_lines(results)[: None if results.replicate is None else 1]
-    count = len(results.front()) if results.aim.tradeoffs else 0
-    if count:
-        yield f"{counted(count, 'trial')} on the Pareto front: {look('best')}"
+    front = results.front() if results.aim.tradeoffs else ()
+    if front:
+        yield f"{counted(len(front), 'trial')} on the Pareto front: {command('best', *look)}"
     if warned:
         # They were shown as soon as they were found.
-        yield f"{counted(warned, 'warning')}, see above or in: {look('status')}"
-    yield f"make the report with: {look('report')}"
+        yield f"{counted(warned, 'warning')}, see above or in: {command('status', *look)}"
+    yield f"make the report with: {command('report', *look)}"
+
+
+def _print_plan(rows: "list[Planned]", workers: int, *, as_json: bool) -> None:
+    if as_json:
+        print_json(rows)
+        return
+    times = [[None if its is None else duration(its) for its in (row.mean_s, row.seconds)] for row in rows]
+    print_table(
+        ("run", "suite", "eval task", ">to compute", ">known", "each", "together"),
+        ((row.run, row.suite, row.task, row.cells, row.known, *its) for row, its in zip(rows, times, strict=True)),
+    )
+    known = [row.seconds for row in rows if row.seconds is not None]
+    total = f", about {duration(sum(known))} with {counted(max(1, workers), 'worker')}" if known else ""
+    unknown = any(row.cells and row.seconds is None for row in rows)
+    rest = "; what never ran is not in the estimate" if unknown else ""
+    print(f"{counted(sum(row.cells for row in rows), 'shard')} would be computed{total}{rest}")
+
+
+def _finish(watched: "Watched", *, as_json: bool) -> int:
+    """Print how it ended and return the exit status: 1 if an evaluation is missing."""
+    missing = watched.missing
+    if as_json:
+        told = {
+            "kind": "end",
+            "runs": {run.name: picked(run, "state", "message") for run in watched.runs},
+            "checkpoints": watched.checkpoints,
+            "groups": watched.counts,
+            "missing": [
+                {**picked(one, "run", "suite", "state", "why"), **picked(one.seen, "step", checkpoint="name")}
+                for one in missing
+            ],
+        }
+        print_json(told, indent=None)
+        return 1 if missing else 0
+    for run in watched.runs:
+        print(f"{run.name} {run.state}" + (f": {run.message}" if run.message else ""))
+    groups = ", ".join(f"{count} {state}" for state, count in sorted(watched.counts.items())) or "none"
+    print(f"{counted(watched.checkpoints, 'checkpoint')} seen; evaluations: {groups}")
+    if not watched.checkpoints:
+        where = ", ".join(run.location or run.name for run in watched.runs)
+        print(
+            f"nothing in {where} was taken for a finished checkpoint: is it the directory that holds "
+            "them, and does --format (with marker=NAME or steps=NAMES) fit what is written there?",
+            file=sys.stderr,
+        )
+    print_table(
+        ("run", "checkpoint", ">step", "suite", "state", "~why"),
+        (
+            (one.run, shown(one.seen.name), step(one.seen.step), one.suite, one.state, said_by(one.why))
+            for one in missing
+        ),
+    )
+    if missing:
+        print(f"{counted(len(missing), 'evaluation is', 'evaluations are')} missing or partial")
+    return 1 if missing else 0

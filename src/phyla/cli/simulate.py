@@ -10,8 +10,8 @@ from phyla.cli import options
 from phyla.cli.output import NOTHING, print_json, print_table
 from phyla.cli.output import show as print
 from phyla.cli.run import chosen_study
-from phyla.cli.words import counted, duration
 from phyla.errors import UsageError
+from phyla.words import counted, duration
 
 if TYPE_CHECKING:
     from phyla.study import Simulated, Study
@@ -37,9 +37,7 @@ def simulate(
     workers: Annotated[
         str,
         Option(
-            metavar="N[,N...]",
-            help="Worker processes; the further numbers are compared with the first.",
-            show_default="8, compared with 1, 2, 4, ...",
+            metavar="N[,N...]", help="Worker processes; several are compared.", show_default="8, and 1, 2, 4, ..."
         ),
     ] = "",
     evaluators: Annotated[int, Option(min=0, help="Further ones that only evaluate.")] = 0,
@@ -57,11 +55,7 @@ def simulate(
     spread: Annotated[float, Option(min=0, help="Standard deviation of the logarithm of each duration.")] = 0,
     per_hour: Annotated[
         list[str] | None,
-        Option(
-            metavar="WHAT=N",
-            help="How often each worker is preempted, or crashes with its machine; several times.",
-            show_default="preempt=0, crash=0",
-        ),
+        Option(metavar="WHAT=N", help="How often each worker is preempted, or crashes: preempt=N, crash=N."),
     ] = None,
     fail: Annotated[float, Option(min=0, max=1, help="Probability that an attempt at a trial fails.")] = 0,
     seed: Annotated[int, Option(min=0, help="Of what is drawn.")] = 0,
@@ -84,30 +78,25 @@ def simulate(
         **_named("--seconds", seconds, "_s", ("step", "trial", "load", "save", "eval", "restart")),
         **_named("--per-hour", per_hour, "_per_hour", ("preempt", "crash")),
     }
-    first, *others = _counts(workers, chosen.rules.strategy.population_size)
-    asked = predict(chosen, first, **given)
-    compared = [asked] if others else []
-    compared += [predict(chosen, count, **given) for count in {*others} - {first}]
-    compared.sort(key=lambda one: one.workers)
+    population = chosen.rules.strategy.population_size
+    counts = [DEFAULT_WORKERS, *(1 << exponent for exponent in range(population.bit_length())), population]
+    if workers:
+        words = options.listed(workers)
+        if not all(word.isdecimal() and int(word) > 0 for word in words):
+            raise UsageError(
+                f"--workers {workers}: give a number, or several as in --workers 8,1,2,4; each at least 1"
+            )
+        counts = [int(word) for word in words]
+    # The first number is the one that was asked about; with others, all are compared.
+    found = {count: predict(chosen, count, **given) for count in dict.fromkeys(counts)}
+    asked = found[counts[0]]
+    compared = [found[count] for count in sorted(found)] if len(counts) > 1 else []
     if as_json:
         shown = ("workers", "wall_s", "wall_range_s", "shares", "wasted")
         rows = [{name: row[name] for name in shown} for row in (one.to_json() for one in compared)]
         print_json({"study": chosen.name, **asked.to_json(), "by_workers": rows})
     else:
         _print(chosen, asked, compared)
-
-
-def _counts(workers: str, population: int) -> list[int]:
-    """Return how many workers to simulate, the most important number first."""
-    if not workers:
-        powers = [1 << exponent for exponent in range(population.bit_length())]
-        return [DEFAULT_WORKERS, *powers, population]
-    words = options.listed(workers)
-    if not all(word.isdecimal() and int(word) > 0 for word in words):
-        raise UsageError(
-            f"--workers {workers}: give a number, or several as in --workers 8,1,2,4; each at least 1"
-        )
-    return [int(word) for word in words]
 
 
 def _named(option: str, given: list[str] | None, suffix: str, names: tuple[str, ...]) -> dict[str, float]:
@@ -141,9 +130,9 @@ def _print(study: "Study", asked: "Simulated", compared: "Sequence[Simulated]") 
         print(f"{len(ended)} of {runs} did not complete; the first: {ended[0].message or NOTHING}")
     for note in asked.notes:
         print(f"note: {note}")
+    completed, failed = _range([run.completed for run in each]), _range([run.failed for run in each])
     print(
-        f"trials: {_range([run.completed for run in each])} completed in "
-        f"{_range([run.attempts for run in each], 'attempt')}, {_range([run.failed for run in each])} given up"
+        f"trials: {completed} completed in {_range([run.attempts for run in each], 'attempt')}, {failed} given up"
     )
     print(
         f"checkpoints at the same time: at most {max(run.checkpoints for run in each)} "
@@ -156,26 +145,26 @@ def _print(study: "Study", asked: "Simulated", compared: "Sequence[Simulated]") 
             f"{_range([lag.others for lag in lags])} not; behind by {duration(max(lag.median_s for lag in lags))} "
             f"in the median, {duration(max(lag.longest_s for lag in lags))} at most"
         )
-    shares = asked.shares().items()
-    spent = ({"time of the workers": SPENT[name], ">share": f"{share:.1%}"} for name, share in shares)
-    print_table(spent, gap=True)
-    wasted = (
-        {"trained for nothing": WASTED[name], ">of all steps": f"{share:.1%}"}
-        for name, share in asked.wasted().items()
+    for heading, share, words, its in (
+        ("time of the workers", ">share", SPENT, asked.shares()),
+        ("trained for nothing", ">of all steps", WASTED, asked.wasted()),
+    ):
+        print_table((heading, share), ((words[name], f"{part:.1%}") for name, part in its.items()), gap=True)
+    shares = ("training", "waiting", "lost")
+    print_table(
+        (">workers", ">wall time", ">shortest", ">longest", ">worker-hours", *(f">{name}" for name in shares)),
+        (
+            (
+                one.workers,
+                *map(duration, (one.wall_s, *one.wall_range_s)),
+                f"{one.wall_s * (one.workers + one.evaluators) / 3600:.4g}",
+                *(f"{one.shares()[name]:.1%}" for name in shares),
+            )
+            for one in compared
+        ),
+        ["" if one.completes else "red" for one in compared],
+        gap=True,
     )
-    print_table(wasted, gap=True)
-    rows = []
-    for one in compared:
-        walls = zip((">wall time", ">shortest", ">longest"), (one.wall_s, *one.wall_range_s), strict=True)
-        rows.append(
-            {
-                ">workers": one.workers,
-                **{name: duration(seconds) for name, seconds in walls},
-                ">worker-hours": f"{one.wall_s * (one.workers + one.evaluators) / 3600:.4g}",
-                **{f">{name}": f"{one.shares()[name]:.1%}" for name in ("training", "waiting", "lost")},
-            }
-        )
-    print_table(rows, ["" if one.completes else "red" for one in compared], gap=True)
 
 
 def _range(values: list[int], noun: str = "") -> str:

@@ -1,37 +1,26 @@
 """`phyla status`: all studies and watched runs, or how one of them stands."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.table import Table
 from typer import Argument, Context
 
 from phyla.cli import options
 from phyla.cli.evaluations import print_events, print_whys
-from phyla.cli.output import console, picked, print_json, print_table, table
+from phyla.cli.live import members_table
+from phyla.cli.output import console, picked, print_json, print_table
 from phyla.cli.output import show as print
-from phyla.cli.words import (
-    command,
-    counted,
-    damage_lines,
-    duration,
-    fitness,
-    infeasible,
-    masked,
-    number,
-    params,
-    step,
-    value,
-)
-from phyla.records import JobState, StudyState, said_by, shown
+from phyla.records import Checkpoint, JobState, StudyState, said_by, shown
+from phyla.words import counted, duration, fitness, lag_words, measured, number, step
 
 if TYPE_CHECKING:
     from phyla.records import Attempt, Member
-    from phyla.study import Evaluations, Places, Progress, Results, Standing
+    from phyla.study import Evaluations, Progress, Results, Standing
 
 FAILED_SHOWN = 10
 CHANGES_SHOWN = 5
+DAMAGED_SHOWN = 5
 QUARANTINED_SHOWN = 10
 STATES = ("complete", "queued", "partial", "skipped", "gone")
 CELLS_OF = 20
@@ -48,67 +37,80 @@ def status(
     """Show all studies and watched runs; or one: its members or checkpoints, what is running and what failed."""
     from phyla.study import Results, list_all, standing
 
-    places = options.places(ctx)
     if study is not None:
         found = options.opened(ctx, study)
-        if isinstance(found, Results):
-            _study(found, as_json=as_json)
-        else:
-            _run(found, standing(found, places), places, as_json=as_json)
+        show = _study if isinstance(found, Results) else _run
+        show(found, as_json=as_json)  # type: ignore[arg-type]  # of its kind
         return
+    places = options.places(ctx)
     known = list_all(places)
     studies = [(one, one.progress(lambda members: ())) for one in known if isinstance(one, Results)]
-    runs = [standing(one, places) for one in known if not isinstance(one, Results)]
+    runs = [standing(one) for one in known if not isinstance(one, Results)]
     if as_json:
         print_json([*(_study_json(*one) for one in studies), *map(_run_json, runs)])
     elif not known:
-        print(f"no studies yet in {masked(places.storage)}, and no watched runs")
+        print(f"no studies yet in {options.masked(places.storage)}, and no watched runs")
     else:
-        print_table(_study_row(*one) for one in studies)
-        print_table(map(_run_row, runs), gap=bool(studies))
+        print_table(
+            ("study", "state", ">trials", ">best", "~metric", "last activity"),
+            (_study_row(*one) for one in studies),
+        )
+        numbers = (">checkpoints", ">newest step", *(f">{state}" for state in STATES[:-1]), ">quarantined")
+        print_table(
+            ("watched run", "state", "~directory", *numbers, "best"), map(_run_row, runs), gap=bool(studies)
+        )
 
 
-# Studies
+def _cut(every: Sequence[object], limit: int, how: str) -> str | None:
+    return f"the last {limit} of {len(every)}; all: {how}" if len(every) > limit else None
 
 
-def _study_row(results: "Results", progress: "Progress") -> dict[str, object]:
+def _study_row(results: "Results", progress: "Progress") -> tuple[object, ...]:
     state = [str(progress.study.state)]
     state += ["no worker"] if progress.silent_s is not None else []
     state += [counted(len(progress.damaged), "damaged checkpoint")] if progress.damaged else []
+    trials = f"{progress.completed}/{progress.planned_trials or '?'}"
+    best = progress.best and number(progress.best.fitness, 6)
+    ago = f"{duration(progress.now - progress.last_activity)} ago"
+    return results.name, ", ".join(state), trials, best, results.metric, ago
+
+
+def _study_json(results: "Results", progress: "Progress") -> dict[str, Any]:
     return {
-        "study": results.name,
-        "state": ", ".join(state),
-        ">trials": f"{progress.completed}/{progress.planned_trials or '?'}",
-        ">best": progress.best and number(progress.best.fitness),
-        "~metric": results.metric,
-        "last activity": f"{duration(progress.now - progress.last_activity)} ago",
+        **picked(progress.study, "state", "message", study="name"),
+        **picked(results, "metric", "maximize"),
+        **picked(progress, "silent_s", "planned_trials", "spent_steps", "total_steps"),
+        **picked(progress, population_size="active", trials="counts", completed_trials="completed"),
+        "cancelled_trials": progress.counts.get("cancelled", 0),
+        "damaged": [picked(row, "trial", "step", checkpoint="name", damage="error") for row in progress.damaged],
+        "best": picked(progress.best, "fitness", "member", trial="id", step="reached_step") or None,
+        **({"front": [trial.id for trial in progress.front]} if results.aim.tradeoffs else {}),
+        "changes": results.changes(),
+        "last_activity": datetime.fromtimestamp(progress.last_activity, UTC).isoformat(),
     }
 
 
 def _study(results: "Results", *, as_json: bool) -> None:
-    from phyla.report import lag_words
-
     progress = results.progress()
+    spent = results.time_spent()
+    lags = results.evaluations().lag() if results.has_suites else []
     # Those that failed, and those that failed so far and are tried again.
     failed = [
         trial
-        for trial in (results.trials() if progress.failed else progress.trials.values())
+        for trial in (results.trials() if progress.counts.get("failed") else progress.trials.values())
         if trial.failures and trial.state not in (JobState.COMPLETED, JobState.CANCELLED)
     ]
-    causes = results.causes(failed)
-    findings = results.findings()
-    lags = results.evaluations().lag() if results.has_suites else []
-    spent = results.time_spent()
-    attempts = [_attempt_json(results, progress, attempt) for attempt in progress.running]
+    causes = {one.job: one.cause for one in results.attempts() if one.cause} if failed else {}
+    running = [_attempt_json(results, progress, attempt) for attempt in progress.running]
     if as_json:
         print_json(
             {
                 **_study_json(results, progress),
                 "time_s": {phase.value: seconds for phase, seconds in spent.seconds.items()},
                 **({"evaluation": lags} if lags else {}),
-                "warnings": [picked(finding, "kind", "text") for finding in findings],
+                "warnings": [picked(finding, "kind", "text") for finding in results.findings()],
                 "members": [_member_json(progress, member) for member in progress.members],
-                "attempts": attempts,
+                "attempts": running,
                 "failed": [
                     {
                         **picked(one, "member", "state", "failures", "error", trial="id"),
@@ -121,37 +123,38 @@ def _study(results: "Results", *, as_json: bool) -> None:
         return
     for line in _study_lines(results, progress):
         print(line)
-    for finding in findings:
-        print(f"warning: {finding.text}")
     if spent.timed:
         print(f"time of workers: {spent.words()}")
     for lag in lags:
         print(f"evaluation of {lag_words(lag)}")
     print()
     console().print(members_table(progress, progress.members))
-    _print_running(attempts)
-    rows = (
-        {
-            "failed trial": trial.id,
-            ">member": trial.member,
-            ">failures": trial.failures,
-            "state": trial.state,
-            "=last error": causes[trial.id].error if trial.id in causes else said_by(trial.error),
-        }
-        for trial in failed[-FAILED_SHOWN:]
+    rows = []
+    for one in running:
+        lease, left_s = f"renewed {duration(one['silent_s'])} ago", one["lease_left_s"]
+        if left_s < 0:
+            lease = f"no progress for {duration(one['silent_s'])}, ran out {duration(-left_s)} ago"
+        rows.append((*map(one.get, ("trial", "token", "member", "worker")), duration(one["running_s"]), lease))
+    print_table(
+        ("running trial", ">attempt", ">member", "worker", "for", "lease"),
+        rows,
+        ["red" if one["lease_left_s"] < 0 else "" for one in running],
+        gap=True,
     )
-    caption = _cut(failed, FAILED_SHOWN, "phyla trials STUDY --state failed")
-    print_table(rows, caption=caption, gap=True)
-    for trial in failed[-FAILED_SHOWN:]:
+    last = failed[-FAILED_SHOWN:]
+    errors = [causes[one.id].error if one.id in causes else said_by(one.error) for one in last]
+    print_table(
+        ("failed trial", ">member", ">failures", "state", "=last error"),
+        ((one.id, one.member, one.failures, one.state, error) for one, error in zip(last, errors, strict=True)),
+        caption=_cut(failed, FAILED_SHOWN, "phyla trials STUDY --state failed"),
+        gap=True,
+    )
+    for trial in last:
         if trial.id in causes:
             print(f"trial {trial.id}: {causes[trial.id].words()}")
 
 
-def _cut(every: Sequence[object], limit: int, how: str) -> str | None:
-    return f"the last {limit} of {len(every)}; all: {how}" if len(every) > limit else None
-
-
-def _study_lines(results: "Results", progress: "Progress") -> Iterable[str]:
+def _study_lines(results: "Results", progress: "Progress") -> Iterator[str]:
     record = progress.study
     yield f"{record.name}: {record.state}, last activity {duration(progress.now - progress.last_activity)} ago"
     if record.message:
@@ -170,77 +173,25 @@ def _study_lines(results: "Results", progress: "Progress") -> Iterable[str]:
     for change in results.changes()[-CHANGES_SHOWN:]:
         ago = duration(progress.now - change.at)
         yield f"{ago} ago {change.name} was changed from {change.before} to {change.after}"
-    best = progress.best
+    best, goals = progress.best, results.aim.tradeoffs
     if best is not None:
-        goals = results.aim.tradeoffs
         names = ", ".join(goal.metric for goal in goals) or results.metric
         others = f"; {len(progress.front) - 1} more on the Pareto front: phyla best {results.name}"
         yield (
             f"best {names} {fitness(best)}: trial {best.id} of member {best.member}, "
             f"step {best.reached_step}{others if goals else ''}"
         )
+    for finding in results.findings():
+        yield f"warning: {finding.text}"
 
 
-def members_table(progress: "Progress", members: "Sequence[Member]") -> Table:
-    """Return a table of members: where they are, how good, with what, and why."""
-    from phyla.strategies import describe
-
-    front = {trial.id for trial in progress.front}
-    best = {trial.member for trial in progress.front}
-    if progress.aim.tradeoffs:
-        # Those that are on the Pareto front now.
-        best = {member.index for member in progress.members if member.head and member.head.trial in front}
-    rows = []
-    for member in members:
-        trial = progress.trials.get(member.index)
-        decision = trial and "; ".join(filter(None, (infeasible(member.head), describe(trial.reason))))
-        rows.append(
-            {
-                ">member": member.index,
-                ">steps": f"{member.progress}/{progress.member_steps or '?'}",
-                ">gen": member.generation,
-                ">fitness": fitness(member.head),
-                "": "*" if member.index in best else "",
-                "~hyperparameters": trial and params(trial.params),
-                "~last decision": decision,
-                "state": "retired" if member.retired else member.state,
-            }
-        )
-    return table(rows, ["bold" if member.index in best else "" for member in members])
-
-
-def _print_running(attempts: list[dict[str, Any]]) -> None:
-    rows, styles = [], []
-    for told in attempts:
-        silent, left_s = duration(told["silent_s"]), told["lease_left_s"]
-        ran_out = f"no progress for {silent}, ran out {duration(-left_s)} ago" if left_s < 0 else ""
-        rows.append(
-            {
-                "running trial": told["trial"],
-                ">attempt": told["token"],
-                ">member": told["member"],
-                "worker": told["worker"],
-                "for": duration(told["running_s"]),
-                "lease": ran_out or f"renewed {silent} ago",
-            }
-        )
-        styles.append("red" if ran_out else "")
-    print_table(rows, styles, gap=True)
-
-
-def _study_json(results: "Results", progress: "Progress") -> dict[str, Any]:
-    return {
-        **picked(progress.study, "state", "message", study="name"),
-        **picked(results, "metric", "maximize"),
-        **picked(progress, "silent_s", "planned_trials", "spent_steps", "total_steps"),
-        **picked(progress, population_size="active", trials="counts"),
-        **picked(progress, completed_trials="completed", cancelled_trials="cancelled"),
-        "damaged": [picked(row, "trial", "step", checkpoint="name", damage="error") for row in progress.damaged],
-        "best": picked(progress.best, "fitness", "member", trial="id", step="reached_step") or None,
-        **({"front": [trial.id for trial in progress.front]} if results.aim.tradeoffs else {}),
-        "changes": results.changes(),
-        "last_activity": datetime.fromtimestamp(progress.last_activity, UTC).isoformat(),
-    }
+def damage_lines(damaged: Sequence[Checkpoint]) -> Iterator[str]:
+    """Yield how many checkpoints are damaged, and what is wrong with them; nothing if none is."""
+    if damaged:
+        yield f"{counted(len(damaged), 'damaged checkpoint')}, not used any more; the files are kept:"
+    yield from (f"  {row.error}" for row in damaged[:DAMAGED_SHOWN])
+    if len(damaged) > DAMAGED_SHOWN:
+        yield f"  and {len(damaged) - DAMAGED_SHOWN} more"
 
 
 def _member_json(progress: "Progress", member: "Member") -> dict[str, Any]:
@@ -270,30 +221,29 @@ def _attempt_json(results: "Results", progress: "Progress", attempt: "Attempt") 
 # Watched runs
 
 
-def _run_row(one: "Standing") -> dict[str, object]:
-    best = next((suite.best for suite in one.suites if suite.best is not None), None)
-    return {
-        "watched run": one.run.name,
-        "state": one.state,
-        "~directory": _where(one),
-        ">checkpoints": one.checkpoints,
-        ">newest step": one.newest and step(one.newest.step),
-        **{f">{state}": one.counts[state] for state in STATES[:-1]},
-        ">quarantined": len(one.quarantined),
-        "best": best and f"{best.suite}/{best.metric} {best.value:.4g} at step {step(best.step)}",
-    }
+def _where(one: "Standing") -> str:
+    return shown(one.run.location) if one.run.source is None else f"study number {one.run.source}"
+
+
+def _run_row(one: "Standing") -> tuple[object, ...]:
+    best = next(iter(one.best.values()), None)
+    told = best and f"{best.suite}/{best.metric} {number(best.value)} at step {step(best.step)}"
+    newest = one.newest and step(one.newest.step)
+    numbers = (one.checkpoints, newest, *(one.counts[state] for state in STATES[:-1]), len(one.quarantined))
+    return one.run.name, one.state, _where(one), *numbers, told
 
 
 def _run_json(one: "Standing") -> dict[str, Any]:
-    newest = one.newest
     return {
         **picked(one.run, "kind", "location", "state", "message", run="name"),
         **picked(one, "watcher", "checkpoints"),
-        "newest": newest and {**picked(newest, "name", "step", "written_at"), "step_from": one.step_from},
+        "newest": one.newest and {**picked(one.newest, "name", "step", "written_at"), "step_from": one.step_from},
         "suites": [
             {
-                **picked(suite, "name", "objective", "counts"),
-                "best": picked(suite.best, "value", "stderr", "checkpoint", "path", "gone", "step") or None,
+                **picked(suite, "name", "objective"),
+                "counts": one.evaluations[suite.name],
+                "best": picked(one.best.get(suite.name), "value", "stderr", "checkpoint", "path", "gone", "step")
+                or None,
             }
             for suite in one.suites
         ],
@@ -303,11 +253,11 @@ def _run_json(one: "Standing") -> dict[str, Any]:
     }
 
 
-def _run(found: "Evaluations", one: "Standing", places: "Places", *, as_json: bool) -> None:
+def _run(found: "Evaluations", *, as_json: bool) -> None:
     """Show one watched run: its checkpoints, its suites, how far they are behind, and what went wrong."""
-    from phyla.report import lag_words
+    from phyla.study import standing
 
-    lags = found.lag()
+    one, lags = standing(found), found.lag()
     if as_json:
         events = [picked(event, "kind", "message", "created_at") for event in found.events()]
         print_json({**_run_json(one), "evaluation": lags, "events": events})
@@ -320,35 +270,28 @@ def _run(found: "Evaluations", one: "Standing", places: "Places", *, as_json: bo
         print("no process of this machine watches it; the same `phyla watch` command goes on with it")
     told = f"{counted(one.checkpoints, 'checkpoint')} seen"
     if newest is not None:
-        rule = "" if one.step_from is None else f", {one.step_from}"
-        told += f"; the newest is {shown(newest.name)} at step {step(newest.step)}{rule}"
+        told += f"; the newest is {shown(newest.name)} at step {step(newest.step)}"
+        told += "" if one.step_from is None else f", {one.step_from}"
     print(told)
-    print(f"every eval task: {command('evaluations', run.name, places)}")
+    print(f"every eval task: {options.command('evaluations', run.name, found.places)}")
     for lag in lags:
         print(f"evaluation of {lag_words(lag)}")
-    suites = []
+    suites: list[tuple[object, ...]] = []
     for suite in one.suites:
-        best = suite.best
-        suites.append(
-            {
-                "suite": suite.name,
-                **{f">{state}": suite.counts.get(state, 0) for state in STATES},
-                "objective": suite.objective,
-                ">best": best and value(best.value, best.stderr),
-                ">at step": best and step(best.step),
-                "checkpoint": best and f"{shown(str(best.path))}{' (gone)' if best.gone else ''}",
-            }
-        )
-    print_table(suites, gap=True)
-    quarantined = (
-        {"quarantined": shown(seen.name), ">step": step(seen.step), "=why": said_by(seen.error)}
-        for seen in one.quarantined[-QUARANTINED_SHOWN:]
+        counts, best = (one.evaluations[suite.name][state] for state in STATES), one.best.get(suite.name)
+        told_best: tuple[str | None, ...] = (None, None, None)
+        if best is not None:
+            path = f"{shown(str(best.path))}{' (gone)' if best.gone else ''}"
+            told_best = (measured(best.value, best.stderr), step(best.step), path)
+        suites.append((suite.name, *counts, suite.objective, *told_best))
+    numbers = (f">{state}" for state in STATES)
+    print_table(("suite", *numbers, "objective", ">best", ">at step", "checkpoint"), suites, gap=True)
+    print_table(
+        ("quarantined", ">step", "=why"),
+        ((shown(bad.name), step(bad.step), said_by(bad.error)) for bad in one.quarantined[-QUARANTINED_SHOWN:]),
+        caption=_cut(one.quarantined, QUARANTINED_SHOWN, "--json"),
+        gap=True,
     )
-    print_table(quarantined, caption=_cut(one.quarantined, QUARANTINED_SHOWN, "--json"), gap=True)
     print()
     print_whys(cell for cell in found.cells(last=CELLS_OF) if cell.status.value not in ("quarantined", "skipped"))
     print_events(found)
-
-
-def _where(one: "Standing") -> str:
-    return shown(one.run.location) if one.run.source is None else f"study number {one.run.source}"

@@ -1,27 +1,160 @@
-"""`phyla trials`: the trials of a study as a table or as a tree.
+"""`phyla best` and `phyla trials`: the best trial of a study, and all of them as a table or as a tree.
 
 The tree stays readable with thousands of trials. A trial that has one continuation only is joined with it,
 `trials 4..9`. Where several start from one trial, the one that leads furthest goes on at the same level, and the
 others branch off before it: the depth then grows with the logarithm of the number of trials only.
 """
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, final
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, final
 
 from rich.text import Text
 from rich.tree import Tree
 from typer import Context, Option
 
 from phyla.cli import options
-from phyla.cli.output import console, print_json, print_table
+from phyla.cli.output import console, picked, print_json, print_table
 from phyla.cli.output import show as print
-from phyla.cli.words import counted, fitness, infeasible, params
-from phyla.errors import UsageError
+from phyla.errors import StudyNotFound, UsageError
 from phyla.records import JobState, TrialRecord, said_by
+from phyla.words import counted, fitness, infeasible, measured, number, params, size, step
 
 if TYPE_CHECKING:
     from phyla.lineage import Lineage
-    from phyla.study import Results
+    from phyla.study import Best, BestCheckpoint, BestEvaluation, Evaluations, Results
+
+
+def best(
+    ctx: Context,
+    study: options.RunName,
+    suite: Annotated[
+        str | None,
+        Option(help="The best checkpoint of this suite.", show_default="of a run each that has an objective"),
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show the best trial: fitness, checkpoint, hyperparameters and how they changed on the way.
+
+    With a Pareto objective: the front, one row per trial, and the schedule of the best in the first goal. With
+    --suite, or of a watched run: the best checkpoint by that suite's objective.
+    """
+    from phyla.study import Results, load_evaluations
+
+    found = options.opened(ctx, study) if suite is None else load_evaluations(study, **options.where(ctx))
+    if not isinstance(found, Results):
+        _of_suites(found, suite, as_json=as_json)
+        return
+    front, goals = found.front(), found.aim.tradeoffs
+    if as_json:
+        first = front[0] if front else None
+        print_json(
+            first
+            and {
+                **picked(found, "metric", study="name"),
+                "fitness": first.fitness,
+                **_best_json(first),
+                "schedule": found.schedule(first.trial).to_json(),
+                **({"front": [_best_json(one) for one in front]} if goals else {}),
+            }
+        )
+        return
+    if not front:
+        raise StudyNotFound(
+            f"study {study!r} has no completed trial that is feasible and has a finite fitness yet"
+        )
+    if goals:
+        print(f"Pareto front: {found.aim.description}; {counted(len(front), 'trial')}")
+        names = [goal.metric for goal in goals]
+        rows = []
+        for one in front:
+            values = [number(one.values[name], 6) for name in names]
+            place, where = (one.trial, one.member, one.checkpoint.step), _place(one.checkpoint)
+            rows.append((*place, *values, params(one.params.flat()), where))
+        print_table(
+            (">trial", ">member", ">step", *(f">{name}" for name in names), "~hyperparameters", "checkpoint"),
+            rows,
+        )
+        print()
+    print("\n".join(best_lines(found)))
+
+
+def _best_json(found: "Best") -> dict[str, Any]:
+    where = found.checkpoint
+    checkpoint = picked(where, "name", "path", "index", "step", "digest", "size_bytes")
+    return {
+        **picked(found, "trial", "member", "values", "metrics"),
+        "checkpoint": {**checkpoint, "found": where.path.exists()},
+        "params": found.params.flat(),
+    }
+
+
+def best_lines(results: "Results") -> list[str]:
+    """Return the best trial of a study and the schedule that led to it as lines of text."""
+    found = results.best
+    if found is None:
+        return ["no trial that is feasible completed with a finite fitness"]
+    others = ", ".join(
+        f"{name} {number(value, 6)}" for name, value in found.values.items() if name != results.metric
+    )
+    where = found.checkpoint
+    return [
+        f"best {results.metric}  {number(found.fitness, 6)}{f' ({others})' if others else ''}",
+        f"trial       {found.trial} of member {found.member}, step {where.step}",
+        f"checkpoint  {_place(where)} ({size(where.size_bytes)})",
+        "schedule",
+        *(f"  {line}" for line in results.schedule(found.trial).table().splitlines()),
+    ]
+
+
+def _place(of: "BestCheckpoint | BestEvaluation") -> str:
+    from phyla.study.places import shown
+
+    return f"{shown(of.path)}{f', index {of.index}' if of.index else ''}"
+
+
+def _of_suites(evaluations: "Evaluations", suite: str | None, *, as_json: bool) -> None:
+    """Show the best checkpoint of one suite, or of each that has an objective."""
+    run = evaluations.name
+    names = [suite] if suite else [one.name for one in evaluations.suites if one.objective is not None]
+    found = {name: evaluations.best(name) for name in names}
+    if as_json:
+        rows = [
+            {
+                "run": run,
+                **picked(one, "suite", "metric", "value", "stderr", "values", "trial"),
+                "checkpoint": picked(one, "path", "index", "step", "branch", "gone", name="checkpoint"),
+            }
+            for one in found.values()
+            if one is not None
+        ]
+        print_json((rows[0] if rows else None) if suite else rows)
+        return
+    if not names:
+        raise StudyNotFound(
+            f"no suite of {run!r} has an objective, so none of its checkpoints is the best; give one such as "
+            'objective=phyla.Maximize("accuracy_mean")'
+        )
+    if not any(found.values()):
+        what = f"suite {names[0]!r} is" if len(names) == 1 else f"suites {', '.join(map(repr, names))} are"
+        raise StudyNotFound(f"{what} complete on no checkpoint of {run!r} yet")
+    print("\n\n".join(_checkpoint(name, one) for name, one in found.items()))
+
+
+def _checkpoint(suite: str, found: "BestEvaluation | None") -> str:
+    if found is None:
+        return f"best {suite}  no checkpoint is complete yet"
+    branch = f", branch {found.branch}" if found.branch else ""
+    trial = "" if found.trial is None else f", trial {found.trial}"
+    others = (one for one in found.values.items() if one[0] != found.metric)
+    return "\n".join(
+        [
+            f"best {found.suite}/{found.metric}  {measured(found.value, found.stderr)}",
+            f"checkpoint  {_place(found)}",
+            f"            step {step(found.step)}{branch}{trial}",
+            *(f"{name}  {measured(one.value, one.stderr)}" for name, one in others),
+        ]
+    )
 
 
 def trials(
@@ -44,31 +177,55 @@ def trials(
 ) -> None:
     """List the trials of a study, or draw them as a tree."""
     from phyla.study import load_study
-    from phyla.study.rows import trial_row
+    from phyla.study.results import trial_row
 
     results = load_study(study, **options.where(ctx))
+    none = f"study {study!r} has no trials yet"
     if tree is not None:
         if (member, state, last, sort) != (None, None, None, "trial"):
             raise UsageError("--tree excludes --member, --state, --last and --sort")
-        _draw(results, tree, as_json=as_json)
+        if tree not in ("best", "all") and not tree.isdecimal():
+            raise UsageError(f"--tree {tree}: give best, all, or the number of a trial")
+        lineage = results.lineage()
+        if tree.isdecimal():
+            lineage.trial(int(tree))
+        if as_json:
+            print_json(lineage.to_json())
+        elif len(lineage):
+            console().print(drawn(study, lineage, Shown.of(lineage, tree)), soft_wrap=True)
+        else:
+            print(none)
         return
     size = results.study().population_size
     if member is not None and not 0 <= member < size:
         raise UsageError(f"--member {member}: study {study!r} has members 0 to {size - 1}")
     chosen = [one for one in results.trials() if member in (None, one.member) and state in (None, one.state)]
-    if last is not None:
-        chosen = chosen[-last:]
+    chosen = chosen[-last:] if last is not None else chosen
     if sort == "fitness":
         chosen.sort(key=lambda trial: (trial.order is None, -(trial.order or 0.0), trial.id))
     if as_json:
         print_json([trial_row(trial) for trial in chosen])
     elif chosen:
-        print_table(map(_row, chosen), ["red" if trial.state is JobState.FAILED else "" for trial in chosen])
+        print_table(
+            (
+                ">trial",
+                ">member",
+                ">gen",
+                "state",
+                ">parent",
+                "steps",
+                ">fitness",
+                "~hyperparameters",
+                "~decision",
+            ),
+            map(_row, chosen),
+            ["red" if trial.state is JobState.FAILED else "" for trial in chosen],
+        )
     else:
-        print(f"study {study!r} has no such trials" if results.counts() else f"study {study!r} has no trials yet")
+        print(f"study {study!r} has no such trials" if results.counts() else none)
 
 
-def _row(trial: TrialRecord) -> dict[str, object]:
+def _row(trial: TrialRecord) -> tuple[object, ...]:
     from phyla.strategies import describe
 
     text, told = describe(trial.reason), trial.state.value
@@ -79,35 +236,14 @@ def _row(trial: TrialRecord) -> dict[str, object]:
         text = f"{said_by(trial.error)} ({text})"
     if infeasible(trial):
         text = f"{infeasible(trial)} ({text})"
-    return {
-        ">trial": trial.id,
-        ">member": trial.member,
-        ">gen": trial.generation,
-        "state": told if trial.kind == "train" else f"{trial.state} ({trial.kind})",
-        ">parent": trial.parent,
-        "steps": f"{trial.start_step} -> {_end(trial)}",
-        ">fitness": fitness(trial),
-        "~hyperparameters": params(trial.params),
-        "~decision": text,
-    }
+    told = told if trial.kind == "train" else f"{trial.state} ({trial.kind})"
+    steps = f"{trial.start_step} -> {_end(trial)}"
+    of = (trial.id, trial.member, trial.generation, told, trial.parent, steps)
+    return (*of, fitness(trial), params(trial.params), text)
 
 
 def _end(trial: TrialRecord) -> int:
     return trial.end_step if trial.reached_step is None else trial.reached_step
-
-
-def _draw(results: "Results", tree: str, *, as_json: bool) -> None:
-    if tree not in ("best", "all") and not tree.isdecimal():
-        raise UsageError(f"--tree {tree}: give best, all, or the number of a trial")
-    found = results.lineage()
-    if tree.isdecimal():
-        found.trial(int(tree))
-    if as_json:
-        print_json(found.to_json())
-    elif len(found):
-        console().print(drawn(results.name, found, Shown.of(found, tree)), soft_wrap=True)
-    else:
-        print(f"study {results.name!r} has no trials yet")
 
 
 @final
@@ -127,21 +263,28 @@ class Shown(NamedTuple):
         """
         best = lineage.best()
         mark = int(which) if which.isdecimal() else best and best.id
-        path = frozenset(trial.id for trial in lineage.ancestry(mark)) if mark is not None else frozenset()
-        if which == "all" or mark is None:
-            return cls(frozenset(trial.id for trial in lineage), path, mark)
-        if which == "best":
-            jumped = (child for trial in path for child in lineage.children(trial) if child.jump_from is not None)
-            return cls(path.union(child.id for child in jumped), path, mark)
-        after = [mark]
-        for started in after:
-            after += (child.id for child in lineage.children(started))
-        return cls(path.union(after), path, mark)
+        if mark is None:
+            return cls(frozenset(trial.id for trial in lineage), frozenset(), None)
+        path = frozenset(trial.id for trial in lineage.ancestry(mark))
+        more: list[int] = []
+        if which == "all":
+            more = [trial.id for trial in lineage]
+        elif which == "best":
+            more = [one.id for trial in path for one in lineage.children(trial) if one.jump_from is not None]
+        else:
+            more = [mark]
+            for started in more:
+                more += (child.id for child in lineage.children(started))
+        return cls(path.union(more), path, mark)
 
 
 def drawn(study: str, lineage: "Lineage", shown: Shown) -> Tree:
     """Return the tree of a study's lineage."""
-    weights = _weights(lineage)
+    weights = Counter[int]()  # how many trials come of each one, itself counted
+    for trial in sorted(lineage, key=lambda trial: -trial.id):  # a child has a higher id than its parent
+        weights[trial.id] += 1
+        if trial.parent is not None:
+            weights[trial.parent] += weights[trial.id]
     head = f"{study}: {counted(len(lineage), 'trial')}, {counted(len(lineage.jumps), 'jump')}"
     if len(shown.trials) < len(lineage):
         head += f"; {len(shown.trials)} shown, all with --tree all"
@@ -150,12 +293,16 @@ def drawn(study: str, lineage: "Lineage", shown: Shown) -> Tree:
     # Branches are drawn from a stack, not by recursion: a tree may be deep.
     open_branches = [(tree, root, "") for root in reversed(roots)]
     while open_branches:
-        branch, start, prefix = open_branches.pop()
-        chain = _chain(lineage, shown, start)
-        visible = [child for child in lineage.children(chain[-1].id) if child.id in shown.trials]
-        hidden = sum(weights[child.id] for trial in chain for child in lineage.children(trial.id)) - sum(
-            weights[trial.id] for trial in [*chain[1:], *visible]
-        )
+        branch, last, prefix = open_branches.pop()
+        chain: list[TrialRecord] = []
+        visible, hidden, plain = [last], 0, True
+        while plain:
+            (last,) = visible
+            chain.append(last)
+            children = lineage.children(last.id)
+            visible = [child for child in children if child.id in shown.trials]
+            hidden += sum(weights[child.id] for child in children if child.id not in shown.trials)
+            plain = len(visible) == 1 and _continues(last, visible[0])
         main = max(visible, key=lambda child: (child.id in shown.path, weights[child.id]), default=None)
         node = branch.add(_label(chain, shown, hidden, prefix))
         if main is not None:
@@ -164,29 +311,9 @@ def drawn(study: str, lineage: "Lineage", shown: Shown) -> Tree:
     return tree
 
 
-def _weights(lineage: "Lineage") -> dict[int, int]:
-    """Return how many trials come of each one, itself counted."""
-    weights: dict[int, int] = {}
-    # A child has a higher id than its parent.
-    for trial in sorted(lineage, key=lambda trial: trial.id, reverse=True):
-        weights[trial.id] = weights.get(trial.id, 0) + 1
-        if trial.parent is not None:
-            weights[trial.parent] = weights.get(trial.parent, 0) + weights[trial.id]
-    return weights
-
-
-def _chain(lineage: "Lineage", shown: Shown, start: TrialRecord) -> list[TrialRecord]:
-    """Return a trial and those that plainly continue it, one after the other."""
-    chain = [start]
-    while True:
-        last = chain[-1]
-        children = [child for child in lineage.children(last.id) if child.id in shown.trials]
-        if len(children) != 1 or children[0].jump_from is not None:
-            return chain
-        (child,) = children
-        if (child.member, child.params, child.state) != (last.member, last.params, last.state):
-            return chain
-        chain.append(child)
+def _continues(last: TrialRecord, child: TrialRecord) -> bool:
+    same = (child.member, child.params, child.state) == (last.member, last.params, last.state)
+    return same and child.jump_from is None
 
 
 def _label(chain: Sequence[TrialRecord], shown: Shown, hidden: int, prefix: str) -> Text:
@@ -196,23 +323,20 @@ def _label(chain: Sequence[TrialRecord], shown: Shown, hidden: int, prefix: str)
     name = f"trial {first.id} (member {first.member})"
     if len(chain) > 1:
         name = f"trials {first.id}..{last.id} ({len(chain)} of member {first.member})"
-    text = Text(f"{prefix}{name}", style="bold" if last.id in shown.path else "")
-    text.append(f" steps {first.start_step} -> {_end(last)}")
-    if last.state is JobState.COMPLETED:
-        text.append(f"  {fitness(last)}")
-    text.append(f"  {params(first.params)}", style="dim")
-    if first.parent is not None:
-        text.append(f"  from trial {first.parent}")
-    if first.jump_from is not None:
-        text.append(f" <- jumped from trial {first.jump_from} (member {first.member})", style="yellow")
+    score = f"  {fitness(last)}" if last.state is JobState.COMPLETED else ""
+    jump = "" if first.jump_from is None else f" <- jumped from trial {first.jump_from} (member {first.member})"
+    end = ("", "") if last.state is JobState.COMPLETED else (f"  {last.state}", "cyan")
     if last.state is JobState.FAILED:
-        text.append(f"  failed: {said_by(last.error)}", style="red")
+        end = (f"  failed: {said_by(last.error)}", "red")
     elif last.stop_reason is not None:
-        text.append(f"  {describe(last.stop_reason)}", style="yellow")
-    elif last.state is not JobState.COMPLETED:
-        text.append(f"  {last.state}", style="cyan")
-    if any(trial.id == shown.mark for trial in chain):
-        text.append("  *", style="bold green")
-    if hidden:
-        text.append(f"  +{hidden} not shown", style="dim")
-    return text
+        end = (f"  {describe(last.stop_reason)}", "yellow")
+    return Text.assemble(
+        (f"{prefix}{name}", "bold" if last.id in shown.path else ""),
+        f" steps {first.start_step} -> {_end(last)}{score}",
+        (f"  {params(first.params)}", "dim"),
+        "" if first.parent is None else f"  from trial {first.parent}",
+        (jump, "yellow"),
+        end,
+        ("  *" if any(trial.id == shown.mark for trial in chain) else "", "bold green"),
+        (f"  +{hidden} not shown" if hidden else "", "dim"),
+    )

@@ -7,7 +7,6 @@ from enum import StrEnum
 from typing import Any, Final, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from phyla.evaluation.aggregates import Estimate, percentiles
 from phyla.evaluation.cells import Cell, GroupValues
@@ -16,7 +15,6 @@ from phyla.records import shown
 
 PERCENTILES: Final = (10, 50, 90)
 """Percentiles over eval tasks, for metrics that several of them have."""
-ARRAY_BINS = 30
 _PERCENTILE = re.compile(r".*_p\d+(\.\d+)?")
 
 
@@ -115,12 +113,6 @@ def cell_points(cell: Cell, member: int | None = None) -> Iterator[Point]:
             yield _point(cell, member, name, PointKind.HISTOGRAM, n=metric.count, bins=_bins(metric))
 
 
-def array_point(cell: Cell, name: str, array: NDArray[Any], member: int | None = None) -> Point | None:
-    """Return the histogram of an array that an eval task saved; None of an array without finite numbers."""
-    bins = array_bins(array)
-    return None if bins is None else _point(cell, member, name, PointKind.HISTOGRAM, n=round(bins.n), bins=bins)
-
-
 def group_points(values: GroupValues, cells: Sequence[Cell], member: int | None = None) -> Iterator[Point]:
     """Return the aggregates of a group, and percentiles over its eval tasks where it has none of that name."""
     over_tasks = {} if values.partial else _percentiles(cells)
@@ -194,22 +186,3 @@ def _bins(metric: Histogram) -> Bins:
 
 def _finite(value: float | None, otherwise: float) -> float:
     return value if value is not None and np.isfinite(value) else otherwise
-
-
-def array_bins(array: NDArray[Any]) -> Bins | None:
-    """Return the histogram of an array's finite numbers; None if there are none."""
-    if array.dtype.kind not in "biuf":
-        return None
-    flat = array.astype(float).ravel()
-    flat = flat[np.isfinite(flat)]
-    if flat.size == 0:
-        return None
-    counts, edges = np.histogram(flat, bins=ARRAY_BINS)
-    return Bins(
-        limits=tuple(edges[1:].tolist()),
-        counts=tuple(counts.astype(float).tolist()),
-        low=float(flat.min()),
-        high=float(flat.max()),
-        total=float(flat.sum()),
-        squares=float((flat**2).sum()),
-    )

@@ -3,7 +3,6 @@
 from phyla.report.comparison import ComparedStudy, StudyComparison, compare_studies
 from phyla.report.data import EvaluationData, StudyData, TimeSpent, time_spent
 from phyla.report.page import write_comparison_report, write_evaluation_report, write_report
-from phyla.report.words import lag_words
 
 __all__ = [
     "ComparedStudy",
@@ -12,7 +11,6 @@ __all__ = [
     "StudyData",
     "TimeSpent",
     "compare_studies",
-    "lag_words",
     "time_spent",
     "write_comparison_report",
     "write_evaluation_report",

@@ -17,8 +17,9 @@ from phyla.records import Phase, StudyState
 from phyla.report.curves import Band, By, Curve, Measure, band, curve
 from phyla.report.data import StudyData, TimeSpent, time_spent
 from phyla.report.sensitivity import Sensitivity, sensitivities
-from phyla.report.words import counted, duration, number, p_words, score
+from phyla.report.words import p_words
 from phyla.significance import holm, rank_sum, replicates_needed, signed_rank, smallest_p
+from phyla.words import counted, duration, number, score
 
 ALPHA = 0.05
 """Adjusted p below which a difference counts as significant."""

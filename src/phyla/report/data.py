@@ -22,8 +22,8 @@ from phyla.records import (
     StudyRecord,
     TrialRecord,
 )
-from phyla.report.words import duration
 from phyla.strategies import front_of
+from phyla.words import duration
 
 Interval: TypeAlias = tuple[float, float]
 """Begin and end, in seconds since the epoch."""

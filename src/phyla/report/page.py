@@ -20,6 +20,7 @@ from phyla.report.figures.schedules import schedules_figure
 from phyla.report.figures.suites import aggregates_figure, lag_figure, matrix_figure
 from phyla.report.figures.timeline import timeline_figure
 from phyla.strategies import describe
+from phyla.words import counted, duration, lag_words, measured, number, score
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -29,8 +30,8 @@ STUDY_FIGURES = (fitness_figure, schedules_figure, lineage_figure, timeline_figu
 ROWS = 1_000
 """Rows that a table shows."""
 WARNINGS = ("regression", "changed-source", "rewound")
-WORDS = ("counted", "duration", "lag_words", "measured", "number", "p_words", "score", "short", "step_of")
-"""Functions of `words` that templates use as filters."""
+FILTERS = (counted, duration, lag_words, measured, number, score, words.p_words, words.short, words.step_of)
+"""Functions that templates use as filters."""
 
 
 def write_report(
@@ -152,9 +153,7 @@ def _write(template: str, path: str | os.PathLike[str], **context: Any) -> Path:
         keep_trailing_newline=True,
     )
     environment.globals.update(ROWS=ROWS, numbers=count(), plotly=Markup(get_plotlyjs()))
-    environment.filters.update(
-        {name: getattr(words, name) for name in WORDS}, drawn=_drawn, next=next, shown=shown
-    )
+    environment.filters.update({one.__name__: one for one in FILTERS}, drawn=_drawn, next=next, shown=shown)
     environment.filters["moment"] = lambda seconds, form: words.moment(seconds).strftime(form)
     environment.filters["to_the_right"] = ">{}".format
     page = environment.get_template(template).render(context)

@@ -1,49 +1,15 @@
 """How numbers, times, trials and checkpoints read in figures and reports."""
 
 import html
-import math
 import textwrap
 from datetime import UTC, datetime
 
-from phyla.evaluation import Lag
-from phyla.records import Checkpoint, JobState, Json, TrialRecord, said_by, shown
+from phyla.records import Checkpoint, JobState, TrialRecord, said_by, shown
 from phyla.strategies import describe
+from phyla.words import number, score
 
 PARAMS_SHOWN = 12
 """Hyperparameters that appear under the pointer."""
-
-
-def number(value: Json) -> str:
-    """Return a value as a person reads it: four digits of a float, thousands separated."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return "none" if value is None else str(value)
-    if isinstance(value, int):
-        return f"{value:,}"
-    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"
-
-
-def score(value: float | None) -> str:
-    """Return a fitness with four digits, trailing zeros kept, so that a column of them lines up."""
-    if value is None or not math.isfinite(value) or not 1e-4 <= abs(value) < 1e4:
-        return number(value)
-    return f"{value:#.4g}".rstrip(".")
-
-
-def measured(value: float, stderr: float | None) -> str:
-    """Return a number and its standard error."""
-    return number(value) if stderr is None else f"{number(value)} ± {number(float(f'{stderr:.2g}'))}"
-
-
-def duration(seconds: float | None) -> str:
-    """Return a span of time in its two largest units."""
-    if seconds is None:
-        return "none yet"
-    if seconds < 60:
-        return f"{seconds:.3g} s"
-    minutes, hours = int(seconds // 60), int(seconds // 3600)
-    if hours < 1:
-        return f"{minutes} min {int(seconds % 60)} s"
-    return f"{hours} h {minutes % 60} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"
 
 
 def time_unit(longest: float) -> tuple[str, float]:
@@ -54,11 +20,6 @@ def time_unit(longest: float) -> tuple[str, float]:
 def moment(seconds: float) -> datetime:
     """Return a time of the records as an aware datetime in UTC."""
     return datetime.fromtimestamp(seconds, tz=UTC)
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a count with its noun."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def short(text: str, limit: int = 90) -> str:
@@ -76,18 +37,6 @@ def p_words(p: float | None) -> str:
     if p is None:
         return "too few"
     return f"{p:.2g}" if p >= 0.001 else f"{p:.0e}"
-
-
-def lag_words(lag: Lag) -> str:
-    """Return how far a suite is behind, on one line."""
-    at = "" if lag.complete is None else f"step {lag.complete:,}" if lag.complete >= 0 else "an unknown step"
-    older = lag.waiting - lag.checkpoints
-    more = f"; {older:,} older or repeated evaluations wait" if older else ""
-    if not lag.checkpoints:
-        return f"{lag.suite}: {f'up to date at {at}' if at else 'nothing is evaluated yet'}{more}"
-    steps = f" and {counted(lag.steps, 'step')}" if at and lag.steps is not None else ""
-    behind = f"{counted(lag.checkpoints, 'checkpoint')}{steps} behind, the oldest for {duration(lag.oldest_s)}"
-    return f"{lag.suite}: {behind}; {f'complete up to {at}' if at else 'none is complete'}{more}"
 
 
 def outcome(trial: TrialRecord, metric: str) -> str:

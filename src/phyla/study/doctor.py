@@ -6,7 +6,7 @@ import shutil
 import sqlite3
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -19,6 +19,7 @@ from phyla.records import CheckpointState, StudyKind, StudyRecord, StudyState, s
 from phyla.study.evaluations import Evaluations
 from phyla.study.places import Places, find_study
 from phyla.study.standing import standing
+from phyla.words import counted, size
 
 if TYPE_CHECKING:
     from phyla.store import Store
@@ -60,6 +61,10 @@ class Finding:
 _ok = partial(Finding, Verdict.OK)
 _warn = partial(Finding, Verdict.WARN)
 _fail = partial(Finding, Verdict.FAIL)
+
+
+def _warn_if(bad: bool, about: str, text: str, advice: str) -> Finding:
+    return _warn(about, text, advice) if bad else _ok(about, text)
 
 
 def examine(places: Places, name: str | None = None, *, digests: bool = False) -> Iterator[Finding]:
@@ -106,20 +111,19 @@ def _directory(about: str, path: Path) -> Iterator[Finding]:
         return
     yield _ok(about, f"{path}{'' if existing == path else ' (made by the first run)'}")
     free = shutil.disk_usage(existing).free
-    disk = (f"{about} disk", f"{free / (1 << 30):.1f} GiB free")
-    if free < LITTLE_DISK_BYTES:
-        yield _warn(*disk, "make room, or choose another place: a study stops when the disk is full")
-    else:
-        yield _ok(*disk)
+    yield _warn_if(
+        free < LITTLE_DISK_BYTES,
+        f"{about} disk",
+        f"{size(free)} free",
+        "make room, or choose another place: a study stops when the disk is full",
+    )
     network = network_file_system(existing)
-    if network is None:
-        yield _ok(f"{about} file system", "local")
-    else:
-        yield _warn(
-            f"{about} file system",
-            f"{network}, a network file system",
-            "checkpoints are fine there; for the store name a local file or a PostgreSQL server with --storage",
-        )
+    yield _warn_if(
+        network is not None,
+        f"{about} file system",
+        "local" if network is None else f"{network}, a network file system",
+        "checkpoints are fine there; for the store name a local file or a PostgreSQL server with --storage",
+    )
     try:
         with tempfile.NamedTemporaryFile(dir=existing, prefix=".phyla-doctor-") as file:
             before = time.perf_counter()
@@ -131,15 +135,12 @@ def _directory(about: str, path: Path) -> Iterator[Finding]:
     except OSError as error:
         yield _fail(f"{about} flush", f"writing to {existing} failed: {error.strerror}")
         return
-    flush = (f"{about} flush", f"{seconds * 1000:.1f} ms")
-    if seconds > SLOW_FSYNC_S:
-        yield _warn(
-            *flush,
-            "every checkpoint and every completed trial waits for a few of these; use longer trials or a faster "
-            "disk",
-        )
-    else:
-        yield _ok(*flush)
+    yield _warn_if(
+        seconds > SLOW_FSYNC_S,
+        f"{about} flush",
+        f"{seconds * 1000:.1f} ms",
+        "every checkpoint and completed trial waits for a few of these; use longer trials or a faster disk",
+    )
 
 
 def _store(places: Places, name: str | None, *, digests: bool) -> Iterator[Finding]:
@@ -171,42 +172,38 @@ def _store(places: Places, name: str | None, *, digests: bool) -> Iterator[Findi
     except PhylaError as error:
         yield _fail("store", str(error))
         return
-    runs = [study for study in known if study.watched]
-    studies = [study for study in known if not study.watched]
-    told = [_counted(len(studies), "study", "studies"), *([_counted(len(runs), "watched run")] if runs else [])]
-    yield _ok("store", f"{store.url}, schema {found}, {', '.join(told)}")
+    runs = sum(study.watched for study in known)
+    told = counted(len(known) - runs, "study", "studies")
+    told += f", {counted(runs, 'watched run')}" if runs else ""
+    yield _ok("store", f"{store.url}, schema {found}, {told}")
     try:
-        for study in studies:
-            if name in (None, study.name):
+        for study in sorted(known, key=lambda study: study.watched):
+            if name not in (None, study.name):
+                continue
+            if study.watched:
+                yield from _run(store, study, places)
+            else:
                 yield from _study(store, study, places, digests=digests)
-        for run in runs:
-            if name in (None, run.name):
-                yield from _run(store, run, places)
     finally:
         store.close()
 
 
-def _counted(count: int, one: str, several: str | None = None) -> str:
-    return f"{count} {one if count == 1 else several or one + 's'}"
-
-
 def _run(store: "Store", run: StudyRecord, places: Places) -> Iterator[Finding]:
     about = f"watched run {run.name}"
-    how = standing(Evaluations(store, run, places), places)
+    how = standing(Evaluations(store, run, places))
     with store.reader(run.id) as reader:
         now = reader.now()
         running = reader.running()
         held = [reader.seen(number) for number in sorted(reader.held_paths())]
     where = shown(run.location)
     if run.kind is StudyKind.DIRECTORY:
+        directory, absent = f"{about} directory", f"{where} does not exist"
         if Path(run.location).is_dir():
-            yield _ok(f"{about} directory", where)
+            yield _ok(directory, where)
         elif run.state is StudyState.COMPLETED:
-            yield _warn(f"{about} directory", f"{where} does not exist", "checkpoints without a snapshot are gone")
+            yield _warn(directory, absent, "checkpoints without a snapshot are gone")
         else:
-            yield _fail(
-                f"{about} directory", f"{where} does not exist", "mount its file system, or check the path"
-            )
+            yield _fail(directory, absent, "mount its file system, or check the path")
     lost = [shown(seen.path) for seen in held if seen.path and not Path(seen.path).exists()]
     if lost:
         yield _fail(
@@ -218,7 +215,7 @@ def _run(store: "Store", run: StudyRecord, places: Places) -> Iterator[Finding]:
     else:
         yield _ok(
             about,
-            f"{how.state}, {_counted(how.checkpoints, 'checkpoint')} seen; "
+            f"{how.state}, {counted(how.checkpoints, 'checkpoint')} seen; "
             f"{len(held)} best or waiting for evaluation, none missing",
         )
     orphaned = sorted({attempt.worker for attempt in running if attempt.expires_at < now})
@@ -260,27 +257,23 @@ def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool)
         damaged = reader.damaged_checkpoints()
         running = reader.running()
         now = reader.now()
-
-    def strangers(listed: Sequence[str], what: str, unused: str) -> Iterator[Finding]:
-        if listed:
-            more = "" if len(listed) <= UNKNOWN_SHOWN else f" and {len(listed) - UNKNOWN_SHOWN} more"
-            text = f"{len(listed)} {what}: {', '.join(listed[:UNKNOWN_SHOWN])}{more}"
-            yield _warn(about, text, f"{unused}; delete them yourself if nobody needs them")
-
-    yield from strangers(
-        [*found.unknown, *found.forgotten],
-        f"directories in {root} are not known to this store",
-        "phyla leaves them alone",
-    )
-    yield from strangers(
-        sorted(
-            name
-            for name, row in found.rows.items()
-            if row.state is CheckpointState.DELETED and (root / name).exists()
+    deleted = [name for name, row in found.rows.items() if row.state is CheckpointState.DELETED]
+    for strange, what, unused in (
+        (
+            [*found.unknown, *found.forgotten],
+            f"directories in {root} are not known to this store",
+            "phyla leaves them alone",
         ),
-        f"checkpoints that were deleted are in {root} again",
-        "the study does not use them and leaves them alone",
-    )
+        (
+            sorted(name for name in deleted if (root / name).exists()),
+            f"checkpoints that were deleted are in {root} again",
+            "the study does not use them and leaves them alone",
+        ),
+    ):
+        if strange:
+            more = "" if len(strange) <= UNKNOWN_SHOWN else f" and {len(strange) - UNKNOWN_SHOWN} more"
+            text = f"{len(strange)} {what}: {', '.join(strange[:UNKNOWN_SHOWN])}{more}"
+            yield _warn(about, text, f"{unused}; delete them yourself if nobody needs them")
     problems = {}
     for row in rows:
         try:
@@ -306,7 +299,7 @@ def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool)
         )
     else:
         read = ", every byte" if digests else ""
-        yield _ok(about, f"{study.state}, {_counted(len(rows), 'checkpoint')} as they should be{read}")
+        yield _ok(about, f"{study.state}, {counted(len(rows), 'checkpoint')} as they should be{read}")
     if damaged:
         texts = "; ".join(f"{row.error}" for row in damaged[:PROBLEMS_SHOWN])
         yield _warn(

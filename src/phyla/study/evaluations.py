@@ -10,15 +10,12 @@ from phyla import plugins
 from phyla.errors import ConfigurationError
 from phyla.evaluation import Cell, CellStatus, Estimate, GroupValues, Lag, Point, SuiteOutline
 from phyla.evaluation.cells import cell, current_tasks, group_values, lag
-from phyla.evaluation.points import array_point, cell_points, group_points
+from phyla.evaluation.points import cell_points, group_points
 from phyla.evaluation.suite import outlines
 from phyla.records import Checkpoint, EvalEvent, EvalJob, Group, GroupState, StudyKind, StudyRecord, TrialRecord
 from phyla.study.places import Places
-from phyla.study.rows import cell_row, flat, frame
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from phyla.report import EvaluationData
     from phyla.store import Reader, Store
 
@@ -33,35 +30,20 @@ ROWS = 1000
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestEvaluation:
-    """The best checkpoint of a suite.
-
-    Attributes:
-        suite: name of the suite.
-        metric: the aggregate that the suite's objective names.
-        value: what it was measured as.
-        stderr: its standard error; None if it is not known.
-        values: all aggregates.
-        checkpoint: name of the checkpoint.
-        path: where it is read; a directory or a file.
-        step: age of the weights; -1 when it is not known.
-        branch: 0, and one more each time training was rewound.
-        index: place within the checkpoint, when it holds several models.
-        trial: the trial that wrote it, in a study.
-        gone: whether the checkpoint has vanished, or was collected, since.
-    """
+    """The best checkpoint of a suite."""
 
     suite: str
-    metric: str
+    metric: str  # the aggregate that the suite's objective names
     value: float
-    stderr: float | None
+    stderr: float | None  # its standard error; None if it is not known
     values: dict[str, Estimate]
     checkpoint: str
-    path: Path
-    step: int
-    branch: int
-    index: int
-    trial: int | None
-    gone: bool
+    path: Path  # where it is read; a directory or a file
+    step: int  # age of the weights; -1 when it is not known
+    branch: int  # 0, and one more each time training was rewound
+    index: int  # place within the checkpoint, when it holds several models
+    trial: int | None  # the trial that wrote it, in a study
+    gone: bool  # whether the checkpoint has vanished, or was collected, since
 
 
 class MatrixRow(NamedTuple):
@@ -81,17 +63,14 @@ class Evaluations:
 
     Attributes:
         name: name of the run; a study's is called like the study.
+        places: where it keeps its things.
     """
 
     def __init__(self, store: "Store", run: StudyRecord, places: Places) -> None:
         self._store = store
         self._run = run
-        self._places = places
+        self.places = places
         self.name = run.name
-
-    def close(self) -> None:
-        """Close the store."""
-        self._store.close()
 
     @property
     def run(self) -> StudyRecord:
@@ -155,22 +134,12 @@ class Evaluations:
     # The matrix
 
     def cells(self, suite: str | None = None, *, last: int | None = None) -> Iterator[Cell]:
-        """Yield what became of every eval task on every checkpoint, by checkpoint, oldest first.
-
-        Args:
-            suite: only this one's; by default all.
-            last: only those of the N newest checkpoints.
-        """
+        """Yield what became of every eval task, of all suites or one, on all checkpoints or the `last`, by age."""
         for row in self._rows(suite, last=last):
             yield from row.cells
 
     def values(self, suite: str, *, last: int | None = None) -> Iterator[GroupValues]:
-        """Yield the aggregates of a suite on every checkpoint that has them, oldest first; some are partial.
-
-        Args:
-            suite: name of the suite.
-            last: only those of the N newest checkpoints.
-        """
+        """Yield the aggregates of a suite on all checkpoints or the `last`, by age; some are partial."""
         for row in self._rows(suite, last=last, decode=False):
             yield from row.values
 
@@ -188,16 +157,23 @@ class Evaluations:
             )
         with self._store.reader(self._run.id) as reader:
             group = reader.best_group(suite)
-            seen = None if group is None else reader.seen(group.seen)
-        if group is None or seen is None:
-            return None
+            if group is None:
+                return None
+            seen = reader.seen(group.seen)
         found = group_values(seen, group).values
         if outline.objective not in found:
             raise ConfigurationError(
                 f"the best checkpoint of suite {suite!r} has no aggregate {outline.objective!r}, which its "
                 f"objective names now; it has {', '.join(found) or 'none'}"
             )
-        path, measured = self._path(seen), found[outline.objective]
+        # A study's is in its directory, another is its snapshot or the original.
+        known = self._run.config.get("checkpoints")
+        path = (Path(str(known)) if known else self.places.checkpoints(self.name)) / seen.name
+        if seen.path:
+            path = Path(seen.path)
+            if not path.exists() and len(seen.paths) == 1 and self._run.location:
+                path = Path(self._run.location) / seen.paths[0]
+        measured = found[outline.objective]
         return BestEvaluation(
             suite=suite,
             metric=outline.objective,
@@ -213,27 +189,11 @@ class Evaluations:
             gone=not path.exists(),
         )
 
-    def _path(self, seen: Checkpoint) -> Path:
-        """Return where a checkpoint is: a study's in its directory, another as its snapshot or the original."""
-        if not seen.path:
-            known = self._run.config.get("checkpoints")
-            return (Path(str(known)) if known else self._places.checkpoints(self.name)) / seen.name
-        path = Path(seen.path)
-        if not path.exists() and len(seen.paths) == 1 and self._run.location:
-            return Path(self._run.location) / seen.paths[0]
-        return path
-
     def lag(self) -> list[Lag]:
         """Return how far each suite is behind: newest checkpoint against newest complete one."""
-        return [lag(suite.name, self.groups(suite.name), self._seen, self._now()) for suite in self.suites]
-
-    def _seen(self, seen: int) -> Checkpoint:
+        groups = {suite.name: list(self.groups(suite.name)) for suite in self.suites}
         with self._store.reader(self._run.id) as reader:
-            return reader.seen(seen)
-
-    def _now(self) -> float:
-        with self._store.reader(self._run.id) as reader:
-            return reader.now()
+            return [lag(name, its, reader.seen, reader.now()) for name, its in groups.items()]
 
     def summary(self, suite: str | None = None) -> dict[str, int]:
         """Return how many cells of the matrix have each status; repetitions do not count."""
@@ -243,14 +203,10 @@ class Evaluations:
 
     # Projections
 
-    def points(self, suite: str | None = None, *, arrays: bool = False) -> Iterator[Point]:
-        """Yield every number and histogram that was measured, by branch, member, index and step.
+    def points(self, suite: str | None = None) -> Iterator[Point]:
+        """Yield every number and histogram that was measured, of all suites or one, as all exporters write them.
 
-        Eval tasks come before the aggregates of their suite. This is what all exporters write.
-
-        Args:
-            suite: only this one's; by default all.
-            arrays: also saved arrays, as histograms of their numbers.
+        They come by branch, member, index and step, and eval tasks before the aggregates of their suite.
         """
         members = self._members()
         order = sorted(
@@ -267,26 +223,9 @@ class Evaluations:
             member = members.get(row.seen.trial or 0)
             for one in row.cells:
                 yield from cell_points(one, member)
-                if arrays:
-                    yield from self._arrays(one, member)
             for values in row.values:
                 # Those of one group, which has one suite and one replicate.
                 yield from group_points(values, [one for one in row.cells if one.group == values.group], member)
-
-    def _arrays(self, one: Cell, member: int | None) -> Iterator[Point]:
-        import numpy as np
-
-        # Results of other runs may be among them, so files are named below the outputs of all runs.
-        own = self._run.config.get("outputs")
-        outputs = (Path(str(own)) if own else self._places.outputs(self.name)).parent
-        for name, files in one.files.items():
-            paths = [outputs / file for file in files if file.endswith(".npy")]
-            if not paths or not all(path.exists() for path in paths):
-                continue
-            whole = np.concatenate([np.load(path, allow_pickle=False).ravel() for path in paths])
-            point = array_point(one, name, whole, member)
-            if point is not None:
-                yield point
 
     def _members(self) -> dict[int, int]:
         """Return the member of every trial of a study."""
@@ -295,27 +234,18 @@ class Evaluations:
         trials = self._paged(lambda reader, after: reader.trials(after=after, limit=ROWS), self._run.source)
         return {trial.id: trial.member for trial in trials}
 
-    def dataframe(self, suite: str | None = None) -> "pd.DataFrame":
-        """Return one row per checkpoint and eval task; measured values as `values.*`, errors as `stderr.*`.
-
-        Args:
-            suite: only this one's; by default all.
-
-        Raises:
-            ImportError: pandas is not installed; `pip install "phyla[pandas]"`.
-        """
-        return frame((flat(cell_row(one)) for one in self.cells(suite)), "written_at", "evaluated_at")
-
     def data(self, *, last: int | None = None) -> "EvaluationData":
         """Return what the figures and the report show, of all checkpoints or the `last` ones."""
         from phyla.report import EvaluationData
 
         cells: list[Cell] = []
         values: list[GroupValues] = []
-        for row in self._rows(None, last=last):
+        for row in self._rows(last=last):
             # What it was read from may be large, and is not drawn.
             cells += [replace(one, metrics={}) for one in row.cells]
             values += row.values
+        with self._store.reader(self._run.id) as reader:
+            now = reader.now()
         return EvaluationData(
             run=self.run,
             state=self.state,
@@ -326,15 +256,11 @@ class Evaluations:
             events=tuple(self.events()),
             lag=tuple(self.lag()),
             members=self._members(),
-            now=self._now(),
+            now=now,
         )
 
-    def write_tensorboard(self, directory: str | Path, *, arrays: bool = False) -> int:
-        """Write TensorBoard's event files, replacing those of an earlier call; return how many points they have.
-
-        Args:
-            directory: TensorBoard's log directory.
-            arrays: also saved arrays, as histograms of their numbers.
+    def write_tensorboard(self, directory: str | Path) -> int:
+        """Write event files for TensorBoard, replacing those of an earlier call; return how many points they have.
 
         Raises:
             ImportError: tensorboardX is not installed; `pip install "phyla[tensorboard]"`.
@@ -343,7 +269,7 @@ class Evaluations:
         from phyla.integrations.tensorboard import write_tensorboard
         from phyla.settings import system_clock
 
-        return write_tensorboard(self.points(arrays=arrays), self.name, Path(directory), now=system_clock())
+        return write_tensorboard(self.points(), self.name, Path(directory), now=system_clock())
 
     def write_report(self, path: str | Path) -> Path:
         """Write one self-contained HTML file with the figures, replacing it if it exists; return its path."""
@@ -353,7 +279,7 @@ class Evaluations:
 
     def _rows(
         self,
-        suite: str | None,
+        suite: str | None = None,
         *,
         last: int | None = None,
         ids: Sequence[int] | None = None,

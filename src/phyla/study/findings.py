@@ -4,7 +4,7 @@ import contextlib
 import logging
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, final
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 from phyla.arguments import suggestion
 from phyla.errors import StoreError
 from phyla.machine import TrainRules
-from phyla.records import Attempt, GroupState, JobKind, JobState, StudyState, TrialRecord
+from phyla.records import GroupState, JobKind, JobState, StudyState, TrialRecord
 from phyla.study.progress import NEWEST, Failures, Throttle
 
 if TYPE_CHECKING:
@@ -39,38 +39,37 @@ class Finding:
     about: str = ""  # where there may be several of one kind
 
 
-def findings(reader: "Reader") -> list[Finding]:
-    """Return what is probably wrong with a study."""
+def findings(reader: "Reader") -> Iterator[Finding]:
+    """Yield what is probably wrong with a study."""
+    study = reader.study()
+    code: Any = study.config.get("code")
+    if code is not None and code["began"] != code["now"]:
+        yield Finding(
+            kind="code",
+            text=f"{code['name']}() in {code['file']} changed since this study began on {date(study.created_at)}; "
+            "earlier trials were trained by the old code. To train all of it by the new code, run it with "
+            f"overwrite=True (on the command line: --overwrite {study.name}), which deletes what is stored, or "
+            "under another name",
+        )
     first = [trial for trial in reader.trials(after=0, limit=LOOKED_AT) if trial.state is JobState.COMPLETED]
     seen = {trial.id: trial for trial in (*first, *reader.last_completed(LOOKED_AT))}
     trials = [trial for _, trial in sorted(seen.items()) if trial.kind is JobKind.TRAIN]
-    attempts = [reader.attempt(trial.id, trial.token) for trial in trials]
-    done = [(trial, attempt) for trial, attempt in zip(trials, attempts, strict=True) if attempt is not None]
-    return [
-        *_code(reader),
-        *_source(done),
-        *_parameters(done),
-        *_same_bytes(reader, trials),
-        *_scores(reader, trials),
-    ]
-
-
-def _source(done: Sequence[tuple[TrialRecord, Attempt]]) -> Iterator[Finding]:
-    given = [attempt for trial, attempt in done if trial.parent_checkpoint is not None]
-    if given and all(attempt.noticed.get("untouched") for attempt in given):
+    noticed: list[tuple[TrialRecord, Any]] = []
+    for trial in trials:
+        attempt = reader.attempt(trial.id, trial.token)
+        if attempt is not None:
+            noticed.append((trial, attempt.noticed))
+    given = [its for trial, its in noticed if trial.parent_checkpoint is not None]
+    if given and all(its.get("untouched") for its in given):
         yield Finding(
             kind="source",
             text="train() did not load trial.source: every trial starts from scratch. Load the weights from "
             "trial.source.path if trial.source is not None",
         )
-
-
-def _parameters(done: Sequence[tuple[TrialRecord, Attempt]]) -> Iterator[Finding]:
     unread: dict[str, bool] = {}
-    for trial, attempt in done:
-        noticed: Any = attempt.noticed.get("unread", ())
+    for trial, its in noticed:
         for name in trial.params:
-            unread[name] = unread.get(name, True) and name in noticed
+            unread[name] = unread.get(name, True) and name in its.get("unread", ())
     for name in (name for name, never in unread.items() if never):
         yield Finding(
             kind="parameter",
@@ -78,52 +77,32 @@ def _parameters(done: Sequence[tuple[TrialRecord, Attempt]]) -> Iterator[Finding
             f"trial.params[{name!r}], or leave it out of the space",
             about=name,
         )
-
-
-def _same_bytes(reader: "Reader", trials: Sequence[TrialRecord]) -> Iterator[Finding]:
     trained = [trial for trial in trials if trial.parent_checkpoint not in (None, trial.checkpoint)]
-    same = []
-    for trial in trained:
-        mine, parents = (reader.checkpoint(name or "") for name in (trial.checkpoint, trial.parent_checkpoint))
-        # One checkpoint of several models may well hold what it held before for one of them.
-        single = not trial.checkpoint_index and not trial.parent_index
-        same.append(single and mine is not None and parents is not None and mine.digest == parents.digest)
-    # Single ones may be equal, as where training has converged.
-    if trained and all(same):
-        first = trained[0]
+    # Single ones may be equal to their parents, as where training has converged.
+    if trained and all(_same_bytes(reader, trial) for trial in trained):
+        one = trained[0]
         yield Finding(
             kind="checkpoint",
             text="every checkpoint equals its parent's byte for byte, although steps were trained (trial "
-            f"{first.id}: steps {first.start_step} to {first.reached_step}). Train the model that you save, and "
-            "save it after training",
+            f"{one.id}: steps {one.start_step} to {one.reached_step}). Train the model that you save, and save it "
+            "after training",
         )
-
-
-def _code(reader: "Reader") -> Iterator[Finding]:
-    study = reader.study()
-    code: Any = study.config.get("code")
-    if code is not None and code["began"] != code["now"]:
-        began = date(study.created_at)
-        yield Finding(
-            kind="code",
-            text=f"{code['name']}() in {code['file']} changed since this study began on {began}; earlier trials "
-            "were trained by the old code. To train all of it by the new code, run it with overwrite=True (on the "
-            f"command line: --overwrite {study.name}), which deletes what is stored, or under another name",
-        )
-
-
-def _scores(reader: "Reader", trials: Sequence[TrialRecord]) -> Iterator[Finding]:
     scores = [trial.fitness for trial in trials if trial.fitness is not None]
-    if not scores or any(map(math.isfinite, scores)) or reader.best_trials(1):
-        return
-    if reader.study().state is StudyState.COMPLETED:
-        counted = reader.counts().get("completed", 0)
-        kinds = " or ".join(dict.fromkeys(str(score) for score in scores))
+    none = bool(scores) and not any(map(math.isfinite, scores)) and not reader.best_trials(1)
+    if none and study.state is StudyState.COMPLETED:
+        kinds = " or ".join(dict.fromkeys(map(str, scores)))
         yield Finding(
             kind="scores",
-            text=f"no trial has a finite score: the scores of all {counted} completed trials are {kinds}. Nothing "
-            "could be selected. Look at what train() reports",
+            text=f"no trial has a finite score: the scores of all {reader.counts().get('completed', 0)} completed "
+            f"trials are {kinds}. Nothing could be selected. Look at what train() reports",
         )
+
+
+def _same_bytes(reader: "Reader", trial: TrialRecord) -> bool:
+    mine, parents = (reader.checkpoint(name or "") for name in (trial.checkpoint, trial.parent_checkpoint))
+    # One checkpoint of several models may well hold what it held before for one of them.
+    single = not trial.checkpoint_index and not trial.parent_index
+    return single and mine is not None and parents is not None and mine.digest == parents.digest
 
 
 @final
@@ -149,20 +128,18 @@ class Lookout:
     def look(self, store: "Store", study: int, *, at_once: bool = False, failures: Failures | None = None) -> None:
         """Say what is new, if it is time or `at_once`; `failures` are those that nothing else shows."""
         with self._throttle.turn(at_once=at_once) as due, contextlib.suppress(StoreError):
-            if due:
-                with store.reader(study) as reader:
-                    self._look_at_everything(reader, failures)
-
-    def _look_at_everything(self, reader: "Reader", failures: Failures | None) -> None:
-        self._look_at_metrics(reader)
-        for suite in [*self._after]:
-            self._look_at_suite(reader, suite)
-        for attempt in failures.new(reader) if failures is not None else ():
-            LOG.warning("%s", attempt.words)
-        for finding in findings(reader):
-            if (finding.kind, finding.about) not in self._said:
-                self._said.add((finding.kind, finding.about))
-                LOG.warning("warning: %s", finding.text)
+            if not due:
+                return
+            with store.reader(study) as reader:
+                self._look_at_metrics(reader)
+                for suite in [*self._after]:
+                    self._look_at_suite(reader, suite)
+                for attempt in failures.new(reader) if failures is not None else ():
+                    LOG.warning("%s", attempt.words)
+                for finding in findings(reader):
+                    if (finding.kind, finding.about) not in self._said:
+                        self._said.add((finding.kind, finding.about))
+                        LOG.warning("warning: %s", finding.text)
 
     def look_at_metrics(self, store: "Store", study: int, *, at_once: bool = False) -> None:
         """Warn, once a trial has completed, of each stopping rule whose metric was not reported."""

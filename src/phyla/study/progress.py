@@ -36,55 +36,35 @@ SHARE = 20
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """A study at one moment.
-
-    Attributes:
-        study: the study.
-        now: the database's time, in seconds since the epoch.
-        members: all members by index.
-        trials: the trial that a member is at, by its index: its running one, else its last completed one.
-        running: the running attempts at trials.
-        counts: how many training trials are in each state.
-        best: the completed trial with the best finite fitness whose checkpoint is kept; None without one.
-        front: trials on the Pareto front, best in the first goal first; without trade-offs only the best.
-        aim: what the study selects for.
-        member_steps: steps that each member is to spend in all; None if unknown.
-        planned_trials: completed trials that the study is expected to end with; None if unknown.
-        last_activity: when a trial was last claimed or ended; the study's creation before the first one.
-        damaged: checkpoints whose files are not what was committed, oldest first.
-        silent_s: seconds for which nobody has renewed a lease, or begun or ended a trial, where a study is running
-            and no lease is left; None otherwise.
-    """
+    """A study at one moment."""
 
     study: StudyRecord
-    now: float
+    now: float  # the database's time, in seconds since the epoch
     members: tuple[Member, ...]
+    # The trial that a member is at, by its index: its running one, else its last completed one.
     trials: Mapping[int, TrialRecord]
-    running: tuple[Attempt, ...]
-    counts: Mapping[str, int]
-    best: TrialRecord | None
+    running: tuple[Attempt, ...]  # the running attempts at trials
+    counts: Mapping[str, int]  # how many training trials are in each state
+    # Trials on the Pareto front, best in the first goal first; without trade-offs only the best.
     front: tuple[TrialRecord, ...]
-    aim: Aim
-    member_steps: int | None
-    planned_trials: int | None
-    last_activity: float
-    damaged: tuple[Checkpoint, ...] = ()
+    aim: Aim  # what the study selects for
+    member_steps: int | None  # steps that each member is to spend in all; None if unknown
+    planned_trials: int | None  # completed trials that the study is expected to end with; None if unknown
+    last_activity: float  # when a trial was last claimed or ended; the study's creation before the first one
+    damaged: tuple[Checkpoint, ...] = ()  # checkpoints whose files are not what was committed, oldest first
+    # Seconds for which nobody has renewed a lease, or begun or ended a trial, where a study is running and no
+    # lease is left; None otherwise.
     silent_s: float | None = None
+
+    @property
+    def best(self) -> TrialRecord | None:
+        """The completed trial with the best finite fitness whose checkpoint is kept; None without one."""
+        return self.front[0] if self.front else None
 
     @property
     def completed(self) -> int:
         """Number of completed training trials."""
         return self.counts.get("completed", 0)
-
-    @property
-    def failed(self) -> int:
-        """Number of training trials that failed for good."""
-        return self.counts.get("failed", 0)
-
-    @property
-    def cancelled(self) -> int:
-        """Number of training trials that a stopping rule ended early, or whose member was retired."""
-        return self.counts.get("cancelled", 0)
 
     @property
     def spent_steps(self) -> int:
@@ -113,19 +93,17 @@ class Progress:
 def look(reader: "Reader", choose: Callable[[Sequence[Member]], Iterable[Member]]) -> Progress:
     """Read how far a study is; see `Results.progress`."""
     study = reader.study()
-    members = tuple(reader.members())
     aim = Aim.from_config(study.config)
-    front = best_of(reader, aim)
+    members = tuple(reader.members())
     trials = {}
     for member in choose(members):
         trial = member.current_trial or (member.head.trial if member.head else None)
         if trial is not None:
             trials[member.index] = reader.trial(trial)
-    counts = reader.counts()
-    now, held = reader.now(), reader.running()
+    now, held, counts = reader.now(), reader.running(), reader.counts()
     current = {member.current_trial for member in members}
-    times = [(trial.started_at, trial.ended_at) for trial in reader.newest_trials(NEWEST)]
-    last_activity = max([study.created_at, *(at for pair in times for at in pair if at is not None)])
+    times = [at for trial in reader.newest_trials(NEWEST) for at in (trial.started_at, trial.ended_at)]
+    last_activity = max([study.created_at, *(at for at in times if at is not None)])
     planned: int | None = counts.get("completed", 0)
     if study.state is not StudyState.COMPLETED:
         left = [trials_left(study.config, member) for member in members]
@@ -143,8 +121,7 @@ def look(reader: "Reader", choose: Callable[[Sequence[Member]], Iterable[Member]
         trials=trials,
         running=tuple(attempt for attempt in held if attempt.job in current),
         counts=counts,
-        best=front[0] if front else None,
-        front=tuple(front),
+        front=tuple(best_of(reader, aim)),
         aim=aim,
         member_steps=_plan(study.config).get("member_steps"),
         planned_trials=planned,

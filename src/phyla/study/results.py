@@ -9,7 +9,6 @@ from phyla.errors import StudyNotFound
 from phyla.records import (
     Aim,
     Attempt,
-    Cause,
     Checkpoint,
     CheckpointState,
     Json,
@@ -20,10 +19,10 @@ from phyla.records import (
     TrialRecord,
 )
 from phyla.space import Params
+from phyla.strategies import describe
 from phyla.study.findings import Finding, findings
 from phyla.study.places import Places, shown
 from phyla.study.progress import Failures, Progress, best_of, lease_s, look
-from phyla.study.rows import frame, trial_row
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,69 +34,51 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+COLUMNS = (
+    *("trial", "member", "generation", "kind", "state", "fitness", "start_step", "end_step", "reached_step"),
+    *("parent", "jump_from", "decision", "seed", "attempts", "failures", "error", "stop_reason", "checkpoint"),
+    *("worker", "created_at", "started_at", "ended_at"),
+)
+"""Columns of every row of a trial."""
+RENAMED = {"trial": "id", "decision": "reason", "attempts": "token"}
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestCheckpoint:
-    """The checkpoint of the best trial.
-
-    Attributes:
-        name: its name in the study.
-        path: its directory; read-only.
-        step: age of the weights.
-        digest: identity of its content.
-        size_bytes: bytes of its files together.
-        index: place within it, when it holds several models.
-    """
+    """The checkpoint of the best trial."""
 
     name: str
-    path: Path
-    step: int
-    digest: str
-    size_bytes: int
-    index: int
+    path: Path  # its directory; read-only
+    step: int  # age of the weights
+    digest: str  # identity of its content
+    size_bytes: int  # bytes of its files together
+    index: int  # place within it, when it holds several models
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """The best trial of a study.
-
-    Attributes:
-        fitness: as measured on `checkpoint`.
-        checkpoint: what it was measured on.
-        params: the trial's hyperparameters; the whole path there is in `Results.schedule()`.
-        metrics: last reported value of each metric.
-        trial: id of the trial.
-        member: index of its member.
-        values: what it was judged by: the metrics that the objective names.
-    """
+    """The best trial of a study."""
 
     fitness: float
     checkpoint: BestCheckpoint
-    params: Params
-    metrics: Mapping[str, Any]
+    params: Params  # the trial's hyperparameters; the whole path there is in `Results.schedule()`
+    metrics: Mapping[str, Any]  # last reported value of each metric
     trial: int
     member: int
-    values: Mapping[str, float]
+    values: Mapping[str, float]  # what it was judged by: the metrics that the objective names
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigChange:
-    """One setting of a study that was changed while the study existed.
+    """One setting of a study that was changed while the study existed."""
 
-    Attributes:
-        at: when, in seconds since the epoch.
-        name: dotted name of the setting, such as `strategy.total_steps`.
-        before: its value until then, as JSON.
-        after: its value from then on.
-    """
-
-    at: float
-    name: str
-    before: Json
-    after: Json
+    at: float  # when, in seconds since the epoch
+    name: str  # dotted name of the setting, such as `strategy.total_steps`
+    before: Json  # its value until then, as JSON
+    after: Json  # its value from then on
 
 
 @final
@@ -143,7 +124,7 @@ class Results:
         self.aim = Aim.from_config(study.config)
         self.metric = self.aim.name
         self.maximize = self.aim.maximize
-        self.replicate: Replicate | None = replicate_of(study.config)
+        self.replicate = replicate_of(study.config)
         self.lease_s = lease_s(study.config)
         self.has_suites = bool(study.config.get("suites"))
 
@@ -166,36 +147,38 @@ class Results:
 
         With a Pareto objective the trial on the front that is best in the first goal.
         """
-        found = self.front()
-        return found[0] if found else None
+        return next(iter(self.front()), None)
 
     def front(self) -> list[Best]:
         """Return the trials on the Pareto front, best in the first goal first; of equal ones the earliest.
 
         The front is that of the trials whose checkpoints are kept. Without trade-offs it has one trial, the best.
         """
+        front = []
         with self._store.reader(self._id) as reader:
-            found = [(trial, reader.checkpoint(trial.checkpoint or "")) for trial in best_of(reader, self.aim)]
-        return [self._best(trial, row) for trial, row in found if row is not None]
-
-    def _best(self, trial: TrialRecord, row: Checkpoint) -> Best:
-        assert trial.fitness is not None
-        return Best(
-            fitness=trial.fitness,
-            checkpoint=BestCheckpoint(
-                name=row.name,
-                path=self.places.checkpoints(self.name) / row.name,
-                step=row.step,
-                digest=row.digest,
-                size_bytes=row.size_bytes,
-                index=trial.checkpoint_index,
-            ),
-            params=Params.of_flat(dict(trial.params)),
-            metrics=trial.metrics,
-            trial=trial.id,
-            member=trial.member,
-            values={self.metric: trial.fitness} if trial.criteria is None else trial.criteria.values,
-        )
+            for trial in best_of(reader, self.aim):
+                row = reader.checkpoint(trial.checkpoint or "")
+                if row is None or trial.fitness is None:
+                    continue
+                checkpoint = BestCheckpoint(
+                    name=row.name,
+                    path=self.places.checkpoints(self.name) / row.name,
+                    step=row.step,
+                    digest=row.digest,
+                    size_bytes=row.size_bytes,
+                    index=trial.checkpoint_index,
+                )
+                found = Best(
+                    fitness=trial.fitness,
+                    checkpoint=checkpoint,
+                    params=Params.of_flat(dict(trial.params)),
+                    metrics=trial.metrics,
+                    trial=trial.id,
+                    member=trial.member,
+                    values={self.metric: trial.fitness} if trial.criteria is None else trial.criteria.values,
+                )
+                front.append(found)
+        return front
 
     def changes(self) -> list[ConfigChange]:
         """Return what was changed about the study since it was made, oldest first.
@@ -239,7 +222,7 @@ class Results:
 
     def findings(self) -> list[Finding]:
         """Return what is probably wrong although nothing raised, such as weights that nobody loads."""
-        return self._read(findings)
+        return self._read(lambda reader: list(findings(reader)))
 
     def progress(
         self, choose: Callable[[Sequence[Member]], Iterable[Member]] = lambda members: members
@@ -248,22 +231,9 @@ class Results:
         return self._read(lambda reader: look(reader, choose))
 
     def failures(self, since: float) -> Callable[[], list[Attempt]]:
-        """Return a function that tells, at each call, the attempts that failed since the call before.
-
-        What ended before `since` is not told.
-        """
+        """Return a function that tells, at each call, the attempts that failed since `since` and the last call."""
         told = Failures(since)
         return lambda: self._read(told.new)
-
-    def causes(self, trials: Iterable[TrialRecord]) -> dict[int, Cause]:
-        """Return what training raised last in each of these trials, by id, where it raised anything."""
-        causes: dict[int, Cause] = {}
-        with self._store.reader(self._id) as reader:
-            for trial in trials:
-                raised = [attempt.cause for attempt in reader.attempts(trial.id) if attempt.cause is not None]
-                if raised:
-                    causes[trial.id] = raised[-1]
-        return causes
 
     def lineage(self) -> "Lineage":
         """Return the tree of trials."""
@@ -277,8 +247,6 @@ class Results:
         Raises:
             StudyNotFound: no trial has completed yet, or there is none of that id.
         """
-        from phyla.lineage import Schedule
-
         if trial is None:
             best = self.best
             if best is None:
@@ -286,16 +254,10 @@ class Results:
                     f"study {self.name!r} has no completed trial that is feasible and has a finite fitness yet"
                 )
             trial = best.trial
-        ancestry: list[TrialRecord] = []
-        with self._store.reader(self._id) as reader:
-            current: int | None = trial
-            while current is not None:
-                try:
-                    ancestry.append(reader.trial(current))
-                except KeyError:
-                    raise StudyNotFound(f"study {self.name!r} has no trial {current}") from None
-                current = ancestry[-1].parent
-        return Schedule.along(reversed(ancestry))
+        lineage = self.lineage()
+        if trial not in lineage:
+            raise StudyNotFound(f"study {self.name!r} has no trial {trial} that trains")
+        return lineage.schedule(trial)
 
     def evaluations(self) -> "Evaluations":
         """Return what the suites have found on the study's checkpoints; a study without suites is refused."""
@@ -305,11 +267,9 @@ class Results:
 
     def evaluating(self) -> list[tuple[float, float]]:
         """Return when each eval task of the study ran: begin and end of its newest attempt, in seconds."""
-        return [
-            (task.started_at, task.ended_at)
-            for task in self._read(lambda reader: reader.eval_jobs())
-            if task.started_at is not None and task.ended_at is not None
-        ]
+        tasks = self._read(lambda reader: reader.eval_jobs())
+        times = [(one.started_at, one.ended_at) for one in tasks]
+        return [(begin, end) for begin, end in times if begin is not None and end is not None]
 
     def time_spent(self) -> "TimeSpent":
         """Return where the time of its workers went: seconds by phase."""
@@ -352,4 +312,25 @@ class Results:
         Raises:
             ImportError: pandas is not installed; `pip install "phyla[pandas]"`.
         """
-        return frame(map(trial_row, self.trials()), "created_at", "started_at", "ended_at")
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise ImportError('dataframe() needs pandas: pip install "phyla[pandas]"') from error
+        made = pd.DataFrame([trial_row(trial) for trial in self.trials()])
+        for column in {"created_at", "started_at", "ended_at"} & {*made}:
+            made[column] = pd.to_datetime(made[column], unit="s", utc=True)
+        return made
+
+
+def trial_row(trial: TrialRecord) -> dict[str, Any]:
+    """Return a trial as one flat row."""
+    row = {name: getattr(trial, RENAMED.get(name, name)) for name in COLUMNS}
+    for name in ("decision", "stop_reason"):
+        row[name] = None if row[name] is None else describe(row[name])
+    row |= {f"params.{name}": value for name, value in trial.params.items()}
+    row |= {f"metrics.{name}": value for name, value in trial.metrics.items()}
+    if trial.criteria is not None:
+        # What several metrics were judged as, which may be means of what was reported.
+        row |= {f"criteria.{name}": value for name, value in trial.criteria.values.items()}
+        row["infeasible"] = trial.criteria.infeasible
+    return row

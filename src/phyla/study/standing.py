@@ -2,10 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, final
 
 from phyla.errors import ConfigurationError
+from phyla.evaluation import SuiteOutline
 from phyla.records import Checkpoint, CheckpointState, EvalEvent, Group, GroupState, StudyRecord, StudyState
 from phyla.study.evaluations import BestEvaluation, Evaluations
 from phyla.study.places import Places
@@ -18,59 +20,102 @@ ChangeKind: TypeAlias = Literal["seen", "quarantined", "complete", "partial", "s
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SuiteStanding:
-    """How one suite of a watched run stands: evaluations by state, without repetitions, and the best one."""
+class Missing:
+    """An evaluation that should be there and is not."""
 
-    name: str
-    objective: str | None
-    counts: Mapping[str, int]
-    best: BestEvaluation | None
+    run: str
+    suite: str | None  # name of the suite; None where the checkpoint itself cannot be evaluated
+    seen: Checkpoint
+    state: str  # queued, partial, gone (during its turn) or quarantined
+    why: str
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """How a watched run stands.
-
-    Attributes:
-        run: the run.
-        watcher: the process of this machine that watches it; None if there is none here.
-        checkpoints: how many were seen, each version of a name counted.
-        newest: the one seen last that can be evaluated, or could; None before there is one.
-        step_from: where its step comes from; None for a study.
-        suites: its suites.
-        quarantined: checkpoints that cannot be evaluated as they are now, with the reason as `error`.
-    """
+    """How a watched run stands."""
 
     run: StudyRecord
-    watcher: str | None
-    checkpoints: int
-    newest: Checkpoint | None
-    step_from: str | None
-    suites: tuple[SuiteStanding, ...]
+    watcher: str | None  # the process of this machine that watches it; None if there is none here
+    checkpoints: int  # how many were seen, each version of a name counted
+    newest: Checkpoint | None  # the one seen last that can be evaluated, or could; None before there is one
+    step_from: str | None  # where its step comes from; None for a study
+    suites: tuple[SuiteOutline, ...]
+    # Of each suite, how many evaluations are in each state, without repetitions.
+    evaluations: Mapping[str, Counter[str]]
+    best: Mapping[str, BestEvaluation]  # the best checkpoint of each suite that has one
+    # Checkpoints that cannot be evaluated as they are now, with the reason as `error`.
     quarantined: tuple[Checkpoint, ...]
+    missing: tuple[Missing, ...]  # evaluations that should be there and are not
 
     @property
     def state(self) -> str:
         """The run's state; a run that has not ended and that no process of this machine watches says so."""
-        if self.watcher is None and self.run.state is not StudyState.COMPLETED:
-            return f"{self.run.state}, not watched here"
-        return self.run.state.value
+        ended = self.run.state is StudyState.COMPLETED
+        return self.run.state.value if self.watcher or ended else f"{self.run.state}, not watched here"
 
     @property
     def counts(self) -> Counter[str]:
         """Evaluations of all suites by their state."""
-        return sum((Counter(suite.counts) for suite in self.suites), Counter[str]())
+        return sum(self.evaluations.values(), Counter())
 
 
-def standing(found: Evaluations, places: Places) -> Standing:
+@final
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """How watched runs stand, one after the other."""
+
+    standings: tuple[Standing, ...]
+
+    @property
+    def runs(self) -> tuple[StudyRecord, ...]:
+        """The runs."""
+        return tuple(one.run for one in self.standings)
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Evaluations by state, over all runs."""
+        return sum((one.counts for one in self.standings), Counter())
+
+    @property
+    def checkpoints(self) -> int:
+        """How many checkpoints were seen."""
+        return sum(one.checkpoints for one in self.standings)
+
+    @property
+    def missing(self) -> list[Missing]:
+        """Evaluations that should be there and are not."""
+        return [each for one in self.standings for each in one.missing]
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is missing."""
+        return not self.missing
+
+
+def account(store: "Store", names: Iterable[str], places: Places) -> Watched:
+    """Return how runs stand."""
+    runs = filter(None, map(store.find_study, names))
+    return Watched(tuple(standing(Evaluations(store, run, places)) for run in runs))
+
+
+def standing(found: Evaluations) -> Standing:
     """Return how a watched run stands."""
     from phyla.watcher import holder
 
-    run = found.run
-    checkpoints = 0
-    newest: Checkpoint | None = None
+    run, suites = found.run, found.suites
+    evaluations: dict[str, Counter[str]] = {suite.name: Counter() for suite in suites}
+    lacking: dict[int, list[Group]] = {}
+    for group in found.groups():
+        if group.replicate == 0 and group.suite in evaluations:
+            evaluations[group.suite][group.state.value] += 1
+        # A checkpoint may be gone before its turn, or before its evaluation; then nothing is missing.
+        lost = group.state is GroupState.GONE and group.started and "before its" not in (group.why or "")
+        if lost or group.state in (GroupState.QUEUED, GroupState.PARTIAL):
+            lacking.setdefault(group.seen, []).append(group)
+    checkpoints, newest = 0, None
     quarantined: dict[tuple[str, int], Checkpoint] = {}
+    missing = []
     for seen in found.checkpoints():
         checkpoints += 1
         if seen.state is CheckpointState.QUARANTINED:
@@ -78,30 +123,31 @@ def standing(found: Evaluations, places: Places) -> Standing:
         else:
             newest = seen
             quarantined.pop((seen.name, seen.index), None)
-    counts: dict[str, Counter[str]] = {suite.name: Counter() for suite in found.suites}
-    for group in found.groups():
-        if group.replicate == 0 and group.suite in counts:
-            counts[group.suite][group.state.value] += 1
-    suites = []
-    for suite in found.suites:
-        best = None
-        if suite.objective is not None and counts[suite.name][GroupState.COMPLETE.value]:
-            try:
-                best = found.best(suite.name)
-            except ConfigurationError:
-                # Its objective is another one since; the next evaluation finds the best one.
-                best = None
-        suites.append(
-            SuiteStanding(name=suite.name, objective=suite.objective, counts=counts[suite.name], best=best)
-        )
+        for group in lacking.get(seen.id, ()):
+            why = group.why or "its turn has not come yet"
+            state = group.state.value
+            missing.append(Missing(run=run.name, suite=group.suite, seen=seen, state=state, why=why))
+    for seen in quarantined.values():
+        why = seen.error or "it cannot be evaluated"
+        missing.append(Missing(run=run.name, suite=None, seen=seen, state="quarantined", why=why))
+    best = {}
+    for suite in suites:
+        # Its objective may be another one since; then the next evaluation finds the best one.
+        with suppress(ConfigurationError):
+            its = None if suite.objective is None else found.best(suite.name)
+            if its is not None:
+                best[suite.name] = its
     return Standing(
         run=run,
-        watcher=holder(places.watch_lock(run.name)),
+        watcher=holder(found.places.watch_lock(run.name)),
         checkpoints=checkpoints,
         newest=newest,
         step_from=None if newest is None else _step_from(run, newest),
-        suites=tuple(suites),
+        suites=suites,
+        evaluations=evaluations,
+        best=best,
         quarantined=tuple(quarantined.values()),
+        missing=tuple(missing),
     )
 
 
@@ -111,9 +157,8 @@ def _step_from(run: StudyRecord, newest: Checkpoint) -> str | None:
     options: Any = run.config.get("format")
     if newest.trial is not None or not isinstance(options, dict):
         return None
-    settings = dict(options)
     try:
-        return get_format(str(settings.pop("name", "auto")), **settings).step_rule(newest.name)
+        return get_format(**{"name": "auto", **options}).step_rule(newest.name)
     except ConfigurationError:
         # A later version of phyla wrote it.
         return None
@@ -121,99 +166,21 @@ def _step_from(run: StudyRecord, newest: Checkpoint) -> str | None:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Missing:
-    """An evaluation that should be there and is not.
-
-    Attributes:
-        run: name of the run.
-        suite: name of the suite; None where the checkpoint itself cannot be evaluated.
-        seen: the checkpoint.
-        state: queued, partial, gone (during its turn) or quarantined.
-        why: in words.
-    """
-
-    run: str
-    suite: str | None
-    seen: Checkpoint
-    state: str
-    why: str
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
-    """How watched runs stand.
-
-    Attributes:
-        runs: the runs.
-        counts: groups by state, over all runs.
-        checkpoints: how many checkpoints were seen.
-        missing: evaluations that should be there and are not.
-    """
-
-    runs: tuple[StudyRecord, ...]
-    counts: Mapping[str, int]
-    checkpoints: int
-    missing: tuple[Missing, ...]
-
-    @property
-    def complete(self) -> bool:
-        """Whether nothing is missing."""
-        return not self.missing
-
-
-def account(store: "Store", names: Iterable[str]) -> Watched:
-    """Return how runs stand."""
-    runs = [run for run in map(store.find_study, names) if run is not None]
-    counts: Counter[str] = Counter()
-    missing: list[Missing] = []
-    checkpoints = 0
-    for run in runs:
-        with store.reader(run.id) as reader:
-            rows = {seen.id: seen for seen in reader.all_seen()}
-            groups = reader.groups()
-        checkpoints += len(rows)
-        for seen in {(seen.name, seen.index): seen for seen in rows.values()}.values():
-            if seen.state is CheckpointState.QUARANTINED:
-                why = seen.error or "it cannot be evaluated"
-                missing.append(Missing(run=run.name, suite=None, seen=seen, state="quarantined", why=why))
-        for group in groups:
-            state = group.state.value
-            counts[state] += 1
-            if _is_missing(group):
-                why = group.why or "its turn has not come yet"
-                seen = rows[group.seen]
-                missing.append(Missing(run=run.name, suite=group.suite, seen=seen, state=state, why=why))
-    return Watched(runs=tuple(runs), counts=counts, checkpoints=checkpoints, missing=tuple(missing))
-
-
-def _is_missing(group: Group) -> bool:
-    if group.state is GroupState.GONE:
-        # A checkpoint may be gone before its turn, or before its evaluation.
-        return group.started and "before its" not in (group.why or "")
-    return group.state in (GroupState.QUEUED, GroupState.PARTIAL)
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Something that happened in a watched run.
-
-    Attributes:
-        run: name of the run.
-        kind: a checkpoint was seen or put aside, a group ended, or `event`: something else.
-        seen: the checkpoint; None where an event is about none.
-        group: the group that ended, or None.
-        event: the event, or None.
-        lag_s: seconds from the writing of the checkpoint to the end of the group.
-    """
+    """Something that happened in a watched run."""
 
     run: str
-    kind: ChangeKind
-    seen: Checkpoint | None = None
+    kind: ChangeKind  # a checkpoint was seen or put aside, a group ended, or `event`: something else
+    seen: Checkpoint | None = None  # the checkpoint; None where an event is about none
     group: Group | None = None
     event: EvalEvent | None = None
-    lag_s: float | None = None
+
+    @property
+    def lag_s(self) -> float | None:
+        """Seconds from the writing of the checkpoint to the end of the group."""
+        if self.group is None or self.seen is None or self.group.ended_at is None:
+            return None
+        return max(0.0, self.group.ended_at - self.seen.written_at)
 
 
 @final
@@ -223,7 +190,6 @@ class Changes:
     def __init__(self, store: "Store", run: StudyRecord) -> None:
         self._store = store
         self._run = run
-        self._seen: dict[int, Checkpoint] = {}
         self._seen_after = 0
         self._events_after = 0
         self._groups_after = 0
@@ -236,7 +202,6 @@ class Changes:
         found: list[Change] = []
         with self._store.reader(self._run.id) as reader:
             for seen in reader.all_seen(after=self._seen_after):
-                self._seen[seen.id] = seen
                 self._seen_after = seen.id
                 kind: ChangeKind = "quarantined" if seen.state is CheckpointState.QUARANTINED else "seen"
                 found.append(Change(run=name, kind=kind, seen=seen))
@@ -248,16 +213,14 @@ class Changes:
                     all_ended = False
                 elif group.id not in self._ended:
                     self._ended.add(group.id)
-                    seen = self._seen.get(group.seen) or reader.seen(group.seen)
-                    lag_s = None if group.ended_at is None else max(0.0, group.ended_at - seen.written_at)
                     kind = cast("ChangeKind", group.state.value)
-                    found.append(Change(run=name, kind=kind, seen=seen, group=group, lag_s=lag_s))
+                    found.append(Change(run=name, kind=kind, seen=reader.seen(group.seen), group=group))
                 if all_ended:
                     self._groups_after = group.id
                     self._ended.discard(group.id)
             for event in reader.events(after=self._events_after):
                 self._events_after = event.id
                 if event.kind not in ("gone", "quarantined"):
-                    of = None if event.seen is None else self._seen.get(event.seen)
+                    of = None if event.seen is None else reader.seen(event.seen)
                     found.append(Change(run=name, kind="event", seen=of, event=event))
         return found

@@ -146,7 +146,7 @@ def watch(
         follow.tend()
         if not finished:
             raise KeyboardInterrupt
-        return account(store, list(given))
+        return account(store, list(given), places)
 
 
 def evaluate(
@@ -219,7 +219,7 @@ def evaluate(
                 opened, given, places, launch, workers, gpus_per_worker, gin_bindings, tell, on_interrupt
             ):
                 raise KeyboardInterrupt
-        return account(store, wanted)
+        return account(store, wanted, places)
 
 
 def _create(

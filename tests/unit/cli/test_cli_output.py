@@ -19,7 +19,7 @@ LONG = "took over member 3 (0.9 against 0.1), " + ", ".join(f"lr{number} * 1.2" 
 
 
 def printed(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    console().print(table([{"trial": 1, "~decision": LONG}]))
+    console().print(table(["trial", "~decision"], [[1, LONG]]))
     return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
 
 
@@ -51,7 +51,7 @@ def test_columns_that_are_no_number_say_nothing(
 
 
 def test_columns_of_one_name_stay_apart(capsys: pytest.CaptureFixture[str]) -> None:
-    console().print(table([[("step", 1), ("step", None)]]))
+    console().print(table(["step", "step"], [[1, None]]))
     assert [line.split() for line in capsys.readouterr().out.splitlines()][::2] == [["step", "step"], ["1", "-"]]
 
 

@@ -91,7 +91,7 @@ def test_names_in_the_database_are_written_out_in_tables_and_in_the_report(faile
 
 
 def test_markup_means_nothing_in_headings_and_cells(capsys: pytest.CaptureFixture[str]) -> None:
-    console().print(table([{"[red]metric[/red]": "[bold]1[/bold]", f"name{TITLE}": f"a{TITLE}b"}]))
+    console().print(table(["[red]metric[/red]", f"name{TITLE}"], [["[bold]1[/bold]", f"a{TITLE}b"]]))
     console().print(f"[bold]{TITLE}[/bold] :smile:")
     text = capsys.readouterr().out
     assert not commands_of(text)

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from phyla import plugins
 from phyla.evaluation import CellStatus, EvalTask, Lag, Suite, SuiteOutline
 from phyla.evaluation.cells import causes, cell, lag
-from phyla.evaluation.points import array_bins
 from phyla.evaluation.suite import TaskOutline, outlines
 from phyla.records import (
     Checkpoint,
@@ -143,13 +142,3 @@ def test_lag_over_a_rewind_or_unknown_steps_has_no_steps() -> None:
     assert found(seen(1)).steps == 10
     assert found(seen(1, branch=1)).steps is None
     assert found(seen(1, step=-1)).steps is None
-
-
-def test_histograms_of_arrays_hold_finite_numbers_only() -> None:
-    import numpy as np
-
-    assert array_bins(np.array(["text"])) is None
-    assert array_bins(np.array([np.nan])) is None
-    bins = array_bins(np.array([1, 2, np.inf, 3.0]))
-    assert bins is not None
-    assert (bins.n, bins.low, bins.high, bins.total, bins.squares) == (3, 1.0, 3.0, 6.0, 14.0)

@@ -68,15 +68,15 @@ def test_points_that_come_late_are_where_they_belong(tmp_path: Path) -> None:
 def test_the_same_content_gives_the_same_points_and_one_file(tmp_path: Path) -> None:
     run = eventful(tmp_path)
     logs = tmp_path / "logs"
-    run.evaluations.write_tensorboard(logs, arrays=True)
+    run.evaluations.write_tensorboard(logs)
     first, files = logged(logs), sorted(path.name for path in logs.rglob("*.phyla"))
-    run.evaluations.write_tensorboard(logs, arrays=True)
+    run.evaluations.write_tensorboard(logs)
     assert plain(logged(logs)) == plain(first)
     again = sorted(path.name for path in logs.rglob("*.phyla"))
     assert len(again) == len(files) == 2
     assert again > files  # a TensorBoard that is running goes on to newer files only
     assert sorted(path.name for path in logs.iterdir()) == ["watched", "watched@branch1"]
-    assert any(one.tag == "heldout/clean/samples/histogram" for one in first["watched"])
+    assert any(one.tag == "heldout/clean/confidence/histogram" for one in first["watched"])
 
 
 def test_of_checkpoints_with_one_step_the_newest_value_counts(tmp_path: Path) -> None:

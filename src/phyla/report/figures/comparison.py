@@ -9,7 +9,8 @@ from phyla.report import style
 from phyla.report.comparison import StudyComparison
 from phyla.report.data import TimeSpent
 from phyla.report.sensitivity import Sensitivity
-from phyla.report.words import counted, duration, number, plain, score, time_unit
+from phyla.report.words import plain, time_unit
+from phyla.words import counted, duration, number, score
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 from phyla.records import Goal, TrialRecord
 from phyla.report import style
 from phyla.report.data import StudyData
-from phyla.report.words import counted, hover, plain
+from phyla.report.words import hover, plain
+from phyla.words import counted
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from phyla.records import JobState
 from phyla.report import style
 from phyla.report.data import StudyData, finite_fitness
-from phyla.report.words import counted, hover
+from phyla.report.words import hover
+from phyla.words import counted
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from phyla.records import Json, TrialRecord
 from phyla.report import style
 from phyla.report.data import Hyperparameter, StudyData, same
-from phyla.report.words import counted, number, plain
+from phyla.report.words import plain
+from phyla.words import counted, number
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

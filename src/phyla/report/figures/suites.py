@@ -10,7 +10,8 @@ from phyla.evaluation import Cell, CellStatus, GroupValues
 from phyla.records import Checkpoint, Group, GroupState, said_by
 from phyla.report import style
 from phyla.report.data import EvaluationData
-from phyla.report.words import checkpoint_words, counted, duration, measured, moment, plain
+from phyla.report.words import checkpoint_words, moment, plain
+from phyla.words import counted, duration, measured
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from phyla.records import Attempt, AttemptState, said_by
 from phyla.report import style
 from phyla.report.data import StudyData, time_spent
-from phyla.report.words import counted, duration, moment, plain
+from phyla.report.words import moment, plain
+from phyla.words import counted, duration
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

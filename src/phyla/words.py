@@ -1,0 +1,105 @@
+"""How numbers, times, counts and hyperparameters read, on a terminal and in reports."""
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from phyla.records import Json, Scored, TrialRecord
+
+if TYPE_CHECKING:
+    from phyla.evaluation import Lag
+
+
+def counted(count: int, one: str, several: str | None = None) -> str:
+    """Return a count with its noun, as in "1 trial" and "3,000 trials"."""
+    return f"{count:,} {one if count == 1 else several or one + 's'}"
+
+
+def number(value: Json, digits: int = 4) -> str:
+    """Return a value as a person reads it: some digits of a float, thousands separated."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return "none" if value is None else str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.0f}" if 10**digits <= abs(value) < 1e9 else f"{value:.{digits}g}"
+
+
+def score(value: float | None) -> str:
+    """Return a fitness with four digits, trailing zeros kept, so that a column of them lines up."""
+    if value is None or not math.isfinite(value) or not 1e-4 <= abs(value) < 1e4:
+        return number(value)
+    return f"{value:#.4g}".rstrip(".")
+
+
+def measured(value: float, stderr: float | None) -> str:
+    """Return a number with what is known of its error: `0.9312 ±0.0021`."""
+    if stderr is None or not (math.isfinite(value) and math.isfinite(stderr)) or stderr == 0:
+        return number(value)
+    # Two digits of the error, and as many decimals of the value.
+    decimals = 1 - math.floor(math.log10(stderr))
+    if not 0 <= decimals <= 6 or abs(value) >= 1e6:
+        return f"{number(value)} ±{stderr:.2g}"
+    return f"{value:.{decimals}f} ±{stderr:.{decimals}f}"
+
+
+def fitness(scored: Scored | TrialRecord | None) -> str:
+    """Return a fitness: one number, or that of each goal that is traded off; infeasible ones are marked."""
+    if scored is None or scored.fitness is None:
+        return "-"
+    criteria = scored.criteria
+    goals = [] if criteria is None else list(criteria.values.values())[: len(criteria.orders)]
+    text = ", ".join(number(goal, 6) for goal in goals or [scored.fitness])
+    return f"{text} (infeasible)" if criteria is not None and criteria.infeasible else text
+
+
+def infeasible(scored: Scored | TrialRecord | None) -> str:
+    """Return why a trial is infeasible, as in "infeasible: latency_ms 35 > 20"; nothing if it is not."""
+    why = scored and scored.criteria and scored.criteria.infeasible
+    return f"infeasible: {why}" if why else ""
+
+
+def params(values: Mapping[str, Any]) -> str:
+    """Return hyperparameters on one line."""
+    return " ".join(
+        f"{name}={f'{value:.3g}' if isinstance(value, float) else value}" for name, value in values.items()
+    )
+
+
+def step(age: int) -> str:
+    """Return a step, where it is known."""
+    return str(age) if age >= 0 else "unknown"
+
+
+def duration(seconds: float | None) -> str:
+    """Return a span of time as `7.2 s`, `3:07`, `1:02:03` or `2 d 3:04:05`."""
+    if seconds is None or not math.isfinite(seconds):
+        return "none yet" if seconds is None else "?"
+    if seconds < 59.95:
+        return f"{max(0.0, round(seconds, 3)):.3g} s"
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    if not hours:
+        return f"{minute}:{second:02}"
+    days = f"{hours // 24} d " if hours >= 24 else ""
+    return f"{days}{hours % 24}:{minute:02}:{second:02}"
+
+
+def size(size_bytes: int) -> str:
+    """Return a number of bytes with a unit."""
+    value, units = float(size_bytes), ["TiB", "GiB", "MiB", "KiB", "B"]
+    while value >= 1024 and len(units) > 1:
+        value /= 1024
+        units.pop()
+    return f"{value:.{0 if units[-1] == 'B' else 1}f} {units[-1]}"
+
+
+def lag_words(lag: "Lag") -> str:
+    """Return how far a suite is behind, on one line."""
+    at = "" if lag.complete is None else f"step {lag.complete:,}" if lag.complete >= 0 else "an unknown step"
+    older = lag.waiting - lag.checkpoints
+    more = f"; {older:,} older or repeated evaluations wait" if older else ""
+    if not lag.checkpoints:
+        return f"{lag.suite}: {f'up to date at {at}' if at else 'nothing is evaluated yet'}{more}"
+    steps = f" and {counted(lag.steps, 'step')}" if at and lag.steps is not None else ""
+    behind = f"{counted(lag.checkpoints, 'checkpoint')}{steps} behind, the oldest for {duration(lag.oldest_s)}"
+    return f"{lag.suite}: {behind}; {f'complete up to {at}' if at else 'none is complete'}{more}"

@@ -1,0 +1,67 @@
+"""How numbers, times and errors are written."""
+
+import math
+
+import pytest
+
+from phyla.records import said_by
+from phyla.words import counted, duration, measured, number, size
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.2, "0.2 s"),
+        (7.25, "7.25 s"),
+        (59.99, "1:00"),
+        (61, "1:01"),
+        (3723, "1:02:03"),
+        (183845, "2 d 3:04:05"),
+        (-1, "0 s"),
+        (math.inf, "?"),
+        (None, "none yet"),
+    ],
+)
+def test_durations(seconds: float | None, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_counts_agree_with_their_nouns() -> None:
+    assert [counted(count, "trial") for count in (0, 1, 2000)] == ["0 trials", "1 trial", "2,000 trials"]
+    assert [counted(count, "study", "studies") for count in (1, 2)] == ["1 study", "2 studies"]
+
+
+def test_numbers_and_sizes() -> None:
+    assert [number(value) for value in (None, 0.1234567, math.nan, 3000, 12345.6, "x")] == [
+        "none",
+        "0.1235",
+        "nan",
+        "3,000",
+        "12,346",
+        "x",
+    ]
+    assert [number(value, 6) for value in (0.1234567, 12345.678)] == ["0.123457", "12345.7"]
+    assert [size(value) for value in (0, 1023, 2048, 5 << 20, 3 << 40, 5 << 50)] == [
+        "0 B",
+        "1023 B",
+        "2.0 KiB",
+        "5.0 MiB",
+        "3.0 TiB",
+        "5120.0 TiB",
+    ]
+
+
+def test_the_line_of_an_error_that_says_what_happened() -> None:
+    assert (
+        said_by("Traceback (most recent call last):\n  File ...\nValueError: lr is nan\n")
+        == "ValueError: lr is nan"
+    )
+    assert said_by("NoFitness: never reported\ncall report") == "NoFitness: never reported"
+    assert said_by(None) == said_by("  ") == "-"
+
+
+def test_an_error_has_two_digits_and_its_value_as_many_decimals() -> None:
+    assert measured(0.93121, 0.00213) == "0.9312 ±0.0021"
+    assert measured(0.93121, None) == measured(0.93121, 0.0) == measured(0.93121, math.nan) == "0.9312"
+    assert measured(12345.6, 321.0) == "12,346 ±3.2e+02"
+    assert measured(math.nan, 0.1) == "nan"
