@@ -9,7 +9,7 @@ from typing import Self, final
 import numpy as np
 
 from phyla.errors import ConfigurationError, MetricInvalid, MetricMismatch
-from phyla.evaluation.metric import Stored, as_count, as_samples, check_type
+from phyla.evaluation.metric import Stored, as_count, as_samples
 from phyla.evaluation.moments import Moments
 
 SHOWN = (10, 50, 90)
@@ -95,9 +95,7 @@ class Histogram(Stored):
             return high if share > 0 else low
         return min(max(low * (1 - share) + high * share, low), high)
 
-    def merge(self, other: Self) -> Self:
-        """Return the histogram of the samples of both, which must have the same edges."""
-        check_type(self, other)
+    def _merged(self, other: Self) -> Self:
         if self.edges != other.edges:
             raise MetricMismatch(
                 f"a Histogram with the edges {self.edges!r} cannot be merged with one with the edges "

@@ -9,7 +9,7 @@ from typing import Self, final
 import numpy as np
 
 from phyla.errors import MetricInvalid
-from phyla.evaluation.metric import Stored, as_count, as_samples, check_type, exact_sum
+from phyla.evaluation.metric import Stored, as_count, as_samples, exact_sum
 from phyla.records import Json, JsonObject, json_number, read_list
 
 SUFFIX = "@seed"
@@ -71,11 +71,6 @@ class Moments(Stored):
         return cls(n=n, mean=mean, m2=None)
 
     @property
-    def count(self) -> int:
-        """How many samples it has seen."""
-        return self.n
-
-    @property
     def variance(self) -> float | None:
         """Unbiased variance of the samples; None below 2 samples or if it is unknown."""
         return None if self.m2 is None or self.n < 2 else self.m2 / (self.n - 1)
@@ -85,9 +80,7 @@ class Moments(Stored):
         """Standard error of the mean; None below 2 samples or if it is unknown."""
         return None if (variance := self.variance) is None else math.sqrt(variance / self.n)
 
-    def merge(self, other: Self) -> Self:
-        """Return the moments of the samples of both."""
-        check_type(self, other)
+    def _merged(self, other: Self) -> Self:
         if self.n == 0 or other.n == 0:
             return other if self.n == 0 else self
         n = self.n + other.n
@@ -127,7 +120,7 @@ def is_per_seed(name: str) -> bool:
 
 @final
 @dataclass(frozen=True, slots=True)
-class PerSeed:
+class PerSeed(Stored):
     """Moments of samples by seed, so that two evaluations can be compared seed by seed.
 
     It counts no samples: the metric that it stands beside does. `seeds` is in the order of the seeds, which are
@@ -140,14 +133,7 @@ class PerSeed:
         seeds = {as_count(seed, "a seed"): moments for seed, moments in self.seeds.items()}
         object.__setattr__(self, "seeds", dict(sorted(seeds.items())))
 
-    @property
-    def count(self) -> None:
-        """None: the metric that it stands beside counts the samples."""
-        return None
-
-    def merge(self, other: Self) -> Self:
-        """Return the moments by seed of the samples of both."""
-        check_type(self, other)
+    def _merged(self, other: Self) -> Self:
         both = {**self.seeds, **other.seeds}
         for seed in self.seeds.keys() & other.seeds.keys():
             both[seed] = self.seeds[seed].merge(other.seeds[seed])

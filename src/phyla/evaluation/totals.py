@@ -6,7 +6,7 @@ from typing import ClassVar, Self, final
 
 import numpy as np
 
-from phyla.evaluation.metric import Stored, as_samples, check_type, exact_sum
+from phyla.evaluation.metric import Stored, as_samples, exact_sum
 
 
 @final
@@ -31,14 +31,7 @@ class Sum(Stored):
         total, low = exact_sum(samples.tolist())
         return cls(total=total, n=samples.size, low=low)
 
-    @property
-    def count(self) -> int:
-        """How many samples it has seen."""
-        return self.n
-
-    def merge(self, other: Self) -> Self:
-        """Return the sum of the samples of both."""
-        check_type(self, other)
+    def _merged(self, other: Self) -> Self:
         total, low = exact_sum([self.total, self.low, other.total, other.low])
         return type(self)(total=total, n=self.n + other.n, low=low)
 
@@ -70,14 +63,7 @@ class Perplexity(Stored):
         total = Sum.of(nll)
         return cls(nll=total.total, tokens=total.n, low=total.low)
 
-    @property
-    def count(self) -> None:
-        """None: it counts tokens."""
-        return None
-
-    def merge(self, other: Self) -> Self:
-        """Return the perplexity of the tokens of both."""
-        check_type(self, other)
+    def _merged(self, other: Self) -> Self:
         nll, low = exact_sum([self.nll, self.low, other.nll, other.low])
         return type(self)(nll=nll, tokens=self.tokens + other.tokens, low=low)
 
@@ -105,14 +91,7 @@ class _Extreme(Stored):
         samples = as_samples(values, "values").ravel()
         return cls(value=float(cls._pick.reduce(samples)), n=samples.size) if samples.size else cls()
 
-    @property
-    def count(self) -> int:
-        """How many samples it has seen."""
-        return self.n
-
-    def merge(self, other: Self) -> Self:
-        """Return the extreme of the samples of both."""
-        check_type(self, other)
+    def _merged(self, other: Self) -> Self:
         return type(self)(value=float(self._pick(self.value, other.value)), n=self.n + other.n)
 
     def summary(self) -> dict[str, float]:

@@ -55,11 +55,9 @@ class Spread(NamedTuple):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairTest:
-    """Whether the final values of two groups differ.
+    """Whether the final values of two groups, `first` and `second`, differ.
 
     Attributes:
-        first: name of a group.
-        second: name of another one.
         paired: whether replicates were compared in pairs of one seed.
         count: replicates that were compared of each.
         difference: median of the first less that of the second, over the replicates that were compared.
@@ -87,18 +85,27 @@ class PairTest:
         return self.p_holm is not None and self.p_holm < ALPHA
 
     @property
-    def needed_words(self) -> str:
-        """What a table shows for `needed`."""
-        if self.is_significant:
-            return "-"
-        if self.needed is None:
-            return p_words(None) if self.p is None else "no difference"
-        return f"{self.needed:,}" if self.needed <= MOST_NEEDED else f"> {MOST_NEEDED:,}"
-
-    @property
     def test(self) -> str:
         """Name of the test."""
         return "Wilcoxon signed-rank" if self.paired else "Mann-Whitney"
+
+    def row(self) -> dict[str, str]:
+        """Return it as a row of a table; headings that begin with `>` are of numbers."""
+        if self.needed is None:
+            needed = "-" if self.is_significant else p_words(None) if self.p is None else "no difference"
+        else:
+            needed = f"{self.needed:,}" if self.needed <= MOST_NEEDED else f"> {MOST_NEEDED:,}"
+        return {
+            "study": self.first,
+            "against": self.second,
+            ">difference": number(self.difference),
+            "test": self.test,
+            ">n": counted(self.count[0], "pair") if self.paired else f"{self.count[0]}, {self.count[1]}",
+            ">p": p_words(self.p),
+            ">p adjusted": p_words(self.p_holm),
+            ">smallest p": "-" if self.p is None else p_words(self.smallest),
+            ">seeds needed": needed,
+        }
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -232,20 +239,7 @@ class StudyComparison:
 
     def table_of_tests(self) -> list[dict[str, str]]:
         """Return a row of a table per test, like `table_of_groups`."""
-        return [
-            {
-                "study": test.first,
-                "against": test.second,
-                ">difference": number(test.difference),
-                "test": test.test,
-                ">n": counted(test.count[0], "pair") if test.paired else f"{test.count[0]}, {test.count[1]}",
-                ">p": p_words(test.p),
-                ">p adjusted": p_words(test.p_holm),
-                ">smallest p": "-" if test.p is None else p_words(test.smallest),
-                ">seeds needed": test.needed_words,
-            }
-            for test in self.tests
-        ]
+        return [test.row() for test in self.tests]
 
     def write_report(self, path: str | os.PathLike[str]) -> Path:
         """Write one self-contained HTML file with the figures, in place of an existing one; return its path.

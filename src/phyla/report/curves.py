@@ -1,6 +1,5 @@
 """How good a study was after how much work: step functions, and their median and quartiles over replicates."""
 
-import math
 import statistics
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -10,7 +9,7 @@ from typing import Literal, NamedTuple, TypeAlias, final
 import numpy as np
 
 from phyla.records import StudyState
-from phyla.report.data import Interval, StudyData, finite_fitness
+from phyla.report.data import Interval, StudyData, finite_fitness, trained
 
 By: TypeAlias = Literal["steps", "time"]
 """What counts as work: steps of all members together, or seconds in which anything was running."""
@@ -25,7 +24,6 @@ class Curve:
 
     Attributes:
         xs: where it changes, strictly increasing; none if it never has a value.
-        ys: the values from there on.
         last: the total work.
         finished: whether the study is complete, so that the last value holds from there on.
     """
@@ -63,24 +61,22 @@ def curve(data: StudyData, *, by: By = "steps", measure: Measure = "best") -> Cu
     while a trial or an eval task is running, so it stands still while a study is interrupted. A fitness counts
     from the moment that its trial completed, even if a suite gave it later.
     """
-    better: Callable[[float, float], float] = max if data.aim.maximize else min
     passed = time_in([*data.running, *data.evaluating]) if by == "time" else None
     points: dict[float, float] = {}
     newest: dict[int, float] = {}
     value: float | None = None
     work, steps = 0.0, 0
     for trial in sorted(data.completed, key=lambda trial: (trial.ended_at or 0.0, trial.id)):
-        steps += max(0, (trial.reached_step or 0) - trial.start_step)
+        steps += trained(trial)
         work = float(steps) if passed is None else passed(trial.ended_at or 0.0)
-        fitness = finite_fitness(trial)
+        fitness, before = finite_fitness(trial), value
         newest.pop(trial.member, None)
         if fitness is not None:
             newest[trial.member] = fitness
-        before = value
         if measure == "median":
             value = statistics.median(newest.values()) if newest else before
-        elif fitness is not None:
-            value = fitness if before is None else better(before, fitness)
+        elif fitness is not None and (before is None or (fitness > before) == data.aim.maximize):
+            value = fitness
         if value is not None and value != before:
             points[work] = value
     finished = data.study.state is StudyState.COMPLETED
@@ -105,8 +101,7 @@ def band(curves: Sequence[Curve]) -> Band:
     if not known:
         return Band()
     first = max(one.xs[0] for one in known)
-    end = min((one.last for one in known if not one.finished), default=math.inf)
-    end = min(end, max(one.last for one in known))
+    end = min([max(one.last for one in known), *(one.last for one in known if not one.finished)])
     xs = sorted({x for one in known for x in (*one.xs, one.last) if first <= x <= end})
     values = np.array([[one.at(x) for x in xs] for one in known], dtype=float).reshape(len(known), len(xs))
     return Band(tuple(xs), *map(tuple, np.quantile(values, [0.25, 0.5, 0.75], axis=0).tolist()))

@@ -16,7 +16,6 @@ from phyla.records import (
     EvalEvent,
     Group,
     JobState,
-    Json,
     Member,
     Phase,
     Seen,
@@ -24,6 +23,7 @@ from phyla.records import (
     TrialRecord,
 )
 from phyla.report.words import duration
+from phyla.space.scalars import is_same
 from phyla.strategies import front_of
 
 Interval: TypeAlias = tuple[float, float]
@@ -77,13 +77,6 @@ def time_spent(attempts: Sequence[Attempt], evaluating: Sequence[Interval] = ())
     return TimeSpent(seconds=seconds, timed=len(known), ended=ended)
 
 
-class Spent(NamedTuple):
-    """Steps that a member had spent before a trial and after it; the end is None unless it completed."""
-
-    start: int
-    end: int | None
-
-
 @final
 class Hyperparameter(NamedTuple):
     """How one hyperparameter is drawn: by number, perhaps on a logarithmic axis, or by category.
@@ -93,13 +86,13 @@ class Hyperparameter(NamedTuple):
 
     name: str
     log: bool = False
-    categories: tuple[Json, ...] | None = None
+    categories: tuple[Any, ...] | None = None
     ordered: bool = False
 
-    def place(self, value: Json) -> int | None:
+    def place(self, value: Any) -> int | None:
         """Return the place of a value among the categories; None if it is not one of them."""
         known = enumerate(self.categories or ())
-        return next((index for index, category in known if same(category, value)), None)
+        return next((index for index, category in known if is_same(category, value)), None)
 
 
 @final
@@ -136,17 +129,14 @@ class StudyData:
         return found
 
     @cached_property
-    def spent(self) -> dict[int, Spent]:
-        """Place of every training trial on its member's own clock, by the trial's id."""
-        found: dict[int, Spent] = {}
+    def spent(self) -> dict[int, int]:
+        """Steps that a member had spent after each training trial, by the trial's id."""
+        found: dict[int, int] = {}
         for trials in self.by_member.values():
             clock = 0
             for trial in trials:
-                end = None
-                if trial.state is JobState.COMPLETED and trial.reached_step is not None:
-                    end = clock + max(0, trial.reached_step - trial.start_step)
-                found[trial.id] = Spent(clock, end)
-                clock = clock if end is None else end
+                clock += trained(trial)
+                found[trial.id] = clock
         return found
 
     @cached_property
@@ -182,19 +172,16 @@ class StudyData:
     @property
     def best_age(self) -> int | None:
         """Age of the winner's weights: the steps that trained them in this study; None without a winner."""
-        best = self.best
-        return None if best is None else best.age + max(0, (best.reached_step or 0) - best.start_step)
+        return None if self.best is None else self.best.age + trained(self.best)
 
     @cached_property
     def hyperparameters(self) -> list[Hyperparameter]:
         """The hyperparameters that trials had, in the order of the space, or of appearance."""
         space: Any = self.study.config.get("space") or {}
         described = {str(entry["name"]): entry for entry in space.get("parameters", ())}
-        values: dict[str, list[Json]] = {name: [] for name in described}
-        for trial in self.lineage:
-            for name, value in trial.params.items():
-                values.setdefault(name, []).append(value)
-        return [_hyperparameter(name, seen, described.get(name, {})) for name, seen in values.items() if seen]
+        names = dict.fromkeys([*described, *(name for trial in self.lineage for name in trial.params)])
+        values = {name: [t.params[name] for t in self.lineage if name in t.params] for name in names}
+        return [_hyperparameter(name, used, described.get(name, {})) for name, used in values.items() if used]
 
     @cached_property
     def counts(self) -> Counter[JobState]:
@@ -204,8 +191,7 @@ class StudyData:
     @property
     def total_steps(self) -> int:
         """Steps that all members together have spent."""
-        last = [self.spent[trials[-1].id] for trials in self.by_member.values() if trials]
-        return sum(spent.end or spent.start for spent in last)
+        return sum(map(trained, self.lineage))
 
     @cached_property
     def last_moment(self) -> float:
@@ -232,28 +218,27 @@ class StudyData:
         return time_spent(self.attempts, self.evaluating)
 
 
+def trained(trial: TrialRecord) -> int:
+    """Return the steps that a completed trial trained; 0 for another."""
+    done = trial.state is JobState.COMPLETED and trial.reached_step is not None
+    return max(0, (trial.reached_step or 0) - trial.start_step) if done else 0
+
+
 def finite_fitness(trial: TrialRecord) -> float | None:
     """Return the fitness of a completed trial if it is a finite number and the trial is feasible."""
-    if trial.criteria is not None and trial.criteria.infeasible:
-        return None
-    if trial.state is not JobState.COMPLETED or trial.fitness is None or not math.isfinite(trial.fitness):
-        return None
-    return trial.fitness
+    feasible = trial.criteria is None or not trial.criteria.infeasible
+    known = trial.fitness is not None and math.isfinite(trial.fitness)
+    return trial.fitness if trial.state is JobState.COMPLETED and feasible and known else None
 
 
-def same(one: Json, other: Json) -> bool:
-    """Return whether two values of a hyperparameter are the same. True and 1 are not, though Python says so."""
-    return one == other and isinstance(one, bool) == isinstance(other, bool)
-
-
-def _hyperparameter(name: str, seen: Sequence[Json], entry: Mapping[str, Any]) -> Hyperparameter:
-    numbers = [float(value) for value in seen if isinstance(value, (int, float)) and not isinstance(value, bool)]
+def _hyperparameter(name: str, used: Sequence[Any], entry: Mapping[str, Any]) -> Hyperparameter:
+    numbers = [value for value in used if isinstance(value, (int, float)) and not isinstance(value, bool)]
     kind = entry.get("kind")
-    if len(numbers) == len(seen) and kind not in ("choice", "ordinal"):
+    if len(numbers) == len(used) and kind not in ("choice", "ordinal"):
         return Hyperparameter(name, log=bool(entry.get("log")) and min(numbers) > 0)
-    known: list[Json] = list(entry.get("values", ()))
-    for value in seen:
-        if not any(same(value, other) for other in known):
+    known = list(entry.get("values", ()))
+    for value in used:
+        if not any(is_same(value, other) for other in known):
             known.append(value)
     return Hyperparameter(name, categories=tuple(known), ordered=kind == "ordinal")
 

@@ -107,7 +107,7 @@ def _member(data: StudyData, index: int, trials: list[TrialRecord]) -> dict[str,
     return {
         "index": index,
         "done": done,
-        "spent": max((data.spent[trial.id].end or 0 for trial in done), default=0),
+        "spent": data.spent[done[-1].id] if done else 0,
         "is_odd": bool(done) and finite_fitness(done[-1]) is None,
         "decision": decision,
     }

@@ -3,14 +3,11 @@
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar, final
+from typing import Any, final
 
-from phyla.records import Json
 from phyla.report.data import Hyperparameter, StudyData, finite_fitness
-
-Pair = TypeVar("Pair", bound=tuple[object, float])
 
 FEWEST = 10
 """Trials below which there is no strength."""
@@ -54,7 +51,7 @@ def sensitivities(studies: Sequence[StudyData]) -> list[Sensitivity]:
 
     A correlation is not a cause: an exploit changes all hyperparameters at once.
     """
-    generations: dict[tuple[int, int], list[tuple[Mapping[str, Json], float]]] = defaultdict(list)
+    generations: dict[tuple[int, int], list[tuple[Mapping[str, Any], float]]] = defaultdict(list)
     for number, data in enumerate(studies):
         for trial in data.scored:
             parent = data.lineage.parent(trial.id)
@@ -62,69 +59,62 @@ def sensitivities(studies: Sequence[StudyData]) -> list[Sensitivity]:
             if before is not None and trial.fitness is not None:
                 gain = trial.fitness - before if data.aim.maximize else before - trial.fitness
                 generations[number, trial.generation].append((trial.params, gain))
-    found: list[Sensitivity] = []
-    for param in studies[0].hyperparameters if studies else ():
-        groups = [
-            [(params[param.name], gain) for params, gain in group if param.name in params]
-            for group in generations.values()
-        ]
-        if param.categories is None or param.ordered:
-            found.append(_ordered(param.name, [_placed(group, param) for group in groups]))
-        else:
-            found.append(_unordered(param.name, [[(str(value), gain) for value, gain in one] for one in groups]))
-    return found
+    return [_of(param, [*generations.values()]) for param in (studies[0].hyperparameters if studies else ())]
 
 
-def _placed(group: Sequence[tuple[Json, float]], param: Hyperparameter) -> list[tuple[float, float]]:
-    """Return values as numbers: themselves, or their place among the ordered choices."""
-    places = [(value if param.categories is None else param.place(value), gain) for value, gain in group]
-    return [(float(at), gain) for at, gain in places if isinstance(at, (int, float)) and math.isfinite(at)]
+def _of(param: Hyperparameter, generations: Sequence[Sequence[tuple[Mapping[str, Any], float]]]) -> Sensitivity:
+    from scipy import stats
 
-
-def _varied(groups: Iterable[Sequence[Pair]]) -> list[Sequence[Pair]]:
-    """Return the generations in which both the hyperparameter and the gain vary: the others say nothing."""
-    return [
-        group for group in groups if group and all(len(set(column)) > 1 for column in zip(*group, strict=True))
+    ordered = param.categories is None or param.ordered
+    known = [
+        [(_comparable(param, params[param.name]), gain) for params, gain in each if param.name in params]
+        for each in generations
     ]
+    known = [[(value, gain) for value, gain in each if value is not None] for each in known]
+    # Generations in which the hyperparameter or the gain does not vary say nothing.
+    varied = [each for each in known if each and all(len(set(column)) > 1 for column in zip(*each, strict=True))]
+    columns = [tuple(zip(*each, strict=True)) for each in varied]
+    gains = _ranks([gains for _, gains in columns])
+    trials, strength, noise = len(gains), None, 1.0
+    freedom = trials - len(varied)
+    if ordered and trials >= FEWEST:
+        strength = float(stats.pearsonr(_ranks([values for values, _ in columns]), gains).statistic)
+        noise = min(1.0, NORMAL_95 / math.sqrt(freedom))
+    elif trials >= FEWEST:
+        by_value = _by_value((value for values, _ in columns for value in values), gains)
+        between = len(by_value) - 1
+        if between < freedom:
+            # Ranks within generations have fewer degrees of freedom than the test of Kruskal and Wallis assumes.
+            h = float(stats.kruskal(*by_value.values()).statistic) * freedom / (trials - 1)
+            strength = math.sqrt(max(0.0, (h - between) / (freedom - between)))
+            noise = math.sqrt(min(1.0, (float(stats.chi2.isf(0.05, between)) - between) / freedom))
+    medians = {}
+    if not ordered:
+        pairs = sorted(pair for each in known for pair in each)
+        by_value = _by_value((value for value, _ in pairs), [gain for _, gain in pairs])
+        medians = {value: statistics.median(its) for value, its in by_value.items()}
+    return Sensitivity(
+        name=param.name, ordered=ordered, strength=strength, noise=noise, trials=trials, gains=medians
+    )
 
 
-def _ranks(groups: Iterable[Iterable[float]]) -> list[float]:
+def _comparable(param: Hyperparameter, value: Any) -> Any:
+    """Return a value as a number, by its place if it is an ordered choice; as a text if it has no order."""
+    if param.categories is not None:
+        return param.place(value) if param.ordered else str(value)
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
+
+
+def _ranks(groups: Sequence[Sequence[float]]) -> list[float]:
     """Return ranks within each group as shares less one half, which are symmetric about 0."""
     from scipy import stats
 
-    ranked = [stats.rankdata(list(group)) for group in groups]
+    ranked = [stats.rankdata(group) for group in groups]
     return [float(rank - 0.5) / len(ranks) - 0.5 for ranks in ranked for rank in ranks]
 
 
-def _ordered(name: str, groups: Iterable[Sequence[tuple[float, float]]]) -> Sensitivity:
-    from scipy import stats
-
-    varied = _varied(groups)
-    trials, strength, noise = sum(map(len, varied)), None, 1.0
-    if trials >= FEWEST:
-        values, gains = (_ranks((pair[column] for pair in group) for group in varied) for column in (0, 1))
-        strength = float(stats.pearsonr(values, gains).statistic)
-        noise = min(1.0, NORMAL_95 / math.sqrt(trials - len(varied)))
-    return Sensitivity(name=name, ordered=True, strength=strength, noise=noise, trials=trials, gains={})
-
-
-def _unordered(name: str, groups: Sequence[Sequence[tuple[str, float]]]) -> Sensitivity:
-    from scipy import stats
-
-    varied = _varied(groups)
-    ranks: dict[str, list[float]] = defaultdict(list)
-    labels = [label for group in varied for label, _ in group]
-    for label, rank in zip(labels, _ranks((gain for _, gain in group) for group in varied), strict=True):
-        ranks[label].append(rank)
-    trials, strength, noise = len(labels), None, 1.0
-    between, freedom = len(ranks) - 1, trials - len(varied)
-    if trials >= FEWEST and between < freedom:
-        # Ranks within generations have fewer degrees of freedom than the test of Kruskal and Wallis assumes.
-        h = float(stats.kruskal(*ranks.values()).statistic) * freedom / (trials - 1)
-        strength = math.sqrt(max(0.0, (h - between) / (freedom - between)))
-        noise = math.sqrt(min(1.0, (float(stats.chi2.isf(0.05, between)) - between) / freedom))
-    by_value: dict[str, list[float]] = defaultdict(list)
-    for label, gain in sorted(pair for group in groups for pair in group):
-        by_value[label].append(gain)
-    medians = {label: statistics.median(gains) for label, gains in by_value.items()}
-    return Sensitivity(name=name, ordered=False, strength=strength, noise=noise, trials=trials, gains=medians)
+def _by_value(values: Any, numbers: Sequence[float]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = defaultdict(list)
+    for value, number in zip(values, numbers, strict=True):
+        found[value].append(number)
+    return found

@@ -6,12 +6,15 @@ kind of colour vision can tell apart.
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from phyla.report.words import plain
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+
+T = TypeVar("T")
+R = TypeVar("R", bound=tuple[Any, ...])
 
 INK = "#7b818a"
 GRID = "rgba(128,136,148,0.20)"
@@ -28,6 +31,7 @@ PALETTE = (BEST, WINNER, JUMP, FAILED, "#E69F00", "#56B4E9")
 
 NOTES = "notes"
 """Name of the annotations that say what a figure leaves out."""
+NOTE = {"xref": "paper", "yref": "paper", "showarrow": False}
 
 AXIS = {
     "gridcolor": GRID,
@@ -97,8 +101,8 @@ def figure(title: str, subtitle: str = "", *, height: int, notes: Sequence[str] 
         margin={"l": 68, "r": 24, "t": 104, "b": 58 + 18 * len(notes)},
     )
     for row, text in enumerate(notes):
-        place: dict[str, Any] = {"x": 0, "y": 0, "xanchor": "left", "yanchor": "top", "yshift": -46 - 18 * row}
-        _note(drawn, text, name=NOTES, align="left", font={"size": 11}, **place)
+        place = {"x": 0, "y": 0, "xanchor": "left", "yanchor": "top", "yshift": -46 - 18 * row, "align": "left"}
+        drawn.add_annotation(NOTE, text=plain(text), name=NOTES, font={"size": 11}, **place)
     return drawn
 
 
@@ -107,12 +111,8 @@ def empty(title: str, why: str) -> "go.Figure":
     drawn = figure(title, height=220)
     drawn.update_xaxes(visible=False)
     drawn.update_yaxes(visible=False)
-    _note(drawn, why, x=0.5, y=0.5, font={"size": 14})
+    drawn.add_annotation(NOTE, text=plain(why), x=0.5, y=0.5, font={"size": 14})
     return drawn
-
-
-def _note(drawn: "go.Figure", text: str, **more: Any) -> None:
-    drawn.add_annotation(text=plain(text), xref="paper", yref="paper", showarrow=False, **more)
 
 
 def values_axis(drawn: "go.Figure", name: str, values: Collection[float], *, maximize: bool) -> None:
@@ -132,11 +132,11 @@ def categories(names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-Rows: TypeAlias = Iterable[tuple[Any, ...]]
-"""Points (x, y), or (x, y, what appears under the pointer)."""
+Row: TypeAlias = tuple[Any, ...]
+"""A point (x, y), or (x, y, what appears under the pointer)."""
 
 
-def trace(rows: Rows, name: str, mode: str, **look: Any) -> list[dict[str, Any]]:
+def trace(rows: Iterable[Row], name: str, mode: str, **look: Any) -> list[dict[str, Any]]:
     """Return a scatter trace; none without rows."""
     columns = [list(column) for column in zip(*rows, strict=True)]
     data = dict(zip(("x", "y", "text"), columns, strict=False))
@@ -145,7 +145,7 @@ def trace(rows: Rows, name: str, mode: str, **look: Any) -> list[dict[str, Any]]
 
 
 def line(
-    rows: Rows,
+    rows: Iterable[Row],
     name: str,
     colour: str,
     width: float,
@@ -160,12 +160,18 @@ def line(
 
 
 def marks(
-    rows: Rows, name: str, colour: str, size: float, symbol: str | None = None, *, edge: Any = None, **look: Any
+    rows: Iterable[Row],
+    name: str,
+    colour: str,
+    size: float,
+    symbol: str | None = None,
+    *,
+    edge: Any = None,
+    **look: Any,
 ) -> list[dict[str, Any]]:
     """Return a trace of points, perhaps with an edge; none without rows."""
-    return trace(
-        rows, name, "markers", marker={"color": colour, "size": size, "symbol": symbol, "line": edge}, **look
-    )
+    marker = {"color": colour, "size": size, "symbol": symbol, "line": edge}
+    return trace(rows, name, "markers", marker=marker, **look)
 
 
 def band(
@@ -183,32 +189,33 @@ def colorbar(title: str = "", **more: Any) -> dict[str, Any]:
     return {"title": {"text": plain(title), "side": "right"}, "thickness": 10, "outlinewidth": 0, **more}
 
 
-def pieces(lines: Iterable[Sequence[tuple[Any, ...]]]) -> list[tuple[Any, ...]]:
+def pieces(lines: Iterable[Sequence[Row]]) -> list[Row]:
     """Return the rows of several lines as those of one trace, with a gap after each line."""
     return [row for line in lines for row in (*line, (None,) * len(line[0]))]
 
 
-def kept(count: int, limit: int) -> list[int]:
-    """Return at most `limit` indices below `count`, evenly spread, with the first and the last."""
-    if count <= limit:
-        return list(range(count))
-    return sorted({round(place * (count - 1) / (limit - 1)) for place in range(limit)})
+def kept(items: Sequence[T], limit: int) -> list[T]:
+    """Return at most `limit` items, evenly spread, with the first and the last."""
+    last = len(items) - 1
+    if last < limit:
+        return list(items)
+    return [items[at] for at in sorted({round(place * last / (limit - 1)) for place in range(limit)})]
 
 
-def outline(values: Sequence[float | None], limit: int, always: Collection[int] = ()) -> list[int]:
-    """Return the indices of about `limit` values that keep the outline of a line.
+def outline(rows: Sequence[R], limit: int, always: Collection[int] = ()) -> list[R]:
+    """Return about `limit` rows that keep the outline of a line.
 
-    Of each of `limit / 2` stretches the lowest and the highest value stay, and so do the first value, the last
-    and those in `always`.
+    Of each of `limit / 2` stretches the lowest and the highest value stay, and so do the first row, the last and
+    those at the places in `always`.
     """
-    count = len(values)
+    count = len(rows)
     if count <= limit:
-        return list(range(count))
+        return list(rows)
     chosen, length = {0, count - 1, *always}, -(-2 * count // limit)
     for start in range(0, count, length):
-        known = [at for at in range(start, min(start + length, count)) if values[at] is not None]
-        chosen.update(pick(known, key=lambda at: values[at] or 0.0) for pick in (min, max) if known)
-    return sorted(chosen)
+        known = [at for at in range(start, min(start + length, count)) if rows[at][1] is not None]
+        chosen.update(pick(known, key=lambda at: rows[at][1]) for pick in (min, max) if known)
+    return [rows[at] for at in sorted(chosen)]
 
 
 def is_wide(values: Collection[float], ratio: float = 20) -> bool:
@@ -216,11 +223,9 @@ def is_wide(values: Collection[float], ratio: float = 20) -> bool:
     return bool(values) and min(values) > 0 and max(values) > ratio * min(values)
 
 
-Limits: TypeAlias = tuple[float, float] | None
-"""The range of an axis; None for all of it."""
-
-
-def sensible_range(values: Sequence[float], *, maximize: bool, always: Iterable[float] = ()) -> Limits:
+def sensible_range(
+    values: Sequence[float], *, maximize: bool, always: Iterable[float] = ()
+) -> tuple[float, float] | None:
     """Return the range that shows nearly all values, if a few bad ones would flatten the rest; else None.
 
     The best value is always inside, and so are those in `always`.
@@ -233,5 +238,4 @@ def sensible_range(values: Sequence[float], *, maximize: bool, always: Iterable[
     span = high - low
     if span <= 0 or ordered[-1] - ordered[0] <= 3 * span:
         return None
-    low, high = min([low, *always]), max([high, *always])
-    return low - 0.08 * span, high + 0.08 * span
+    return min([low, *always]) - 0.08 * span, max([high, *always]) + 0.08 * span

@@ -41,9 +41,9 @@ def curves_figure(comparison: StudyComparison) -> "go.Figure":
     values: list[float] = []
     for place, group in enumerate(comparison.groups):
         band, colour, name = group.band, style.series_colour(place), plain(group.name, 60)
-        picked = style.kept(len(band.xs), POINTS)
-        xs = [band.xs[at] / size for at in picked]
-        low, middle, high = ([line[at] for at in picked] for line in (band.low, band.middle, band.high))
+        picked = style.kept([*zip(*band, strict=True)], POINTS)
+        xs, low, middle, high = ([one[at] for one in picked] for at in range(4))
+        xs = [x / size for x in xs]
         values += [*low, *high]
         if len(group.curves) > 1 and xs:
             # The corners of step functions.

@@ -46,7 +46,7 @@ def front_figure(data: StudyData) -> "go.Figure":
         notes.append(f"Left out: {missing} with a goal that is not a finite number.")
     if len(behind) > POINTS:
         notes.append(f"{POINTS:,} of {len(behind):,} trials behind the front are drawn: an even selection.")
-        behind = [behind[index] for index in style.kept(len(behind), POINTS)]
+        behind = style.kept(behind, POINTS)
     if len(goals) > 3:
         notes.append(f"Not drawn: {', '.join(goal.metric for goal in goals[3:])}; point at a trial to see them.")
     if any(limits):

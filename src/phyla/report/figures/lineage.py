@@ -92,7 +92,7 @@ def lineage_figure(data: StudyData) -> "go.Figure":
         range=[-pad, generations - 1 + pad],
         dtick=1 if generations <= 12 else None,
     )
-    ticks = style.kept(rows, 34)
+    ticks = style.kept(range(rows), 34)
     figure.update_yaxes(
         title_text="member", showgrid=False, tickmode="array", tickvals=ticks, range=[rows - 0.5, -0.5]
     )

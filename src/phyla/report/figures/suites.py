@@ -2,7 +2,6 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -66,35 +65,40 @@ def aggregates_figure(data: EvaluationData, suite: str) -> "go.Figure":
     )
     many = len(lines) > len(style.PALETTE)
     for row, name in enumerate(names, start=1):
-        for order, series in enumerate(list(lines)[:SERIES]):
+        for order, (series, its) in enumerate([*lines.items()][:SERIES]):
             colour = style.MUTED if many else style.series_colour(order)
             label = "members" if many else series or "branch 0"
-            having = [one for one in lines[series] if name in one.values]
+            having = [(_point(one, name, series), one) for one in its if name in one.values]
             # A member's weights get younger when it takes over another's: the line goes by their age.
-            whole = sorted((one for one in having if not one.partial), key=lambda one: (_x(one.seen), one.seen.id))
-            rows = [_row(one, name, series) for one in whole]
-            rows = [rows[index] for index in style.outline([value for _, value, _ in rows], POINTS)]
+            having.sort(key=lambda pair: (pair[0][0], pair[1].seen.id))
+            whole = [one for one in having if not one[1].partial]
+            rows = style.outline([point for point, _ in whole], POINTS)
             legend: dict[str, Any] = {
                 "legendgroup": label,
                 "showlegend": row == 1 and len(lines) > 1 and (order == 0 or not many),
             }
             mode = "lines" if many or len(rows) > 200 else "lines+markers"
             width = 1.2 if many else 1.8
-            open_rows = [_row(one, name, series) for one in having if one.partial]
+            if not many:
+                errors = [(x, y, one.values[name].stderr) for (x, y, _), one in whole]
+                sure = [
+                    (x, y, BAND * e) for x, y, e in errors if e is not None and math.isfinite(e) and y is not None
+                ]
+                if len(sure) > 1:
+                    xs, low, high = zip(*((x, y - e, y + e) for x, y, e in sure), strict=True)
+                    figure.add_traces(style.band(xs, low, high, colour, legendgroup=label), rows=row, cols=1)
+            line = style.line(rows, label, colour, width, mode=mode, marker={"size": 5}, **legend)
             once: dict[str, Any] = {"legendgroup": "partial", "showlegend": row == 1 and order == 0}
-            drawn = [
-                *([] if many else _band(whole, name, colour, label)),
-                *style.line(rows, label, colour, width, mode=mode, marker={"size": 5}, **legend),
-                *style.marks(open_rows, "partial", colour, 7, "circle-open", edge={"width": 1.4}, **once),
-            ]
-            figure.add_traces(drawn, rows=row, cols=1)
+            partial = [point for point, one in having if one.partial]
+            circles = style.marks(partial, "partial", colour, 7, "circle-open", edge={"width": 1.4}, **once)
+            figure.add_traces([*line, *circles], rows=row, cols=1)
         figure.update_yaxes(title_text=plain(name), row=row, col=1)
     found: dict[int | None, list[str]] = defaultdict(list)
     for event in data.events:
         if event.kind == "regression" and event.suite == suite:
             found[event.seen].append(plain(event.message, 120))
     worse = [one for one in values if one.seen.id in found and names[0] in one.values]
-    points = [(*_row(one, names[0], "")[:2], "<br>".join(found[one.seen.id][:6])) for one in worse]
+    points = [(*_point(one, names[0], "")[:2], "<br>".join(found[one.seen.id][:6])) for one in worse]
     figure.add_traces(style.marks(points, "regression", style.FAILED, 10, "triangle-down"), rows=1, cols=1)
     figure.update_xaxes(tickformat="~s")
     figure.update_xaxes(title_text="step of the checkpoint", row=len(names), col=1)
@@ -110,27 +114,15 @@ def _series(data: EvaluationData, seen: Seen) -> str:
     return ", ".join(parts)
 
 
-def _x(seen: Seen) -> int:
-    return seen.step if seen.step >= 0 else seen.number
-
-
-def _band(line: Sequence[GroupValues], name: str, colour: str, group: str) -> list[dict[str, Any]]:
-    known = [(_x(one.seen), one.values[name].value, one.values[name].stderr) for one in line]
-    sure = [(x, y, BAND * e) for x, y, e in known if e is not None and math.isfinite(y) and math.isfinite(e)]
-    if len(sure) < 2:
-        return []
-    xs, low, high = zip(*((x, y - e, y + e) for x, y, e in sure), strict=True)
-    return style.band(xs, low, high, colour, legendgroup=group)
-
-
-def _row(one: GroupValues, name: str, series: str) -> tuple[int, float | None, str]:
+def _point(one: GroupValues, name: str, series: str) -> tuple[int, float | None, str]:
     """Return step, value and what appears under the pointer; the value is None where it is not finite."""
-    found = one.values[name]
-    lines = [f"<b>{plain(name)} {measured(found.value, found.stderr)}</b>", checkpoint_words(one.seen)]
+    found, seen = one.values[name], one.seen
+    lines = [f"<b>{plain(name)} {measured(found.value, found.stderr)}</b>", checkpoint_words(seen)]
     lines += [plain(series)] if series else []
     lines += ["the best of its suite"] if one.best else []
     lines += [plain(f"partial: {one.group.why}", 110)] if one.partial else []
-    return _x(one.seen), found.value if math.isfinite(found.value) else None, "<br>".join(lines)
+    value = found.value if math.isfinite(found.value) else None
+    return seen.step if seen.step >= 0 else seen.number, value, "<br>".join(lines)
 
 
 def matrix_figure(data: EvaluationData, suite: str) -> "go.Figure":
@@ -158,8 +150,13 @@ def matrix_figure(data: EvaluationData, suite: str) -> "go.Figure":
     shades: list[list[float | None]] = [[None] * len(column) for _ in tasks]
     words = [[""] * len(column) for _ in tasks]
     for task, row in tasks.items():
-        for at, shade, told in _shades([cell for cell in cells if cell.task == task], maximize=maximize):
-            shades[row][column[at]], words[row][column[at]] = shade, told
+        measures = [(one, one.estimate.value) for one in cells if one.task == task and one.estimate is not None]
+        finite = [value for _, value in measures if math.isfinite(value)] or [0.0]
+        worst, best = (min(finite), max(finite)) if maximize else (max(finite), min(finite))
+        for one, value in measures:
+            shade = 1.0 if best == worst else (value - worst) / (best - worst)
+            shades[row][column[one.seen.id]] = shade if math.isfinite(value) else 0.0
+            words[row][column[one.seen.id]] = _cell_words(one)
     figure.add_heatmap(
         z=shades,
         text=words,
@@ -183,7 +180,7 @@ def matrix_figure(data: EvaluationData, suite: str) -> "go.Figure":
     for index, (before, after) in enumerate(pairwise(shown)):
         if before.branch != after.branch:
             figure.add_vline(index + 0.5, line={"color": style.INK, "width": 1.4, "dash": "dot"})
-    ticks = style.kept(len(shown), 12)
+    ticks = style.kept(range(len(shown)), 12)
     figure.update_xaxes(
         title_text="step of the checkpoint, in the order in which they were seen",
         showgrid=False,
@@ -194,21 +191,6 @@ def matrix_figure(data: EvaluationData, suite: str) -> "go.Figure":
     )
     figure.update_yaxes(style.categories(list(tasks)))
     return figure
-
-
-def _shades(cells: Sequence[Cell], *, maximize: bool) -> list[tuple[int, float, str]]:
-    """Return each cell's checkpoint, its shade from 0 for the worst value to 1 for the best, and its words."""
-    known = [(cell, cell.estimate.value) for cell in cells if cell.estimate is not None]
-    finite = sorted((value for _, value in known if math.isfinite(value)), reverse=not maximize) or [0.0]
-    worst, span = finite[0], finite[-1] - finite[0]
-    return [
-        (
-            cell.seen.id,
-            0.0 if not math.isfinite(value) else (value - worst) / span if span else 1.0,
-            _cell_words(cell),
-        )
-        for cell, value in known
-    ]
 
 
 def _cell_words(cell: Cell) -> str:
@@ -244,17 +226,20 @@ def lag_figure(data: EvaluationData) -> "go.Figure":
     most = 0
     for order, (suite, own) in enumerate(by_suite.items()):
         colour, name = style.series_colour(order), plain(suite)
-        line = _waiting(own, data.now)
-        most = max(most, *(count for _, count in line))
-        picked = [line[index] for index in style.outline([count for _, count in line], POINTS)]
+        begun = [(group.created_at, 1) for group in own]
+        changes = sorted([*begun, *((one.ended_at, -1) for one in own if one.ended_at is not None), (data.now, 0)])
+        # Of several changes at one moment the last count stays.
+        waiting = dict(zip((at for at, _ in changes), accumulate(by for _, by in changes), strict=True))
+        most = max(most, *waiting.values())
+        picked = style.outline([*waiting.items()], POINTS)
         rows = [(moment(at), count, f"{count} waiting<br>{moment(at):{TIME}}") for at, count in picked]
         drawn = style.line(rows, name, colour, 1.6, shape="hv", legendgroup=suite)
         figure.add_traces(drawn, rows=1, cols=1)
         done = [one for one in own if one.state is GroupState.COMPLETE]
         ends = [(one.ended_at, one.ended_at - one.created_at) for one in done if one.ended_at]
-        ends = [ends[index] for index in style.outline([took for _, took in ends], POINTS)]
         points = [
-            (moment(at), took, f"complete after {duration(took)}<br>{moment(at):{TIME}}") for at, took in ends
+            (moment(at), took, f"complete after {duration(took)}<br>{moment(at):{TIME}}")
+            for at, took in style.outline(ends, POINTS)
         ]
         drawn = style.marks(points, name, colour, 4, opacity=0.7, legendgroup=suite, showlegend=False)
         figure.add_traces(drawn, rows=2, cols=1)
@@ -263,12 +248,3 @@ def lag_figure(data: EvaluationData) -> "go.Figure":
     figure.update_yaxes(title_text="seconds", rangemode="tozero", row=2, col=1)
     figure.update_xaxes(title_text="time (UTC)", row=2, col=1)
     return figure
-
-
-def _waiting(groups: Sequence[Group], now: float) -> list[tuple[float, int]]:
-    """Return how many groups were open from which moment on."""
-    begun = [(group.created_at, 1) for group in groups]
-    ended = [(group.ended_at, -1) for group in groups if group.ended_at is not None]
-    changes = sorted([*begun, *ended, (now, 0)])
-    # Of several changes at one moment the last count stays.
-    return list(dict(zip((at for at, _ in changes), accumulate(by for _, by in changes), strict=True)).items())
