@@ -289,16 +289,9 @@ class Normalised(_OverTasks):
 
 
 def aggregate(aggregators: Sequence[Aggregator], results: Sequence[TaskResult]) -> dict[str, Estimate]:
-    """Return the numbers of a suite.
+    """Return the numbers of a suite, from one result per task; no two may have one name.
 
-    Args:
-        aggregators: what to compute. If there are none: the mean of every metric over all tasks that have it,
-            and over those with each tag.
-        results: one per task.
-
-    Raises:
-        ConfigurationError: two aggregators give the same name, or one does not fit the tasks.
-        MetricMissing: a task lacks a metric that an aggregator needs.
+    Without aggregators: the mean of every metric over all tasks that have it, and over those with each tag.
     """
     found: dict[str, Estimate] = {}
     origin: dict[str, Aggregator] = {}

@@ -55,11 +55,10 @@ class Cell:
     Attributes:
         group: the evaluation group; None if the suite was never run, or skipped, on this checkpoint.
         why: why it was skipped, failed, is gone, quarantined or missing; None otherwise.
-        values: every number that was measured, by name; with standard errors where they are known.
+        values: every number that was measured, by name.
         metrics: what they were read from, merged over shards; empty if it was not asked for.
         metric: name of the value that stands for all of them; None without any.
         n: samples behind that value; None if it does not count them.
-        shards: into how many parts it is split; `shards_done` of them are done.
         duration_s: seconds that all shards took together; None before they are done.
         attempts: claims of all shards together.
         worker: who worked on it last.
@@ -157,17 +156,24 @@ _URGENT = (CellStatus.FAILED, CellStatus.QUARANTINED, CellStatus.GONE, CellStatu
 
 def causes(cells: Iterable[Cell]) -> list[Cause]:
     """Say why values are missing, most urgent first; cells whose reasons differ only in numbers are one cause."""
-    found: dict[tuple[CellStatus, str, str | None, str], dict[int, Cell]] = {}
+    found: dict[tuple[object, ...], dict[int, Cell]] = {}
     for one in cells:
         if one.why is not None:
             task = one.task if one.status is CellStatus.FAILED else None
             key = (one.status, one.suite, task, _NUMBER.sub("#", _last_line(one.why)))
             found.setdefault(key, {})[one.seen.id] = one
     made = []
-    for (status, suite, task, _), alike in found.items():
+    for alike in found.values():
         *_, newest = alike.values()
-        seen = tuple(one.seen for one in alike.values())
-        made.append(Cause(status=status, suite=suite, task=task, why=_last_line(newest.why), checkpoints=seen))
+        made.append(
+            Cause(
+                status=newest.status,
+                suite=newest.suite,
+                task=newest.task if newest.status is CellStatus.FAILED else None,
+                why=_last_line(newest.why),
+                checkpoints=tuple(one.seen for one in alike.values()),
+            )
+        )
     return sorted(made, key=lambda cause: _URGENT.index(cause.status))
 
 
@@ -210,25 +216,21 @@ def cell(
 
     `type_of` finds metrics that are not built in; those that it cannot find are left out. None decodes nothing.
     """
-    task = suite.task(name)
     status, why = _status(seen, group, tasks)
     whole = bool(tasks) and len(results) == tasks[0].shards
     metrics: Mapping[str, Metric] = {}
+    unread: dict[str, list[Json]] = {}
     if status.has_value and type_of is not None:
         try:
             if not whole:
                 raise EvaluationError("its results are not in the ledger")
-            metrics = _merged(results, task.samples, type_of)
+            metrics, unread = _merged(results, suite.task(name).samples, type_of)
         except EvaluationError as error:
             status, why = CellStatus.FAILED, str(error)
-    unread: dict[str, list[Json]] = {}
     files: dict[str, list[str]] = {}
     for result in results if status.has_value else ():
         for saved, path in result.files.items():
             files.setdefault(saved, []).append(str(path))
-        for saved, raw in result.statistics.items() if type_of is not None else ():
-            if saved not in metrics:
-                unread.setdefault(saved, []).append(raw)
     values: dict[str, Estimate] = {}
     for saved, suffix, number in numbers(metrics):
         if not suffix:
@@ -259,20 +261,19 @@ def cell(
 
 
 def _status(seen: Seen, group: Group | None, tasks: Sequence[EvalJob]) -> tuple[CellStatus, str | None]:
-    if tasks and all(task.state is JobState.COMPLETED for task in tasks):
-        return (CellStatus.REUSED if all(task.reused for task in tasks) else CellStatus.DONE), None
+    states = {task.state for task in tasks}
     failed = [task for task in tasks if task.state is JobState.FAILED]
+    if states == {JobState.COMPLETED}:
+        return (CellStatus.REUSED if all(task.reused for task in tasks) else CellStatus.DONE), None
     if failed:
         return CellStatus.FAILED, _last_line(failed[-1].error)
     if seen.state is SeenState.QUARANTINED:
         return CellStatus.QUARANTINED, seen.error
-    if group is not None and group.state is GroupState.SKIPPED:
-        return CellStatus.SKIPPED, group.why
-    if group is not None and group.state is GroupState.GONE:
-        return CellStatus.GONE, group.why
-    if any(task.state is JobState.RUNNING for task in tasks):
+    if group is not None and group.state in (GroupState.SKIPPED, GroupState.GONE):
+        return CellStatus(group.state.value), group.why
+    if JobState.RUNNING in states:
         return CellStatus.RUNNING, None
-    if any(task.state is JobState.PENDING for task in tasks):
+    if JobState.PENDING in states:
         return CellStatus.QUEUED, None
     if tasks:
         return CellStatus.SKIPPED, _last_line(tasks[-1].error)
@@ -289,9 +290,10 @@ def _last_line(text: str | None) -> str:
 
 def _merged(
     results: Sequence[EvalResult], samples: int | None, type_of: Callable[[str], type[Any]]
-) -> dict[str, Metric]:
+) -> tuple[dict[str, Metric], dict[str, list[Json]]]:
+    """Return metrics merged over shards, and what is stored of those whose class is not loaded here."""
     shards: list[dict[str, Metric]] = [{} for _ in results]
-    every = True
+    unread: dict[str, list[Json]] = {}
     for shard, result in zip(shards, results, strict=True):
         for name, raw in result.statistics.items():
             try:
@@ -299,9 +301,8 @@ def _merged(
             except EvaluationError:
                 raise
             except PhylaError:
-                # Its class is not loaded here. The other metrics may still be read.
-                every = False
-    return merged(shards, expected=samples if every else None)
+                unread.setdefault(name, []).append(raw)
+    return merged(shards, expected=None if unread else samples), unread
 
 
 @final
@@ -337,20 +338,16 @@ def lag(suite: str, groups: Iterable[Group], seen: Callable[[int], Seen], now: f
     behind = {group.seen for group in queued if group.replicate == 0 and group.seen > complete}
     last = seen(complete) if complete else None
     newest = seen(max(behind)) if behind else last
+    steps: int | None = 0
+    if behind and newest is not None:
+        known = newest.step >= 0 and (last is None or (last.step >= 0 and last.branch == newest.branch))
+        steps = max(0, newest.step - (last.step if last else 0)) if known else None
     return Lag(
         suite=suite,
         newest=None if newest is None else newest.step,
         complete=None if last is None else last.step,
         checkpoints=len(behind),
-        steps=_ahead(newest, last) if behind else 0,
+        steps=steps,
         oldest_s=max(0.0, now - seen(min(behind)).seen_at) if behind else 0.0,
         waiting=len(queued),
     )
-
-
-def _ahead(newest: Seen | None, last: Seen | None) -> int | None:
-    if newest is None or newest.step < 0:
-        return None
-    if last is None:
-        return newest.step
-    return None if last.step < 0 or last.branch != newest.branch else max(0, newest.step - last.step)

@@ -131,10 +131,7 @@ def _combined(name: str, first: Metric | None, second: Metric) -> Metric:
 def merged(shards: Sequence[Mapping[str, Metric]], *, expected: int | None) -> dict[str, Metric]:
     """Merge the statistics of shards, in their order; metrics that count samples must have seen all `expected`.
 
-    Raises:
-        MetricMismatch: the shards have different names (only one without samples may lack some), or types, edges
-            or labels under one name.
-        SamplesDiffer: a metric has seen another number of samples.
+    Only a shard without samples may lack names that others have.
     """
     whole: dict[str, Metric] = {}
     for shard in shards:
@@ -174,11 +171,7 @@ def encode(metric: Metric, name_of: Callable[[type[Any]], str]) -> JsonObject:
 
 
 def decode(raw: Json, type_of: Callable[[str], type[Any]]) -> Metric:
-    """Make again the metric that `encode` wrote; `type_of` finds the type of one that is not built in.
-
-    Raises:
-        MetricInvalid: it is not what `encode` writes, or its type does not take the stored state.
-    """
+    """Make again the metric that `encode` wrote; `type_of` finds the type of one that is not built in."""
     try:
         whole = read_object(raw)
         name, state = str(whole["metric"]), read_object(whole["state"])

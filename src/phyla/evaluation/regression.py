@@ -20,8 +20,7 @@ class Comparison:
     Attributes:
         test: "paired" (t-test seed by seed), "welch", or "finite": the current value is nan or infinite where
             the reference is a number, which needs no test.
-        current: the current value; in a paired test the mean over the common seeds.
-        reference: the reference, likewise.
+        current: the current value; in a paired test, like the reference, the mean over the common seeds.
         p: probability, in [0, 1], of so bad a difference if there were none.
         p_adjusted: the same, adjusted by Holm for the number of eval tasks that were tested.
         regressed: whether the current value is significantly worse.
@@ -44,16 +43,12 @@ def compare(
     higher_is_better: bool,
     alpha: float = 0.05,
 ) -> tuple[Comparison, ...]:
-    """Test on each eval task whether the current checkpoint is worse than a reference.
+    """Test on each eval task that both have whether the current checkpoint is worse than a reference.
 
     Where both were recorded with at least 2 common seeds it is a paired t-test over the seeds' means, else
-    Welch's t-test. Both are one-sided, and their p is adjusted by Holm over the tasks that were tested. Samples
-    that do not vary decide by their difference alone: p is 0 if it is bad, else 1. `alpha`, in (0, 1), is the
-    probability of at least one false alarm among all tasks.
-
-    Returns:
-        One comparison per task that could be tested, in the order of `current`: one that both have, with a finite
-        reference, and with seeds or a known variance.
+    Welch's t-test. Both are one-sided, and their p is adjusted by Holm over the tasks that were tested: those with
+    a finite reference, and with seeds or a known variance. Samples that do not vary decide by their difference
+    alone. `alpha` is the probability of at least one false alarm among all tasks.
     """
     if not 0 < alpha < 1:
         raise ConfigurationError(
