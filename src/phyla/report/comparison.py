@@ -172,8 +172,6 @@ class StudyComparison:
 
     Attributes:
         groups: those with at least one finite fitness, in the order given.
-        metric: name of the objective.
-        maximize: whether more is better.
         measure: `best`, the best fitness so far, or `median`, the median of every member's newest one.
         by: `steps` of all members together, or `time` in seconds in which anything was running.
         target: the value whose first time is shown. By default it is the worst median of the groups' final values,
@@ -242,41 +240,36 @@ class StudyComparison:
         return [test.row() for test in self.tests]
 
     def write_report(self, path: str | os.PathLike[str]) -> Path:
-        """Write one self-contained HTML file with the figures, in place of an existing one; return its path.
-
-        Raises:
-            OSError: the file cannot be written.
-        """
+        """Write one self-contained HTML file with the figures, in place of an existing one; return its path."""
         from phyla.report.page import write_comparison_report
 
         return write_comparison_report(self, path)
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON values."""
-        rows = self.rows()
+        rows, groups = self.rows(), []
+        for group in self.groups:
+            count, work = self.reached(group)
+            final, band, time = group.final._asdict(), group.band, group.time
+            groups.append(
+                {
+                    "group": group.name,
+                    "final": {"n": len(final.pop("values")), **final},
+                    "reached": {"replicates": count, "median": work},
+                    "steps": group.steps,
+                    "age": group.age,
+                    "curve": {"x": band.xs, "low": band.low, "median": band.middle, "high": band.high},
+                    "sensitivity": [asdict(one) for one in group.sensitivity],
+                    "time_s": {phase.value: seconds for phase, seconds in time.seconds.items()},
+                    "attempts": {"timed": time.timed, "ended": time.ended},
+                    "studies": [row for row in rows if row["group"] == group.name],
+                }
+            )
         return {
             **{name: getattr(self, name) for name in ("metric", "maximize", "measure", "by", "target")},
-            "groups": [
-                {**self._group(group), "studies": [row for row in rows if row["group"] == group.name]}
-                for group in self.groups
-            ],
+            "groups": groups,
             "tests": [test.to_json() for test in self.tests],
             "notes": list(self.notes),
-        }
-
-    def _group(self, group: StudyGroup) -> dict[str, Any]:
-        count, work = self.reached(group)
-        final, band, time = group.final._asdict(), group.band, group.time
-        return {
-            "group": group.name,
-            "final": {"n": len(final.pop("values")), **final},
-            "reached": {"replicates": count, "median": work},
-            "steps": group.steps,
-            "age": group.age,
-            "curve": {"x": band.xs, "low": band.low, "median": band.middle, "high": band.high},
-            "sensitivity": [asdict(one) for one in group.sensitivity],
-            "time_s": {phase.value: seconds for phase, seconds in time.seconds.items()},
-            "attempts": {"timed": time.timed, "ended": time.ended},
         }
 
     def rows(self) -> list[dict[str, Any]]:
@@ -304,11 +297,7 @@ class StudyComparison:
 def compare_studies(
     studies: Sequence[ComparedStudy], *, measure: Measure = "best", by: By = "steps", target: float | None = None
 ) -> StudyComparison:
-    """Compare at least two studies; those of one group are replicates.
-
-    Raises:
-        UsageError: fewer than two studies, different objectives, or none has a finite fitness.
-    """
+    """Compare at least two studies with one objective; those of one group are replicates."""
     _check(studies)
     notes = _different_fitness(studies)
     groups: dict[str, dict[ComparedStudy, Curve]] = {one.group: {} for one in studies}
@@ -324,9 +313,7 @@ def compare_studies(
         names = ", ".join(one.name for one in studies)
         raise UsageError(f"none of the studies {names} has a completed trial with a finite fitness yet")
     found = [
-        StudyGroup(name=name, studies=tuple(its), curves=tuple(its.values()))
-        for name, its in groups.items()
-        if its
+        StudyGroup(name=name, studies=(*its,), curves=(*its.values(),)) for name, its in groups.items() if its
     ]
     maximize = studies[0].data.aim.maximize
     if target is None:
@@ -385,10 +372,9 @@ def _different_fitness(studies: Sequence[ComparedStudy]) -> list[str]:
 def _test(first: StudyGroup, second: StudyGroup, *, alpha: float) -> PairTest:
     shared = sorted(first.by_seed.keys() & second.by_seed.keys())
     paired = len(shared) == min(len(first.studies), len(second.studies))
-    ours, theirs = (
-        [group.by_seed[seed] for seed in shared] if paired else list(group.final.values)
-        for group in (first, second)
-    )
+    ours, theirs = first.final.values, second.final.values
+    if paired:
+        ours, theirs = (tuple(group.by_seed[seed] for seed in shared) for group in (first, second))
     fewer = min(len(ours), len(theirs))
     needed = replicates_needed(ours, theirs, paired=paired, alpha=alpha)
     return PairTest(
