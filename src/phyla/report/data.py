@@ -35,12 +35,9 @@ PHASES = (Phase.TRAINING, Phase.LOADING, Phase.SAVING, Phase.EVALUATING, Phase.C
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeSpent:
-    """Where the time of attempts went.
+    """Where the time of attempts went: seconds by phase, over attempts and workers.
 
-    Attributes:
-        seconds: by phase, added up over attempts and workers; every phase is there.
-        timed: attempts whose time is known.
-        ended: attempts that have ended.
+    Of the attempts that have `ended` only those that are `timed` say where their time went.
     """
 
     seconds: Mapping[Phase, float]
@@ -62,12 +59,10 @@ class TimeSpent:
 
 
 def time_spent(attempts: Sequence[Attempt], evaluating: Sequence[Interval] = ()) -> TimeSpent:
-    """Add up where the time of attempts went.
+    """Add up where the time of a study's attempts went; those that were released or crashed have no times.
 
-    Args:
-        attempts: of one study. Those that were released, crashed, or were made by an older version have no times.
-        evaluating: when each eval task of the study ran, on any worker. If there are any, they give the time of
-            evaluation; attempts know only of the eval tasks that training workers ran.
+    `evaluating` says when each eval task ran, on any worker, and gives the time of evaluation if there are any:
+    attempts know only of the eval tasks that training workers ran.
     """
     known = [attempt.timings for attempt in attempts if attempt.timings is not None]
     seconds = {phase: sum(timings.get(phase.value, 0.0) for timings in known) for phase in PHASES}
@@ -248,8 +243,7 @@ def _hyperparameter(name: str, used: Sequence[Any], entry: Mapping[str, Any]) ->
 class EvaluationData:
     """The evaluation of one run, as it was at one moment.
 
-    Cells and values are those of the checkpoints that are shown, groups are all; `members` are those of a study's
-    trials.
+    Cells and values are those of the checkpoints that are shown; `members` are those of a study's trials.
     """
 
     run: StudyRecord

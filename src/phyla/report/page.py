@@ -99,11 +99,9 @@ def write_comparison_report(comparison: StudyComparison, path: str | os.PathLike
 
 def _member(data: StudyData, index: int, trials: list[TrialRecord]) -> dict[str, Any]:
     done = [trial for trial in trials if trial.state is JobState.COMPLETED]
-    decision = ""
-    if trials:
-        last = trials[-1]
-        ended_badly = last.state in (JobState.FAILED, JobState.CANCELLED)
-        decision = describe(last.reason) + (f" ({words.outcome(last, data.aim.name)})" if ended_badly else "")
+    decision = describe(trials[-1].reason) if trials else ""
+    if trials and trials[-1].state in (JobState.FAILED, JobState.CANCELLED):
+        decision += f" ({words.outcome(trials[-1], data.aim.name)})"
     return {
         "index": index,
         "done": done,
@@ -115,10 +113,10 @@ def _member(data: StudyData, index: int, trials: list[TrialRecord]) -> dict[str,
 
 def _suites(data: EvaluationData) -> dict[str, Any]:
     names = dict.fromkeys([suite.name for suite in data.suites] + [cell.suite for cell in data.cells])
-    pairs = [(aggregates_figure(data, suite), matrix_figure(data, suite)) for suite in names]
+    figures = [draw(data, suite) for suite in names for draw in (aggregates_figure, matrix_figure)]
     return {
         "evaluation": data,
-        "suite_figures": [*(figure for pair in pairs for figure in pair), lag_figure(data)],
+        "suite_figures": [*figures, lag_figure(data)],
         "warnings": [event for event in data.events if event.kind in WARNINGS][-ROWS:][::-1],
         "causes": causes(cell for cell in data.cells if cell.replicate == 0),
     }

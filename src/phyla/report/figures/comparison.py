@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from phyla.records import Phase
 from phyla.report import style
 from phyla.report.comparison import StudyComparison
@@ -47,8 +49,8 @@ def curves_figure(comparison: StudyComparison) -> "go.Figure":
         values += [*low, *high]
         if len(group.curves) > 1 and xs:
             # The corners of step functions.
-            across = [xs[0], *(x for x in xs[1:] for _ in range(2))]
-            down, up = ([y for y in line for _ in range(2)][:-1] for line in (low, high))
+            across = np.repeat(xs, 2)[1:].tolist()
+            down, up = (np.repeat(line, 2)[:-1].tolist() for line in (low, high))
             figure.add_traces(style.band(across, down, up, colour, legendgroup=group.name))
         rows = [
             (x, m, f"<b>{name}</b><br>median {score(m)}<br>quartiles {score(a)} to {score(b)}")
@@ -78,15 +80,19 @@ def finals_figure(comparison: StudyComparison) -> "go.Figure":
             for seed in ours.by_seed.keys() & theirs.by_seed.keys()
         ]
         figure.add_traces(style.line(style.pieces(pairs), "same seed", style.MUTED, 1))
+    metric, edge = plain(comparison.metric), {"color": "#fff", "width": 1}
     for place, group in enumerate(groups):
         colour, median = style.series_colour(place), group.final.median
         bar = [(place - 0.18, median), (place + 0.18, median)]
         figure.add_traces(style.line(bar, "median", colour, 3))
-        rows = []
-        for one, value in zip(group.studies, group.final.values, strict=True):
-            told = f"{plain(comparison.metric)} {score(value)}<br>seed {one.data.study.seed}"
-            rows.append((place, value, f"<b>{plain(one.name, 60)}</b><br>{told}"))
-        edge = {"color": "#fff", "width": 1}
+        rows = [
+            (
+                place,
+                value,
+                f"<b>{plain(one.name, 60)}</b><br>{metric} {score(value)}<br>seed {one.data.study.seed}",
+            )
+            for one, value in zip(group.studies, group.final.values, strict=True)
+        ]
         figure.add_traces(style.marks(rows, plain(group.name), colour, 9, edge=edge, opacity=0.9))
     figure.update_layout(showlegend=False)
     figure.update_xaxes(
@@ -116,23 +122,18 @@ def sensitivity_figure(comparison: StudyComparison) -> "go.Figure":
     figure = style.figure(title, subtitle, height=height, notes=notes)
     for order, group in enumerate(comparison.groups):
         known = [
-            (one, one.strength) for one in group.sensitivity if one.name in place and one.strength is not None
+            (one, one.strength) for one in group.sensitivity if one.strength is not None and one.name in place
         ]
         known.sort(key=lambda pair: place[pair[0].name])
         if known:
+            # What has no direction is not below 0.
+            below = [one.noise if one.ordered else min(one.noise, strength) for one, strength in known]
+            whiskers = {"type": "data", "array": [one.noise for one, _ in known], "arrayminus": below}
             figure.add_bar(
                 orientation="h",
                 y=[plain(one.name, 40) + ("" if one.ordered else " (choice)") for one, _ in known],
                 x=[strength for _, strength in known],
-                error_x={
-                    "type": "data",
-                    "array": [one.noise for one, _ in known],
-                    # What has no direction is not below 0.
-                    "arrayminus": [one.noise if one.ordered else min(one.noise, x) for one, x in known],
-                    "color": style.INK,
-                    "thickness": 1,
-                    "width": 3,
-                },
+                error_x={**whiskers, "color": style.INK, "thickness": 1, "width": 3},
                 text=[_sensitivity_words(one) for one, _ in known],
                 marker={"color": style.series_colour(order)},
                 name=plain(group.name, 60),

@@ -16,8 +16,6 @@ GIVEN_UP = (JobState.FAILED, JobState.CANCELLED)
 NODES = 6_000
 """Trials that are drawn; beyond, the newest ones and the winner's path."""
 
-Place = tuple[float, float]
-
 
 def lineage_figure(data: StudyData) -> "go.Figure":
     """Return the lineage tree: generations to the right, a row per member, colour for fitness.
@@ -40,7 +38,7 @@ def lineage_figure(data: StudyData) -> "go.Figure":
     width = 1.4 if size > 6 else 0.9
     subtitle = "Grey edges: weights taken over; dotted: what a member abandoned; bold: the path to the winner"
     figure = style.figure("Lineage", subtitle, height=180 + max(3, rows) * row_height, notes=notes)
-    places: dict[int, Place] = {}
+    places: dict[int, tuple[float, float]] = {}
     tries: Counter[tuple[int, int]] = Counter()
     for trial in trials:
         back = 0.0
@@ -60,10 +58,8 @@ def lineage_figure(data: StudyData) -> "go.Figure":
     scored = [trial for trial in trials if finite_fitness(trial) is not None]
     rest = [trial for trial in trials if finite_fitness(trial) is None]
     values = [trial.fitness or 0.0 for trial in scored]
-    limits = style.sensible_range(values, maximize=data.aim.maximize) or (
-        min(values, default=0),
-        max(values, default=1),
-    )
+    every = min(values, default=0), max(values, default=1)
+    limits = style.sensible_range(values, maximize=data.aim.maximize) or every
     fitness = {
         "color": values,
         "colorscale": style.SCALE,

@@ -1,7 +1,6 @@
 """What every worker did when."""
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from phyla.records import Attempt, AttemptState, said_by
@@ -35,7 +34,10 @@ def timeline_figure(data: StudyData) -> "go.Figure":
     ran = sorted(zip(data.attempts, data.running, strict=True), key=lambda pair: pair[1])
     counts = Counter(attempt.worker for attempt, _ in ran)
     most = {worker for worker, _ in counts.most_common(WORKERS)}
-    labels = _labels([worker for worker in counts if worker in most])
+    # Host and process, if these are unique.
+    labels = {worker: ":".join(worker.split(":")[:2]) for worker in counts if worker in most}
+    unique = len(set(labels.values())) == len(labels)
+    labels = {worker: plain(label if unique else worker, 40) for worker, label in labels.items()}
     chosen = [(attempt, end - begin) for attempt, (begin, end) in ran if attempt.worker in most]
     notes: list[str] = []
     if len(labels) < len(counts):
@@ -68,13 +70,6 @@ def timeline_figure(data: StudyData) -> "go.Figure":
         tickfont_size=11 if few else 9,
     )
     return figure
-
-
-def _labels(workers: Sequence[str]) -> dict[str, str]:
-    """Return a label for each worker: host and process, if these are unique."""
-    labels = {worker: ":".join(worker.split(":")[:2]) for worker in workers}
-    unique = len(set(labels.values())) == len(labels)
-    return {worker: plain(label if unique else worker, 40) for worker, label in labels.items()}
 
 
 def _words(attempt: Attempt, seconds: float) -> str:
