@@ -145,33 +145,15 @@ def trace(rows: Iterable[Row], name: str, mode: str, **look: Any) -> list[dict[s
 
 
 def line(
-    rows: Iterable[Row],
-    name: str,
-    colour: str,
-    width: float,
-    *,
-    mode: str = "lines",
-    shape: str | None = None,
-    dash: str | None = None,
-    **look: Any,
+    rows: Iterable[Row], name: str, colour: str, width: float, *, mode: str = "lines", **look: Any
 ) -> list[dict[str, Any]]:
     """Return a trace that is a line; none without rows."""
-    return trace(rows, name, mode, line={"color": colour, "width": width, "shape": shape, "dash": dash}, **look)
+    return trace(rows, name, mode, line_color=colour, line_width=width, **look)
 
 
-def marks(
-    rows: Iterable[Row],
-    name: str,
-    colour: str,
-    size: float,
-    symbol: str | None = None,
-    *,
-    edge: Any = None,
-    **look: Any,
-) -> list[dict[str, Any]]:
-    """Return a trace of points, perhaps with an edge; none without rows."""
-    marker = {"color": colour, "size": size, "symbol": symbol, "line": edge}
-    return trace(rows, name, "markers", marker=marker, **look)
+def marks(rows: Iterable[Row], name: str, colour: str, size: float, **look: Any) -> list[dict[str, Any]]:
+    """Return a trace of points; none without rows."""
+    return trace(rows, name, "markers", marker_color=colour, marker_size=size, **look)
 
 
 def band(

@@ -59,7 +59,9 @@ def curves_figure(comparison: StudyComparison) -> "go.Figure":
         dash = ("solid", "dash", "dot")[place // len(style.PALETTE) % 3]
         label = f"{name} ({counted(len(group.curves), 'replicate')})"
         mode = "lines" if len(xs) > 1 else "markers"
-        drawn = style.line(rows, label, colour, 2.2, mode=mode, shape="hv", dash=dash, legendgroup=group.name)
+        drawn = style.line(
+            rows, label, colour, 2.2, mode=mode, line_shape="hv", line_dash=dash, legendgroup=group.name
+        )
         figure.add_traces(drawn)
     figure.add_hline(y=comparison.target, line={"color": style.MUTED, "width": 1.2, "dash": "dot"})
     figure.update_layout(showlegend=True)
@@ -93,7 +95,7 @@ def finals_figure(comparison: StudyComparison) -> "go.Figure":
             )
             for one, value in zip(group.studies, group.final.values, strict=True)
         ]
-        figure.add_traces(style.marks(rows, plain(group.name), colour, 9, edge=edge, opacity=0.9))
+        figure.add_traces(style.marks(rows, plain(group.name), colour, 9, marker_line=edge, opacity=0.9))
     figure.update_layout(showlegend=False)
     figure.update_xaxes(
         tickmode="array",

@@ -101,7 +101,7 @@ def _jumps(data: StudyData, notes: list[str]) -> list[dict[str, Any]]:
     }
     opacity = 0.85 if len(chosen) <= 60 else 0.45
     rows = style.pieces([(data.spent[trial.id], trial.fitness) for trial in jump] for jump in chosen)
-    return style.line(rows, what, style.JUMP, 1.2, mode=BOTH, dash="3px,3px", marker=marker, opacity=opacity)
+    return style.line(rows, what, style.JUMP, 1.2, mode=BOTH, line_dash="3px,3px", marker=marker, opacity=opacity)
 
 
 def _best_so_far(data: StudyData) -> list[dict[str, Any]]:
@@ -112,7 +112,7 @@ def _best_so_far(data: StudyData) -> list[dict[str, Any]]:
         if not rows or low < sign * rows[-1][1]:
             rows.append((x, sign * low, f"best so far: {score(sign * low)}, trial {trial}"))
     rows += [(points[-1][0], *rows[-1][1:])] if rows else []
-    return style.line(rows, "best so far", style.BEST, 1.8, shape="hv")
+    return style.line(rows, "best so far", style.BEST, 1.8, line_shape="hv")
 
 
 def _mishaps(data: StudyData) -> list[dict[str, Any]]:
@@ -131,5 +131,5 @@ def _mishaps(data: StudyData) -> list[dict[str, Any]]:
         (f"{len(cancelled):,} cancelled", cancelled, "x-open"),
     ):
         rows = [(x, edge, told) for x, _, told in _told(data, style.kept(trials, EDGE))]
-        traces += style.marks(rows, name, style.FAILED, 8, symbol, yaxis="y2", cliponaxis=False)
+        traces += style.marks(rows, name, style.FAILED, 8, marker_symbol=symbol, yaxis="y2", cliponaxis=False)
     return traces

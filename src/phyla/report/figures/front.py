@@ -57,7 +57,7 @@ def front_figure(data: StudyData) -> "go.Figure":
         # The edge of what is dominated: steps between the trials of the front, worse than both.
         corners = sorted((_value(trial, goals[0]), _value(trial, goals[1])) for trial in data.front)
         shape = "vh" if goals[0].maximize else "hv"
-        figure.add_traces(style.line(corners, "edge", style.WINNER, 1.2, shape=shape, showlegend=False))
+        figure.add_traces(style.line(corners, "edge", style.WINNER, 1.2, line_shape=shape, showlegend=False))
     top: dict[str, Any] = {"color": style.WINNER}
     if len(goals) > 2:
         top = {

@@ -54,7 +54,7 @@ def lineage_figure(data: StudyData) -> "go.Figure":
         ("the winner's path", pairwise(trial.id for trial in data.winner_path), style.WINNER, 3.0, None),
     ):
         edges = [(places[a], places[b]) for a, b in pairs if a in places and b in places]
-        figure.add_traces(style.line(style.pieces(edges), name, colour, weight, dash=dash))
+        figure.add_traces(style.line(style.pieces(edges), name, colour, weight, line_dash=dash))
     scored = [trial for trial in trials if finite_fitness(trial) is not None]
     rest = [trial for trial in trials if finite_fitness(trial) is None]
     values = [trial.fitness or 0.0 for trial in scored]

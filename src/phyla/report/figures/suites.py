@@ -90,7 +90,9 @@ def aggregates_figure(data: EvaluationData, suite: str) -> "go.Figure":
             line = style.line(rows, label, colour, width, mode=mode, marker={"size": 5}, **legend)
             once: dict[str, Any] = {"legendgroup": "partial", "showlegend": row == 1 and order == 0}
             partial = [point for point, one in having if one.partial]
-            circles = style.marks(partial, "partial", colour, 7, "circle-open", edge={"width": 1.4}, **once)
+            circles = style.marks(
+                partial, "partial", colour, 7, marker_symbol="circle-open", marker_line={"width": 1.4}, **once
+            )
             figure.add_traces([*line, *circles], rows=row, cols=1)
         figure.update_yaxes(title_text=plain(name), row=row, col=1)
     found: dict[int | None, list[str]] = defaultdict(list)
@@ -99,7 +101,9 @@ def aggregates_figure(data: EvaluationData, suite: str) -> "go.Figure":
             found[event.seen].append(plain(event.message, 120))
     worse = [one for one in values if one.seen.id in found and names[0] in one.values]
     points = [(*_point(one, names[0], "")[:2], "<br>".join(found[one.seen.id][:6])) for one in worse]
-    figure.add_traces(style.marks(points, "regression", style.FAILED, 10, "triangle-down"), rows=1, cols=1)
+    figure.add_traces(
+        style.marks(points, "regression", style.FAILED, 10, marker_symbol="triangle-down"), rows=1, cols=1
+    )
     figure.update_xaxes(tickformat="~s")
     figure.update_xaxes(title_text="step of the checkpoint", row=len(names), col=1)
     return figure
@@ -176,7 +180,7 @@ def matrix_figure(data: EvaluationData, suite: str) -> "go.Figure":
     for name, symbol, colour, found in marks:
         rows = [(column[cell.seen.id], tasks[cell.task], _cell_words(cell)) for cell in found]
         edge = {"width": 1.4, "color": colour}
-        figure.add_traces(style.marks(rows, name, colour, size, symbol, edge=edge))
+        figure.add_traces(style.marks(rows, name, colour, size, marker_symbol=symbol, marker_line=edge))
     for index, (before, after) in enumerate(pairwise(shown)):
         if before.branch != after.branch:
             figure.add_vline(index + 0.5, line={"color": style.INK, "width": 1.4, "dash": "dot"})
@@ -233,7 +237,7 @@ def lag_figure(data: EvaluationData) -> "go.Figure":
         most = max(most, *waiting.values())
         picked = style.outline([*waiting.items()], POINTS)
         rows = [(moment(at), count, f"{count} waiting<br>{moment(at):{TIME}}") for at, count in picked]
-        drawn = style.line(rows, name, colour, 1.6, shape="hv", legendgroup=suite)
+        drawn = style.line(rows, name, colour, 1.6, line_shape="hv", legendgroup=suite)
         figure.add_traces(drawn, rows=1, cols=1)
         done = [one for one in own if one.state is GroupState.COMPLETE]
         ends = [(one.ended_at, one.ended_at - one.created_at) for one in done if one.ended_at]
