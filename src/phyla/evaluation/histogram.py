@@ -57,16 +57,14 @@ class Histogram(Stored):
         empty = cls(edges=edges)
         samples = as_samples(values, "values").ravel()
         known = samples[~np.isnan(samples)]
-        if known.size == 0:
-            return cls(edges=edges, moments=Moments.of(samples))
         bins = np.searchsorted(np.asarray(empty.edges), known, side="right")
         bins[known == empty.edges[-1]] -= 1
         return cls(
             edges=empty.edges,
             counts=np.bincount(bins, minlength=len(empty.counts)).tolist(),
             moments=Moments.of(samples),
-            lowest=float(known.min()),
-            highest=float(known.max()),
+            lowest=float(known.min(initial=math.inf)),
+            highest=float(known.max(initial=-math.inf)),
         )
 
     @property

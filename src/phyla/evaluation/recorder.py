@@ -53,10 +53,8 @@ class Recorder:
         seed: int | None = None,
     ) -> None:
         """Record samples, all or none of them; `phyla.worker.Evaluation.record` explains the arguments."""
-        if n is not None:
-            n = as_count(n, "record(): n")
-        if seed is not None:
-            seed = as_count(seed, "record(): the seed")
+        n = None if n is None else as_count(n, "record(): n")
+        seed = None if seed is None else as_count(seed, "record(): the seed")
         kept = None
         if mask is not None:
             kept = as_array(mask, "mask")
@@ -75,10 +73,8 @@ class Recorder:
             is_metric = not isinstance(value, int | float) and isinstance(value, Metric)
             new[name] = value if is_metric else _moments(name, value, n, kept)
         self._metrics |= {name: _combined(name, self._metrics.get(name), metric) for name, metric in new.items()}
-        if seed is None:
-            return
         for name, metric in new.items():
-            if isinstance(metric, Moments) and metric.n:
+            if seed is not None and isinstance(metric, Moments) and metric.n:
                 seeds = self._by_seed.setdefault(name, {})
                 seeds[seed] = seeds.get(seed, Moments()).merge(metric)
 

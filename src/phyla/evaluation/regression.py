@@ -81,24 +81,15 @@ def _compared(
     if not math.isfinite(now[""]):
         return Comparison(task=task, test="finite", current=now[""], reference=before[""], p=0.0)
     sign = -1 if higher_is_better else 1
-    pairs = _pairs(current.get(per_seed(metric)), reference.get(per_seed(metric)))
-    if len(pairs) >= 2:
-        first, second = [a for a, _ in pairs], [b for _, b in pairs]
-        p = paired([sign * a for a in first], [sign * b for b in second])
-        means = math.fsum(first) / len(pairs), math.fsum(second) / len(pairs)
-        return Comparison(task=task, test="paired", current=means[0], reference=means[1], p=p)
-    for summary in (now, before):
-        if summary.get("n", 0) < 2 or not math.isfinite(summary.get("stderr", math.nan)):
-            return None
-    p = welch(
-        (sign * now[""], now["stderr"], int(now["n"])), (sign * before[""], before["stderr"], int(before["n"]))
-    )
-    return Comparison(task=task, test="welch", current=now[""], reference=before[""], p=p)
-
-
-def _pairs(current: Metric | None, reference: Metric | None) -> list[tuple[float, float]]:
-    if not isinstance(current, PerSeed) or not isinstance(reference, PerSeed):
-        return []
-    common = [seed for seed in current.seeds if seed in reference.seeds]
-    pairs = [(current.seeds[seed].mean, reference.seeds[seed].mean) for seed in common]
-    return pairs if all(math.isfinite(a) and math.isfinite(b) for a, b in pairs) else []
+    mine, theirs = current.get(per_seed(metric)), reference.get(per_seed(metric))
+    if isinstance(mine, PerSeed) and isinstance(theirs, PerSeed):
+        common = [seed for seed in mine.seeds if seed in theirs.seeds]
+        first, second = ([each.seeds[seed].mean for seed in common] for each in (mine, theirs))
+        if len(common) >= 2 and all(map(math.isfinite, (*first, *second))):
+            p = paired([sign * one for one in first], [sign * one for one in second])
+            means = math.fsum(first) / len(common), math.fsum(second) / len(common)
+            return Comparison(task=task, test="paired", current=means[0], reference=means[1], p=p)
+    if any(each.get("n", 0) < 2 or not math.isfinite(each.get("stderr", math.nan)) for each in (now, before)):
+        return None
+    ours, other = ((sign * each[""], each["stderr"], int(each["n"])) for each in (now, before))
+    return Comparison(task=task, test="welch", current=now[""], reference=before[""], p=welch(ours, other))
