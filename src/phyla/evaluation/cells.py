@@ -135,13 +135,7 @@ class GroupValues:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """Why some cells have no value.
-
-    Attributes:
-        task: name of the eval task that failed; None if it happened to whole groups.
-        why: in words, of the newest of them; others may differ in numbers.
-        checkpoints: whose cells they are, in order.
-    """
+    """Why some cells have no value: of a failed eval task, or of whole groups; `why` is the newest's."""
 
     status: CellStatus
     suite: str
@@ -188,10 +182,7 @@ def group_values(seen: Seen, group: Group) -> GroupValues:
 
 
 def current_tasks(tasks: Sequence[EvalJob]) -> dict[str, list[EvalJob]]:
-    """Return the shards of every eval task of a group by name; of one that changed, the newest version only.
-
-    Shards that were cancelled count only where nothing else is left of their eval task.
-    """
+    """Return the newest version of every eval task of a group; cancelled shards where nothing else is."""
     shards = sorted((task for task in tasks if task.kind is JobKind.EVALUATE), key=lambda task: task.id)
     wanted = {task.task for task in shards if task.state is not JobState.CANCELLED}
     shards = [task for task in shards if task.task not in wanted or task.state is not JobState.CANCELLED]

@@ -32,15 +32,7 @@ class PointKind(StrEnum):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bins:
-    """A histogram as trackers take it.
-
-    Attributes:
-        limits: upper end of each bin, rising; the first bin begins at `low`.
-        low: the smallest sample.
-        high: the largest sample.
-        total: sum of the samples.
-        squares: sum of their squares.
-    """
+    """A histogram as trackers take it: `limits` are the upper ends of bins; the first one begins at `low`."""
 
     limits: tuple[float, ...]
     counts: tuple[float, ...]
@@ -67,15 +59,11 @@ class Point:
         index: place within the checkpoint, if it holds several models.
         number: how many checkpoints were seen before it.
         task: name of the eval task; None for an aggregate of the suite.
-        name: of the metric, or of the aggregate.
-        value: the number; None of a histogram.
-        stderr: its standard error; None if it is not known.
+        value: the number, with its `stderr` if that is known; None of a histogram, which is in `bins`.
         n: samples behind it; None if it does not count them.
         replicate: 0; above for repeated evaluations of the same checkpoint with other seeds.
         partial: whether the group ended without all of its eval tasks.
         written_at: when the checkpoint was written, in seconds since the epoch: the time of the training.
-        evaluated_at: when it was measured.
-        bins: the histogram; None of a number.
     """
 
     step: int

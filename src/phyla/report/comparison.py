@@ -65,8 +65,7 @@ class PairTest:
         p_holm: p adjusted for all pairs of groups (Holm 1979).
         smallest: the smallest p that so few replicates can give.
         needed: replicates of each, more than there are, with which the observed difference would be significant
-            after the adjustment with a power of 80 %, by `significance.replicates_needed`. None if it is
-            significant, if there is no difference, or with fewer than two replicates.
+            with a power of 80 %; None if it is, if there is no difference, or with fewer than two replicates.
     """
 
     first: str
@@ -192,21 +191,14 @@ class StudyComparison:
         return f"<StudyComparison of {sizes} by {self.metric!r}>"
 
     def reached(self, group: StudyGroup) -> tuple[int, float | None]:
-        """Return how many replicates reached the target, and the median work after which they did.
-
-        Replicates that never reached it count as last; the median is None if one of them is in the middle.
-        """
+        """Return how many replicates reached the target, and the median work until then, None if most did not."""
         found = [one.first(self.target, maximize=self.maximize) for one in group.curves]
         middle = statistics.median(math.inf if one is None else one for one in found)
         return sum(one is not None for one in found), middle if math.isfinite(middle) else None
 
     @cached_property
     def tests(self) -> list[PairTest]:
-        """Whether the final values of each two groups differ.
-
-        Groups are compared in pairs of replicates of one seed where all seeds of the smaller group are in the
-        other one, too, by Wilcoxon's signed-rank test; else by the Mann-Whitney test.
-        """
+        """Tests of each two groups: in pairs where the other has all seeds of the smaller one, else as a whole."""
         pairs = list(combinations(self.groups, 2))
         found = [_test(first, second, alpha=ALPHA / len(pairs)) for first, second in pairs]
         adjusted = iter(holm([test.p for test in found if test.p is not None]))

@@ -20,12 +20,9 @@ Measure: TypeAlias = Literal["best", "median"]
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """A step function, right-continuous: from `xs[i]` on, until the next one, its value is `ys[i]`.
+    """A step function: from `xs[i]` on, until the next one, its value is `ys[i]`.
 
-    Attributes:
-        xs: where it changes, strictly increasing; none if it never has a value.
-        last: the total work.
-        finished: whether the study is complete, so that the last value holds from there on.
+    `last` is the total work; if the study is `finished`, the last value holds from there on.
     """
 
     xs: tuple[float, ...]
@@ -57,9 +54,8 @@ class Band(NamedTuple):
 def curve(data: StudyData, *, by: By = "steps", measure: Measure = "best") -> Curve:
     """Return how good a study was after how much work.
 
-    Work counts when a trial completes; that of failed trials is in the time, but not in the steps. Time passes
-    while a trial or an eval task is running, so it stands still while a study is interrupted. A fitness counts
-    from the moment that its trial completed, even if a suite gave it later.
+    Steps count when a trial completes. Time passes while a trial or an eval task is running, so it stands still
+    while a study is interrupted. A fitness counts from the moment that its trial completed.
     """
     passed = time_in([*data.running, *data.evaluating]) if by == "time" else None
     points: dict[float, float] = {}

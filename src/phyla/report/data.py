@@ -35,10 +35,7 @@ PHASES = (Phase.TRAINING, Phase.LOADING, Phase.SAVING, Phase.EVALUATING, Phase.C
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeSpent:
-    """Where the time of attempts went: seconds by phase, over attempts and workers.
-
-    Of the attempts that have `ended` only those that are `timed` say where their time went.
-    """
+    """Seconds by phase, over the `timed` attempts of those that have `ended`."""
 
     seconds: Mapping[Phase, float]
     timed: int
@@ -74,10 +71,7 @@ def time_spent(attempts: Sequence[Attempt], evaluating: Sequence[Interval] = ())
 
 @final
 class Hyperparameter(NamedTuple):
-    """How one hyperparameter is drawn: by number, perhaps on a logarithmic axis, or by category.
-
-    The categories are its values in order; `ordered` says whether that order means something.
-    """
+    """How one hyperparameter is drawn: by number, on a log axis or not, or by category, ordered or not."""
 
     name: str
     log: bool = False
@@ -93,10 +87,7 @@ class Hyperparameter(NamedTuple):
 @final
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class StudyData:
-    """The records of one study, as they were at one moment.
-
-    `checkpoint_paths` are known of those that are kept, by name; `evaluating` says when each eval task ran.
-    """
+    """The records of one study, as they were at one moment; `checkpoint_paths` are those of what is kept."""
 
     study: StudyRecord
     members: Sequence[Member]
@@ -241,10 +232,7 @@ def _hyperparameter(name: str, used: Sequence[Any], entry: Mapping[str, Any]) ->
 @final
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class EvaluationData:
-    """The evaluation of one run, as it was at one moment.
-
-    Cells and values are those of the checkpoints that are shown; `members` are those of a study's trials.
-    """
+    """The evaluation of one run, as it was at one moment; `members` are those of a study's trials."""
 
     run: StudyRecord
     suites: Sequence[SuiteOutline]

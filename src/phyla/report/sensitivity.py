@@ -21,12 +21,11 @@ class Sensitivity:
     """How much a trial's gain went with one of its hyperparameters.
 
     Attributes:
-        name: flat name of the hyperparameter.
         ordered: whether its values have an order: then `strength` is a rank correlation in [-1, 1], else a
             share in [0, 1] without a direction.
         strength: 0 for none; None with fewer than `FEWEST` trials, or if it never varied.
         noise: the bound below which chance alone keeps `strength` in 95 of 100 cases.
-        trials: the trials that it is based on: those of generations in which it varied.
+        trials: those of generations in which it varied.
         gains: for a hyperparameter without order, the median gain of the trials by value.
     """
 
@@ -42,13 +41,9 @@ def sensitivities(studies: Sequence[StudyData]) -> list[Sensitivity]:
     """Return how much the gain of a trial went with each hyperparameter, over replicates of one study.
 
     The gain of a trial is its fitness less that of the trial it started from, so that more is better. Early trials
-    gain more and have other hyperparameters than late ones, so both are ranked among the trials of the same
-    generation of the same study, as a share in (0, 1), before they are compared:
-
-    - numbers and ordered choices by the correlation of these ranks, Spearman's within generations;
-    - other choices by the square root of epsilon squared (Kelley 1935), from the test of Kruskal and Wallis: the
-      share of the variance of these ranks that lies between values, less what chance would give.
-
+    gain more and have other hyperparameters than late ones, so both are ranked within one generation of one study:
+    numbers and ordered choices by the correlation of these ranks (Spearman's), other choices by the square root of
+    epsilon squared (Kelley 1935): the share of the variance of ranks between values, less that of chance.
     A correlation is not a cause: an exploit changes all hyperparameters at once.
     """
     generations: dict[tuple[int, int], list[tuple[Mapping[str, Any], float]]] = defaultdict(list)

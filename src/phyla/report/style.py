@@ -1,8 +1,7 @@
 """The look that all figures share: colours, axes, notes, and how much they draw.
 
-Backgrounds are transparent and text is a grey that reads on white and on black, so a figure fits a notebook, a
-report and a dashboard, light or dark. The accents are from the palette of Okabe and Ito, which people with any
-kind of colour vision can tell apart.
+Text is a grey that reads on white and on black. The accents are from the palette of Okabe and Ito, which people
+with any kind of colour vision can tell apart.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -185,11 +184,7 @@ def kept(items: Sequence[T], limit: int) -> list[T]:
 
 
 def outline(rows: Sequence[R], limit: int, always: Collection[int] = ()) -> list[R]:
-    """Return about `limit` rows that keep the outline of a line.
-
-    Of each of `limit / 2` stretches the lowest and the highest value stay, and so do the first row, the last and
-    those at the places in `always`.
-    """
+    """Return about `limit` rows: the extremes of each stretch, the first, the last, and those at `always`."""
     count = len(rows)
     if count <= limit:
         return list(rows)
@@ -200,18 +195,15 @@ def outline(rows: Sequence[R], limit: int, always: Collection[int] = ()) -> list
     return [rows[at] for at in sorted(chosen)]
 
 
-def is_wide(values: Collection[float], ratio: float = 20) -> bool:
+def is_wide(values: Collection[float]) -> bool:
     """Return whether a linear axis would hide most of these values: all positive, of several magnitudes."""
-    return bool(values) and min(values) > 0 and max(values) > ratio * min(values)
+    return bool(values) and min(values) > 0 and max(values) > 20 * min(values)
 
 
 def sensible_range(
     values: Sequence[float], *, maximize: bool, always: Iterable[float] = ()
 ) -> tuple[float, float] | None:
-    """Return the range that shows nearly all values, if a few bad ones would flatten the rest; else None.
-
-    The best value is always inside, and so are those in `always`.
-    """
+    """Return the range of nearly all values, of the best and of `always`, if a few bad ones would flatten it."""
     ordered = sorted(values)
     if len(ordered) < 20:
         return None

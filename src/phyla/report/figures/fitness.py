@@ -21,12 +21,7 @@ EDGE = 1_000
 
 
 def fitness_figure(data: StudyData) -> "go.Figure":
-    """Return the fitness of every member over the steps it has spent.
-
-    On top of a muted line per member are the best so far, an arrow from donor to child for every jump, and the
-    path that the winner's weights took. Trials that failed, are infeasible, or have no finite fitness lie along
-    the edge where bad values are.
-    """
+    """Return the fitness of every member over the steps it has spent, with jumps and the winner's path on top."""
     better = "higher" if data.aim.maximize else "lower"
     title = f"Fitness of every member: {data.aim.name}, {better} is better"
     if not data.completed:

@@ -18,11 +18,7 @@ CROWDED = 50
 
 
 def front_figure(data: StudyData) -> "go.Figure":
-    """Return all trials by their first two goals, with the front on top.
-
-    A third goal is the colour of the front's trials; further ones appear under the pointer. Infeasible trials are
-    crosses. Trials with a goal that is not a finite number are left out.
-    """
+    """Return all trials by their first two goals, with the front on top; a third goal is the front's colour."""
     goals = data.aim.tradeoffs
     title = f"Pareto front: {' and '.join(goal.metric for goal in goals)}"
     judged = [trial for trial in data.completed if trial.criteria is not None and trial.criteria.orders]

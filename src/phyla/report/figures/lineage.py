@@ -18,11 +18,7 @@ NODES = 6_000
 
 
 def lineage_figure(data: StudyData) -> "go.Figure":
-    """Return the lineage tree: generations to the right, a row per member, colour for fitness.
-
-    Grey edges lead from the trial whose weights were taken; dotted ones from the trial that was abandoned;
-    the bold path is the winner's ancestry; crosses are trials that failed, grey ones were cancelled.
-    """
+    """Return the lineage tree: generations to the right, a row per member, colour for fitness."""
     trials = list(data.lineage)
     if not trials:
         return style.empty("Lineage", "No trial has started yet.")

@@ -22,10 +22,7 @@ CATEGORIES = 40
 
 
 def schedules_figure(data: StudyData) -> "go.Figure":
-    """Return one panel per hyperparameter: every member's values, with the winner's schedule on top.
-
-    The axis is the age of the weights, so a member's line breaks where it takes over other weights.
-    """
+    """Return one panel per hyperparameter over the age of the weights, with the winner's schedule on top."""
     title = "Hyperparameters of every member"
     params = data.hyperparameters[:PANELS]
     if not params:

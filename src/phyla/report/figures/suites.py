@@ -38,11 +38,7 @@ TIME = "%Y-%m-%d %H:%M:%S"
 
 
 def aggregates_figure(data: EvaluationData, suite: str) -> "go.Figure":
-    """Return the aggregates of a suite over steps, one panel each, with error bands and regressions.
-
-    There is one line per branch of training, or per member of a population. Groups that are partial are open
-    circles, and no line leads through them.
-    """
+    """Return a suite's aggregates over steps, a panel each, with a line per branch or per member."""
     title = f"{suite}: aggregates over steps"
     values = data.values_of(suite)
     known = dict.fromkeys(name for one in values for name in one.values)
@@ -130,11 +126,7 @@ def _point(one: GroupValues, name: str, series: str) -> tuple[int, float | None,
 
 
 def matrix_figure(data: EvaluationData, suite: str) -> "go.Figure":
-    """Return one row per eval task and one column per checkpoint: values, and the state of cells without one.
-
-    Each row has its own scale, from the worst value to the best. Cells of partial groups are marked; dotted lines
-    are where training was rewound.
-    """
+    """Return one row per eval task and one column per checkpoint: values, and the state of cells without one."""
     title = f"{suite}: eval tasks on checkpoints"
     cells = data.cells_of(suite)
     if not cells:
