@@ -112,16 +112,6 @@ class GroupValues:
     values: Mapping[str, Estimate]
 
     @property
-    def suite(self) -> str:
-        """Name of the suite."""
-        return self.group.suite
-
-    @property
-    def replicate(self) -> int:
-        """0; above for repeated evaluations of the same checkpoint with other seeds."""
-        return self.group.replicate
-
-    @property
     def partial(self) -> bool:
         """Whether some eval tasks failed for good: then it is over the others only, and never a fitness."""
         return self.group.state is GroupState.PARTIAL

@@ -132,7 +132,11 @@ def _point(
     bins: Bins | None = None,
 ) -> Point:
     seen = of.seen
-    at = of.evaluated_at or seen.seen_at if isinstance(of, Cell) else of.group.ended_at or of.group.created_at
+    if isinstance(of, Cell):
+        suite, task, replicate, at = of.suite, of.task, of.replicate, of.evaluated_at or seen.seen_at
+    else:
+        suite, task, replicate = of.group.suite, None, of.group.replicate
+        at = of.group.ended_at or of.group.created_at
     percentile = PointKind.PERCENTILE if _PERCENTILE.fullmatch(name) else PointKind.SCALAR
     return Point(
         step=seen.step,
@@ -141,14 +145,14 @@ def _point(
         index=seen.index,
         number=seen.number,
         checkpoint=seen.name,
-        suite=of.suite,
-        task=of.task if isinstance(of, Cell) else None,
+        suite=suite,
+        task=task,
         name=name,
         kind=percentile if bins is None else PointKind.HISTOGRAM,
         value=None if estimate is None else estimate.value,
         stderr=None if estimate is None else estimate.stderr,
         n=n,
-        replicate=of.replicate,
+        replicate=replicate,
         partial=of.partial,
         written_at=seen.written_at,
         evaluated_at=at,

@@ -1,8 +1,7 @@
 """What was measured as TensorBoard's event files, rebuilt as a whole each time.
 
-Every point is written again, in the order of the steps, into a new directory that then takes the place of the old
-one. So points that come late, or are corrected, are where they belong; TensorBoard itself drops points whose step
-is lower than one that it has read before.
+TensorBoard drops points whose step is lower than one that it has read before. So that points may come late, or be
+corrected, all are written again, by step, into a new directory that takes the place of the old one.
 """
 
 import re
@@ -27,11 +26,8 @@ VERSION: Final = "brain.Event:2"
 def write_tensorboard(points: Iterable[Point], run: str, directory: Path, *, now: float) -> int:
     """Write points as event files, one TensorBoard run for each series; return how many points there are.
 
-    A series is a branch of training (`run`, `run@branch1`), in it a member of a population (`run/member3`) or a
-    model of a checkpoint that holds several (`run@model1`). Tags are `suite/task/metric`, and `suite/name` for
-    aggregates; those of partial groups are `suite/partial/name`. Repeated evaluations are left out. Where
-    several checkpoints of a series have the same step, the newest that has a value counts. Checkpoints whose step
-    is not known are placed by their number.
+    Repeated evaluations are left out. Where several checkpoints of a series have the same step, the newest that
+    has a value counts. Checkpoints whose step is not known are placed by their number.
 
     Args:
         points: ordered as `Evaluations.points` yields them.

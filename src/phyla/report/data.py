@@ -258,16 +258,7 @@ class EvaluationData:
         """Return a suite by name; of one that was removed only the name is known."""
         return next((suite for suite in self.suites if suite.name == name), SuiteOutline(name=name))
 
-    def cells_of(self, suite: str) -> list[Cell]:
-        """Return the cells of a suite; repetitions are left out."""
-        return [cell for cell in self.cells if cell.suite == suite and cell.replicate == 0]
-
     def values_of(self, suite: str) -> list[GroupValues]:
         """Return the aggregates of a suite by number of the checkpoint; repetitions are left out."""
         found = [one for one in self.values if one.group.suite == suite and one.group.replicate == 0]
         return sorted(found, key=lambda one: one.seen.number)
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """How many shown cells are in each state; repetitions do not count."""
-        return Counter(cell.status.value for cell in self.cells if cell.replicate == 0)

@@ -1,6 +1,7 @@
 """Reports: one HTML file each, made from the templates, that needs nothing else."""
 
 import os
+from collections import Counter
 from html import unescape
 from itertools import count
 from pathlib import Path
@@ -62,14 +63,15 @@ def write_report(
 def write_evaluation_report(data: EvaluationData, path: str | os.PathLike[str]) -> Path:
     """Write a report of the evaluation of checkpoints, like `write_report`."""
     suites = [(one, data.suite(one.group.suite)) for one in data.values if one.best and one.group.replicate == 0]
+    counts = Counter(cell.status for cell in data.cells if cell.replicate == 0)
     return _write(
         "evaluation.html",
         path,
         title=data.run.name,
         now=data.now,
         best=[(one, suite, found) for one, suite in suites if (found := one.values.get(suite.objective or ""))],
-        done=data.counts.get(CellStatus.DONE, 0) + data.counts.get(CellStatus.REUSED, 0),
-        lacking={status: count for status, count in data.counts.items() if not CellStatus(status).has_value},
+        done=counts[CellStatus.DONE] + counts[CellStatus.REUSED],
+        lacking={status.value: count for status, count in counts.items() if not status.has_value},
         **_suites(data),
     )
 

@@ -128,7 +128,7 @@ def _point(one: GroupValues, name: str, series: str) -> tuple[int, float | None,
 def matrix_figure(data: EvaluationData, suite: str) -> "go.Figure":
     """Return one row per eval task and one column per checkpoint: values, and the state of cells without one."""
     title = f"{suite}: eval tasks on checkpoints"
-    cells = data.cells_of(suite)
+    cells = [cell for cell in data.cells if cell.suite == suite and cell.replicate == 0]
     if not cells:
         return style.empty(title, "No checkpoint was seen yet.")
     known = {cell.seen.id for cell in cells}
