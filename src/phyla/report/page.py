@@ -5,12 +5,12 @@ from collections import Counter
 from html import unescape
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from phyla.evaluation import CellStatus
 from phyla.evaluation.cells import causes
 from phyla.records import JobState, TrialRecord, shown
-from phyla.report import words
+from phyla.report import style, words
 from phyla.report.comparison import ALPHA, StudyComparison
 from phyla.report.data import EvaluationData, StudyData, finite_fitness
 from phyla.report.figures.comparison import curves_figure, finals_figure, sensitivity_figure, time_figure
@@ -21,9 +21,6 @@ from phyla.report.figures.schedules import schedules_figure
 from phyla.report.figures.suites import aggregates_figure, lag_figure, matrix_figure
 from phyla.report.figures.timeline import timeline_figure
 from phyla.strategies import describe
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 STUDY_FIGURES = (fitness_figure, schedules_figure, lineage_figure, timeline_figure)
 """What the report of a study shows, the first one above its tables."""
@@ -124,7 +121,7 @@ def _suites(data: EvaluationData) -> dict[str, Any]:
     }
 
 
-def _drawn(figure: "go.Figure") -> dict[str, Any]:
+def _drawn(figure: style.Figure) -> dict[str, Any]:
     """Return a figure of a page: its title and subtitle become a heading."""
     from markupsafe import Markup
 

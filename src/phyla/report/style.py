@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R", bound=tuple[Any, ...])
+Figure: TypeAlias = "go.Figure"
 
 INK = "#7b818a"
 GRID = "rgba(128,136,148,0.20)"
@@ -84,7 +85,7 @@ def series_colour(place: int) -> str:
     return PALETTE[place % len(PALETTE)]
 
 
-def figure(title: str, subtitle: str = "", *, height: int, notes: Sequence[str] = (), **grid: Any) -> "go.Figure":
+def figure(title: str, subtitle: str = "", *, height: int, notes: Sequence[str] = (), **grid: Any) -> Figure:
     """Return a figure without traces: what it shows, with units; how to read it; notes on what it leaves out.
 
     `height` is in pixels, without the notes; `grid` are arguments of Plotly's `make_subplots`.
@@ -105,7 +106,7 @@ def figure(title: str, subtitle: str = "", *, height: int, notes: Sequence[str] 
     return drawn
 
 
-def empty(title: str, why: str) -> "go.Figure":
+def empty(title: str, why: str) -> Figure:
     """Return a figure that says why there is nothing to draw."""
     drawn = figure(title, height=220)
     drawn.update_xaxes(visible=False)
@@ -114,7 +115,7 @@ def empty(title: str, why: str) -> "go.Figure":
     return drawn
 
 
-def values_axis(drawn: "go.Figure", name: str, values: Collection[float], *, maximize: bool) -> None:
+def values_axis(drawn: Figure, name: str, values: Collection[float], *, maximize: bool) -> None:
     """Let the vertical axis be of a metric: logarithmic if it falls by orders of magnitude."""
     # A log axis would squeeze values that are to rise where they get good.
     drawn.update_yaxes(title_text=plain(name), type="log" if is_wide(values) and not maximize else None)

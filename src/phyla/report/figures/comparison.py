@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,9 +11,6 @@ from phyla.report.comparison import StudyComparison
 from phyla.report.data import TimeSpent
 from phyla.report.sensitivity import Sensitivity
 from phyla.report.words import counted, duration, number, plain, score, time_unit
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 POINTS = 2_000
 """Places where a band is drawn; beyond, an even selection of them."""
@@ -30,7 +26,7 @@ COLORS = {
 }
 
 
-def curves_figure(comparison: StudyComparison) -> "go.Figure":
+def curves_figure(comparison: StudyComparison) -> style.Figure:
     """Return the median of every group over work, with a band between its quartiles."""
     unit, size = "steps of all members together", 1.0
     if comparison.by == "time":
@@ -70,7 +66,7 @@ def curves_figure(comparison: StudyComparison) -> "go.Figure":
     return figure
 
 
-def finals_figure(comparison: StudyComparison) -> "go.Figure":
+def finals_figure(comparison: StudyComparison) -> style.Figure:
     """Return the final value of every replicate, one column per group; grey lines join those of one seed."""
     groups = comparison.groups
     subtitle = "A point is a replicate, a bar the median of a group; grey lines join replicates of one seed"
@@ -109,7 +105,7 @@ def finals_figure(comparison: StudyComparison) -> "go.Figure":
     return figure
 
 
-def sensitivity_figure(comparison: StudyComparison) -> "go.Figure":
+def sensitivity_figure(comparison: StudyComparison) -> style.Figure:
     """Return a bar per hyperparameter and group: how much the gain of a trial went with it."""
     title = "What progress went with"
     every = [one for group in comparison.groups for one in group.sensitivity]
@@ -159,7 +155,7 @@ def _sensitivity_words(one: Sensitivity) -> str:
     return "<br>".join(lines)
 
 
-def time_figure(spent: Mapping[str, TimeSpent], subtitle: str = "") -> "go.Figure":
+def time_figure(spent: Mapping[str, TimeSpent], subtitle: str = "") -> style.Figure:
     """Return a bar for each name, stacked by phase: where the time of workers went."""
     title = "Where the time went"
     longest = max((one.total_s for one in spent.values()), default=0.0)

@@ -1,15 +1,12 @@
 """Fitness of every member over the steps that it trained."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from phyla.records import JobState, TrialRecord
 from phyla.report import style
 from phyla.report.data import StudyData, finite_fitness
 from phyla.report.words import counted, hover, plain, score
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 POINTS = 8_000
 """Points of all members' lines together; beyond, lines keep only their outline."""
@@ -20,7 +17,7 @@ EDGE = 1_000
 """Marks of one kind at the edge; beyond, an even selection."""
 
 
-def fitness_figure(data: StudyData) -> "go.Figure":
+def fitness_figure(data: StudyData) -> style.Figure:
     """Return the fitness of every member over the steps it has spent, with jumps and the winner's path on top."""
     better = "higher" if data.aim.maximize else "lower"
     title = f"Fitness of every member: {data.aim.name}, {better} is better"

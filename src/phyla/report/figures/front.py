@@ -1,15 +1,12 @@
 """The Pareto front among all trials."""
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from phyla.records import Goal, TrialRecord
 from phyla.report import style
 from phyla.report.data import StudyData
 from phyla.report.words import counted, hover, plain
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 POINTS = 6_000
 """Trials behind the front that are drawn; beyond, an even selection."""
@@ -17,7 +14,7 @@ CROWDED = 50
 """Trials on the front up to which their points are large."""
 
 
-def front_figure(data: StudyData) -> "go.Figure":
+def front_figure(data: StudyData) -> style.Figure:
     """Return all trials by their first two goals, with the front on top; a third goal is the front's colour."""
     goals = data.aim.tradeoffs
     title = f"Pareto front: {' and '.join(goal.metric for goal in goals)}"

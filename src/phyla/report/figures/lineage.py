@@ -2,22 +2,18 @@
 
 from collections import Counter
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from phyla.records import JobState
 from phyla.report import style
 from phyla.report.data import StudyData, finite_fitness
 from phyla.report.words import counted, hover
 
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
 GIVEN_UP = (JobState.FAILED, JobState.CANCELLED)
 NODES = 6_000
 """Trials that are drawn; beyond, the newest ones and the winner's path."""
 
 
-def lineage_figure(data: StudyData) -> "go.Figure":
+def lineage_figure(data: StudyData) -> style.Figure:
     """Return the lineage tree: generations to the right, a row per member, colour for fitness."""
     trials = list(data.lineage)
     if not trials:

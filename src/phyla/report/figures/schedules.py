@@ -2,16 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from phyla.records import TrialRecord
 from phyla.report import style
 from phyla.report.data import Hyperparameter, StudyData
 from phyla.report.words import counted, number, plain
 from phyla.space.scalars import is_same
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 PANELS = 24
 """Hyperparameters that get a panel."""
@@ -21,7 +18,7 @@ CATEGORIES = 40
 """Categories that get a label."""
 
 
-def schedules_figure(data: StudyData) -> "go.Figure":
+def schedules_figure(data: StudyData) -> style.Figure:
     """Return one panel per hyperparameter over the age of the weights, with the winner's schedule on top."""
     title = "Hyperparameters of every member"
     params = data.hyperparameters[:PANELS]

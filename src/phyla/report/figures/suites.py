@@ -3,16 +3,13 @@
 import math
 from collections import defaultdict
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from phyla.evaluation import Cell, CellStatus, GroupValues
 from phyla.records import Group, GroupState, Seen, said_by
 from phyla.report import style
 from phyla.report.data import EvaluationData
 from phyla.report.words import checkpoint_words, counted, duration, measured, moment, plain
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 NAMES = 6
 """Aggregates that are drawn; the objective first."""
@@ -37,7 +34,7 @@ MARKS = {
 TIME = "%Y-%m-%d %H:%M:%S"
 
 
-def aggregates_figure(data: EvaluationData, suite: str) -> "go.Figure":
+def aggregates_figure(data: EvaluationData, suite: str) -> style.Figure:
     """Return a suite's aggregates over steps, a panel each, with a line per branch or per member."""
     title = f"{suite}: aggregates over steps"
     values = data.values_of(suite)
@@ -125,7 +122,7 @@ def _point(one: GroupValues, name: str, series: str) -> tuple[int, float | None,
     return seen.step if seen.step >= 0 else seen.number, value, "<br>".join(lines)
 
 
-def matrix_figure(data: EvaluationData, suite: str) -> "go.Figure":
+def matrix_figure(data: EvaluationData, suite: str) -> style.Figure:
     """Return one row per eval task and one column per checkpoint: values, and the state of cells without one."""
     title = f"{suite}: eval tasks on checkpoints"
     cells = [cell for cell in data.cells if cell.suite == suite and cell.replicate == 0]
@@ -208,7 +205,7 @@ def _cell_words(cell: Cell) -> str:
     return "<br>".join(lines)
 
 
-def lag_figure(data: EvaluationData) -> "go.Figure":
+def lag_figure(data: EvaluationData) -> style.Figure:
     """Return how many checkpoints waited for each suite, and how long each took, over time."""
     title = "Lag: checkpoints that wait for their evaluation"
     by_suite: dict[str, list[Group]] = defaultdict(list)

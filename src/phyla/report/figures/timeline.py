@@ -1,15 +1,11 @@
 """What every worker did when."""
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from phyla.records import Attempt, AttemptState, said_by
 from phyla.report import style
 from phyla.report.data import StudyData, time_spent
 from phyla.report.words import counted, duration, moment, plain
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 BARS = 5_000
 """Attempts that are drawn; beyond, the newest ones."""
@@ -26,7 +22,7 @@ COLORS = {
 """One colour per outcome."""
 
 
-def timeline_figure(data: StudyData) -> "go.Figure":
+def timeline_figure(data: StudyData) -> style.Figure:
     """Return a row per worker with a bar for each attempt, coloured by its outcome."""
     title = "What every worker did"
     if not data.attempts:
