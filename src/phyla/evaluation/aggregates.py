@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from phyla.errors import ConfigurationError, MetricInvalid, MetricMissing
 from phyla.evaluation.metric import Metric, exact_sum
-from phyla.evaluation.moments import is_per_seed
+from phyla.evaluation.statistics import is_per_seed
 from phyla.records import JsonObject
 
 

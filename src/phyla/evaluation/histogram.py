@@ -10,7 +10,7 @@ import numpy as np
 
 from phyla.errors import ConfigurationError, MetricInvalid, MetricMismatch
 from phyla.evaluation.metric import Stored, as_count, as_samples
-from phyla.evaluation.moments import Moments
+from phyla.evaluation.statistics import Moments
 
 SHOWN = (10, 50, 90)
 """The percentiles of the summary."""

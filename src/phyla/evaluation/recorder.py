@@ -10,8 +10,17 @@ from phyla.errors import MetricInvalid, MetricMismatch, SamplesDiffer
 from phyla.evaluation.confusion import Confusion
 from phyla.evaluation.histogram import Histogram
 from phyla.evaluation.metric import Metric, as_array, as_count, as_number, as_samples, check_type
-from phyla.evaluation.moments import SUFFIX, Moments, PerSeed, is_per_seed, per_seed
-from phyla.evaluation.totals import Maximum, Minimum, Perplexity, Sum
+from phyla.evaluation.statistics import (
+    SUFFIX,
+    Maximum,
+    Minimum,
+    Moments,
+    Perplexity,
+    PerSeed,
+    Sum,
+    is_per_seed,
+    per_seed,
+)
 from phyla.records import Json, JsonObject, read_object
 
 BUILT_IN: Final[Mapping[str, type[Metric]]] = {

@@ -8,7 +8,7 @@ from typing import Literal, final
 from phyla.errors import ConfigurationError
 from phyla.evaluation.aggregates import TaskResult
 from phyla.evaluation.metric import Metric
-from phyla.evaluation.moments import PerSeed, per_seed
+from phyla.evaluation.statistics import PerSeed, per_seed
 from phyla.significance import holm, paired, welch
 
 
