@@ -7,6 +7,7 @@ from phyla.errors import ConfigurationError
 from phyla.records import Priority
 
 
+# Stored studies name Policy, as EvalTask and Suite, by its module.
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:

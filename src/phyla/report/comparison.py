@@ -14,9 +14,8 @@ import numpy as np
 
 from phyla.errors import UsageError
 from phyla.records import Phase, StudyState
-from phyla.report.curves import Band, By, Curve, Measure, band, curve
 from phyla.report.data import StudyData, TimeSpent, time_spent
-from phyla.report.sensitivity import Sensitivity, sensitivities
+from phyla.report.measures import Band, By, Curve, Measure, Sensitivity, band, curve, sensitivities
 from phyla.report.words import counted, duration, number, p_words, score
 from phyla.significance import holm, rank_sum, replicates_needed, signed_rank, smallest_p
 

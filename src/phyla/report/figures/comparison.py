@@ -9,7 +9,7 @@ from phyla.records import Phase
 from phyla.report import style
 from phyla.report.comparison import StudyComparison
 from phyla.report.data import TimeSpent
-from phyla.report.sensitivity import Sensitivity
+from phyla.report.measures import Sensitivity
 from phyla.report.words import counted, duration, number, plain, score, time_unit
 
 POINTS = 2_000

@@ -1,18 +1,112 @@
-"""Which hyperparameters went with progress."""
+"""What a comparison measures of studies: how good they were after how much work, and what progress went with."""
 
 import math
 import statistics
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Literal, NamedTuple, TypeAlias, final
 
-from phyla.report.data import Hyperparameter, StudyData, finite_fitness
+import numpy as np
 
+from phyla.records import StudyState
+from phyla.report.data import Hyperparameter, Interval, StudyData, finite_fitness, trained
+
+By: TypeAlias = Literal["steps", "time"]
+"""What counts as work: steps of all members together, or seconds in which anything was running."""
+Measure: TypeAlias = Literal["best", "median"]
+"""What counts as good: the best fitness so far, or the median of every member's newest one."""
 FEWEST = 10
 """Trials below which there is no strength."""
 NORMAL_95 = 1.96
 """Standard deviations within which 95 of 100 normal values lie."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """A step function: from `xs[i]` on, until the next one, its value is `ys[i]`.
+
+    `last` is the total work; if the study is `finished`, the last value holds from there on.
+    """
+
+    xs: tuple[float, ...]
+    ys: tuple[float, ...]
+    last: float
+    finished: bool
+
+    def at(self, x: float) -> float | None:
+        """Return its value; None before the first one, and beyond the end of what is not finished."""
+        place = bisect_right(self.xs, x)
+        return None if place == 0 or (x > self.last and not self.finished) else self.ys[place - 1]
+
+    def first(self, target: float, *, maximize: bool) -> float | None:
+        """Return where it first is as good as a target; None if it never is."""
+        reached = (x for x, y in zip(self.xs, self.ys, strict=True) if (y >= target if maximize else y <= target))
+        return next(reached, None)
+
+
+@final
+class Band(NamedTuple):
+    """Median and quartiles of curves, interpolated linearly: step functions too, which change at `xs`."""
+
+    xs: tuple[float, ...] = ()
+    low: tuple[float, ...] = ()
+    middle: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+
+
+def curve(data: StudyData, *, by: By = "steps", measure: Measure = "best") -> Curve:
+    """Return how good a study was after how much work.
+
+    Steps count when a trial completes. Time passes while a trial or an eval task is running, so it stands still
+    while a study is interrupted. A fitness counts from the moment that its trial completed.
+    """
+    passed = time_in([*data.running, *data.evaluating]) if by == "time" else None
+    points: dict[float, float] = {}
+    newest: dict[int, float] = {}
+    value: float | None = None
+    work, steps = 0.0, 0
+    for trial in sorted(data.completed, key=lambda trial: (trial.ended_at or 0.0, trial.id)):
+        steps += trained(trial)
+        work = float(steps) if passed is None else passed(trial.ended_at or 0.0)
+        fitness, before = finite_fitness(trial), value
+        newest.pop(trial.member, None)
+        if fitness is not None:
+            newest[trial.member] = fitness
+        if measure == "median":
+            value = statistics.median(newest.values()) if newest else before
+        elif fitness is not None and (before is None or (fitness > before) == data.aim.maximize):
+            value = fitness
+        if value is not None and value != before:
+            points[work] = value
+    finished = data.study.state is StudyState.COMPLETED
+    return Curve(xs=tuple(points), ys=tuple(points.values()), last=work, finished=finished)
+
+
+def time_in(intervals: Sequence[Interval]) -> Callable[[float], float]:
+    """Return a function that gives the seconds before a moment that lie in at least one of the intervals."""
+    merged: list[list[float]] = []
+    for begin, end in sorted(intervals):
+        if merged and begin <= merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], end)
+        else:
+            merged.append([begin, end])
+    begins, ends = np.array(merged, dtype=float).reshape(-1, 2).T
+    return lambda moment: float((np.minimum(moment, ends) - begins).clip(0).sum())
+
+
+def band(curves: Sequence[Curve]) -> Band:
+    """Return median and quartiles of curves, wherever all of those that have values have one."""
+    known = [one for one in curves if one.xs]
+    if not known:
+        return Band()
+    first = max(one.xs[0] for one in known)
+    end = min([max(one.last for one in known), *(one.last for one in known if not one.finished)])
+    xs = sorted({x for one in known for x in (*one.xs, one.last) if first <= x <= end})
+    values = np.array([[one.at(x) for x in xs] for one in known], dtype=float).reshape(len(known), len(xs))
+    return Band(tuple(xs), *map(tuple, np.quantile(values, [0.25, 0.5, 0.75], axis=0).tolist()))
 
 
 @final
