@@ -4,7 +4,7 @@ import math
 import statistics
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias, final
 
@@ -148,18 +148,21 @@ def sensitivities(studies: Sequence[StudyData]) -> list[Sensitivity]:
             if before is not None and trial.fitness is not None:
                 gain = trial.fitness - before if data.aim.maximize else before - trial.fitness
                 generations[number, trial.generation].append((trial.params, gain))
-    return [_of(param, [*generations.values()]) for param in (studies[0].hyperparameters if studies else ())]
+    found: list[Sensitivity] = []
+    for param in studies[0].hyperparameters if studies else ():
+        groups = [
+            [(_comparable(param, params[param.name]), gain) for params, gain in each if param.name in params]
+            for each in generations.values()
+        ]
+        found.append(_sensitivity(param, [[pair for pair in each if pair[0] is not None] for each in groups]))
+    return found
 
 
-def _of(param: Hyperparameter, generations: Sequence[Sequence[tuple[Mapping[str, Any], float]]]) -> Sensitivity:
+def _sensitivity(param: Hyperparameter, known: Sequence[Sequence[tuple[Any, float]]]) -> Sensitivity:
+    """Return how much gains went with the values of a hyperparameter, from those of every generation."""
     from scipy import stats
 
     ordered = param.categories is None or param.ordered
-    known = [
-        [(_comparable(param, params[param.name]), gain) for params, gain in each if param.name in params]
-        for each in generations
-    ]
-    known = [[(value, gain) for value, gain in each if value is not None] for each in known]
     # Generations in which the hyperparameter or the gain does not vary say nothing.
     varied = [each for each in known if each and all(len(set(column)) > 1 for column in zip(*each, strict=True))]
     columns = [tuple(zip(*each, strict=True)) for each in varied]
@@ -180,7 +183,7 @@ def _of(param: Hyperparameter, generations: Sequence[Sequence[tuple[Mapping[str,
     medians = {}
     if not ordered:
         pairs = sorted(pair for each in known for pair in each)
-        by_value = _by_value((value for value, _ in pairs), [gain for _, gain in pairs])
+        by_value = _by_value(*zip(*pairs, strict=True)) if pairs else {}
         medians = {value: statistics.median(its) for value, its in by_value.items()}
     return Sensitivity(
         name=param.name, ordered=ordered, strength=strength, noise=noise, trials=trials, gains=medians
@@ -202,7 +205,7 @@ def _ranks(groups: Sequence[Sequence[float]]) -> list[float]:
     return [float(rank - 0.5) / len(ranks) - 0.5 for ranks in ranked for rank in ranks]
 
 
-def _by_value(values: Any, numbers: Sequence[float]) -> dict[str, list[float]]:
+def _by_value(values: Iterable[str], numbers: Iterable[float]) -> dict[str, list[float]]:
     found: dict[str, list[float]] = defaultdict(list)
     for value, number in zip(values, numbers, strict=True):
         found[value].append(number)

@@ -123,7 +123,7 @@ def test_an_outline_is_read_without_the_functions() -> None:
 
 def test_stored_studies_name_suites_eval_tasks_and_policies_by_their_modules() -> None:
     suite = Suite("s", (EvalTask("a", print),), objective=Maximize("x_mean"), policy=Policy(every=2))
-    raw = json.dumps(plugins.encode(suite, lambda function: f"nowhere:{function.__name__}"))
+    raw = json.dumps(plugins.encode(suite, plugins.reference_here))
     assert set(re.findall(r'"plugin": "([^"]*)"', raw)) == {
         "phyla.evaluation.suite:Suite",
         "phyla.evaluation.suite:EvalTask",
