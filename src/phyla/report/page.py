@@ -22,8 +22,11 @@ from phyla.report.figures.suites import aggregates_figure, lag_figure, matrix_fi
 from phyla.report.figures.timeline import timeline_figure
 from phyla.strategies import describe
 
-STUDY_FIGURES = (fitness_figure, schedules_figure, lineage_figure, timeline_figure)
-"""What the report of a study shows, the first one above its tables."""
+FIGURES = (
+    *(aggregates_figure, curves_figure, finals_figure, fitness_figure, front_figure, lag_figure, lineage_figure),
+    *(matrix_figure, schedules_figure, sensitivity_figure, time_figure, timeline_figure),
+)
+"""What templates draw."""
 ROWS = 1_000
 """Rows that a table shows."""
 WARNINGS = ("regression", "changed-source", "rewound")
@@ -38,17 +41,12 @@ def write_report(
 
     The file replaces an existing one, and appears complete or not at all; folders on the way are created.
     """
-    figures = [draw(data) for draw in STUDY_FIGURES]
-    if data.time.timed:
-        figures.append(time_figure({data.study.name: data.time}, data.time.words().capitalize()))
     return _write(
         "study.html",
         path,
         title=data.study.name,
         now=data.last_moment,
         data=data,
-        figures=figures,
-        front=front_figure(data) if data.aim.tradeoffs else None,
         kept=[trial for trial in data.front if trial.checkpoint in data.checkpoint_paths],
         states={member.index: member.state.value for member in data.members},
         elites=data.lineage.elites(),
@@ -79,17 +77,13 @@ def write_comparison_report(comparison: StudyComparison, path: str | os.PathLike
     choose = max if comparison.maximize else min
     best = choose(groups, key=lambda group: group.final.median) if len(groups) > 1 else None
     names = " and ".join(group.name for group in groups)
-    spent = {group.name: group.time for group in groups}
     return _write(
         "comparison.html",
         path,
         title=names if len(groups) < 4 else f"{len(groups)} studies compared",
         now=max(one.data.last_moment for group in groups for one in group.studies),
         comparison=comparison,
-        curves=curves_figure(comparison),
-        finals=finals_figure(comparison),
-        sensitivity=sensitivity_figure(comparison),
-        times=time_figure(spent, "Seconds of all workers and replicates, failed attempts too"),
+        spent={group.name: group.time for group in groups},
         winners=["winner" if group is best else "" for group in groups],
         significant=["changed" if test.is_significant else "" for test in comparison.tests],
         alpha=ALPHA,
@@ -111,11 +105,9 @@ def _member(data: StudyData, index: int, trials: list[TrialRecord]) -> dict[str,
 
 
 def _suites(data: EvaluationData) -> dict[str, Any]:
-    names = dict.fromkeys([suite.name for suite in data.suites] + [cell.suite for cell in data.cells])
-    figures = [draw(data, suite) for suite in names for draw in (aggregates_figure, matrix_figure)]
     return {
         "evaluation": data,
-        "suite_figures": [*figures, lag_figure(data)],
+        "suites": dict.fromkeys([suite.name for suite in data.suites] + [cell.suite for cell in data.cells]),
         "warnings": [event for event in data.events if event.kind in WARNINGS][-ROWS:][::-1],
         "causes": causes(cell for cell in data.cells if cell.replicate == 0),
     }
@@ -148,7 +140,9 @@ def _write(template: str, path: str | os.PathLike[str], **context: Any) -> Path:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.globals.update(ROWS=ROWS, numbers=count(), plotly=Markup(get_plotlyjs()))
+    environment.globals.update(
+        {draw.__name__: draw for draw in FIGURES}, ROWS=ROWS, numbers=count(), plotly=Markup(get_plotlyjs())
+    )
     environment.filters.update(
         {name: getattr(words, name) for name in WORDS}, drawn=_drawn, next=next, shown=shown
     )
