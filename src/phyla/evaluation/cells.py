@@ -140,24 +140,17 @@ _URGENT = (CellStatus.FAILED, CellStatus.QUARANTINED, CellStatus.GONE, CellStatu
 
 def causes(cells: Iterable[Cell]) -> list[Cause]:
     """Say why values are missing, most urgent first; cells whose reasons differ only in numbers are one cause."""
-    found: dict[tuple[object, ...], dict[int, Cell]] = {}
+    found: dict[tuple[CellStatus, str, str | None, str], dict[int, Cell]] = {}
     for one in cells:
         if one.why is not None:
             task = one.task if one.status is CellStatus.FAILED else None
             key = (one.status, one.suite, task, _NUMBER.sub("#", _last_line(one.why)))
             found.setdefault(key, {})[one.seen.id] = one
     made = []
-    for alike in found.values():
+    for (status, suite, task, _), alike in found.items():
         *_, newest = alike.values()
-        made.append(
-            Cause(
-                status=newest.status,
-                suite=newest.suite,
-                task=newest.task if newest.status is CellStatus.FAILED else None,
-                why=_last_line(newest.why),
-                checkpoints=tuple(one.seen for one in alike.values()),
-            )
-        )
+        seen = tuple(one.seen for one in alike.values())
+        made.append(Cause(status=status, suite=suite, task=task, why=_last_line(newest.why), checkpoints=seen))
     return sorted(made, key=lambda cause: _URGENT.index(cause.status))
 
 
