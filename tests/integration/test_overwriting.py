@@ -142,7 +142,6 @@ def test_a_watched_directory_of_that_name_is_not_overwritten(tmp_path: Path) -> 
         study(tmp_path, cell(1.0)).run(overwrite=True)
     found = phyla.load_evaluations("cell", home=tmp_path)
     assert found.run.location == str(tmp_path / "run")
-    found.close()
 
 
 def test_studies_and_watched_runs_are_listed_apart(tmp_path: Path, cli: Phyla) -> None:

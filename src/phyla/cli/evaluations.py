@@ -86,7 +86,7 @@ def evaluations(
                 "lag": found.lag(),
                 "summary": summary,
                 "cells": [_cell_json(cell) for cell in cells],
-                "values": [_values_json(one) for one in values if (one.seen.id, one.suite) in chosen],
+                "values": [_values_json(one) for one in values if (one.seen.id, one.group.suite) in chosen],
                 "events": [
                     picked(event, "kind", "suite", "message", "data", "created_at") for event in found.events()
                 ],
@@ -102,7 +102,8 @@ def evaluations(
         if lag.suite in names:
             print(lag_words(lag))
     for each in suites:
-        aggregates = {one.seen.id: one for one in values if one.suite == each.name and one.replicate == 0}
+        groups = [one for one in values if (one.group.suite, one.group.replicate) == (each.name, 0)]
+        aggregates = {one.seen.id: one for one in groups}
         _print_matrix(each, [cell for cell in once if cell.suite == each.name], aggregates)
     if cut:
         print("more checkpoints with --last N")

@@ -15,11 +15,10 @@ from phyla.evaluation.cells import Cell, CellStatus, GroupValues, Lag
 from phyla.evaluation.confusion import Confusion
 from phyla.evaluation.histogram import Histogram
 from phyla.evaluation.metric import Metric
-from phyla.evaluation.moments import Moments, PerSeed
 from phyla.evaluation.points import Point, PointKind
 from phyla.evaluation.policy import Policy
+from phyla.evaluation.statistics import Maximum, Minimum, Moments, Perplexity, PerSeed, Sum
 from phyla.evaluation.suite import EvalTask, Suite, SuiteOutline, eval_task
-from phyla.evaluation.totals import Maximum, Minimum, Perplexity, Sum
 
 __all__ = [
     "Aggregator",

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from phyla.errors import ConfigurationError, MetricInvalid, MetricMissing
 from phyla.evaluation.metric import Metric, exact_sum
-from phyla.evaluation.moments import is_per_seed
+from phyla.evaluation.statistics import is_per_seed
 from phyla.records import JsonObject
 
 
@@ -118,7 +118,7 @@ class _OverTasks(ABC):
     def aggregate_names(self) -> tuple[str, ...]:
         """The names of its numbers."""
         where = self.metric if self.tag is None else f"{self.tag}/{self.metric}"
-        return tuple(f"{where}_{suffix}" for suffix in self._suffixes())
+        return tuple(f"{where}_{suffix}" for suffix in self._suffixes)
 
     def __call__(self, results: Sequence[TaskResult], /) -> dict[str, Estimate]:
         """Return the numbers by name."""
@@ -129,14 +129,14 @@ class _OverTasks(ABC):
             raise ConfigurationError(f"{self!r}: {why}")
         missing = [result.task for result in selected if not result.has(self.metric)]
         if missing:
-            others = dict.fromkeys(name for result in selected for name in result.values)
+            others = _listed(dict.fromkeys(name for result in selected for name in result.values))
             raise MetricMissing(
-                f"{self!r} needs {self.metric!r}, which {_listed(missing)} did not record; "
-                f"there are {_listed(others)}"
+                f"{self!r} needs {self.metric!r}, which {_listed(missing)} did not record; there are {others}"
             )
         found = self._numbers(selected, [result.estimate(self.metric) for result in selected])
         return dict(zip(self.aggregate_names, found, strict=True))
 
+    @property
     @abstractmethod
     def _suffixes(self) -> Sequence[str]: ...
 
@@ -159,9 +159,7 @@ class Mean(_OverTasks):
 
     metric: str
     tag: str | None = None
-
-    def _suffixes(self) -> Sequence[str]:
-        return ("mean",)
+    _suffixes = ("mean",)
 
     def _numbers(self, tasks: Sequence[TaskResult], found: Sequence[Estimate]) -> Sequence[Estimate]:
         return [_mean(found)]
@@ -174,9 +172,7 @@ class WeightedMean(_OverTasks):
 
     metric: str
     tag: str | None = None
-
-    def _suffixes(self) -> Sequence[str]:
-        return ("weighted",)
+    _suffixes = ("weighted",)
 
     def _numbers(self, tasks: Sequence[TaskResult], found: Sequence[Estimate]) -> Sequence[Estimate]:
         weights = [task.weight for task in tasks]
@@ -206,6 +202,7 @@ class Worst(_OverTasks):
         if self.of not in ("min", "max"):
             raise ConfigurationError(f"{self!r}: the worst is of='min' or of='max'")
 
+    @property
     def _suffixes(self) -> Sequence[str]:
         return (self.of,)
 
@@ -238,6 +235,7 @@ class Percentiles(_OverTasks):
                 f"{self!r}: percentiles are different numbers from 0 to 100, as in (10, 50, 90)"
             )
 
+    @property
     def _suffixes(self) -> Sequence[str]:
         return [f"p{percent:.12g}" for percent in self.percentiles]
 
@@ -261,6 +259,7 @@ class Normalised(_OverTasks):
     metric: str
     baseline: Mapping[str, tuple[float, float]]
     tag: str | None = None
+    _suffixes = ("normalised",)
 
     def __post_init__(self) -> None:
         for task, pair in self.baseline.items():
@@ -270,9 +269,6 @@ class Normalised(_OverTasks):
                     f"got {pair!r}"
                 )
         object.__setattr__(self, "baseline", {task: (low, high) for task, (low, high) in self.baseline.items()})
-
-    def _suffixes(self) -> Sequence[str]:
-        return ("normalised",)
 
     def _numbers(self, tasks: Sequence[TaskResult], found: Sequence[Estimate]) -> Sequence[Estimate]:
         missing = [task.task for task in tasks if task.task not in self.baseline]
@@ -289,16 +285,9 @@ class Normalised(_OverTasks):
 
 
 def aggregate(aggregators: Sequence[Aggregator], results: Sequence[TaskResult]) -> dict[str, Estimate]:
-    """Return the numbers of a suite.
+    """Return the numbers of a suite, from one result per task; no two may have one name.
 
-    Args:
-        aggregators: what to compute. If there are none: the mean of every metric over all tasks that have it,
-            and over those with each tag.
-        results: one per task.
-
-    Raises:
-        ConfigurationError: two aggregators give the same name, or one does not fit the tasks.
-        MetricMissing: a task lacks a metric that an aggregator needs.
+    Without aggregators: the mean of every metric over all tasks that have it, and over those with each tag.
     """
     found: dict[str, Estimate] = {}
     origin: dict[str, Aggregator] = {}

@@ -55,11 +55,10 @@ class Cell:
     Attributes:
         group: the evaluation group; None if the suite was never run, or skipped, on this checkpoint.
         why: why it was skipped, failed, is gone, quarantined or missing; None otherwise.
-        values: every number that was measured, by name; with standard errors where they are known.
+        values: every number that was measured, by name.
         metrics: what they were read from, merged over shards; empty if it was not asked for.
         metric: name of the value that stands for all of them; None without any.
         n: samples behind that value; None if it does not count them.
-        shards: into how many parts it is split; `shards_done` of them are done.
         duration_s: seconds that all shards took together; None before they are done.
         attempts: claims of all shards together.
         worker: who worked on it last.
@@ -113,16 +112,6 @@ class GroupValues:
     values: Mapping[str, Estimate]
 
     @property
-    def suite(self) -> str:
-        """Name of the suite."""
-        return self.group.suite
-
-    @property
-    def replicate(self) -> int:
-        """0; above for repeated evaluations of the same checkpoint with other seeds."""
-        return self.group.replicate
-
-    @property
     def partial(self) -> bool:
         """Whether some eval tasks failed for good: then it is over the others only, and never a fitness."""
         return self.group.state is GroupState.PARTIAL
@@ -136,13 +125,7 @@ class GroupValues:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """Why some cells have no value.
-
-    Attributes:
-        task: name of the eval task that failed; None if it happened to whole groups.
-        why: in words, of the newest of them; others may differ in numbers.
-        checkpoints: whose cells they are, in order.
-    """
+    """Why some cells have no value: of a failed eval task, or of whole groups; `why` is the newest's."""
 
     status: CellStatus
     suite: str
@@ -182,10 +165,7 @@ def group_values(seen: Checkpoint, group: Group) -> GroupValues:
 
 
 def current_tasks(tasks: Sequence[EvalJob]) -> dict[str, list[EvalJob]]:
-    """Return the shards of every eval task of a group by name; of one that changed, the newest version only.
-
-    Shards that were cancelled count only where nothing else is left of their eval task.
-    """
+    """Return the newest version of every eval task of a group; cancelled shards where nothing else is."""
     shards = sorted((task for task in tasks if task.kind is JobKind.EVALUATE), key=lambda task: task.id)
     wanted = {task.task for task in shards if task.state is not JobState.CANCELLED}
     shards = [task for task in shards if task.task not in wanted or task.state is not JobState.CANCELLED]
@@ -210,25 +190,21 @@ def cell(
 
     `type_of` finds metrics that are not built in; those that it cannot find are left out. None decodes nothing.
     """
-    task = suite.task(name)
     status, why = _status(seen, group, tasks)
     whole = bool(tasks) and len(results) == tasks[0].shards
     metrics: Mapping[str, Metric] = {}
+    unread: dict[str, list[Json]] = {}
     if status.has_value and type_of is not None:
         try:
             if not whole:
                 raise EvaluationError("its results are not in the ledger")
-            metrics = _merged(results, task.samples, type_of)
+            metrics, unread = _merged(results, suite.task(name).samples, type_of)
         except EvaluationError as error:
             status, why = CellStatus.FAILED, str(error)
-    unread: dict[str, list[Json]] = {}
     files: dict[str, list[str]] = {}
     for result in results if status.has_value else ():
         for saved, path in result.files.items():
             files.setdefault(saved, []).append(str(path))
-        for saved, raw in result.statistics.items() if type_of is not None else ():
-            if saved not in metrics:
-                unread.setdefault(saved, []).append(raw)
     values: dict[str, Estimate] = {}
     for saved, suffix, number in numbers(metrics):
         if not suffix:
@@ -259,20 +235,19 @@ def cell(
 
 
 def _status(seen: Checkpoint, group: Group | None, tasks: Sequence[EvalJob]) -> tuple[CellStatus, str | None]:
-    if tasks and all(task.state is JobState.COMPLETED for task in tasks):
-        return (CellStatus.REUSED if all(task.reused for task in tasks) else CellStatus.DONE), None
+    states = {task.state for task in tasks}
     failed = [task for task in tasks if task.state is JobState.FAILED]
+    if states == {JobState.COMPLETED}:
+        return (CellStatus.REUSED if all(task.reused for task in tasks) else CellStatus.DONE), None
     if failed:
         return CellStatus.FAILED, _last_line(failed[-1].error)
     if seen.state is CheckpointState.QUARANTINED:
         return CellStatus.QUARANTINED, seen.error
-    if group is not None and group.state is GroupState.SKIPPED:
-        return CellStatus.SKIPPED, group.why
-    if group is not None and group.state is GroupState.GONE:
-        return CellStatus.GONE, group.why
-    if any(task.state is JobState.RUNNING for task in tasks):
+    if group is not None and group.state in (GroupState.SKIPPED, GroupState.GONE):
+        return CellStatus(group.state.value), group.why
+    if JobState.RUNNING in states:
         return CellStatus.RUNNING, None
-    if any(task.state is JobState.PENDING for task in tasks):
+    if JobState.PENDING in states:
         return CellStatus.QUEUED, None
     if tasks:
         return CellStatus.SKIPPED, _last_line(tasks[-1].error)
@@ -289,9 +264,10 @@ def _last_line(text: str | None) -> str:
 
 def _merged(
     results: Sequence[EvalResult], samples: int | None, type_of: Callable[[str], type[Any]]
-) -> dict[str, Metric]:
+) -> tuple[dict[str, Metric], dict[str, list[Json]]]:
+    """Return metrics merged over shards, and what is stored of those whose class is not loaded here."""
     shards: list[dict[str, Metric]] = [{} for _ in results]
-    every = True
+    unread: dict[str, list[Json]] = {}
     for shard, result in zip(shards, results, strict=True):
         for name, raw in result.statistics.items():
             try:
@@ -299,9 +275,8 @@ def _merged(
             except EvaluationError:
                 raise
             except PhylaError:
-                # Its class is not loaded here. The other metrics may still be read.
-                every = False
-    return merged(shards, expected=samples if every else None)
+                unread.setdefault(name, []).append(raw)
+    return merged(shards, expected=None if unread else samples), unread
 
 
 @final
@@ -337,20 +312,16 @@ def lag(suite: str, groups: Iterable[Group], seen: Callable[[int], Checkpoint], 
     behind = {group.seen for group in queued if group.replicate == 0 and group.seen > complete}
     last = seen(complete) if complete else None
     newest = seen(max(behind)) if behind else last
+    steps: int | None = 0
+    if behind and newest is not None:
+        known = newest.step >= 0 and (last is None or (last.step >= 0 and last.branch == newest.branch))
+        steps = max(0, newest.step - (last.step if last else 0)) if known else None
     return Lag(
         suite=suite,
         newest=None if newest is None else newest.step,
         complete=None if last is None else last.step,
         checkpoints=len(behind),
-        steps=_ahead(newest, last) if behind else 0,
+        steps=steps,
         oldest_s=max(0.0, now - seen(min(behind)).created_at) if behind else 0.0,
         waiting=len(queued),
     )
-
-
-def _ahead(newest: Checkpoint | None, last: Checkpoint | None) -> int | None:
-    if newest is None or newest.step < 0:
-        return None
-    if last is None:
-        return newest.step
-    return None if last.step < 0 or last.branch != newest.branch else max(0, newest.step - last.step)

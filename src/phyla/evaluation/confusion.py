@@ -9,7 +9,7 @@ from typing import Self, final
 import numpy as np
 
 from phyla.errors import MetricInvalid, MetricMismatch
-from phyla.evaluation.metric import Label, Stored, as_array, as_count, check_type
+from phyla.evaluation.metric import Label, Stored, as_array, as_count
 
 
 @final
@@ -55,9 +55,7 @@ class Confusion(Stored):
         """How many samples it has seen."""
         return sum(map(sum, self.matrix))
 
-    def merge(self, other: Self) -> Self:
-        """Return the confusion of the samples of both, which must have the same labels."""
-        check_type(self, other)
+    def _merged(self, other: Self) -> Self:
         if self.labels != other.labels:
             raise MetricMismatch(
                 f"a Confusion of the labels {self.labels!r} cannot be merged with one of {other.labels!r}; always "

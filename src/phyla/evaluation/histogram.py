@@ -9,8 +9,8 @@ from typing import Self, final
 import numpy as np
 
 from phyla.errors import ConfigurationError, MetricInvalid, MetricMismatch
-from phyla.evaluation.metric import Stored, as_count, as_samples, check_type
-from phyla.evaluation.moments import Moments
+from phyla.evaluation.metric import Stored, as_count, as_samples
+from phyla.evaluation.statistics import Moments
 
 SHOWN = (10, 50, 90)
 """The percentiles of the summary."""
@@ -57,16 +57,14 @@ class Histogram(Stored):
         empty = cls(edges=edges)
         samples = as_samples(values, "values").ravel()
         known = samples[~np.isnan(samples)]
-        if known.size == 0:
-            return cls(edges=edges, moments=Moments.of(samples))
         bins = np.searchsorted(np.asarray(empty.edges), known, side="right")
         bins[known == empty.edges[-1]] -= 1
         return cls(
             edges=empty.edges,
             counts=np.bincount(bins, minlength=len(empty.counts)).tolist(),
             moments=Moments.of(samples),
-            lowest=float(known.min()),
-            highest=float(known.max()),
+            lowest=float(known.min(initial=math.inf)),
+            highest=float(known.max(initial=-math.inf)),
         )
 
     @property
@@ -95,9 +93,7 @@ class Histogram(Stored):
             return high if share > 0 else low
         return min(max(low * (1 - share) + high * share, low), high)
 
-    def merge(self, other: Self) -> Self:
-        """Return the histogram of the samples of both, which must have the same edges."""
-        check_type(self, other)
+    def _merged(self, other: Self) -> Self:
         if self.edges != other.edges:
             raise MetricMismatch(
                 f"a Histogram with the edges {self.edges!r} cannot be merged with one with the edges "

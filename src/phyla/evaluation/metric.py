@@ -61,9 +61,10 @@ class Metric(Protocol):
 
 
 class Stored:
-    """The JSON of a metric whose fields are numbers, labels, lists of them, or such metrics.
+    """A metric whose fields are numbers, labels, lists of them, or such metrics: what built-in ones share.
 
-    The field `low` is the rounding error of another one. It is left out if it is 0.
+    The field `n`, if there is one, counts the samples. The field `low` is the rounding error of another one; it is
+    not stored if it is 0.
     """
 
     __slots__ = ()
@@ -73,6 +74,20 @@ class Stored:
         for one in fields(metric):
             if one.type is int:
                 as_count(getattr(self, one.name), f"{type(self).__name__}: {one.name}")
+
+    @property
+    def count(self) -> int | None:
+        """How many samples it has seen; None if it does not count samples."""
+        count: int | None = getattr(self, "n", None)
+        return count
+
+    def merge(self, other: Self) -> Self:
+        """Return the metric of the samples of both, which must be of one type, with the same edges or labels."""
+        check_type(self, other)
+        return self._merged(other)
+
+    def _merged(self, other: Self) -> Self:
+        raise NotImplementedError
 
     def to_json(self) -> JsonObject:
         """Return its state as strict JSON."""

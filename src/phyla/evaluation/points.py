@@ -1,12 +1,11 @@
 """The projection of the ledger that every exporter writes: one number, or one histogram, per step and name."""
 
+import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final, final
-
-import numpy as np
 
 from phyla.evaluation.aggregates import Estimate, percentiles
 from phyla.evaluation.cells import Cell, GroupValues
@@ -29,15 +28,7 @@ class PointKind(StrEnum):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bins:
-    """A histogram as trackers take it.
-
-    Attributes:
-        limits: upper end of each bin, rising; the first bin begins at `low`.
-        low: the smallest sample.
-        high: the largest sample.
-        total: sum of the samples.
-        squares: sum of their squares.
-    """
+    """A histogram as trackers take it: `limits` are the upper ends of bins; the first one begins at `low`."""
 
     limits: tuple[float, ...]
     counts: tuple[float, ...]
@@ -64,15 +55,11 @@ class Point:
         index: place within the checkpoint, if it holds several models.
         number: how many checkpoints were seen before it.
         task: name of the eval task; None for an aggregate of the suite.
-        name: of the metric, or of the aggregate.
-        value: the number; None of a histogram.
-        stderr: its standard error; None if it is not known.
+        value: the number, with its `stderr` if that is known; None of a histogram, which is in `bins`.
         n: samples behind it; None if it does not count them.
         replicate: 0; above for repeated evaluations of the same checkpoint with other seeds.
         partial: whether the group ended without all of its eval tasks.
         written_at: when the checkpoint was written, in seconds since the epoch: the time of the training.
-        evaluated_at: when it was measured.
-        bins: the histogram; None of a number.
     """
 
     step: int
@@ -97,42 +84,50 @@ class Point:
 
 def point_row(point: Point) -> dict[str, Any]:
     """Return a point as one flat row; the histogram as low, high, limits and counts."""
-    row = {one.name: getattr(point, one.name) for one in fields(point)}
-    bins = row.pop("bins")
-    row |= {"checkpoint": shown(point.checkpoint), "kind": point.kind.value}
-    row |= {end: None if bins is None else getattr(bins, end) for end in ("low", "high")}
-    return row | {each: None if bins is None else list(getattr(bins, each)) for each in ("limits", "counts")}
+    row = {**asdict(point), "checkpoint": shown(point.checkpoint), "kind": point.kind.value}
+    bins = row.pop("bins") or {}
+    ends = {end: bins.get(end) for end in ("low", "high")}
+    return row | ends | {each: list(bins[each]) if bins else None for each in ("limits", "counts")}
 
 
 def cell_points(cell: Cell, member: int | None = None) -> Iterator[Point]:
     """Return the numbers and histograms that an eval task measured; none without a result."""
     for name, estimate in cell.values.items():
-        yield _number(cell, member, name, estimate, cell.metrics[name].count if name in cell.metrics else None)
+        yield _point(cell, member, name, estimate, n=cell.metrics[name].count if name in cell.metrics else None)
     for name, metric in cell.metrics.items():
         if isinstance(metric, Histogram) and metric.count:
-            yield _point(cell, member, name, PointKind.HISTOGRAM, n=metric.count, bins=_bins(metric))
+            yield _point(cell, member, name, n=metric.count, bins=_bins(metric))
 
 
 def group_points(values: GroupValues, cells: Sequence[Cell], member: int | None = None) -> Iterator[Point]:
     """Return the aggregates of a group, and percentiles over its eval tasks where it has none of that name."""
-    over_tasks = {} if values.partial else _percentiles(cells)
-    for name, estimate in {**over_tasks, **values.values}.items():
-        yield _number(values, member, name, estimate)
+    found: dict[str, Estimate] = {}
+    if not values.partial:
+        for name in dict.fromkeys(name for cell in cells for name in cell.metrics):
+            each = [cell.values[name].value for cell in cells if name in cell.metrics and name in cell.values]
+            if len(each) > 1:
+                which = zip(PERCENTILES, percentiles(each, PERCENTILES), strict=True)
+                found |= {f"{name}_p{percent}": Estimate(value) for percent, value in which}
+    for name, estimate in {**found, **values.values}.items():
+        yield _point(values, member, name, estimate)
 
 
-def _number(
-    of: Cell | GroupValues, member: int | None, name: str, estimate: Estimate, n: int | None = None
+def _point(
+    of: Cell | GroupValues,
+    member: int | None,
+    name: str,
+    estimate: Estimate | None = None,
+    *,
+    n: int | None = None,
+    bins: Bins | None = None,
 ) -> Point:
-    kind = PointKind.PERCENTILE if _PERCENTILE.fullmatch(name) else PointKind.SCALAR
-    return _point(of, member, name, kind, value=estimate.value, stderr=estimate.stderr, n=n)
-
-
-def _point(of: Cell | GroupValues, member: int | None, name: str, kind: PointKind, **more: Any) -> Point:
     seen = of.seen
     if isinstance(of, Cell):
-        task, at = of.task, of.evaluated_at or seen.created_at
+        suite, task, replicate, at = of.suite, of.task, of.replicate, of.evaluated_at or seen.created_at
     else:
-        task, at = None, of.group.ended_at or of.group.created_at
+        suite, task, replicate = of.group.suite, None, of.group.replicate
+        at = of.group.ended_at or of.group.created_at
+    percentile = PointKind.PERCENTILE if _PERCENTILE.fullmatch(name) else PointKind.SCALAR
     return Point(
         step=seen.step,
         branch=seen.branch,
@@ -140,30 +135,19 @@ def _point(of: Cell | GroupValues, member: int | None, name: str, kind: PointKin
         index=seen.index,
         number=seen.number,
         checkpoint=seen.name,
-        suite=of.suite,
+        suite=suite,
         task=task,
         name=name,
-        kind=kind,
-        replicate=of.replicate,
+        kind=percentile if bins is None else PointKind.HISTOGRAM,
+        value=None if estimate is None else estimate.value,
+        stderr=None if estimate is None else estimate.stderr,
+        n=n,
+        replicate=replicate,
         partial=of.partial,
         written_at=seen.written_at,
         evaluated_at=at,
-        **more,
+        bins=bins,
     )
-
-
-def _percentiles(cells: Sequence[Cell]) -> Mapping[str, Estimate]:
-    measured: dict[str, list[float]] = {}
-    for cell in cells:
-        for name in cell.metrics:
-            if name in cell.values:
-                measured.setdefault(name, []).append(cell.values[name].value)
-    return {
-        f"{name}_p{percent}": Estimate(value)
-        for name, values in measured.items()
-        if len(values) > 1
-        for percent, value in zip(PERCENTILES, percentiles(values, PERCENTILES), strict=True)
-    }
 
 
 def _bins(metric: Histogram) -> Bins:
@@ -185,4 +169,4 @@ def _bins(metric: Histogram) -> Bins:
 
 
 def _finite(value: float | None, otherwise: float) -> float:
-    return value if value is not None and np.isfinite(value) else otherwise
+    return value if value is not None and math.isfinite(value) else otherwise

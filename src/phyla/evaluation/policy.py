@@ -7,6 +7,7 @@ from phyla.errors import ConfigurationError
 from phyla.records import Priority
 
 
+# Stored studies name Policy, as EvalTask and Suite, by its module.
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
@@ -71,16 +72,10 @@ def decide(
     since_last_s: float | None = None,
     fitness: bool = False,
 ) -> Queue | Skip:
-    """Decide about one checkpoint.
+    """Decide about a checkpoint: the number of those before it, the age of its weights, and what else goes on.
 
-    Args:
-        policy: what the suite wants.
-        number: how many checkpoints of the run were seen before it.
-        step: age of its weights.
-        existed: whether it was there before the suite was.
-        busy: whether an earlier checkpoint is being evaluated.
-        since_last_s: since the suite last queued a checkpoint; None if it never did.
-        fitness: whether a population waits for it.
+    It may have existed before the suite; an earlier one may be busy being evaluated; the suite may have queued
+    one some time ago; and a population may wait for it as its fitness.
     """
     if fitness:
         return Queue(priority=Priority.FRESH, guaranteed="fitness")

@@ -10,8 +10,17 @@ from phyla.errors import MetricInvalid, MetricMismatch, SamplesDiffer
 from phyla.evaluation.confusion import Confusion
 from phyla.evaluation.histogram import Histogram
 from phyla.evaluation.metric import Metric, as_array, as_count, as_number, as_samples, check_type
-from phyla.evaluation.moments import SUFFIX, Moments, PerSeed, is_per_seed, per_seed
-from phyla.evaluation.totals import Maximum, Minimum, Perplexity, Sum
+from phyla.evaluation.statistics import (
+    SUFFIX,
+    Maximum,
+    Minimum,
+    Moments,
+    Perplexity,
+    PerSeed,
+    Sum,
+    is_per_seed,
+    per_seed,
+)
 from phyla.records import Json, JsonObject, read_object
 
 BUILT_IN: Final[Mapping[str, type[Metric]]] = {
@@ -53,10 +62,8 @@ class Recorder:
         seed: int | None = None,
     ) -> None:
         """Record samples, all or none of them; `phyla.worker.Evaluation.record` explains the arguments."""
-        if n is not None:
-            n = as_count(n, "record(): n")
-        if seed is not None:
-            seed = as_count(seed, "record(): the seed")
+        n = None if n is None else as_count(n, "record(): n")
+        seed = None if seed is None else as_count(seed, "record(): the seed")
         kept = None
         if mask is not None:
             kept = as_array(mask, "mask")
@@ -75,10 +82,8 @@ class Recorder:
             is_metric = not isinstance(value, int | float) and isinstance(value, Metric)
             new[name] = value if is_metric else _moments(name, value, n, kept)
         self._metrics |= {name: _combined(name, self._metrics.get(name), metric) for name, metric in new.items()}
-        if seed is None:
-            return
         for name, metric in new.items():
-            if isinstance(metric, Moments) and metric.n:
+            if seed is not None and isinstance(metric, Moments) and metric.n:
                 seeds = self._by_seed.setdefault(name, {})
                 seeds[seed] = seeds.get(seed, Moments()).merge(metric)
 
@@ -131,10 +136,7 @@ def _combined(name: str, first: Metric | None, second: Metric) -> Metric:
 def merged(shards: Sequence[Mapping[str, Metric]], *, expected: int | None) -> dict[str, Metric]:
     """Merge the statistics of shards, in their order; metrics that count samples must have seen all `expected`.
 
-    Raises:
-        MetricMismatch: the shards have different names (only one without samples may lack some), or types, edges
-            or labels under one name.
-        SamplesDiffer: a metric has seen another number of samples.
+    Only a shard without samples may lack names that others have.
     """
     whole: dict[str, Metric] = {}
     for shard in shards:
@@ -174,11 +176,7 @@ def encode(metric: Metric, name_of: Callable[[type[Any]], str]) -> JsonObject:
 
 
 def decode(raw: Json, type_of: Callable[[str], type[Any]]) -> Metric:
-    """Make again the metric that `encode` wrote; `type_of` finds the type of one that is not built in.
-
-    Raises:
-        MetricInvalid: it is not what `encode` writes, or its type does not take the stored state.
-    """
+    """Make again the metric that `encode` wrote; `type_of` finds the type of one that is not built in."""
     try:
         whole = read_object(raw)
         name, state = str(whole["metric"]), read_object(whole["state"])

@@ -8,7 +8,7 @@ from typing import Literal, final
 from phyla.errors import ConfigurationError
 from phyla.evaluation.aggregates import TaskResult
 from phyla.evaluation.metric import Metric
-from phyla.evaluation.moments import PerSeed, per_seed
+from phyla.evaluation.statistics import PerSeed, per_seed
 from phyla.significance import holm, paired, welch
 
 
@@ -20,8 +20,7 @@ class Comparison:
     Attributes:
         test: "paired" (t-test seed by seed), "welch", or "finite": the current value is nan or infinite where
             the reference is a number, which needs no test.
-        current: the current value; in a paired test the mean over the common seeds.
-        reference: the reference, likewise.
+        current: the current value; in a paired test, like the reference, the mean over the common seeds.
         p: probability, in [0, 1], of so bad a difference if there were none.
         p_adjusted: the same, adjusted by Holm for the number of eval tasks that were tested.
         regressed: whether the current value is significantly worse.
@@ -44,16 +43,12 @@ def compare(
     higher_is_better: bool,
     alpha: float = 0.05,
 ) -> tuple[Comparison, ...]:
-    """Test on each eval task whether the current checkpoint is worse than a reference.
+    """Test on each eval task that both have whether the current checkpoint is worse than a reference.
 
     Where both were recorded with at least 2 common seeds it is a paired t-test over the seeds' means, else
-    Welch's t-test. Both are one-sided, and their p is adjusted by Holm over the tasks that were tested. Samples
-    that do not vary decide by their difference alone: p is 0 if it is bad, else 1. `alpha`, in (0, 1), is the
-    probability of at least one false alarm among all tasks.
-
-    Returns:
-        One comparison per task that could be tested, in the order of `current`: one that both have, with a finite
-        reference, and with seeds or a known variance.
+    Welch's t-test. Both are one-sided, and their p is adjusted by Holm over the tasks that were tested: those with
+    a finite reference, and with seeds or a known variance. Samples that do not vary decide by their difference
+    alone. `alpha` is the probability of at least one false alarm among all tasks.
     """
     if not 0 < alpha < 1:
         raise ConfigurationError(
@@ -86,24 +81,15 @@ def _compared(
     if not math.isfinite(now[""]):
         return Comparison(task=task, test="finite", current=now[""], reference=before[""], p=0.0)
     sign = -1 if higher_is_better else 1
-    pairs = _pairs(current.get(per_seed(metric)), reference.get(per_seed(metric)))
-    if len(pairs) >= 2:
-        first, second = [a for a, _ in pairs], [b for _, b in pairs]
-        p = paired([sign * a for a in first], [sign * b for b in second])
-        means = math.fsum(first) / len(pairs), math.fsum(second) / len(pairs)
-        return Comparison(task=task, test="paired", current=means[0], reference=means[1], p=p)
-    for summary in (now, before):
-        if summary.get("n", 0) < 2 or not math.isfinite(summary.get("stderr", math.nan)):
-            return None
-    p = welch(
-        (sign * now[""], now["stderr"], int(now["n"])), (sign * before[""], before["stderr"], int(before["n"]))
-    )
-    return Comparison(task=task, test="welch", current=now[""], reference=before[""], p=p)
-
-
-def _pairs(current: Metric | None, reference: Metric | None) -> list[tuple[float, float]]:
-    if not isinstance(current, PerSeed) or not isinstance(reference, PerSeed):
-        return []
-    common = [seed for seed in current.seeds if seed in reference.seeds]
-    pairs = [(current.seeds[seed].mean, reference.seeds[seed].mean) for seed in common]
-    return pairs if all(math.isfinite(a) and math.isfinite(b) for a, b in pairs) else []
+    mine, theirs = current.get(per_seed(metric)), reference.get(per_seed(metric))
+    if isinstance(mine, PerSeed) and isinstance(theirs, PerSeed):
+        common = [seed for seed in mine.seeds if seed in theirs.seeds]
+        first, second = ([each.seeds[seed].mean for seed in common] for each in (mine, theirs))
+        if len(common) >= 2 and all(map(math.isfinite, (*first, *second))):
+            p = paired([sign * one for one in first], [sign * one for one in second])
+            means = math.fsum(first) / len(common), math.fsum(second) / len(common)
+            return Comparison(task=task, test="paired", current=means[0], reference=means[1], p=p)
+    if any(each.get("n", 0) < 2 or not math.isfinite(each.get("stderr", math.nan)) for each in (now, before)):
+        return None
+    ours, other = ((sign * each[""], each["stderr"], int(each["n"])) for each in (now, before))
+    return Comparison(task=task, test="welch", current=now[""], reference=before[""], p=welch(ours, other))

@@ -222,7 +222,8 @@ class Suite:
         for task in self.tasks:
             if task.name == name:
                 return task
-        raise ConfigurationError(f"suite {self.name!r} has no eval task {name!r}; it has {_names(self.tasks)}")
+        known = ", ".join(task.name for task in self.tasks)
+        raise ConfigurationError(f"suite {self.name!r} has no eval task {name!r}; it has {known}")
 
 
 def _compared(aggregate: str, tasks: "Iterable[EvalTask | TaskOutline]") -> str:
@@ -234,22 +235,17 @@ def _compared(aggregate: str, tasks: "Iterable[EvalTask | TaskOutline]") -> str:
 
 
 def check_aggregate(suite: Suite, name: str, where: str) -> None:
-    """Refuse an aggregate that a suite never gives, as far as that is known before its first result.
-
-    `where` says what names it, for the message.
-    """
+    """Refuse an aggregate that a suite never gives, as far as that is known; `where` says what names it."""
     names = [getattr(one, "aggregate_names", None) for one in suite.aggregates]
-    known = None if None in names else [each for given in names for each in given or ()]
-    if not suite.aggregates:
-        if not name.endswith("_mean"):
-            raise ConfigurationError(
-                f"{where} names {name!r}, which suite {suite.name!r} never gives: without aggregates= it gives "
-                f"the mean of each metric over its eval tasks, as 'METRIC_mean'. Did you mean {f'{name}_mean'!r}?"
-            )
-    elif known is not None and name not in known:
+    known = [each for given in names for each in given or ()]
+    refused = f"{where} names {name!r}, which suite {suite.name!r} never gives"
+    if not names and not name.endswith("_mean"):
         raise ConfigurationError(
-            f"{where} names {name!r}, which suite {suite.name!r} never gives; {suggestion(name, known)}"
+            f"{refused}: without aggregates= it gives the mean of each metric over its eval tasks, as "
+            f"'METRIC_mean'. Did you mean {f'{name}_mean'!r}?"
         )
+    if names and None not in names and name not in known:
+        raise ConfigurationError(f"{refused}; {suggestion(name, known)}")
 
 
 def suite_named(suites: Sequence[Suite], name: str) -> Suite:
@@ -257,11 +253,8 @@ def suite_named(suites: Sequence[Suite], name: str) -> Suite:
     for suite in suites:
         if suite.name == name:
             return suite
-    raise ConfigurationError(f"there is no suite {name!r}; there are: {_names(suites)}")
-
-
-def _names(named: "Iterable[Suite | EvalTask]") -> str:
-    return ", ".join(one.name for one in named) or "none"
+    known = ", ".join(suite.name for suite in suites) or "none"
+    raise ConfigurationError(f"there is no suite {name!r}; there are: {known}")
 
 
 @final

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 from phyla.arguments import suggest_arguments
 from phyla.errors import ConfigurationError
-from phyla.records import JobState, Json, JsonObject, Member, MemberState, TrialRecord
+from phyla.records import JobState, Json, JsonObject, Member, MemberState
 from phyla.space import Choice, Int, Ordinal, Parameter, Scalar, Space
 from phyla.space.declaration import hold, planned
 from phyla.strategies import Context, Decision, FitnessRule, FromSuite, History, Population, Wait
@@ -40,6 +40,7 @@ TRIES: Final = 10
 """Suggestions that constraints may reject before the prior is drawn from."""
 
 _NEVER = float("-inf")
+_STATE: Final = ":optimizer:"
 _REJECTED: Final = {"not_used": f"constraints rejected {TRIES} suggestions"}
 
 
@@ -128,39 +129,40 @@ class Optuna(Independent):
         """Return hyperparameters, and what the reason notes about them."""
         from optuna.trial import TrialState as State
 
-        space = context.space
-        noted: dict[str, Json] = {"sampler": self.sampler}
+        space, noted = context.space, dict[str, Json](sampler=self.sampler)
         shown: list[FrozenTrial] = []
         if self.sampler != "random":
-            ended, running = _history(context.history, self.total_steps)
-            unscored = sum(trial.order is None for trial in ended)
-            noted |= {"finished": len(ended) - unscored, "running": len(running)}
-            noted |= {"broken or stopped": unscored} if unscored else {}
-            shown = _shown(ended, running, space)
+            shown, counts = _shown(context.history, self.total_steps, space)
+            noted |= counts
         study = self._informed(shown, space, seed)
         for _ in range(TRIES):
             trial, params, attributes = _asked(study, space)
             if space.contains(params):
-                kept = {key: value for key, value in attributes.items() if not _derived(key)}
+                # The others are computed again, or repeat the parameters.
+                kept = {
+                    key: value
+                    for key, value in attributes.items()
+                    if _STATE not in key and "relative_params" not in key
+                }
                 return space.validate(params), {**noted, **({"attributes": kept} if kept else {})}
             study.tell(trial, state=State.FAIL)
         return space.sample(context.rng), {**noted, **_REJECTED}
 
     def _of_sequence(self, member: Member, context: Context, seed: int, steps: int) -> Decision:
         """Start at the next place of one sequence for all: the first ones belong to the members."""
-        state = context.state if isinstance(context.state, Mapping) else {"seed": seed}
+        space, state = context.space, context.state if isinstance(context.state, Mapping) else {"seed": seed}
         seed, extra = int(str(state["seed"])), int(str(state.get("extra", 0)))
-        noted: JsonObject = {"sampler": self.sampler}
+        chosen, noted = None, dict[str, Json](sampler=self.sampler)
         for attempt in range(TRIES):
             place = member.index
             if attempt or member.broken_trial is not None:
                 place, extra = self.members + extra, extra + 1
-            _, params, _ = _asked(self._sequence(context.space, seed, place), context.space)
-            if context.space.contains(params):
-                chosen = context.space.validate(params)
+            _, params, _ = _asked(self._sequence(space, seed, place), space)
+            if space.contains(params):
+                chosen = space.validate(params)
                 break
-        else:
-            chosen, noted = context.space.sample(context.rng), {**noted, **_REJECTED}
+        if chosen is None:
+            chosen, noted = space.sample(context.rng), {**noted, **_REJECTED}
         return replace(fresh(member, chosen, steps, optuna=noted), state={"seed": seed, "extra": extra})
 
     def _informed(self, shown: Sequence["FrozenTrial"], space: Space, seed: int) -> "Study":
@@ -186,8 +188,12 @@ class Optuna(Independent):
 
     def _sequence(self, space: Space, seed: int, place: int) -> "Study":
         """Return a study that is at a place of the quasi-random sequence over all parameters."""
-        # The first trial says what the sequence ranges over.
-        study = self._informed([_frozen(space, _anywhere(space), 0.0, {})], space, seed)
+        # The first trial says what the sequence ranges over: all parameters, active or not.
+        anywhere = {
+            name: parameter.values[0] if isinstance(parameter, Choice | Ordinal) else parameter.low
+            for name, parameter in space.parameters.items()
+        }
+        study = self._informed([_frozen(space, anywhere, 0.0, {})], space, seed)
         if place > 0:
             _asked(study, space)
             storage, key = study._storage, study._study_id
@@ -214,8 +220,8 @@ class Optuna(Independent):
         return made
 
 
-def _history(history: History, total_steps: int) -> tuple[list[TrialRecord], list[TrialRecord]]:
-    """Return the runs that ended, in that order, and those that are being trained."""
+def _shown(history: History, total_steps: int, space: Space) -> tuple[list["FrozenTrial"], dict[str, Json]]:
+    """Return runs as Optuna is shown them, and how many there are: more is better, None while one is trained."""
     ended, running = [], []
     for trial in history.ended(total_steps):
         if trial.state is JobState.COMPLETED and trial.order is None:
@@ -224,17 +230,20 @@ def _history(history: History, total_steps: int) -> tuple[list[TrialRecord], lis
         elif trial.state is not JobState.FAILED or trial.generation == 0:
             # A run that has begun, and broke, is tried again with the same hyperparameters.
             ended.append(trial)
-    return ended, [*running, *history.unfinished()]
-
-
-def _shown(ended: Sequence[TrialRecord], running: Sequence[TrialRecord], space: Space) -> list["FrozenTrial"]:
-    """Return runs as Optuna is shown them: the value is more for better, None while a run is being trained."""
+    running += history.unfinished()
     orders = [_NEVER if trial.order is None else trial.order for trial in ended]
     finite = [order for order in orders if order > _NEVER] or [0.0]
     # Worse than all others, but not so much that a Gaussian process sees nothing else.
     bad = min(finite) - ((max(finite) - min(finite)) / 10 or 1.0)
-    runs = [*zip(ended, (max(bad, order) for order in orders), strict=True), *((trial, None) for trial in running)]
-    return [_frozen(space, trial.params, value, _attributes(trial)) for trial, value in runs]
+    shown = []
+    for trial, order in zip([*ended, *running], [*orders, *([None] * len(running))], strict=True):
+        noted: Any = trial.reason.get("optuna")
+        attributes = noted.get("attributes") if isinstance(noted, Mapping) else None
+        value = None if order is None else max(bad, order)
+        shown.append(_frozen(space, trial.params, value, attributes or {}))
+    unscored = sum(trial.order is None for trial in ended)
+    counts: dict[str, Json] = {"finished": len(ended) - unscored, "running": len(running)}
+    return shown, counts | ({"broken or stopped": unscored} if unscored else {})
 
 
 def _frozen(space: Space, params: JsonObject, value: float | None, attributes: Mapping[str, Any]) -> "FrozenTrial":
@@ -249,20 +258,6 @@ def _frozen(space: Space, params: JsonObject, value: float | None, attributes: M
         distributions={name: one.distribution for name, one in active.items()},
         system_attrs=dict(attributes),
     )
-
-
-_STATE: Final = ":optimizer:"
-
-
-def _derived(attribute: str) -> bool:
-    """Return whether an attribute need not be kept, since it is computed again or repeats the parameters."""
-    return _STATE in attribute or "relative_params" in attribute
-
-
-def _attributes(trial: TrialRecord) -> Mapping[str, Any]:
-    noted = trial.reason.get("optuna")
-    attributes = noted.get("attributes") if isinstance(noted, Mapping) else None
-    return attributes if isinstance(attributes, Mapping) else {}
 
 
 @contextmanager
@@ -288,7 +283,8 @@ def _asked(study: "Study", space: Space) -> tuple["Trial", dict[str, Scalar], Ma
     params: dict[str, Scalar] = {}
     for name, parameter, needed in planned(space.parameters):
         if hold(needed, params):
-            params[name] = _suggested(trial, name, parameter)
+            told, _, read = view(parameter)
+            params[name] = read(trial._suggest(name, told))
     return trial, params, study.get_trials(deepcopy=False)[trial.number].system_attrs
 
 
@@ -328,27 +324,6 @@ def view(parameter: Parameter) -> View:
         lambda value: round(parameter.unit(value) * last),
         lambda value: parameter.from_unit(value / last),
     )
-
-
-def _suggested(trial: "Trial", name: str, parameter: Parameter) -> Scalar:
-    """Ask for one value of a parameter."""
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-    told, _, read = view(parameter)
-    if isinstance(told, CategoricalDistribution):
-        return read(trial.suggest_categorical(name, told.choices))
-    if isinstance(told, FloatDistribution):
-        return read(trial.suggest_float(name, told.low, told.high, log=told.log))
-    assert isinstance(told, IntDistribution)
-    return read(trial.suggest_int(name, told.low, told.high, log=told.log, step=told.step))
-
-
-def _anywhere(space: Space) -> JsonObject:
-    """Return some value for every parameter, active or not."""
-    return {
-        name: parameter.values[0] if isinstance(parameter, Choice | Ordinal) else parameter.low
-        for name, parameter in space.parameters.items()
-    }
 
 
 suggest_arguments(Optuna)

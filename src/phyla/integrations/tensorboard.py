@@ -1,16 +1,15 @@
 """What was measured as TensorBoard's event files, rebuilt as a whole each time.
 
-Every point is written again, in the order of the steps, into a new directory that then takes the place of the old
-one. So points that come late, or are corrected, are where they belong; TensorBoard itself drops points whose step
-is lower than one that it has read before.
+TensorBoard drops points whose step is lower than one that it has read before. So that points may come late, or be
+corrected, all are written again, by step, into a new directory that takes the place of the old one.
 """
 
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from phyla.errors import UsageError
 from phyla.evaluation import Point, PointKind
@@ -27,11 +26,8 @@ VERSION: Final = "brain.Event:2"
 def write_tensorboard(points: Iterable[Point], run: str, directory: Path, *, now: float) -> int:
     """Write points as event files, one TensorBoard run for each series; return how many points there are.
 
-    A series is a branch of training (`run`, `run@branch1`), in it a member of a population (`run/member3`) or a
-    model of a checkpoint that holds several (`run@model1`). Tags are `suite/task/metric`, and `suite/name` for
-    aggregates; those of partial groups are `suite/partial/name`. Repeated evaluations are left out. Where
-    several checkpoints of a series have the same step, the newest that has a value counts. Checkpoints whose step
-    is not known are placed by their number.
+    Repeated evaluations are left out. Where several checkpoints of a series have the same step, the newest that
+    has a value counts. Checkpoints whose step is not known are placed by their number.
 
     Args:
         points: ordered as `Evaluations.points` yields them.
@@ -80,11 +76,7 @@ def tag(point: Point) -> str:
 
 
 def _ours(directory: Path, base: str) -> list[Path]:
-    """Return what an earlier export left of a run.
-
-    Raises:
-        UsageError: there is something else in it.
-    """
+    """Return what an earlier export left of a run; refuse anything else that is in it."""
     mine = re.compile(re.escape(base) + r"(@(branch|model)\d+)*")
     found = [path for path in directory.iterdir() if mine.fullmatch(path.name)]
     for path in found:
@@ -96,61 +88,53 @@ def _ours(directory: Path, base: str) -> list[Path]:
 
 
 def _write(points: Iterable[Point], base: str, folder: Path, now: float) -> int:
+    """Write every series into a folder of its own; return how many points there are."""
     from tensorboardX import RecordWriter
     from tensorboardX.proto.event_pb2 import Event
 
     first = (point for point in points if point.replicate == 0)
     count = 0
-    written: list[tuple[Path, Path]] = []
+    drafts: list[Path] = []
     for name, its in groupby(first, key=lambda point: series(base, point)):
         target = folder / name
         target.mkdir(parents=True)
         # Not under its final name: a TensorBoard that looks meanwhile must not take it for a run.
-        draft, final = target / "draft", target / f"events.out.tfevents.{now:.6f}{SUFFIX}"
-        writer = RecordWriter(str(draft))
+        drafts.append(target / "draft")
+        writer = RecordWriter(str(drafts[-1]))
         try:
             writer.write(Event(wall_time=now, file_version=VERSION).SerializeToString())
-            for step, wall_time, summary in _steps(its):
-                writer.write(Event(step=step, wall_time=wall_time, summary=summary).SerializeToString())
-                count += len(summary.value)
+            for step, at in groupby(its, key=lambda point: point.step if point.step >= 0 else point.number):
+                # Of points with the same tag the last one counts.
+                newest = {(tag(point), point.kind is PointKind.HISTOGRAM): point for point in at}
+                written_at = max(point.written_at for point in newest.values())
+                summary = _summary(newest.values())
+                writer.write(Event(step=step, wall_time=written_at, summary=summary).SerializeToString())
+                count += len(newest)
             writer.flush()
         finally:
             writer.close()
-        written.append((draft, final))
-    for draft, final in written:
-        draft.rename(final)
+    for draft in drafts:
+        draft.rename(draft.with_name(f"events.out.tfevents.{now:.6f}{SUFFIX}"))
     return count
 
 
-def _steps(points: Iterable[Point]) -> "Iterator[tuple[int, float, Summary]]":
-    """Return one summary per step; of points with the same tag the last one."""
+def _summary(points: Iterable[Point]) -> "Summary":
     from tensorboardX.proto.summary_pb2 import Summary
-
-    for step, at in groupby(points, key=lambda point: point.step if point.step >= 0 else point.number):
-        newest: dict[str, Point] = {}
-        for point in at:
-            newest[tag(point) if point.kind is not PointKind.HISTOGRAM else f"{tag(point)}/histogram"] = point
-        summary = Summary()
-        for name, point in newest.items():
-            summary.MergeFrom(_summary(name, point))
-        yield step, max(point.written_at for point in newest.values()), summary
-
-
-def _summary(name: str, point: Point) -> "Summary":
     from tensorboardX.summary import histogram_raw, scalar
 
-    bins = point.bins
-    if bins is None:
-        made: Any = scalar(name, point.value)
-    else:
-        made = histogram_raw(
-            name,
-            min=bins.low,
-            max=bins.high,
-            num=bins.n,
-            sum=bins.total,
-            sum_squares=bins.squares,
-            bucket_limits=bins.limits,
-            bucket_counts=bins.counts,
-        )
+    made = Summary()
+    for point in points:
+        bins = point.bins
+        if bins is None:
+            made.MergeFrom(scalar(tag(point), point.value))
+        else:
+            ends = {
+                "min": bins.low,
+                "max": bins.high,
+                "num": bins.n,
+                "sum": bins.total,
+                "sum_squares": bins.squares,
+            }
+            buckets = {"bucket_limits": bins.limits, "bucket_counts": bins.counts}
+            made.MergeFrom(histogram_raw(f"{tag(point)}/histogram", **ends, **buckets))
     return made

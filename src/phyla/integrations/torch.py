@@ -76,6 +76,8 @@ def set_hyperparameters(
         ConfigurationError: a parameter group has no such hyperparameter, the scheduler would undo what was set,
             or a value makes no sense. The message names the keys of the groups, or the type of the scheduler.
     """
+    import torch
+
     groups = optimizer.param_groups
     named = {"lr": lr, "weight_decay": weight_decay, "betas": betas, "momentum": momentum, **others}
     given = {name: value for name, value in named.items() if value is not None}
@@ -93,6 +95,8 @@ def set_hyperparameters(
                 )
     if "lr" in wanted:
         bases = [_checked_rate(value) for value in wanted["lr"]]
+        if scheduler is not None:
+            _check(scheduler, len(groups))
         wanted["lr"] = bases if scheduler is None else _rates(scheduler, bases)
         if scheduler is not None or any("initial_lr" in group for group in groups):
             wanted["initial_lr"] = bases
@@ -105,11 +109,18 @@ def set_hyperparameters(
             )
         for one in _flat(scheduler):
             if hasattr(one, "base_lrs"):
-                one.base_lrs = [_like(old, base) for old, base in zip(one.base_lrs, bases, strict=True)]
+                one.base_lrs = [
+                    torch.full_like(old, base) if isinstance(old, torch.Tensor) else base
+                    for old, base in zip(one.base_lrs, bases, strict=True)
+                ]
             one._last_lr = list(wanted["lr"])
     for name, values in wanted.items():
         for group, value in zip(groups, values, strict=True):
-            _set(group, name, value)
+            if isinstance(group.get(name), torch.Tensor):
+                # Compiled and captured optimizers need it in that tensor.
+                group[name].fill_(value)
+            else:
+                group[name] = value
     return wanted
 
 
@@ -154,81 +165,55 @@ def _flat(scheduler: Any) -> Iterator[Any]:
             yield from _flat(part)
 
 
-def _kind(scheduler: Any) -> str | None:
-    """Return the name of a scheduler's class if it is one of PyTorch's; subclasses compute what they like."""
-    return type(scheduler).__name__ if type(scheduler).__module__ == "torch.optim.lr_scheduler" else None
+def _check(scheduler: Any, groups: int, whole: Any = None) -> None:
+    """Refuse a scheduler, perhaps a part of another one, whose rate does not follow from base rates as known."""
+    # Subclasses of PyTorch's compute what they like.
+    ours = type(scheduler).__module__ == "torch.optim.lr_scheduler"
+    kind, inside = type(scheduler).__name__ if ours else "", type(whole).__name__ if whole else ""
+    known = getattr(scheduler, "base_lrs", None)
+    if known is not None and len(known) != groups:
+        raise ConfigurationError(
+            f"the scheduler {type(scheduler).__name__} has {len(known)} base rates and the optimizer {groups} "
+            "parameter groups; pass the scheduler of this optimizer. Nothing was set"
+        )
+    why = None
+    if inside == "ChainedScheduler":
+        past = getattr(scheduler, "eta_min", 0) != 0 or scheduler.last_epoch > getattr(
+            scheduler, "T_max", math.inf
+        )
+        if kind not in (*_CLOSED_FORM, "MultiplicativeLR") or past:
+            why = "it does more than to multiply the rate by a factor; leave lr= out"
+    elif inside and kind == "MultiplicativeLR" and scheduler is not whole._schedulers[0]:
+        why = "it goes on from the rate of the one before; leave lr= out"
+    elif kind not in (_SINGLE if inside else (*_SINGLE, "ReduceLROnPlateau", "SequentialLR", "ChainedScheduler")):
+        why = _WAY_OUT.get(kind, _UNKNOWN)
+    if why is not None:
+        name = kind or f"{type(scheduler).__module__}.{type(scheduler).__name__}"
+        where = f"{name} in {inside}" if inside else name
+        raise ConfigurationError(f"lr cannot be set with the scheduler {where}: {why}. Nothing was set")
+    for part in getattr(scheduler, "_schedulers", ()):
+        _check(part, groups, scheduler)
 
 
 def _rates(scheduler: Any, bases: list[float]) -> list[float]:
     """Return the current rate of each group under a scheduler whose base rates are these."""
-    known = getattr(scheduler, "base_lrs", bases)
-    if len(known) != len(bases):
-        raise ConfigurationError(
-            f"the scheduler {type(scheduler).__name__} has {len(known)} base rates and the optimizer {len(bases)} "
-            "parameter groups; pass the scheduler of this optimizer. Nothing was set"
-        )
-    kind = _kind(scheduler)
+    kind = type(scheduler).__name__
     if kind == "ReduceLROnPlateau":
         return bases
     if kind == "SequentialLR":
-        return _sequential_rates(scheduler, bases)
+        return _rates(scheduler._schedulers[bisect_right(scheduler._milestones, scheduler.last_epoch)], bases)
     if kind == "ChainedScheduler":
-        return _chained_rates(scheduler, bases)
+        factors = [_rates(part, [1.0] * len(bases)) for part in scheduler._schedulers]
+        return [base * math.prod(its) for base, its in zip(bases, zip(*factors, strict=True), strict=True)]
     if kind in ("LambdaLR", "MultiplicativeLR"):
         last = scheduler.last_epoch
         epochs = [last] if kind == "LambdaLR" else range(1, last + 1)
-        factors = [math.prod(factor(epoch) for epoch in epochs) for factor in scheduler.lr_lambdas]
-        return [base * factor for base, factor in zip(bases, factors, strict=True)]
+        made = [math.prod(factor(epoch) for epoch in epochs) for factor in scheduler.lr_lambdas]
+        return [base * factor for base, factor in zip(bases, made, strict=True)]
     if kind == "CosineAnnealingWarmRestarts":
         low = scheduler.eta_min
         share = (1 + math.cos(math.pi * scheduler.T_cur / scheduler.T_i)) / 2
         return [low + (base - low) * share for base in bases]
-    if kind in _CLOSED_FORM and hasattr(scheduler, "_get_closed_form_lr"):
-        probe = copy.copy(scheduler)
-        probe.base_lrs = bases
-        return [float(rate) for rate in probe._get_closed_form_lr()]
-    raise _not_settable(scheduler, _WAY_OUT.get(kind or "", _UNKNOWN))
-
-
-def _sequential_rates(scheduler: Any, bases: list[float]) -> list[float]:
-    for index, part in enumerate(scheduler._schedulers):
-        kind = _kind(part) or ""
-        if index and kind == "MultiplicativeLR":
-            raise _not_settable(scheduler, "it goes on from the rate of the one before; leave lr= out", part)
-        if kind not in _SINGLE:
-            raise _not_settable(scheduler, _WAY_OUT.get(kind, _UNKNOWN), part)
-    return _rates(scheduler._schedulers[bisect_right(scheduler._milestones, scheduler.last_epoch)], bases)
-
-
-def _chained_rates(scheduler: Any, bases: list[float]) -> list[float]:
-    rates = list(bases)
-    for part in scheduler._schedulers:
-        past = getattr(part, "eta_min", 0) != 0 or part.last_epoch > getattr(part, "T_max", math.inf)
-        if _kind(part) not in (*_CLOSED_FORM, "MultiplicativeLR") or past:
-            why = "it does more than to multiply the rate by a factor; leave lr= out"
-            raise _not_settable(scheduler, why, part)
-        rates = [rate * factor for rate, factor in zip(rates, _rates(part, [1.0] * len(rates)), strict=True)]
-    return rates
-
-
-def _not_settable(scheduler: Any, why: str, part: Any = None) -> ConfigurationError:
-    kind = type(scheduler if part is None else part)
-    name = kind.__name__ if _kind(part or scheduler) else f"{kind.__module__}.{kind.__name__}"
-    inside = "" if part is None else f" in {type(scheduler).__name__}"
-    return ConfigurationError(f"lr cannot be set with the scheduler {name}{inside}: {why}. Nothing was set")
-
-
-def _set(group: dict[str, Any], name: str, value: Any) -> None:
-    """Set a value; where a tensor holds it, in that tensor, as compiled and captured optimizers need it."""
-    import torch
-
-    if isinstance(group.get(name), torch.Tensor):
-        group[name].fill_(value)
-    else:
-        group[name] = value
-
-
-def _like(old: Any, value: float) -> Any:
-    import torch
-
-    return torch.full_like(old, value) if isinstance(old, torch.Tensor) else value
+    probe = copy.copy(scheduler)
+    probe.base_lrs = bases
+    return [float(rate) for rate in probe._get_closed_form_lr()]

@@ -14,9 +14,8 @@ import numpy as np
 
 from phyla.errors import UsageError
 from phyla.records import Phase, StudyState
-from phyla.report.curves import Band, By, Curve, Measure, band, curve
 from phyla.report.data import StudyData, TimeSpent, time_spent
-from phyla.report.sensitivity import Sensitivity, sensitivities
+from phyla.report.measures import Band, By, Curve, Measure, Sensitivity, band, curve, sensitivities
 from phyla.report.words import p_words
 from phyla.significance import holm, rank_sum, replicates_needed, signed_rank, smallest_p
 from phyla.words import counted, duration, number, score
@@ -56,11 +55,9 @@ class Spread(NamedTuple):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairTest:
-    """Whether the final values of two groups differ.
+    """Whether the final values of two groups, `first` and `second`, differ.
 
     Attributes:
-        first: name of a group.
-        second: name of another one.
         paired: whether replicates were compared in pairs of one seed.
         count: replicates that were compared of each.
         difference: median of the first less that of the second, over the replicates that were compared.
@@ -68,8 +65,7 @@ class PairTest:
         p_holm: p adjusted for all pairs of groups (Holm 1979).
         smallest: the smallest p that so few replicates can give.
         needed: replicates of each, more than there are, with which the observed difference would be significant
-            after the adjustment with a power of 80 %, by `significance.replicates_needed`. None if it is
-            significant, if there is no difference, or with fewer than two replicates.
+            with a power of 80 %; None if it is, if there is no difference, or with fewer than two replicates.
     """
 
     first: str
@@ -88,18 +84,27 @@ class PairTest:
         return self.p_holm is not None and self.p_holm < ALPHA
 
     @property
-    def needed_words(self) -> str:
-        """What a table shows for `needed`."""
-        if self.is_significant:
-            return "-"
-        if self.needed is None:
-            return p_words(None) if self.p is None else "no difference"
-        return f"{self.needed:,}" if self.needed <= MOST_NEEDED else f"> {MOST_NEEDED:,}"
-
-    @property
     def test(self) -> str:
         """Name of the test."""
         return "Wilcoxon signed-rank" if self.paired else "Mann-Whitney"
+
+    def row(self) -> dict[str, str]:
+        """Return it as a row of a table; headings that begin with `>` are of numbers."""
+        if self.needed is None:
+            needed = "-" if self.is_significant else p_words(None) if self.p is None else "no difference"
+        else:
+            needed = f"{self.needed:,}" if self.needed <= MOST_NEEDED else f"> {MOST_NEEDED:,}"
+        return {
+            "study": self.first,
+            "against": self.second,
+            ">difference": number(self.difference),
+            "test": self.test,
+            ">n": counted(self.count[0], "pair") if self.paired else f"{self.count[0]}, {self.count[1]}",
+            ">p": p_words(self.p),
+            ">p adjusted": p_words(self.p_holm),
+            ">smallest p": "-" if self.p is None else p_words(self.smallest),
+            ">seeds needed": needed,
+        }
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -166,8 +171,6 @@ class StudyComparison:
 
     Attributes:
         groups: those with at least one finite fitness, in the order given.
-        metric: name of the objective.
-        maximize: whether more is better.
         measure: `best`, the best fitness so far, or `median`, the median of every member's newest one.
         by: `steps` of all members together, or `time` in seconds in which anything was running.
         target: the value whose first time is shown. By default it is the worst median of the groups' final values,
@@ -188,21 +191,14 @@ class StudyComparison:
         return f"<StudyComparison of {sizes} by {self.metric!r}>"
 
     def reached(self, group: StudyGroup) -> tuple[int, float | None]:
-        """Return how many replicates reached the target, and the median work after which they did.
-
-        Replicates that never reached it count as last; the median is None if one of them is in the middle.
-        """
+        """Return how many replicates reached the target, and the median work until then, None if most did not."""
         found = [one.first(self.target, maximize=self.maximize) for one in group.curves]
         middle = statistics.median(math.inf if one is None else one for one in found)
         return sum(one is not None for one in found), middle if math.isfinite(middle) else None
 
     @cached_property
     def tests(self) -> list[PairTest]:
-        """Whether the final values of each two groups differ.
-
-        Groups are compared in pairs of replicates of one seed where all seeds of the smaller group are in the
-        other one, too, by Wilcoxon's signed-rank test; else by the Mann-Whitney test.
-        """
+        """Tests of each two groups: in pairs where the other has all seeds of the smaller one, else as a whole."""
         pairs = list(combinations(self.groups, 2))
         found = [_test(first, second, alpha=ALPHA / len(pairs)) for first, second in pairs]
         adjusted = iter(holm([test.p for test in found if test.p is not None]))
@@ -233,57 +229,39 @@ class StudyComparison:
 
     def table_of_tests(self) -> list[dict[str, str]]:
         """Return a row of a table per test, like `table_of_groups`."""
-        return [
-            {
-                "study": test.first,
-                "against": test.second,
-                ">difference": number(test.difference),
-                "test": test.test,
-                ">n": counted(test.count[0], "pair") if test.paired else f"{test.count[0]}, {test.count[1]}",
-                ">p": p_words(test.p),
-                ">p adjusted": p_words(test.p_holm),
-                ">smallest p": "-" if test.p is None else p_words(test.smallest),
-                ">seeds needed": test.needed_words,
-            }
-            for test in self.tests
-        ]
+        return [test.row() for test in self.tests]
 
     def write_report(self, path: str | os.PathLike[str]) -> Path:
-        """Write one self-contained HTML file with the figures, in place of an existing one; return its path.
-
-        Raises:
-            OSError: the file cannot be written.
-        """
+        """Write one self-contained HTML file with the figures, in place of an existing one; return its path."""
         from phyla.report.page import write_comparison_report
 
         return write_comparison_report(self, path)
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON values."""
-        rows = self.rows()
+        rows, groups = self.rows(), []
+        for group in self.groups:
+            count, work = self.reached(group)
+            final, band, time = group.final._asdict(), group.band, group.time
+            groups.append(
+                {
+                    "group": group.name,
+                    "final": {"n": len(final.pop("values")), **final},
+                    "reached": {"replicates": count, "median": work},
+                    "steps": group.steps,
+                    "age": group.age,
+                    "curve": {"x": band.xs, "low": band.low, "median": band.middle, "high": band.high},
+                    "sensitivity": [asdict(one) for one in group.sensitivity],
+                    "time_s": {phase.value: seconds for phase, seconds in time.seconds.items()},
+                    "attempts": {"timed": time.timed, "ended": time.ended},
+                    "studies": [row for row in rows if row["group"] == group.name],
+                }
+            )
         return {
             **{name: getattr(self, name) for name in ("metric", "maximize", "measure", "by", "target")},
-            "groups": [
-                {**self._group(group), "studies": [row for row in rows if row["group"] == group.name]}
-                for group in self.groups
-            ],
+            "groups": groups,
             "tests": [test.to_json() for test in self.tests],
             "notes": list(self.notes),
-        }
-
-    def _group(self, group: StudyGroup) -> dict[str, Any]:
-        count, work = self.reached(group)
-        final, band, time = group.final._asdict(), group.band, group.time
-        return {
-            "group": group.name,
-            "final": {"n": len(final.pop("values")), **final},
-            "reached": {"replicates": count, "median": work},
-            "steps": group.steps,
-            "age": group.age,
-            "curve": {"x": band.xs, "low": band.low, "median": band.middle, "high": band.high},
-            "sensitivity": [asdict(one) for one in group.sensitivity],
-            "time_s": {phase.value: seconds for phase, seconds in time.seconds.items()},
-            "attempts": {"timed": time.timed, "ended": time.ended},
         }
 
     def rows(self) -> list[dict[str, Any]]:
@@ -311,11 +289,7 @@ class StudyComparison:
 def compare_studies(
     studies: Sequence[ComparedStudy], *, measure: Measure = "best", by: By = "steps", target: float | None = None
 ) -> StudyComparison:
-    """Compare at least two studies; those of one group are replicates.
-
-    Raises:
-        UsageError: fewer than two studies, different objectives, or none has a finite fitness.
-    """
+    """Compare at least two studies with one objective; those of one group are replicates."""
     _check(studies)
     notes = _different_fitness(studies)
     groups: dict[str, dict[ComparedStudy, Curve]] = {one.group: {} for one in studies}
@@ -331,9 +305,7 @@ def compare_studies(
         names = ", ".join(one.name for one in studies)
         raise UsageError(f"none of the studies {names} has a completed trial with a finite fitness yet")
     found = [
-        StudyGroup(name=name, studies=tuple(its), curves=tuple(its.values()))
-        for name, its in groups.items()
-        if its
+        StudyGroup(name=name, studies=(*its,), curves=(*its.values(),)) for name, its in groups.items() if its
     ]
     maximize = studies[0].data.aim.maximize
     if target is None:
@@ -392,10 +364,9 @@ def _different_fitness(studies: Sequence[ComparedStudy]) -> list[str]:
 def _test(first: StudyGroup, second: StudyGroup, *, alpha: float) -> PairTest:
     shared = sorted(first.by_seed.keys() & second.by_seed.keys())
     paired = len(shared) == min(len(first.studies), len(second.studies))
-    ours, theirs = (
-        [group.by_seed[seed] for seed in shared] if paired else list(group.final.values)
-        for group in (first, second)
-    )
+    ours, theirs = first.final.values, second.final.values
+    if paired:
+        ours, theirs = (tuple(group.by_seed[seed] for seed in shared) for group in (first, second))
     fewer = min(len(ours), len(theirs))
     needed = replicates_needed(ours, theirs, paired=paired, alpha=alpha)
     return PairTest(

@@ -16,12 +16,12 @@ from phyla.records import (
     EvalEvent,
     Group,
     JobState,
-    Json,
     Member,
     Phase,
     StudyRecord,
     TrialRecord,
 )
+from phyla.space.scalars import is_same
 from phyla.strategies import front_of
 from phyla.words import duration
 
@@ -34,13 +34,7 @@ PHASES = (Phase.TRAINING, Phase.LOADING, Phase.SAVING, Phase.EVALUATING, Phase.C
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeSpent:
-    """Where the time of attempts went.
-
-    Attributes:
-        seconds: by phase, added up over attempts and workers; every phase is there.
-        timed: attempts whose time is known.
-        ended: attempts that have ended.
-    """
+    """Seconds by phase, over the `timed` attempts of those that have `ended`."""
 
     seconds: Mapping[Phase, float]
     timed: int
@@ -61,12 +55,10 @@ class TimeSpent:
 
 
 def time_spent(attempts: Sequence[Attempt], evaluating: Sequence[Interval] = ()) -> TimeSpent:
-    """Add up where the time of attempts went.
+    """Add up where the time of a study's attempts went; those that were released or crashed have no times.
 
-    Args:
-        attempts: of one study. Those that were released, crashed, or were made by an older version have no times.
-        evaluating: when each eval task of the study ran, on any worker. If there are any, they give the time of
-            evaluation; attempts know only of the eval tasks that training workers ran.
+    `evaluating` says when each eval task ran, on any worker, and gives the time of evaluation if there are any:
+    attempts know only of the eval tasks that training workers ran.
     """
     known = [attempt.timings for attempt in attempts if attempt.timings is not None]
     seconds = {phase: sum(timings.get(phase.value, 0.0) for timings in known) for phase in PHASES}
@@ -76,38 +68,25 @@ def time_spent(attempts: Sequence[Attempt], evaluating: Sequence[Interval] = ())
     return TimeSpent(seconds=seconds, timed=len(known), ended=ended)
 
 
-class Spent(NamedTuple):
-    """Steps that a member had spent before a trial and after it; the end is None unless it completed."""
-
-    start: int
-    end: int | None
-
-
 @final
 class Hyperparameter(NamedTuple):
-    """How one hyperparameter is drawn: by number, perhaps on a logarithmic axis, or by category.
-
-    The categories are its values in order; `ordered` says whether that order means something.
-    """
+    """How one hyperparameter is drawn: by number, on a log axis or not, or by category, ordered or not."""
 
     name: str
     log: bool = False
-    categories: tuple[Json, ...] | None = None
+    categories: tuple[Any, ...] | None = None
     ordered: bool = False
 
-    def place(self, value: Json) -> int | None:
+    def place(self, value: Any) -> int | None:
         """Return the place of a value among the categories; None if it is not one of them."""
         known = enumerate(self.categories or ())
-        return next((index for index, category in known if same(category, value)), None)
+        return next((index for index, category in known if is_same(category, value)), None)
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class StudyData:
-    """The records of one study, as they were at one moment.
-
-    `checkpoint_paths` are known of those that are kept, by name; `evaluating` says when each eval task ran.
-    """
+    """The records of one study, as they were at one moment; `checkpoint_paths` are those of what is kept."""
 
     study: StudyRecord
     members: Sequence[Member]
@@ -135,17 +114,14 @@ class StudyData:
         return found
 
     @cached_property
-    def spent(self) -> dict[int, Spent]:
-        """Place of every training trial on its member's own clock, by the trial's id."""
-        found: dict[int, Spent] = {}
+    def spent(self) -> dict[int, int]:
+        """Steps that a member had spent after each training trial, by the trial's id."""
+        found: dict[int, int] = {}
         for trials in self.by_member.values():
             clock = 0
             for trial in trials:
-                end = None
-                if trial.state is JobState.COMPLETED and trial.reached_step is not None:
-                    end = clock + max(0, trial.reached_step - trial.start_step)
-                found[trial.id] = Spent(clock, end)
-                clock = clock if end is None else end
+                clock += trained(trial)
+                found[trial.id] = clock
         return found
 
     @cached_property
@@ -181,19 +157,16 @@ class StudyData:
     @property
     def best_age(self) -> int | None:
         """Age of the winner's weights: the steps that trained them in this study; None without a winner."""
-        best = self.best
-        return None if best is None else best.age + max(0, (best.reached_step or 0) - best.start_step)
+        return None if self.best is None else self.best.age + trained(self.best)
 
     @cached_property
     def hyperparameters(self) -> list[Hyperparameter]:
         """The hyperparameters that trials had, in the order of the space, or of appearance."""
         space: Any = self.study.config.get("space") or {}
         described = {str(entry["name"]): entry for entry in space.get("parameters", ())}
-        values: dict[str, list[Json]] = {name: [] for name in described}
-        for trial in self.lineage:
-            for name, value in trial.params.items():
-                values.setdefault(name, []).append(value)
-        return [_hyperparameter(name, seen, described.get(name, {})) for name, seen in values.items() if seen]
+        names = dict.fromkeys([*described, *(name for trial in self.lineage for name in trial.params)])
+        values = {name: [t.params[name] for t in self.lineage if name in t.params] for name in names}
+        return [_hyperparameter(name, used, described.get(name, {})) for name, used in values.items() if used]
 
     @cached_property
     def counts(self) -> Counter[JobState]:
@@ -203,8 +176,7 @@ class StudyData:
     @property
     def total_steps(self) -> int:
         """Steps that all members together have spent."""
-        last = [self.spent[trials[-1].id] for trials in self.by_member.values() if trials]
-        return sum(spent.end or spent.start for spent in last)
+        return sum(map(trained, self.lineage))
 
     @cached_property
     def last_moment(self) -> float:
@@ -231,28 +203,27 @@ class StudyData:
         return time_spent(self.attempts, self.evaluating)
 
 
+def trained(trial: TrialRecord) -> int:
+    """Return the steps that a completed trial trained; 0 for another."""
+    done = trial.state is JobState.COMPLETED and trial.reached_step is not None
+    return max(0, (trial.reached_step or 0) - trial.start_step) if done else 0
+
+
 def finite_fitness(trial: TrialRecord) -> float | None:
     """Return the fitness of a completed trial if it is a finite number and the trial is feasible."""
-    if trial.criteria is not None and trial.criteria.infeasible:
-        return None
-    if trial.state is not JobState.COMPLETED or trial.fitness is None or not math.isfinite(trial.fitness):
-        return None
-    return trial.fitness
+    feasible = trial.criteria is None or not trial.criteria.infeasible
+    known = trial.fitness is not None and math.isfinite(trial.fitness)
+    return trial.fitness if trial.state is JobState.COMPLETED and feasible and known else None
 
 
-def same(one: Json, other: Json) -> bool:
-    """Return whether two values of a hyperparameter are the same. True and 1 are not, though Python says so."""
-    return one == other and isinstance(one, bool) == isinstance(other, bool)
-
-
-def _hyperparameter(name: str, seen: Sequence[Json], entry: Mapping[str, Any]) -> Hyperparameter:
-    numbers = [float(value) for value in seen if isinstance(value, (int, float)) and not isinstance(value, bool)]
+def _hyperparameter(name: str, used: Sequence[Any], entry: Mapping[str, Any]) -> Hyperparameter:
+    numbers = [value for value in used if isinstance(value, (int, float)) and not isinstance(value, bool)]
     kind = entry.get("kind")
-    if len(numbers) == len(seen) and kind not in ("choice", "ordinal"):
+    if len(numbers) == len(used) and kind not in ("choice", "ordinal"):
         return Hyperparameter(name, log=bool(entry.get("log")) and min(numbers) > 0)
-    known: list[Json] = list(entry.get("values", ()))
-    for value in seen:
-        if not any(same(value, other) for other in known):
+    known = list(entry.get("values", ()))
+    for value in used:
+        if not any(is_same(value, other) for other in known):
             known.append(value)
     return Hyperparameter(name, categories=tuple(known), ordered=kind == "ordinal")
 
@@ -260,11 +231,7 @@ def _hyperparameter(name: str, seen: Sequence[Json], entry: Mapping[str, Any]) -
 @final
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class EvaluationData:
-    """The evaluation of one run, as it was at one moment.
-
-    Cells and values are those of the checkpoints that are shown, groups are all; `members` are those of a study's
-    trials.
-    """
+    """The evaluation of one run, as it was at one moment; `members` are those of a study's trials."""
 
     run: StudyRecord
     suites: Sequence[SuiteOutline]
@@ -290,16 +257,7 @@ class EvaluationData:
         """Return a suite by name; of one that was removed only the name is known."""
         return next((suite for suite in self.suites if suite.name == name), SuiteOutline(name=name))
 
-    def cells_of(self, suite: str) -> list[Cell]:
-        """Return the cells of a suite; repetitions are left out."""
-        return [cell for cell in self.cells if cell.suite == suite and cell.replicate == 0]
-
     def values_of(self, suite: str) -> list[GroupValues]:
         """Return the aggregates of a suite by number of the checkpoint; repetitions are left out."""
         found = [one for one in self.values if one.group.suite == suite and one.group.replicate == 0]
         return sorted(found, key=lambda one: one.seen.number)
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """How many shown cells are in each state; repetitions do not count."""
-        return Counter(cell.status.value for cell in self.cells if cell.replicate == 0)

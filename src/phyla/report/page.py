@@ -1,15 +1,16 @@
 """Reports: one HTML file each, made from the templates, that needs nothing else."""
 
 import os
+from collections import Counter
 from html import unescape
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from phyla.evaluation import CellStatus
 from phyla.evaluation.cells import causes
 from phyla.records import JobState, TrialRecord, shown
-from phyla.report import words
+from phyla.report import style, words
 from phyla.report.comparison import ALPHA, StudyComparison
 from phyla.report.data import EvaluationData, StudyData, finite_fitness
 from phyla.report.figures.comparison import curves_figure, finals_figure, sensitivity_figure, time_figure
@@ -22,11 +23,11 @@ from phyla.report.figures.timeline import timeline_figure
 from phyla.strategies import describe
 from phyla.words import counted, duration, lag_words, measured, number, score
 
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
-STUDY_FIGURES = (fitness_figure, schedules_figure, lineage_figure, timeline_figure)
-"""What the report of a study shows, the first one above its tables."""
+FIGURES = (
+    *(aggregates_figure, curves_figure, finals_figure, fitness_figure, front_figure, lag_figure, lineage_figure),
+    *(matrix_figure, schedules_figure, sensitivity_figure, time_figure, timeline_figure),
+)
+"""What templates draw."""
 ROWS = 1_000
 """Rows that a table shows."""
 WARNINGS = ("regression", "changed-source", "rewound")
@@ -41,17 +42,12 @@ def write_report(
 
     The file replaces an existing one, and appears complete or not at all; folders on the way are created.
     """
-    figures = [draw(data) for draw in STUDY_FIGURES]
-    if data.time.timed:
-        figures.append(time_figure({data.study.name: data.time}, data.time.words().capitalize()))
     return _write(
         "study.html",
         path,
         title=data.study.name,
         now=data.last_moment,
         data=data,
-        figures=figures,
-        front=front_figure(data) if data.aim.tradeoffs else None,
         kept=[trial for trial in data.front if trial.checkpoint in data.checkpoint_paths],
         states={member.index: member.state.value for member in data.members},
         elites=data.lineage.elites(),
@@ -63,14 +59,15 @@ def write_report(
 def write_evaluation_report(data: EvaluationData, path: str | os.PathLike[str]) -> Path:
     """Write a report of the evaluation of checkpoints, like `write_report`."""
     suites = [(one, data.suite(one.group.suite)) for one in data.values if one.best and one.group.replicate == 0]
+    counts = Counter(cell.status for cell in data.cells if cell.replicate == 0)
     return _write(
         "evaluation.html",
         path,
         title=data.run.name,
         now=data.now,
         best=[(one, suite, found) for one, suite in suites if (found := one.values.get(suite.objective or ""))],
-        done=data.counts.get(CellStatus.DONE, 0) + data.counts.get(CellStatus.REUSED, 0),
-        lacking={status: count for status, count in data.counts.items() if not CellStatus(status).has_value},
+        done=counts[CellStatus.DONE] + counts[CellStatus.REUSED],
+        lacking={status.value: count for status, count in counts.items() if not status.has_value},
         **_suites(data),
     )
 
@@ -81,17 +78,13 @@ def write_comparison_report(comparison: StudyComparison, path: str | os.PathLike
     choose = max if comparison.maximize else min
     best = choose(groups, key=lambda group: group.final.median) if len(groups) > 1 else None
     names = " and ".join(group.name for group in groups)
-    spent = {group.name: group.time for group in groups}
     return _write(
         "comparison.html",
         path,
         title=names if len(groups) < 4 else f"{len(groups)} studies compared",
         now=max(one.data.last_moment for group in groups for one in group.studies),
         comparison=comparison,
-        curves=curves_figure(comparison),
-        finals=finals_figure(comparison),
-        sensitivity=sensitivity_figure(comparison),
-        times=time_figure(spent, "Seconds of all workers and replicates, failed attempts too"),
+        spent={group.name: group.time for group in groups},
         winners=["winner" if group is best else "" for group in groups],
         significant=["changed" if test.is_significant else "" for test in comparison.tests],
         alpha=ALPHA,
@@ -100,32 +93,28 @@ def write_comparison_report(comparison: StudyComparison, path: str | os.PathLike
 
 def _member(data: StudyData, index: int, trials: list[TrialRecord]) -> dict[str, Any]:
     done = [trial for trial in trials if trial.state is JobState.COMPLETED]
-    decision = ""
-    if trials:
-        last = trials[-1]
-        ended_badly = last.state in (JobState.FAILED, JobState.CANCELLED)
-        decision = describe(last.reason) + (f" ({words.outcome(last, data.aim.name)})" if ended_badly else "")
+    decision = describe(trials[-1].reason) if trials else ""
+    if trials and trials[-1].state in (JobState.FAILED, JobState.CANCELLED):
+        decision += f" ({words.outcome(trials[-1], data.aim.name)})"
     return {
         "index": index,
         "done": done,
-        "spent": max((data.spent[trial.id].end or 0 for trial in done), default=0),
+        "spent": data.spent[done[-1].id] if done else 0,
         "is_odd": bool(done) and finite_fitness(done[-1]) is None,
         "decision": decision,
     }
 
 
 def _suites(data: EvaluationData) -> dict[str, Any]:
-    names = dict.fromkeys([suite.name for suite in data.suites] + [cell.suite for cell in data.cells])
-    pairs = [(aggregates_figure(data, suite), matrix_figure(data, suite)) for suite in names]
     return {
         "evaluation": data,
-        "suite_figures": [*(figure for pair in pairs for figure in pair), lag_figure(data)],
+        "suites": dict.fromkeys([suite.name for suite in data.suites] + [cell.suite for cell in data.cells]),
         "warnings": [event for event in data.events if event.kind in WARNINGS][-ROWS:][::-1],
         "causes": causes(cell for cell in data.cells if cell.replicate == 0),
     }
 
 
-def _drawn(figure: "go.Figure") -> dict[str, Any]:
+def _drawn(figure: style.Figure) -> dict[str, Any]:
     """Return a figure of a page: its title and subtitle become a heading."""
     from markupsafe import Markup
 
@@ -152,7 +141,9 @@ def _write(template: str, path: str | os.PathLike[str], **context: Any) -> Path:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.globals.update(ROWS=ROWS, numbers=count(), plotly=Markup(get_plotlyjs()))
+    environment.globals.update(
+        {draw.__name__: draw for draw in FIGURES}, ROWS=ROWS, numbers=count(), plotly=Markup(get_plotlyjs())
+    )
     environment.filters.update({one.__name__: one for one in FILTERS}, drawn=_drawn, next=next, shown=shown)
     environment.filters["moment"] = lambda seconds, form: words.moment(seconds).strftime(form)
     environment.filters["to_the_right"] = ">{}".format

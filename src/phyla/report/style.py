@@ -1,17 +1,20 @@
 """The look that all figures share: colours, axes, notes, and how much they draw.
 
-Backgrounds are transparent and text is a grey that reads on white and on black, so a figure fits a notebook, a
-report and a dashboard, light or dark. The accents are from the palette of Okabe and Ito, which people with any
-kind of colour vision can tell apart.
+Text is a grey that reads on white and on black. The accents are from the palette of Okabe and Ito, which people
+with any kind of colour vision can tell apart.
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from phyla.report.words import plain
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+
+T = TypeVar("T")
+R = TypeVar("R", bound=tuple[Any, ...])
+Figure: TypeAlias = "go.Figure"
 
 INK = "#7b818a"
 GRID = "rgba(128,136,148,0.20)"
@@ -28,6 +31,7 @@ PALETTE = (BEST, WINNER, JUMP, FAILED, "#E69F00", "#56B4E9")
 
 NOTES = "notes"
 """Name of the annotations that say what a figure leaves out."""
+NOTE = {"xref": "paper", "yref": "paper", "showarrow": False}
 
 AXIS = {
     "gridcolor": GRID,
@@ -81,7 +85,7 @@ def series_colour(place: int) -> str:
     return PALETTE[place % len(PALETTE)]
 
 
-def figure(title: str, subtitle: str = "", *, height: int, notes: Sequence[str] = (), **grid: Any) -> "go.Figure":
+def figure(title: str, subtitle: str = "", *, height: int, notes: Sequence[str] = (), **grid: Any) -> Figure:
     """Return a figure without traces: what it shows, with units; how to read it; notes on what it leaves out.
 
     `height` is in pixels, without the notes; `grid` are arguments of Plotly's `make_subplots`.
@@ -97,25 +101,21 @@ def figure(title: str, subtitle: str = "", *, height: int, notes: Sequence[str] 
         margin={"l": 68, "r": 24, "t": 104, "b": 58 + 18 * len(notes)},
     )
     for row, text in enumerate(notes):
-        place: dict[str, Any] = {"x": 0, "y": 0, "xanchor": "left", "yanchor": "top", "yshift": -46 - 18 * row}
-        _note(drawn, text, name=NOTES, align="left", font={"size": 11}, **place)
+        place = {"x": 0, "y": 0, "xanchor": "left", "yanchor": "top", "yshift": -46 - 18 * row, "align": "left"}
+        drawn.add_annotation(NOTE, text=plain(text), name=NOTES, font={"size": 11}, **place)
     return drawn
 
 
-def empty(title: str, why: str) -> "go.Figure":
+def empty(title: str, why: str) -> Figure:
     """Return a figure that says why there is nothing to draw."""
     drawn = figure(title, height=220)
     drawn.update_xaxes(visible=False)
     drawn.update_yaxes(visible=False)
-    _note(drawn, why, x=0.5, y=0.5, font={"size": 14})
+    drawn.add_annotation(NOTE, text=plain(why), x=0.5, y=0.5, font={"size": 14})
     return drawn
 
 
-def _note(drawn: "go.Figure", text: str, **more: Any) -> None:
-    drawn.add_annotation(text=plain(text), xref="paper", yref="paper", showarrow=False, **more)
-
-
-def values_axis(drawn: "go.Figure", name: str, values: Collection[float], *, maximize: bool) -> None:
+def values_axis(drawn: Figure, name: str, values: Collection[float], *, maximize: bool) -> None:
     """Let the vertical axis be of a metric: logarithmic if it falls by orders of magnitude."""
     # A log axis would squeeze values that are to rise where they get good.
     drawn.update_yaxes(title_text=plain(name), type="log" if is_wide(values) and not maximize else None)
@@ -132,11 +132,11 @@ def categories(names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-Rows: TypeAlias = Iterable[tuple[Any, ...]]
-"""Points (x, y), or (x, y, what appears under the pointer)."""
+Row: TypeAlias = tuple[Any, ...]
+"""A point (x, y), or (x, y, what appears under the pointer)."""
 
 
-def trace(rows: Rows, name: str, mode: str, **look: Any) -> list[dict[str, Any]]:
+def trace(rows: Iterable[Row], name: str, mode: str, **look: Any) -> list[dict[str, Any]]:
     """Return a scatter trace; none without rows."""
     columns = [list(column) for column in zip(*rows, strict=True)]
     data = dict(zip(("x", "y", "text"), columns, strict=False))
@@ -145,27 +145,15 @@ def trace(rows: Rows, name: str, mode: str, **look: Any) -> list[dict[str, Any]]
 
 
 def line(
-    rows: Rows,
-    name: str,
-    colour: str,
-    width: float,
-    *,
-    mode: str = "lines",
-    shape: str | None = None,
-    dash: str | None = None,
-    **look: Any,
+    rows: Iterable[Row], name: str, colour: str, width: float, *, mode: str = "lines", **look: Any
 ) -> list[dict[str, Any]]:
     """Return a trace that is a line; none without rows."""
-    return trace(rows, name, mode, line={"color": colour, "width": width, "shape": shape, "dash": dash}, **look)
+    return trace(rows, name, mode, line_color=colour, line_width=width, **look)
 
 
-def marks(
-    rows: Rows, name: str, colour: str, size: float, symbol: str | None = None, *, edge: Any = None, **look: Any
-) -> list[dict[str, Any]]:
-    """Return a trace of points, perhaps with an edge; none without rows."""
-    return trace(
-        rows, name, "markers", marker={"color": colour, "size": size, "symbol": symbol, "line": edge}, **look
-    )
+def marks(rows: Iterable[Row], name: str, colour: str, size: float, **look: Any) -> list[dict[str, Any]]:
+    """Return a trace of points; none without rows."""
+    return trace(rows, name, "markers", marker_color=colour, marker_size=size, **look)
 
 
 def band(
@@ -183,48 +171,40 @@ def colorbar(title: str = "", **more: Any) -> dict[str, Any]:
     return {"title": {"text": plain(title), "side": "right"}, "thickness": 10, "outlinewidth": 0, **more}
 
 
-def pieces(lines: Iterable[Sequence[tuple[Any, ...]]]) -> list[tuple[Any, ...]]:
+def pieces(lines: Iterable[Sequence[Row]]) -> list[Row]:
     """Return the rows of several lines as those of one trace, with a gap after each line."""
     return [row for line in lines for row in (*line, (None,) * len(line[0]))]
 
 
-def kept(count: int, limit: int) -> list[int]:
-    """Return at most `limit` indices below `count`, evenly spread, with the first and the last."""
+def kept(items: Sequence[T], limit: int) -> list[T]:
+    """Return at most `limit` items, evenly spread, with the first and the last."""
+    last = len(items) - 1
+    if last < limit:
+        return list(items)
+    return [items[at] for at in sorted({round(place * last / (limit - 1)) for place in range(limit)})]
+
+
+def outline(rows: Sequence[R], limit: int, always: Collection[int] = ()) -> list[R]:
+    """Return about `limit` rows: the extremes of each stretch, the first, the last, and those at `always`."""
+    count = len(rows)
     if count <= limit:
-        return list(range(count))
-    return sorted({round(place * (count - 1) / (limit - 1)) for place in range(limit)})
-
-
-def outline(values: Sequence[float | None], limit: int, always: Collection[int] = ()) -> list[int]:
-    """Return the indices of about `limit` values that keep the outline of a line.
-
-    Of each of `limit / 2` stretches the lowest and the highest value stay, and so do the first value, the last
-    and those in `always`.
-    """
-    count = len(values)
-    if count <= limit:
-        return list(range(count))
+        return list(rows)
     chosen, length = {0, count - 1, *always}, -(-2 * count // limit)
     for start in range(0, count, length):
-        known = [at for at in range(start, min(start + length, count)) if values[at] is not None]
-        chosen.update(pick(known, key=lambda at: values[at] or 0.0) for pick in (min, max) if known)
-    return sorted(chosen)
+        known = [at for at in range(start, min(start + length, count)) if rows[at][1] is not None]
+        chosen.update(pick(known, key=lambda at: rows[at][1]) for pick in (min, max) if known)
+    return [rows[at] for at in sorted(chosen)]
 
 
-def is_wide(values: Collection[float], ratio: float = 20) -> bool:
+def is_wide(values: Collection[float]) -> bool:
     """Return whether a linear axis would hide most of these values: all positive, of several magnitudes."""
-    return bool(values) and min(values) > 0 and max(values) > ratio * min(values)
+    return bool(values) and min(values) > 0 and max(values) > 20 * min(values)
 
 
-Limits: TypeAlias = tuple[float, float] | None
-"""The range of an axis; None for all of it."""
-
-
-def sensible_range(values: Sequence[float], *, maximize: bool, always: Iterable[float] = ()) -> Limits:
-    """Return the range that shows nearly all values, if a few bad ones would flatten the rest; else None.
-
-    The best value is always inside, and so are those in `always`.
-    """
+def sensible_range(
+    values: Sequence[float], *, maximize: bool, always: Iterable[float] = ()
+) -> tuple[float, float] | None:
+    """Return the range of nearly all values, of the best and of `always`, if a few bad ones would flatten it."""
     ordered = sorted(values)
     if len(ordered) < 20:
         return None
@@ -233,5 +213,4 @@ def sensible_range(values: Sequence[float], *, maximize: bool, always: Iterable[
     span = high - low
     if span <= 0 or ordered[-1] - ordered[0] <= 3 * span:
         return None
-    low, high = min([low, *always]), max([high, *always])
-    return low - 0.08 * span, high + 0.08 * span
+    return min([low, *always]) - 0.08 * span, max([high, *always]) + 0.08 * span

@@ -1,11 +1,14 @@
 """What became of an eval task, from its records."""
 
+import json
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from phyla import plugins
-from phyla.evaluation import CellStatus, EvalTask, Lag, Suite, SuiteOutline
+from phyla.evaluation import CellStatus, EvalTask, Lag, Policy, Suite, SuiteOutline
 from phyla.evaluation.cells import causes, cell, lag
 from phyla.evaluation.suite import TaskOutline, outlines
 from phyla.records import (
@@ -115,6 +118,17 @@ def test_an_outline_is_read_without_the_functions() -> None:
     (other,) = outlines({"suites": [plugins.encode(up, lambda function: "nowhere:f")]})
     assert other.maximize
     assert outlines({}) == ()
+
+
+def test_stored_studies_name_suites_eval_tasks_and_policies_by_their_modules() -> None:
+    suite = Suite("s", (EvalTask("a", print),), objective=Maximize("x_mean"), policy=Policy(every=2))
+    raw = json.dumps(plugins.encode(suite, plugins.reference_here))
+    assert set(re.findall(r'"plugin": "([^"]*)"', raw)) == {
+        "phyla.evaluation.suite:Suite",
+        "phyla.evaluation.suite:EvalTask",
+        "phyla.evaluation.policy:Policy",
+        "phyla.objectives/maximize",
+    }
 
 
 @given(st.lists(st.sampled_from(list(GroupState)), max_size=12))

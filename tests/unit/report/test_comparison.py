@@ -361,7 +361,7 @@ def test_a_difference_that_is_not_significant_says_how_many_seeds_it_takes(tmp_p
     comparison = compared(a=numbers(*A), b=numbers(*B))
     (test,) = comparison.tests
     # Differences of 0.1, 0.2, 0.3, 0.15, 0.25: more than two standard deviations, but five pairs never suffice.
-    assert (test.p_holm, test.needed, test.needed_words) == (0.0625, 6, "6")
+    assert (test.p_holm, test.needed, test.row()[">seeds needed"]) == (0.0625, 6, "6")
     assert comparison.to_json()["tests"][0]["seeds_needed"] == 6
     page = Page(comparison.write_report(tmp_path / "page.html").read_text(encoding="utf-8")).text
     assert "seeds needed" in page
@@ -378,11 +378,11 @@ def test_more_comparisons_take_more_seeds() -> None:
 def test_a_significant_difference_an_equal_one_and_one_replicate_need_no_number_of_seeds() -> None:
     (clear,) = compared(a=[1.0, 1.1, 1.2, 1.3, 1.4, 1.5], b=[0.0, 0.2, 0.4, 0.1, 0.3, 0.35]).tests
     assert clear.is_significant
-    assert (clear.needed, clear.needed_words) == (None, "-")
+    assert (clear.needed, clear.row()[">seeds needed"]) == (None, "-")
     (equal,) = compared(a=[1.0, 2.0], b=[2.0, 1.0]).tests
-    assert (equal.needed, equal.needed_words) == (None, "no difference")
+    assert (equal.needed, equal.row()[">seeds needed"]) == (None, "no difference")
     (single,) = compared(a=[0.5], b=[0.4]).tests
-    assert (single.needed, single.needed_words) == (None, "too few")
+    assert (single.needed, single.row()[">seeds needed"]) == (None, "too few")
 
 
 def test_tables_show_steps_trained_and_the_age_of_the_best_weights(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from compared import Line, study_of
 from phyla.records import StudyState
 from phyla.report import StudyData
-from phyla.report.curves import Curve, band, curve, time_in
+from phyla.report.measures import Curve, band, curve, time_in
 from report_study import large, simulated
 
 FITNESS = st.one_of(st.none(), st.integers(-5, 5).map(float), st.just(math.nan))

@@ -87,7 +87,7 @@ def test_every_jump_is_an_arrow_from_donor_to_child(study: StudyData) -> None:
         donor = study.lineage.parent(child.id)
         assert donor is not None
         if finite_fitness(child) is not None:
-            expected.add((study.spent[donor.id].end, donor.fitness, study.spent[child.id].end, child.fitness))
+            expected.add((study.spent[donor.id], donor.fitness, study.spent[child.id], child.fitness))
     assert len(expected) > 20
     flat = list(zip(arrows.x, arrows.y, strict=True))
     drawn = {(*flat[place], *flat[place + 1]) for place in range(0, len(flat), 3)}
@@ -103,7 +103,7 @@ def test_the_winner_stands_out(study: StudyData) -> None:
     assert list(path.y) == [trial.fitness for trial in study.winner_path]
     assert path.y[-1] == max(trial.fitness or 0.0 for trial in study.scored)
     assert f"trial {best.id} of member {best.member}" in path.name
-    assert (path.x[-1], path.y[-1]) == (study.spent[best.id].end, best.fitness)
+    assert (path.x[-1], path.y[-1]) == (study.spent[best.id], best.fitness)
 
 
 @pytest.mark.parametrize("maximize", [True, False])

@@ -11,7 +11,7 @@ from scipy import stats
 from compared import Line, study_of
 from phyla.records import Json
 from phyla.report import StudyData
-from phyla.report.sensitivity import Sensitivity, sensitivities
+from phyla.report.measures import Sensitivity, sensitivities
 
 PARAMETERS: list[Json] = [
     {"name": "lr", "kind": "float", "low": 0.0, "high": 1.0, "log": False},

@@ -2,18 +2,16 @@
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from phyla.records import Phase
 from phyla.report import style
 from phyla.report.comparison import StudyComparison
 from phyla.report.data import TimeSpent
-from phyla.report.sensitivity import Sensitivity
+from phyla.report.measures import Sensitivity
 from phyla.report.words import plain, time_unit
 from phyla.words import counted, duration, number, score
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 POINTS = 2_000
 """Places where a band is drawn; beyond, an even selection of them."""
@@ -29,7 +27,7 @@ COLORS = {
 }
 
 
-def curves_figure(comparison: StudyComparison) -> "go.Figure":
+def curves_figure(comparison: StudyComparison) -> style.Figure:
     """Return the median of every group over work, with a band between its quartiles."""
     unit, size = "steps of all members together", 1.0
     if comparison.by == "time":
@@ -42,14 +40,14 @@ def curves_figure(comparison: StudyComparison) -> "go.Figure":
     values: list[float] = []
     for place, group in enumerate(comparison.groups):
         band, colour, name = group.band, style.series_colour(place), plain(group.name, 60)
-        picked = style.kept(len(band.xs), POINTS)
-        xs = [band.xs[at] / size for at in picked]
-        low, middle, high = ([line[at] for at in picked] for line in (band.low, band.middle, band.high))
+        picked = style.kept([*zip(*band, strict=True)], POINTS)
+        xs, low, middle, high = ([one[at] for one in picked] for at in range(4))
+        xs = [x / size for x in xs]
         values += [*low, *high]
         if len(group.curves) > 1 and xs:
             # The corners of step functions.
-            across = [xs[0], *(x for x in xs[1:] for _ in range(2))]
-            down, up = ([y for y in line for _ in range(2)][:-1] for line in (low, high))
+            across = np.repeat(xs, 2)[1:].tolist()
+            down, up = (np.repeat(line, 2)[:-1].tolist() for line in (low, high))
             figure.add_traces(style.band(across, down, up, colour, legendgroup=group.name))
         rows = [
             (x, m, f"<b>{name}</b><br>median {score(m)}<br>quartiles {score(a)} to {score(b)}")
@@ -58,7 +56,9 @@ def curves_figure(comparison: StudyComparison) -> "go.Figure":
         dash = ("solid", "dash", "dot")[place // len(style.PALETTE) % 3]
         label = f"{name} ({counted(len(group.curves), 'replicate')})"
         mode = "lines" if len(xs) > 1 else "markers"
-        drawn = style.line(rows, label, colour, 2.2, mode=mode, shape="hv", dash=dash, legendgroup=group.name)
+        drawn = style.line(
+            rows, label, colour, 2.2, mode=mode, line_shape="hv", line_dash=dash, legendgroup=group.name
+        )
         figure.add_traces(drawn)
     figure.add_hline(y=comparison.target, line={"color": style.MUTED, "width": 1.2, "dash": "dot"})
     figure.update_layout(showlegend=True)
@@ -67,7 +67,7 @@ def curves_figure(comparison: StudyComparison) -> "go.Figure":
     return figure
 
 
-def finals_figure(comparison: StudyComparison) -> "go.Figure":
+def finals_figure(comparison: StudyComparison) -> style.Figure:
     """Return the final value of every replicate, one column per group; grey lines join those of one seed."""
     groups = comparison.groups
     subtitle = "A point is a replicate, a bar the median of a group; grey lines join replicates of one seed"
@@ -79,16 +79,20 @@ def finals_figure(comparison: StudyComparison) -> "go.Figure":
             for seed in ours.by_seed.keys() & theirs.by_seed.keys()
         ]
         figure.add_traces(style.line(style.pieces(pairs), "same seed", style.MUTED, 1))
+    metric, edge = plain(comparison.metric), {"color": "#fff", "width": 1}
     for place, group in enumerate(groups):
         colour, median = style.series_colour(place), group.final.median
         bar = [(place - 0.18, median), (place + 0.18, median)]
         figure.add_traces(style.line(bar, "median", colour, 3))
-        rows = []
-        for one, value in zip(group.studies, group.final.values, strict=True):
-            told = f"{plain(comparison.metric)} {score(value)}<br>seed {one.data.study.seed}"
-            rows.append((place, value, f"<b>{plain(one.name, 60)}</b><br>{told}"))
-        edge = {"color": "#fff", "width": 1}
-        figure.add_traces(style.marks(rows, plain(group.name), colour, 9, edge=edge, opacity=0.9))
+        rows = [
+            (
+                place,
+                value,
+                f"<b>{plain(one.name, 60)}</b><br>{metric} {score(value)}<br>seed {one.data.study.seed}",
+            )
+            for one, value in zip(group.studies, group.final.values, strict=True)
+        ]
+        figure.add_traces(style.marks(rows, plain(group.name), colour, 9, marker_line=edge, opacity=0.9))
     figure.update_layout(showlegend=False)
     figure.update_xaxes(
         tickmode="array",
@@ -102,7 +106,7 @@ def finals_figure(comparison: StudyComparison) -> "go.Figure":
     return figure
 
 
-def sensitivity_figure(comparison: StudyComparison) -> "go.Figure":
+def sensitivity_figure(comparison: StudyComparison) -> style.Figure:
     """Return a bar per hyperparameter and group: how much the gain of a trial went with it."""
     title = "What progress went with"
     every = [one for group in comparison.groups for one in group.sensitivity]
@@ -117,23 +121,18 @@ def sensitivity_figure(comparison: StudyComparison) -> "go.Figure":
     figure = style.figure(title, subtitle, height=height, notes=notes)
     for order, group in enumerate(comparison.groups):
         known = [
-            (one, one.strength) for one in group.sensitivity if one.name in place and one.strength is not None
+            (one, one.strength) for one in group.sensitivity if one.strength is not None and one.name in place
         ]
         known.sort(key=lambda pair: place[pair[0].name])
         if known:
+            # What has no direction is not below 0.
+            below = [one.noise if one.ordered else min(one.noise, strength) for one, strength in known]
+            whiskers = {"type": "data", "array": [one.noise for one, _ in known], "arrayminus": below}
             figure.add_bar(
                 orientation="h",
                 y=[plain(one.name, 40) + ("" if one.ordered else " (choice)") for one, _ in known],
                 x=[strength for _, strength in known],
-                error_x={
-                    "type": "data",
-                    "array": [one.noise for one, _ in known],
-                    # What has no direction is not below 0.
-                    "arrayminus": [one.noise if one.ordered else min(one.noise, x) for one, x in known],
-                    "color": style.INK,
-                    "thickness": 1,
-                    "width": 3,
-                },
+                error_x={**whiskers, "color": style.INK, "thickness": 1, "width": 3},
                 text=[_sensitivity_words(one) for one, _ in known],
                 marker={"color": style.series_colour(order)},
                 name=plain(group.name, 60),
@@ -157,7 +156,7 @@ def _sensitivity_words(one: Sensitivity) -> str:
     return "<br>".join(lines)
 
 
-def time_figure(spent: Mapping[str, TimeSpent], subtitle: str = "") -> "go.Figure":
+def time_figure(spent: Mapping[str, TimeSpent], subtitle: str = "") -> style.Figure:
     """Return a bar for each name, stacked by phase: where the time of workers went."""
     title = "Where the time went"
     longest = max((one.total_s for one in spent.values()), default=0.0)

@@ -1,16 +1,13 @@
 """Fitness of every member over the steps that it trained."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 from phyla.records import JobState, TrialRecord
 from phyla.report import style
 from phyla.report.data import StudyData, finite_fitness
 from phyla.report.words import hover, plain
 from phyla.words import counted, score
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 POINTS = 8_000
 """Points of all members' lines together; beyond, lines keep only their outline."""
@@ -21,25 +18,19 @@ EDGE = 1_000
 """Marks of one kind at the edge; beyond, an even selection."""
 
 
-def fitness_figure(data: StudyData) -> "go.Figure":
-    """Return the fitness of every member over the steps it has spent.
-
-    On top of a muted line per member are the best so far, an arrow from donor to child for every jump, and the
-    path that the winner's weights took. Trials that failed, are infeasible, or have no finite fitness lie along
-    the edge where bad values are.
-    """
+def fitness_figure(data: StudyData) -> style.Figure:
+    """Return the fitness of every member over the steps it has spent, with jumps and the winner's path on top."""
     better = "higher" if data.aim.maximize else "lower"
     title = f"Fitness of every member: {data.aim.name}, {better} is better"
     if not data.completed:
         return style.empty(title, "No trial has completed yet.")
     notes: list[str] = []
     traces = [*_member_lines(data, notes), *_best_so_far(data), *_jumps(data, notes)]
-    best = data.best
+    path, best = data.winner_path, data.best
     if best is not None:
-        sizes = [*[5 if len(data.winner_path) <= 60 else 0] * (len(data.winner_path) - 1), 10]
-        marker = {"color": style.WINNER, "size": sizes}
+        marker = {"color": style.WINNER, "size": [*[5 if len(path) <= 60 else 0] * (len(path) - 1), 10]}
         name = f"the winner's path: to trial {best.id} of member {best.member}, {plain(score(best.fitness))}"
-        traces += style.line(_rows(data, data.winner_path), name, style.WINNER, 2.4, mode=BOTH, marker=marker)
+        traces += style.line(_told(data, path), name, style.WINNER, 2.4, mode=BOTH, marker=marker)
     values = [trial.fitness or 0.0 for trial in data.scored]
     limits = style.sensible_range(values, maximize=data.aim.maximize)
     inside = [value for value in values if limits is None or limits[0] <= value <= limits[1]]
@@ -59,14 +50,9 @@ def fitness_figure(data: StudyData) -> "go.Figure":
     return figure
 
 
-def _x(data: StudyData, trial: TrialRecord) -> int:
-    start, end = data.spent[trial.id]
-    return start if end is None else end
-
-
-def _rows(data: StudyData, trials: Sequence[TrialRecord]) -> list[tuple[int, float | None, str]]:
+def _told(data: StudyData, trials: Iterable[TrialRecord]) -> list[style.Row]:
     """Return where trials lie on their members' clocks, and what appears under the pointer."""
-    return [(_x(data, trial), finite_fitness(trial), hover(trial, data.aim.name)) for trial in trials]
+    return [(data.spent[trial.id], finite_fitness(trial), hover(trial, data.aim.name)) for trial in trials]
 
 
 def _member_lines(data: StudyData, notes: list[str]) -> list[dict[str, Any]]:
@@ -77,10 +63,9 @@ def _member_lines(data: StudyData, notes: list[str]) -> list[dict[str, Any]]:
     marker = {"color": style.MUTED, "size": 4}
     lines: list[dict[str, Any]] = []
     for member, trials in data.by_member.items():
-        done = [trial for trial in trials if trial.state is JobState.COMPLETED]
-        on_path = [index for index, trial in enumerate(done) if trial.id in path]
-        picked = style.outline([finite_fitness(trial) for trial in done], limit, on_path)
-        rows = _rows(data, [done[index] for index in picked])
+        done = [(trial, finite_fitness(trial)) for trial in trials if trial.state is JobState.COMPLETED]
+        on_path = [place for place, (trial, _) in enumerate(done) if trial.id in path]
+        rows = _told(data, (trial for trial, _ in style.outline(done, limit, on_path)))
         look: dict[str, Any] = {"legendgroup": "members", "showlegend": not lines, "meta": {"member": member}}
         lines += style.line(rows, "members", style.MUTED, 1, mode=mode, marker=marker, **look)
     shown = sum(len(line["x"]) for line in lines)
@@ -91,14 +76,11 @@ def _member_lines(data: StudyData, notes: list[str]) -> list[dict[str, Any]]:
 
 def _jumps(data: StudyData, notes: list[str]) -> list[dict[str, Any]]:
     """Return an arrow from donor to child for every jump where both have a finite fitness."""
+    scored, path = {trial.id for trial in data.scored}, {trial.id for trial in data.winner_path}
     pairs = [(data.lineage.parent(child), data.lineage.trial(child)) for _, child in data.lineage.jumps]
-    jumps = [
-        (donor, child)
-        for donor, child in pairs
-        if donor is not None and finite_fitness(donor) is not None and finite_fitness(child) is not None
-    ]
-    path, even = {trial.id for trial in data.winner_path}, set(style.kept(len(jumps), ARROWS))
-    chosen = [jump for index, jump in enumerate(jumps) if index in even or jump[1].id in path]
+    jumps = [(donor, child) for donor, child in pairs if donor and donor.id in scored and child.id in scored]
+    even = {child.id for _, child in style.kept(jumps, ARROWS)}
+    chosen = [jump for jump in jumps if jump[1].id in even | path]
     if not chosen:
         return []
     what = counted(len(jumps), "jump")
@@ -111,19 +93,19 @@ def _jumps(data: StudyData, notes: list[str]) -> list[dict[str, Any]]:
         "angleref": "previous",
     }
     opacity = 0.85 if len(chosen) <= 60 else 0.45
-    rows = style.pieces([(_x(data, trial), trial.fitness) for trial in jump] for jump in chosen)
-    return style.line(rows, what, style.JUMP, 1.2, mode=BOTH, dash="3px,3px", marker=marker, opacity=opacity)
+    rows = style.pieces([(data.spent[trial.id], trial.fitness) for trial in jump] for jump in chosen)
+    return style.line(rows, what, style.JUMP, 1.2, mode=BOTH, line_dash="3px,3px", marker=marker, opacity=opacity)
 
 
 def _best_so_far(data: StudyData) -> list[dict[str, Any]]:
-    sign = 1 if data.aim.maximize else -1
-    points = sorted((_x(data, trial), -sign * (trial.fitness or 0.0), trial.id) for trial in data.scored)
-    rows: list[tuple[int, float, str]] = []
-    for x, worse, trial in points:
-        if not rows or -sign * rows[-1][1] > worse:
-            rows.append((x, -sign * worse, f"best so far: {score(-sign * worse)}, trial {trial}"))
+    sign = -1 if data.aim.maximize else 1
+    points = sorted((data.spent[trial.id], sign * (trial.fitness or 0.0), trial.id) for trial in data.scored)
+    rows: list[style.Row] = []
+    for x, low, trial in points:
+        if not rows or low < sign * rows[-1][1]:
+            rows.append((x, sign * low, f"best so far: {score(sign * low)}, trial {trial}"))
     rows += [(points[-1][0], *rows[-1][1:])] if rows else []
-    return style.line(rows, "best so far", style.BEST, 1.8, shape="hv")
+    return style.line(rows, "best so far", style.BEST, 1.8, line_shape="hv")
 
 
 def _mishaps(data: StudyData) -> list[dict[str, Any]]:
@@ -141,7 +123,6 @@ def _mishaps(data: StudyData) -> list[dict[str, Any]]:
         (counted(len(broken), "failed trial"), broken, "x"),
         (f"{len(cancelled):,} cancelled", cancelled, "x-open"),
     ):
-        chosen = [trials[index] for index in style.kept(len(trials), EDGE)]
-        rows = [(x, edge, words) for x, _, words in _rows(data, chosen)]
-        traces += style.marks(rows, name, style.FAILED, 8, symbol, yaxis="y2", cliponaxis=False)
+        rows = [(x, edge, told) for x, _, told in _told(data, style.kept(trials, EDGE))]
+        traces += style.marks(rows, name, style.FAILED, 8, marker_symbol=symbol, yaxis="y2", cliponaxis=False)
     return traces

@@ -1,7 +1,7 @@
 """The Pareto front among all trials."""
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from phyla.records import Goal, TrialRecord
 from phyla.report import style
@@ -9,21 +9,14 @@ from phyla.report.data import StudyData
 from phyla.report.words import hover, plain
 from phyla.words import counted
 
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
 POINTS = 6_000
 """Trials behind the front that are drawn; beyond, an even selection."""
 CROWDED = 50
 """Trials on the front up to which their points are large."""
 
 
-def front_figure(data: StudyData) -> "go.Figure":
-    """Return all trials by their first two goals, with the front on top.
-
-    A third goal is the colour of the front's trials; further ones appear under the pointer. Infeasible trials are
-    crosses. Trials with a goal that is not a finite number are left out.
-    """
+def front_figure(data: StudyData) -> style.Figure:
+    """Return all trials by their first two goals, with the front on top; a third goal is the front's colour."""
     goals = data.aim.tradeoffs
     title = f"Pareto front: {' and '.join(goal.metric for goal in goals)}"
     judged = [trial for trial in data.completed if trial.criteria is not None and trial.criteria.orders]
@@ -47,7 +40,7 @@ def front_figure(data: StudyData) -> "go.Figure":
         notes.append(f"Left out: {missing} with a goal that is not a finite number.")
     if len(behind) > POINTS:
         notes.append(f"{POINTS:,} of {len(behind):,} trials behind the front are drawn: an even selection.")
-        behind = [behind[index] for index in style.kept(len(behind), POINTS)]
+        behind = style.kept(behind, POINTS)
     if len(goals) > 3:
         notes.append(f"Not drawn: {', '.join(goal.metric for goal in goals[3:])}; point at a trial to see them.")
     if any(limits):
@@ -58,7 +51,7 @@ def front_figure(data: StudyData) -> "go.Figure":
         # The edge of what is dominated: steps between the trials of the front, worse than both.
         corners = sorted((_value(trial, goals[0]), _value(trial, goals[1])) for trial in data.front)
         shape = "vh" if goals[0].maximize else "hv"
-        figure.add_traces(style.line(corners, "edge", style.WINNER, 1.2, shape=shape, showlegend=False))
+        figure.add_traces(style.line(corners, "edge", style.WINNER, 1.2, line_shape=shape, showlegend=False))
     top: dict[str, Any] = {"color": style.WINNER}
     if len(goals) > 2:
         top = {

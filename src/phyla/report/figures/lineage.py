@@ -2,7 +2,6 @@
 
 from collections import Counter
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from phyla.records import JobState
 from phyla.report import style
@@ -10,22 +9,13 @@ from phyla.report.data import StudyData, finite_fitness
 from phyla.report.words import hover
 from phyla.words import counted
 
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
 GIVEN_UP = (JobState.FAILED, JobState.CANCELLED)
 NODES = 6_000
 """Trials that are drawn; beyond, the newest ones and the winner's path."""
 
-Place = tuple[float, float]
 
-
-def lineage_figure(data: StudyData) -> "go.Figure":
-    """Return the lineage tree: generations to the right, a row per member, colour for fitness.
-
-    Grey edges lead from the trial whose weights were taken; dotted ones from the trial that was abandoned;
-    the bold path is the winner's ancestry; crosses are trials that failed, grey ones were cancelled.
-    """
+def lineage_figure(data: StudyData) -> style.Figure:
+    """Return the lineage tree: generations to the right, a row per member, colour for fitness."""
     trials = list(data.lineage)
     if not trials:
         return style.empty("Lineage", "No trial has started yet.")
@@ -41,7 +31,7 @@ def lineage_figure(data: StudyData) -> "go.Figure":
     width = 1.4 if size > 6 else 0.9
     subtitle = "Grey edges: weights taken over; dotted: what a member abandoned; bold: the path to the winner"
     figure = style.figure("Lineage", subtitle, height=180 + max(3, rows) * row_height, notes=notes)
-    places: dict[int, Place] = {}
+    places: dict[int, tuple[float, float]] = {}
     tries: Counter[tuple[int, int]] = Counter()
     for trial in trials:
         back = 0.0
@@ -57,14 +47,12 @@ def lineage_figure(data: StudyData) -> "go.Figure":
         ("the winner's path", pairwise(trial.id for trial in data.winner_path), style.WINNER, 3.0, None),
     ):
         edges = [(places[a], places[b]) for a, b in pairs if a in places and b in places]
-        figure.add_traces(style.line(style.pieces(edges), name, colour, weight, dash=dash))
+        figure.add_traces(style.line(style.pieces(edges), name, colour, weight, line_dash=dash))
     scored = [trial for trial in trials if finite_fitness(trial) is not None]
     rest = [trial for trial in trials if finite_fitness(trial) is None]
     values = [trial.fitness or 0.0 for trial in scored]
-    limits = style.sensible_range(values, maximize=data.aim.maximize) or (
-        min(values, default=0),
-        max(values, default=1),
-    )
+    every = min(values, default=0), max(values, default=1)
+    limits = style.sensible_range(values, maximize=data.aim.maximize) or every
     fitness = {
         "color": values,
         "colorscale": style.SCALE,
@@ -93,7 +81,7 @@ def lineage_figure(data: StudyData) -> "go.Figure":
         range=[-pad, generations - 1 + pad],
         dtick=1 if generations <= 12 else None,
     )
-    ticks = style.kept(rows, 34)
+    ticks = style.kept(range(rows), 34)
     figure.update_yaxes(
         title_text="member", showgrid=False, tickmode="array", tickvals=ticks, range=[rows - 0.5, -0.5]
     )

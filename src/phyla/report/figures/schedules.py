@@ -2,16 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from phyla.records import Json, TrialRecord
+from phyla.records import TrialRecord
 from phyla.report import style
-from phyla.report.data import Hyperparameter, StudyData, same
+from phyla.report.data import Hyperparameter, StudyData
 from phyla.report.words import plain
+from phyla.space.scalars import is_same
 from phyla.words import counted, number
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 PANELS = 24
 """Hyperparameters that get a panel."""
@@ -21,11 +19,8 @@ CATEGORIES = 40
 """Categories that get a label."""
 
 
-def schedules_figure(data: StudyData) -> "go.Figure":
-    """Return one panel per hyperparameter: every member's values, with the winner's schedule on top.
-
-    The axis is the age of the weights, so a member's line breaks where it takes over other weights.
-    """
+def schedules_figure(data: StudyData) -> style.Figure:
+    """Return one panel per hyperparameter over the age of the weights, with the winner's schedule on top."""
     title = "Hyperparameters of every member"
     params = data.hyperparameters[:PANELS]
     if not params:
@@ -36,8 +31,7 @@ def schedules_figure(data: StudyData) -> "go.Figure":
         notes.append(f"The first {PANELS} of {len(data.hyperparameters)} hyperparameters are shown.")
     total = len(data.by_member)
     limit = max(8, total * PIECES // (len(data.lineage) * len(params)))
-    chosen = style.kept(total, limit)
-    members = {member: data.by_member[member] for index, member in enumerate(data.by_member) if index in chosen}
+    members = {member: data.by_member[member] for member in style.kept([*data.by_member], limit)}
     if len(members) < total:
         notes.append(f"{len(members)} of {counted(total, 'member')} are drawn in grey: an even selection.")
     columns = min(len(params), 2 if len(params) <= 4 else 3)
@@ -77,20 +71,25 @@ def schedules_figure(data: StudyData) -> "go.Figure":
 
 def _lines(
     trials: Sequence[TrialRecord], param: Hyperparameter, member: int, members: int, label: str
-) -> list[list[tuple[Any, ...]]]:
+) -> list[list[style.Row]]:
     """Return the lines of one member; a line ends where it takes over other weights."""
-    runs: list[tuple[int, int, int, Json]] = []
+    runs: list[tuple[int, int, int, Any]] = []
     for trial in trials:
         if param.name not in trial.params or trial.reached_step is None:
             continue
-        value = trial.params[param.name]
-        if runs and runs[-1][1] == trial.start_step and same(runs[-1][3], value):
+        value: Any = trial.params[param.name]
+        if runs and runs[-1][1] == trial.start_step and is_same(runs[-1][3], value):
             runs[-1] = (runs[-1][0], trial.reached_step, *runs[-1][2:])
         else:
             runs.append((trial.start_step, trial.reached_step, trial.id, value))
-    lines: list[list[tuple[Any, ...]]] = []
+    lines: list[list[style.Row]] = []
     for start, end, trial_id, value in runs:
-        height = _height(param, value, member, members)
+        if param.categories is not None:
+            # Members of one category lie beside each other.
+            beside = 0.5 * (member / (members - 1) - 0.5) if members > 1 else 0.0
+            height: float | None = (param.place(value) or 0) + beside
+        else:
+            height = float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
         told = f"{label.format(start=start, end=end, trial=trial_id)}<br>{plain(number(value), 60)}"
         if not lines or lines[-1][-1][0] != start:
             lines.append([])
@@ -98,16 +97,9 @@ def _lines(
     return lines
 
 
-def _height(param: Hyperparameter, value: Json, member: int, members: int) -> float | None:
-    """Return where a value lies on the axis; members of one category lie beside each other."""
-    if param.categories is None:
-        return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
-    return (param.place(value) or 0) + (0.5 * (member / (members - 1) - 0.5) if members > 1 else 0.0)
-
-
 def _value_axis(data: StudyData, param: Hyperparameter) -> dict[str, Any]:
     if param.categories is not None:
-        places = style.kept(len(param.categories), CATEGORIES)
+        places = style.kept(range(len(param.categories)), CATEGORIES)
         return {
             "tickmode": "array",
             "tickvals": places,

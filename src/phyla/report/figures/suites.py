@@ -2,9 +2,8 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from phyla.evaluation import Cell, CellStatus, GroupValues
 from phyla.records import Checkpoint, Group, GroupState, said_by
@@ -12,9 +11,6 @@ from phyla.report import style
 from phyla.report.data import EvaluationData
 from phyla.report.words import checkpoint_words, moment, plain
 from phyla.words import counted, duration, measured
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 NAMES = 6
 """Aggregates that are drawn; the objective first."""
@@ -39,12 +35,8 @@ MARKS = {
 TIME = "%Y-%m-%d %H:%M:%S"
 
 
-def aggregates_figure(data: EvaluationData, suite: str) -> "go.Figure":
-    """Return the aggregates of a suite over steps, one panel each, with error bands and regressions.
-
-    There is one line per branch of training, or per member of a population. Groups that are partial are open
-    circles, and no line leads through them.
-    """
+def aggregates_figure(data: EvaluationData, suite: str) -> style.Figure:
+    """Return a suite's aggregates over steps, a panel each, with a line per branch or per member."""
     title = f"{suite}: aggregates over steps"
     values = data.values_of(suite)
     known = dict.fromkeys(name for one in values for name in one.values)
@@ -67,36 +59,45 @@ def aggregates_figure(data: EvaluationData, suite: str) -> "go.Figure":
     )
     many = len(lines) > len(style.PALETTE)
     for row, name in enumerate(names, start=1):
-        for order, series in enumerate(list(lines)[:SERIES]):
+        for order, (series, its) in enumerate([*lines.items()][:SERIES]):
             colour = style.MUTED if many else style.series_colour(order)
             label = "members" if many else series or "branch 0"
-            having = [one for one in lines[series] if name in one.values]
+            having = [(_point(one, name, series), one) for one in its if name in one.values]
             # A member's weights get younger when it takes over another's: the line goes by their age.
-            whole = sorted((one for one in having if not one.partial), key=lambda one: (_x(one.seen), one.seen.id))
-            rows = [_row(one, name, series) for one in whole]
-            rows = [rows[index] for index in style.outline([value for _, value, _ in rows], POINTS)]
+            having.sort(key=lambda pair: (pair[0][0], pair[1].seen.id))
+            whole = [one for one in having if not one[1].partial]
+            rows = style.outline([point for point, _ in whole], POINTS)
             legend: dict[str, Any] = {
                 "legendgroup": label,
                 "showlegend": row == 1 and len(lines) > 1 and (order == 0 or not many),
             }
             mode = "lines" if many or len(rows) > 200 else "lines+markers"
             width = 1.2 if many else 1.8
-            open_rows = [_row(one, name, series) for one in having if one.partial]
+            if not many:
+                errors = [(x, y, one.values[name].stderr) for (x, y, _), one in whole]
+                sure = [
+                    (x, y, BAND * e) for x, y, e in errors if e is not None and math.isfinite(e) and y is not None
+                ]
+                if len(sure) > 1:
+                    xs, low, high = zip(*((x, y - e, y + e) for x, y, e in sure), strict=True)
+                    figure.add_traces(style.band(xs, low, high, colour, legendgroup=label), rows=row, cols=1)
+            line = style.line(rows, label, colour, width, mode=mode, marker={"size": 5}, **legend)
             once: dict[str, Any] = {"legendgroup": "partial", "showlegend": row == 1 and order == 0}
-            drawn = [
-                *([] if many else _band(whole, name, colour, label)),
-                *style.line(rows, label, colour, width, mode=mode, marker={"size": 5}, **legend),
-                *style.marks(open_rows, "partial", colour, 7, "circle-open", edge={"width": 1.4}, **once),
-            ]
-            figure.add_traces(drawn, rows=row, cols=1)
+            partial = [point for point, one in having if one.partial]
+            circles = style.marks(
+                partial, "partial", colour, 7, marker_symbol="circle-open", marker_line={"width": 1.4}, **once
+            )
+            figure.add_traces([*line, *circles], rows=row, cols=1)
         figure.update_yaxes(title_text=plain(name), row=row, col=1)
     found: dict[int | None, list[str]] = defaultdict(list)
     for event in data.events:
         if event.kind == "regression" and event.suite == suite:
             found[event.seen].append(plain(event.message, 120))
     worse = [one for one in values if one.seen.id in found and names[0] in one.values]
-    points = [(*_row(one, names[0], "")[:2], "<br>".join(found[one.seen.id][:6])) for one in worse]
-    figure.add_traces(style.marks(points, "regression", style.FAILED, 10, "triangle-down"), rows=1, cols=1)
+    points = [(*_point(one, names[0], "")[:2], "<br>".join(found[one.seen.id][:6])) for one in worse]
+    figure.add_traces(
+        style.marks(points, "regression", style.FAILED, 10, marker_symbol="triangle-down"), rows=1, cols=1
+    )
     figure.update_xaxes(tickformat="~s")
     figure.update_xaxes(title_text="step of the checkpoint", row=len(names), col=1)
     return figure
@@ -111,37 +112,21 @@ def _series(data: EvaluationData, seen: Checkpoint) -> str:
     return ", ".join(parts)
 
 
-def _x(seen: Checkpoint) -> int:
-    return seen.step if seen.step >= 0 else seen.number
-
-
-def _band(line: Sequence[GroupValues], name: str, colour: str, group: str) -> list[dict[str, Any]]:
-    known = [(_x(one.seen), one.values[name].value, one.values[name].stderr) for one in line]
-    sure = [(x, y, BAND * e) for x, y, e in known if e is not None and math.isfinite(y) and math.isfinite(e)]
-    if len(sure) < 2:
-        return []
-    xs, low, high = zip(*((x, y - e, y + e) for x, y, e in sure), strict=True)
-    return style.band(xs, low, high, colour, legendgroup=group)
-
-
-def _row(one: GroupValues, name: str, series: str) -> tuple[int, float | None, str]:
+def _point(one: GroupValues, name: str, series: str) -> tuple[int, float | None, str]:
     """Return step, value and what appears under the pointer; the value is None where it is not finite."""
-    found = one.values[name]
-    lines = [f"<b>{plain(name)} {measured(found.value, found.stderr)}</b>", checkpoint_words(one.seen)]
+    found, seen = one.values[name], one.seen
+    lines = [f"<b>{plain(name)} {measured(found.value, found.stderr)}</b>", checkpoint_words(seen)]
     lines += [plain(series)] if series else []
     lines += ["the best of its suite"] if one.best else []
     lines += [plain(f"partial: {one.group.why}", 110)] if one.partial else []
-    return _x(one.seen), found.value if math.isfinite(found.value) else None, "<br>".join(lines)
+    value = found.value if math.isfinite(found.value) else None
+    return seen.step if seen.step >= 0 else seen.number, value, "<br>".join(lines)
 
 
-def matrix_figure(data: EvaluationData, suite: str) -> "go.Figure":
-    """Return one row per eval task and one column per checkpoint: values, and the state of cells without one.
-
-    Each row has its own scale, from the worst value to the best. Cells of partial groups are marked; dotted lines
-    are where training was rewound.
-    """
+def matrix_figure(data: EvaluationData, suite: str) -> style.Figure:
+    """Return one row per eval task and one column per checkpoint: values, and the state of cells without one."""
     title = f"{suite}: eval tasks on checkpoints"
-    cells = data.cells_of(suite)
+    cells = [cell for cell in data.cells if cell.suite == suite and cell.replicate == 0]
     if not cells:
         return style.empty(title, "No checkpoint was seen yet.")
     known = {cell.seen.id for cell in cells}
@@ -159,8 +144,13 @@ def matrix_figure(data: EvaluationData, suite: str) -> "go.Figure":
     shades: list[list[float | None]] = [[None] * len(column) for _ in tasks]
     words = [[""] * len(column) for _ in tasks]
     for task, row in tasks.items():
-        for at, shade, told in _shades([cell for cell in cells if cell.task == task], maximize=maximize):
-            shades[row][column[at]], words[row][column[at]] = shade, told
+        measures = [(one, one.estimate.value) for one in cells if one.task == task and one.estimate is not None]
+        finite = [value for _, value in measures if math.isfinite(value)] or [0.0]
+        worst, best = (min(finite), max(finite)) if maximize else (max(finite), min(finite))
+        for one, value in measures:
+            shade = 1.0 if best == worst else (value - worst) / (best - worst)
+            shades[row][column[one.seen.id]] = shade if math.isfinite(value) else 0.0
+            words[row][column[one.seen.id]] = _cell_words(one)
     figure.add_heatmap(
         z=shades,
         text=words,
@@ -180,11 +170,11 @@ def matrix_figure(data: EvaluationData, suite: str) -> "go.Figure":
     for name, symbol, colour, found in marks:
         rows = [(column[cell.seen.id], tasks[cell.task], _cell_words(cell)) for cell in found]
         edge = {"width": 1.4, "color": colour}
-        figure.add_traces(style.marks(rows, name, colour, size, symbol, edge=edge))
+        figure.add_traces(style.marks(rows, name, colour, size, marker_symbol=symbol, marker_line=edge))
     for index, (before, after) in enumerate(pairwise(shown)):
         if before.branch != after.branch:
             figure.add_vline(index + 0.5, line={"color": style.INK, "width": 1.4, "dash": "dot"})
-    ticks = style.kept(len(shown), 12)
+    ticks = style.kept(range(len(shown)), 12)
     figure.update_xaxes(
         title_text="step of the checkpoint, in the order in which they were seen",
         showgrid=False,
@@ -195,21 +185,6 @@ def matrix_figure(data: EvaluationData, suite: str) -> "go.Figure":
     )
     figure.update_yaxes(style.categories(list(tasks)))
     return figure
-
-
-def _shades(cells: Sequence[Cell], *, maximize: bool) -> list[tuple[int, float, str]]:
-    """Return each cell's checkpoint, its shade from 0 for the worst value to 1 for the best, and its words."""
-    known = [(cell, cell.estimate.value) for cell in cells if cell.estimate is not None]
-    finite = sorted((value for _, value in known if math.isfinite(value)), reverse=not maximize) or [0.0]
-    worst, span = finite[0], finite[-1] - finite[0]
-    return [
-        (
-            cell.seen.id,
-            0.0 if not math.isfinite(value) else (value - worst) / span if span else 1.0,
-            _cell_words(cell),
-        )
-        for cell, value in known
-    ]
 
 
 def _cell_words(cell: Cell) -> str:
@@ -231,7 +206,7 @@ def _cell_words(cell: Cell) -> str:
     return "<br>".join(lines)
 
 
-def lag_figure(data: EvaluationData) -> "go.Figure":
+def lag_figure(data: EvaluationData) -> style.Figure:
     """Return how many checkpoints waited for each suite, and how long each took, over time."""
     title = "Lag: checkpoints that wait for their evaluation"
     by_suite: dict[str, list[Group]] = defaultdict(list)
@@ -245,17 +220,20 @@ def lag_figure(data: EvaluationData) -> "go.Figure":
     most = 0
     for order, (suite, own) in enumerate(by_suite.items()):
         colour, name = style.series_colour(order), plain(suite)
-        line = _waiting(own, data.now)
-        most = max(most, *(count for _, count in line))
-        picked = [line[index] for index in style.outline([count for _, count in line], POINTS)]
+        begun = [(group.created_at, 1) for group in own]
+        changes = sorted([*begun, *((one.ended_at, -1) for one in own if one.ended_at is not None), (data.now, 0)])
+        # Of several changes at one moment the last count stays.
+        waiting = dict(zip((at for at, _ in changes), accumulate(by for _, by in changes), strict=True))
+        most = max(most, *waiting.values())
+        picked = style.outline([*waiting.items()], POINTS)
         rows = [(moment(at), count, f"{count} waiting<br>{moment(at):{TIME}}") for at, count in picked]
-        drawn = style.line(rows, name, colour, 1.6, shape="hv", legendgroup=suite)
+        drawn = style.line(rows, name, colour, 1.6, line_shape="hv", legendgroup=suite)
         figure.add_traces(drawn, rows=1, cols=1)
         done = [one for one in own if one.state is GroupState.COMPLETE]
         ends = [(one.ended_at, one.ended_at - one.created_at) for one in done if one.ended_at]
-        ends = [ends[index] for index in style.outline([took for _, took in ends], POINTS)]
         points = [
-            (moment(at), took, f"complete after {duration(took)}<br>{moment(at):{TIME}}") for at, took in ends
+            (moment(at), took, f"complete after {duration(took)}<br>{moment(at):{TIME}}")
+            for at, took in style.outline(ends, POINTS)
         ]
         drawn = style.marks(points, name, colour, 4, opacity=0.7, legendgroup=suite, showlegend=False)
         figure.add_traces(drawn, rows=2, cols=1)
@@ -264,12 +242,3 @@ def lag_figure(data: EvaluationData) -> "go.Figure":
     figure.update_yaxes(title_text="seconds", rangemode="tozero", row=2, col=1)
     figure.update_xaxes(title_text="time (UTC)", row=2, col=1)
     return figure
-
-
-def _waiting(groups: Sequence[Group], now: float) -> list[tuple[float, int]]:
-    """Return how many groups were open from which moment on."""
-    begun = [(group.created_at, 1) for group in groups]
-    ended = [(group.ended_at, -1) for group in groups if group.ended_at is not None]
-    changes = sorted([*begun, *ended, (now, 0)])
-    # Of several changes at one moment the last count stays.
-    return list(dict(zip((at for at, _ in changes), accumulate(by for _, by in changes), strict=True)).items())

@@ -1,17 +1,12 @@
 """What every worker did when."""
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from phyla.records import Attempt, AttemptState, said_by
 from phyla.report import style
 from phyla.report.data import StudyData, time_spent
 from phyla.report.words import moment, plain
 from phyla.words import counted, duration
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 BARS = 5_000
 """Attempts that are drawn; beyond, the newest ones."""
@@ -28,7 +23,7 @@ COLORS = {
 """One colour per outcome."""
 
 
-def timeline_figure(data: StudyData) -> "go.Figure":
+def timeline_figure(data: StudyData) -> style.Figure:
     """Return a row per worker with a bar for each attempt, coloured by its outcome."""
     title = "What every worker did"
     if not data.attempts:
@@ -36,7 +31,10 @@ def timeline_figure(data: StudyData) -> "go.Figure":
     ran = sorted(zip(data.attempts, data.running, strict=True), key=lambda pair: pair[1])
     counts = Counter(attempt.worker for attempt, _ in ran)
     most = {worker for worker, _ in counts.most_common(WORKERS)}
-    labels = _labels([worker for worker in counts if worker in most])
+    # Host and process, if these are unique.
+    labels = {worker: ":".join(worker.split(":")[:2]) for worker in counts if worker in most}
+    unique = len(set(labels.values())) == len(labels)
+    labels = {worker: plain(label if unique else worker, 40) for worker, label in labels.items()}
     chosen = [(attempt, end - begin) for attempt, (begin, end) in ran if attempt.worker in most]
     notes: list[str] = []
     if len(labels) < len(counts):
@@ -69,13 +67,6 @@ def timeline_figure(data: StudyData) -> "go.Figure":
         tickfont_size=11 if few else 9,
     )
     return figure
-
-
-def _labels(workers: Sequence[str]) -> dict[str, str]:
-    """Return a label for each worker: host and process, if these are unique."""
-    labels = {worker: ":".join(worker.split(":")[:2]) for worker in workers}
-    unique = len(set(labels.values())) == len(labels)
-    return {worker: plain(label if unique else worker, 40) for worker, label in labels.items()}
 
 
 def _words(attempt: Attempt, seconds: float) -> str:

@@ -1,15 +1,15 @@
-"""Mean and variance of samples, also by the seed they were drawn with."""
+"""Statistics of samples: moments, also by the seed of the samples, totals and extremes."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Self, final
+from typing import ClassVar, Self, final
 
 import numpy as np
 
 from phyla.errors import MetricInvalid
-from phyla.evaluation.metric import Stored, as_count, as_samples, check_type, exact_sum
+from phyla.evaluation.metric import Stored, as_count, as_samples, exact_sum
 from phyla.records import Json, JsonObject, json_number, read_list
 
 SUFFIX = "@seed"
@@ -71,11 +71,6 @@ class Moments(Stored):
         return cls(n=n, mean=mean, m2=None)
 
     @property
-    def count(self) -> int:
-        """How many samples it has seen."""
-        return self.n
-
-    @property
     def variance(self) -> float | None:
         """Unbiased variance of the samples; None below 2 samples or if it is unknown."""
         return None if self.m2 is None or self.n < 2 else self.m2 / (self.n - 1)
@@ -85,9 +80,7 @@ class Moments(Stored):
         """Standard error of the mean; None below 2 samples or if it is unknown."""
         return None if (variance := self.variance) is None else math.sqrt(variance / self.n)
 
-    def merge(self, other: Self) -> Self:
-        """Return the moments of the samples of both."""
-        check_type(self, other)
+    def _merged(self, other: Self) -> Self:
         if self.n == 0 or other.n == 0:
             return other if self.n == 0 else self
         n = self.n + other.n
@@ -127,7 +120,7 @@ def is_per_seed(name: str) -> bool:
 
 @final
 @dataclass(frozen=True, slots=True)
-class PerSeed:
+class PerSeed(Stored):
     """Moments of samples by seed, so that two evaluations can be compared seed by seed.
 
     It counts no samples: the metric that it stands beside does. `seeds` is in the order of the seeds, which are
@@ -140,14 +133,7 @@ class PerSeed:
         seeds = {as_count(seed, "a seed"): moments for seed, moments in self.seeds.items()}
         object.__setattr__(self, "seeds", dict(sorted(seeds.items())))
 
-    @property
-    def count(self) -> None:
-        """None: the metric that it stands beside counts the samples."""
-        return None
-
-    def merge(self, other: Self) -> Self:
-        """Return the moments by seed of the samples of both."""
-        check_type(self, other)
+    def _merged(self, other: Self) -> Self:
         both = {**self.seeds, **other.seeds}
         for seed in self.seeds.keys() & other.seeds.keys():
             both[seed] = self.seeds[seed].merge(other.seeds[seed])
@@ -179,3 +165,111 @@ class PerSeed:
         rows = zip(*map(read_list, columns.values()), strict=True)
         each = (Moments.from_json(dict(zip(columns, row, strict=True))) for row in rows)
         return cls(dict(zip(seeds, each, strict=True)))
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sum(Stored):
+    """Sum of samples.
+
+    Attributes:
+        total: their sum; 0 if there are none.
+        n: number of samples.
+        low: rounding error of `total`: the sum is `total + low`.
+    """
+
+    total: float = 0.0
+    n: int = 0
+    low: float = 0.0
+
+    @classmethod
+    def of(cls, values: object) -> Self:
+        """Return the sum of an array-like of real numbers, of any shape."""
+        samples = as_samples(values, "values").ravel()
+        total, low = exact_sum(samples.tolist())
+        return cls(total=total, n=samples.size, low=low)
+
+    def _merged(self, other: Self) -> Self:
+        total, low = exact_sum([self.total, self.low, other.total, other.low])
+        return type(self)(total=total, n=self.n + other.n, low=low)
+
+    def summary(self) -> dict[str, float]:
+        """Return the sum, and "n"."""
+        return {"": self.total, "n": float(self.n)}
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Perplexity(Stored):
+    """Exponential of the mean negative log-likelihood of tokens.
+
+    Every token has the same weight, whatever text or batch it is in. It counts tokens, not samples.
+
+    Attributes:
+        nll: total negative log-likelihood of the tokens, in nats.
+        tokens: number of tokens.
+        low: rounding error of `nll`: the total is `nll + low`.
+    """
+
+    nll: float = 0.0
+    tokens: int = 0
+    low: float = 0.0
+
+    @classmethod
+    def of(cls, nll: object) -> Self:
+        """Return the perplexity of an array-like of negative log-likelihoods, one per token, in nats."""
+        total = Sum.of(nll)
+        return cls(nll=total.total, tokens=total.n, low=total.low)
+
+    def _merged(self, other: Self) -> Self:
+        nll, low = exact_sum([self.nll, self.low, other.nll, other.low])
+        return type(self)(nll=nll, tokens=self.tokens + other.tokens, low=low)
+
+    def summary(self) -> dict[str, float]:
+        """Return the perplexity, "nll" (nats per token) and "tokens"; nan of no tokens, inf beyond a float."""
+        per_token = self.nll / self.tokens if self.tokens else math.nan
+        try:
+            value = math.exp(per_token)
+        except OverflowError:
+            value = math.inf
+        return {"": value, "nll": per_token, "tokens": float(self.tokens)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Extreme(Stored):
+    value: float = math.nan
+    n: int = 0
+
+    # numpy's, unlike Python's, gives nan wherever it stands.
+    _pick: ClassVar[np.ufunc]
+
+    @classmethod
+    def of(cls, values: object) -> Self:
+        """Return the extreme of an array-like of real numbers, of any shape."""
+        samples = as_samples(values, "values").ravel()
+        return cls(value=float(cls._pick.reduce(samples)), n=samples.size) if samples.size else cls()
+
+    def _merged(self, other: Self) -> Self:
+        return type(self)(value=float(self._pick(self.value, other.value)), n=self.n + other.n)
+
+    def summary(self) -> dict[str, float]:
+        """Return the extreme, nan of no samples, and "n"."""
+        return {"": self.value if self.n else math.nan, "n": float(self.n)}
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Minimum(_Extreme):
+    """Smallest sample, infinity if there are none, nan if one is nan; and the number `n` of samples."""
+
+    value: float = math.inf
+    _pick: ClassVar[np.ufunc] = np.minimum
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Maximum(_Extreme):
+    """Largest sample, minus infinity if there are none, nan if one is nan; and the number `n` of samples."""
+
+    value: float = -math.inf
+    _pick: ClassVar[np.ufunc] = np.maximum
