@@ -213,3 +213,7 @@ class Root:
         """Return the paths of the files below one of its directories, relative to that directory."""
         found = self.listing((folder,))
         return () if found is None else tuple([file.relative[len(folder) + 1 :] for file in found.files])
+
+    def has(self, folder: str, endings: tuple[str, ...]) -> bool:
+        """Return whether a file directly in one of its directories has one of these endings."""
+        return any(path.endswith(endings) and "/" not in path for path in self.inside(folder))

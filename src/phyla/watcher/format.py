@@ -1,22 +1,30 @@
 """What a checkpoint format is: a frozen dataclass that tells candidates, and how far each of them is."""
 
+import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self, final
+from typing import IO, Any, ClassVar, NamedTuple, Self, final
 
 from phyla import plugins
 from phyla.errors import ConfigurationError
 from phyla.records import shown
-from phyla.watcher.files import GONE, Listing, Root
+from phyla.watcher.files import GONE, File, Listing, Root
 from phyla.watcher.files import listing as look
 from phyla.watcher.step import StepFrom
 
 OLD_S = 3600.0
 """What had not changed for this long when it was first seen counts as quiet: clocks of file servers are
 wrong by seconds or minutes, not by hours."""
+_TICK_NS = 20_000_000
+"""By how much the time of a folder may be after that of the file last made in it: both are told from clocks of
+different fineness, and a file that is made empty is never written."""
+_COMPANION = re.compile(
+    r"(training_args|optimizer|scheduler|scaler|rng_state|random_states)(_?\d+)*\.(bin|pt|pth|pkl)"
+)
 
 
 @final
@@ -130,17 +138,22 @@ class Candidate(NamedTuple):
 class CheckpointFormat(ABC):
     """Knows what the checkpoints of one library look like, and when one of them is finished.
 
-    A format is a frozen dataclass with a `name`, with `awaits`, and with `candidates`; its fields are its options.
-    It is named under the entry point group `phyla.formats`.
+    A format is a frozen dataclass with a `name` and `awaits`, and with `endings`, `folders` or `candidates` of its
+    own; its fields are its options. It is named under the entry point group `phyla.formats`. `auto` knows a format
+    by its `endings`, `folders` and `check_content`, which are therefore of the class.
 
     Attributes:
         name: the name of its entry point.
         awaits: what it takes for a checkpoint, in words.
+        endings: of single files in the root that are checkpoints.
+        rank: among formats that know the same directory, `auto` takes the one of the lowest rank.
         quiet_s: seconds without a change after which time decides.
         step: where steps come from.
     """
 
     name: ClassVar[str]
+    endings: ClassVar[tuple[str, ...]] = ()
+    rank: ClassVar[int] = 0
     quiet_s: float = 30.0
     step: StepFrom = field(default_factory=StepFrom)
 
@@ -149,9 +162,28 @@ class CheckpointFormat(ABC):
     def awaits(self) -> str:
         """What it takes for a checkpoint, in words."""
 
-    @abstractmethod
+    @classmethod
+    def folders(cls, root: Root) -> Mapping[str, Check]:
+        """Return how to check each directory of the root whose content shows that it is of this format."""
+        return {}
+
+    @classmethod
+    def files(cls, root: Root) -> Iterable[Candidate]:
+        """Return the files of the root that are checkpoints; by default single ones with the `endings`."""
+        return [
+            Candidate.entry(name, check_all)
+            for name in root.files
+            if name.endswith(cls.endings) and not is_companion(name)
+        ]
+
+    @classmethod
+    def check_content(cls, name: str, file: IO[bytes]) -> Verdict | None:
+        """Return whether one file is whole; None if its content is not of this format, whatever its ending."""
+        return None
+
     def candidates(self, root: Root) -> Iterable[Candidate]:
         """Return what may be a checkpoint of this format among the entries of a directory."""
+        return [*(Candidate.entry(*found) for found in self.folders(root).items()), *self.files(root)]
 
     def step_rule(self, name: str) -> str:
         """Say in words where the step of a checkpoint of this name comes from."""
@@ -228,6 +260,62 @@ class CheckpointFormat(ABC):
         except Exception as error:  # noqa: BLE001  # whatever damaged content makes libraries raise, others go on
             verdict = Verdict.partial(f"it cannot be understood: {type(error).__name__}: {error}")
         return verdict, step
+
+
+def installed() -> list[type[CheckpointFormat]]:
+    """Return all formats, in the order in which `auto` asks them."""
+    found: list[type[CheckpointFormat]] = [point.load() for point in plugins.of_group("phyla.formats").values()]
+    return sorted(found, key=lambda kind: (kind.rank, kind.name))
+
+
+def check_file(path: Path, size_bytes: int) -> Verdict:
+    """Return whether one file is whole, by the formats of its ending, else by any that knows its content.
+
+    Raises:
+        OSError: it is gone or cannot be read.
+        ValueError: it is damaged in a way that has no better words; and whatever else libraries raise.
+    """
+    if size_bytes == 0:
+        return Verdict.partial(f"{path.name} is empty")
+    verdict = None
+    with path.open("rb") as file:
+        for kind in sorted(installed(), key=lambda kind: not path.name.endswith(kind.endings)):
+            file.seek(0)
+            verdict = verdict or kind.check_content(path.name, file)
+        status = os.fstat(file.fileno())
+    if verdict is None:
+        return Verdict.settling(f"nothing in {path.name} tells where it ends")
+    if verdict.finish is Finish.COMPLETE and status.st_blocks * 512 < status.st_size:
+        # Space may be reserved before it is written; a compressing file system looks the same.
+        return Verdict.settling(f"{path.name} has holes, as files have whose space was reserved first")
+    return verdict
+
+
+def check_all(root: Path, listed: Listing) -> Verdict:
+    """Return the worst verdict on the files themselves; which others there should be, nothing tells."""
+    return worst(check_file(root / file.relative, file.size_bytes) for file in listed.files)
+
+
+def is_companion(name: str) -> bool:
+    """Return whether a file lies beside weights and has none itself, as `optimizer.pt` does."""
+    return _COMPANION.fullmatch(name) is not None
+
+
+def closed_by(
+    closing: File, verdict: Verdict, files: Iterable[File] = (), folders_ns: int = 0, *, slack_ns: int = _TICK_NS
+) -> Verdict:
+    """Return the verdict, less sure if one of `files` or their directories changed after the one written last.
+
+    A checkpoint that is being overwritten or deleted looks like that: the closing file of before is still there.
+    """
+    late = max(files, key=lambda file: file.modified_ns, default=closing)
+    if verdict.finish is not Finish.COMPLETE:
+        return verdict
+    if late.modified_ns > closing.modified_ns:
+        return Verdict.settling(f"{late.name} was written after {closing.name}: it may be overwritten right now")
+    if folders_ns > closing.modified_ns + slack_ns:
+        return Verdict.settling(f"files came or went after {closing.name}, which is written last")
+    return verdict
 
 
 def format_names() -> list[str]:
