@@ -72,15 +72,12 @@ class ASHA(Independent):
         return (*rungs, self.total_steps)
 
     def line(self, progress: int) -> int:
-        """Return how many rungs a member has completed."""
         return sum(rung <= progress for rung in self.rungs)
 
     def finished(self, member: Member) -> bool:
-        """Return whether the member has completed the last rung, or, of rungs that changed, has all its steps."""
         return member.generation >= len(self.rungs) or member.progress >= self.total_steps
 
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
-        """Start, promote, wait or stop."""
         steps = max(1, self.rungs[member.generation] - member.progress)
         if member.head is None:
             return sampled(member, steps, context)

@@ -23,7 +23,6 @@ class Last:
     """The last report of the trial."""
 
     def __call__(self, values: Sequence[float], objective: Goal) -> float:
-        """Return the last value."""
         return values[-1]
 
 
@@ -41,7 +40,6 @@ class MeanOfLast:
         check(self, k=1)
 
     def __call__(self, values: Sequence[float], objective: Goal) -> float:
-        """Return the mean."""
         tail = values[-self.k :]
         return math.fsum(tail) / len(tail) if all(map(math.isfinite, tail)) else math.nan
 
@@ -60,7 +58,6 @@ class BestOfLast:
         check(self, k=1)
 
     def __call__(self, values: Sequence[float], objective: Goal) -> float:
-        """Return the best value."""
         finite = [value for value in values[-self.k :] if math.isfinite(value)]
         best = max if isinstance(objective, Maximize) else min
         return best(finite, default=math.nan)

@@ -72,16 +72,13 @@ class InitiatorPBT(Strategy):
 
     @property
     def quorum(self) -> float:
-        """With the gate, a generation is complete before any of it reproduces."""
         return 1.0 if self.gate else 0.0
 
     @property
     def keeps_generations(self) -> int:
-        """Trials that are opponents, or may be."""
         return self.generations
 
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
-        """Start fresh, or let the member's last trial initiate its tournament."""
         if member.head is None:
             return sampled(member, steps_to_line(member.progress, self.steps_per_trial, self.total_steps), context)
         lowest = lowest_generation(population)

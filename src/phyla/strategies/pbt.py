@@ -71,21 +71,17 @@ class PBT(Strategy):
 
     @property
     def exclusive(self) -> bool:
-        """Only measuring again needs decisions one after the other."""
         return isinstance(self.fitness, FromSuite) and self.fitness.remeasure > 0
 
     @property
     def keeps_best(self) -> bool:
-        """Whether the exploit rule may choose it."""
         return self.exploit is not None and self.exploit.keeps_best
 
     @property
     def pareto(self) -> bool:
-        """Whether the exploit rule can compare without a single number."""
         return self.exploit is None or self.exploit.pareto
 
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
-        """Start fresh, continue, or take over a better member's state and explore."""
         if member.head is None:
             steps = steps_to_line(member.progress, self.steps_per_trial, self.total_steps)
             return sampled(member, steps, context)

@@ -66,13 +66,11 @@ class FixedSchedule(Independent):
         object.__setattr__(self, "schedule", tuple((step, dict(params)) for step, params in self.schedule))
 
     def check_space(self, space: Space) -> None:
-        """Refuse a schedule whose hyperparameters the space does not allow."""
         for index, (step, wanted) in enumerate(self.schedule):
             where = f"FixedSchedule(schedule=...): entry {index}, from step {step} on, {wanted!r}"
             _check_params(space, wanted, where, "Each entry gives all hyperparameters, as the space allows them")
 
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
-        """Train up to the next switch at most."""
         stop = stopped(member)
         if stop is not None:
             return stop
@@ -146,21 +144,17 @@ class Replay(Strategy):
 
     @property
     def member_steps(self) -> int:
-        """Steps of all trials."""
         return int(self.trials[-1]["end_step"] - self.trials[0]["start_step"])
 
     def check_space(self, space: Space) -> None:
-        """Refuse trials whose hyperparameters the space does not allow."""
         for index, again in enumerate(self.trials):
             where = f"Replay(trials=...): entry {index}, trial {again['trial']} from step {again['start_step']} on"
             _check_params(space, again["params"], where, "A replay needs a space that allows what was trained")
 
     def finished(self, member: Member) -> bool:
-        """Return whether the member has trained them all."""
         return member.generation >= len(self.trials)
 
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
-        """Train the next one."""
         stop = stopped(member)
         if stop is not None:
             return stop

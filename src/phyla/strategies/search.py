@@ -49,7 +49,6 @@ class RandomSearch(Independent):
         check_steps(self)
 
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
-        """Draw hyperparameters, or go on with them."""
         steps = steps_to_line(member.progress, self.steps_per_trial, self.total_steps)
         if member.head is None:
             return sampled(member, steps, context)
@@ -113,16 +112,13 @@ class GridSearch(Strategy):
 
     @property
     def population_size(self) -> int:
-        """Number of combinations."""
         return len(self.points)
 
     def check_space(self, space: Space) -> None:
-        """Refuse a grid with a combination that the space does not allow."""
         for index, point in enumerate(self.points):
             _started(index, point, space, np.random.default_rng(0))
 
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
-        """Start at the member's point of the grid, or go on."""
         steps = steps_to_line(member.progress, self.steps_per_trial, self.total_steps)
         stop = given_up(member)
         if stop is not None or member.head is not None:

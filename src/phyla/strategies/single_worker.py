@@ -56,7 +56,6 @@ class SingleWorkerExplore(Strategy):
             )
 
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
-        """Train the center, one way, the other way, or the best of the three."""
         phase = member.generation % 4
         wanted = self.exploit_steps if phase == 3 else self.explore_steps
         steps = min(wanted, self.total_steps - member.progress)

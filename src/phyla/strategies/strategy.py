@@ -223,7 +223,6 @@ class Independent(Strategy, Protocol):
 
     @property
     def population_size(self) -> int:
-        """Number of members."""
         return self.members
 
 

@@ -67,7 +67,6 @@ class ExplorePipeline:
         check_rules(self, "propose", "rules")
 
     def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
-        """Ask each rule in turn."""
         proposals = (rule.propose(source, population, context) for rule in self.rules)
         return next((explored for explored in proposals if explored is not None), None)
 
@@ -93,7 +92,6 @@ class ExploreWith:
             raise ConfigurationError(f"ExploreWith({self.function!r}): give a function of (params, rng)")
 
     def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
-        """Ask the function."""
         name = getattr(self.function, "__name__", repr(self.function))
         made = self.function(Params(source.params), context.rng)
         if made is None:

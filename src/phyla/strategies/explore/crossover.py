@@ -40,7 +40,6 @@ class Crossover:
         check(self, quantile="(0, 1]", share="[0, 1]")
 
     def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
-        """Cross with a member that is drawn, then mutate."""
         scores = ranked(population)
         top = max(1, int(self.quantile * len(scores) + 1e-9))
         mate = scores[int(context.rng.integers(top))] if scores else None

@@ -69,7 +69,6 @@ class PB2:
             )
 
     def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
-        """Ask the model, or the fallback."""
         space, params = context.space, source.params
         kept, changes = self._others(params, context)
         numbers = {

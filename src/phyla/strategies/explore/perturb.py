@@ -39,7 +39,6 @@ class Perturb:
         check(self, resample="[0, 1]")
 
     def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
-        """Perturb every active parameter."""
         new, changes = context.space.perturb(
             source.params, context.rng, factors=self.factors, resample=self.resample
         )
@@ -67,7 +66,6 @@ class Resample:
         check(self, probability="[0, 1]")
 
     def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
-        """Draw from the prior, or decline."""
         if context.rng.random() >= self.probability:
             return None
         new, changes = context.space.resample(source.params, context.rng)

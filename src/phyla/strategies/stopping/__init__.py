@@ -136,7 +136,6 @@ class StopWith(StoppingRule):
         check(self, history=1)
 
     def judge(self, reported: Reported, others: Others) -> JsonObject | None:
-        """Ask the function."""
         name = getattr(self.function, "__name__", repr(self.function))
         said = self.function(reported)
         if said is not None and not isinstance(said, str | bool | np.bool_):

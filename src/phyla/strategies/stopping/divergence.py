@@ -38,11 +38,9 @@ class Divergence(StoppingRule):
             )
 
     def watches(self, objective: Objective) -> Sequence[str]:
-        """Return the metric, or those of the objective."""
         return [self.metric] if self.metric else [goal.metric for goal in objective.goals]
 
     def judge(self, reported: Reported, others: Others) -> JsonObject | None:
-        """Look at one report."""
         for place, metric in enumerate(self.watches(reported.objective)):
             value = reported.report.metrics.get(metric)
             if value is None:

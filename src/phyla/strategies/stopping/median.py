@@ -40,15 +40,12 @@ class MedianStopping(StoppingRule):
 
     @property
     def marks_every(self) -> int:
-        """Distance of the marks, in steps."""
         return self.every_steps or max(1, self.min_steps)
 
     def watches(self, objective: Objective) -> Sequence[str]:
-        """Return the metrics of the objective."""
         return [goal.metric for goal in objective.goals]
 
     def judge(self, reported: Reported, others: Others) -> JsonObject | None:
-        """Compare at the marks that the trial came to."""
         if reported.trained_steps < self.min_steps or reported.step >= reported.trial.end_step:
             return None
         goal = direction(reported.objective)
