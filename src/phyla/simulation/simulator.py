@@ -3,7 +3,7 @@
 import heapq
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -43,22 +43,18 @@ HOUR = 3600.0
 IN_VAIN = 10_000
 """Workers that leave, one after the other, before anything is done: from then on nothing is expected."""
 
-_DONE, _FAIL, _PREEMPT, _CRASH, _BACK, _ASK = range(6)
 
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Worker:
-    """One slot for a worker: its process may be replaced, its place stays.
+    """One slot for a worker: its process may be replaced (`life` counts them up), its place stays.
 
-    What was planned for an earlier process (`life`) or piece of work (`mark`) does not happen. Since `began` it
-    loads for `load_s`, trains or evaluates for `busy_s`, and saves for `save_s`.
+    Since `began` it loads for `load_s`, trains or evaluates for `busy_s`, and saves for `save_s`.
     """
 
     index: int
     kinds: frozenset[WorkKind]
     name: str = ""
     life: int = 0
-    mark: int = 0
     work: Claimed | ClaimedEvaluation | None = None
     began: float = 0.0
     load_s: float = 0.0
@@ -118,7 +114,8 @@ class Simulator:
         self._workers = [_Worker(index, kind) for index, kind in enumerate(kinds)]
         self._parked: dict[frozenset[WorkKind], deque[_Worker]] = {kind: deque() for kind in kinds}
         self._refused: set[frozenset[WorkKind]] = set()
-        self._events: list[tuple[float, int, int, int, int]] = []
+        # When, number, what happens to whom, and the work or the life for which that was planned.
+        self._events: list[tuple[float, int, Callable[[_Worker], None] | None, _Worker, object]] = []
         self._number = 0
         self._asks_at = math.inf
         self._ended: Ended | None = None
@@ -137,32 +134,28 @@ class Simulator:
         for worker in self._workers:
             self._start_process(worker)
         while self._events and self._ended is None and self._in_vain < IN_VAIN:
-            self._step()
+            self.now, _, happen, worker, meant = heapq.heappop(self._events)
+            self._refused.clear()
+            if happen is None:
+                self._asks_at = math.inf
+            elif meant is worker.work or meant == worker.life:
+                happen(worker)
+            else:
+                # Planned for an earlier process or piece of work.
+                continue
+            self._ask_parked()
         return self._outcome()
 
-    def _step(self) -> None:
-        """Let the next thing happen."""
-        self.now, _, kind, index, mark = heapq.heappop(self._events)
-        self._refused.clear()
-        if kind == _ASK:
-            self._asks_at = math.inf
-        else:
-            worker = self._workers[index]
-            if mark != (worker.mark if kind in (_DONE, _FAIL) else worker.life):
-                return
-            if kind == _DONE:
-                self._complete(worker)
-            elif kind == _FAIL:
-                self._fail(worker)
-            elif kind == _BACK:
-                self._start_process(worker)
-            else:
-                self._leave(worker, told=kind == _PREEMPT)
-        self._ask_parked()
-
-    def _at(self, time: float, kind: int, worker: int = -1, mark: int = 0) -> None:
+    def _at(
+        self,
+        time: float,
+        happen: Callable[[_Worker], None] | None = None,
+        worker: _Worker | None = None,
+        meant: object = None,
+    ) -> None:
+        """Plan what happens to a worker; nothing but that somebody asks."""
         self._number += 1
-        heapq.heappush(self._events, (time, self._number, kind, worker, mark))
+        heapq.heappush(self._events, (time, self._number, happen, worker or self._workers[0], meant))
 
     # Asking for work
 
@@ -211,7 +204,7 @@ class Simulator:
         if due < self._asks_at:
             # A clock that is not moved on would stand still.
             self._asks_at = max(due, math.nextafter(self.now, math.inf))
-            self._at(self._asks_at, _ASK)
+            self._at(self._asks_at)
 
     # Work begins
 
@@ -221,10 +214,10 @@ class Simulator:
         worker.life += 1
         worker.name = f"simulated:{worker.index}:{worker.life}:0"
         worker.holding = worker.gone_since = None
-        hazards = (_PREEMPT, self._conditions.preempt_per_hour), (_CRASH, self._conditions.crash_per_hour)
-        for kind, per_hour in hazards:
+        preempt, crash = self._conditions.preempt_per_hour, self._conditions.crash_per_hour
+        for happen, per_hour in ((self._preempt, preempt), (self._crash, crash)):
             if per_hour:
-                self._at(self.now + self._rng.exponential(HOUR / per_hour), kind, worker.index, worker.life)
+                self._at(self.now + self._rng.exponential(HOUR / per_hour), happen, worker, worker.life)
         self._ask(worker)
 
     def _begin(self, worker: _Worker, work: Claimed | ClaimedEvaluation) -> None:
@@ -242,13 +235,12 @@ class Simulator:
         elif work.job.kind is JobKind.EVALUATE:
             load_s, busy_s = conditions.evaluate_s(work.job, rng, loaded=worker.holding == work.seen.id)
             worker.holding = work.seen.id
-        worker.mark += 1
         worker.work, worker.began = work, self.now
         worker.load_s, worker.busy_s, worker.save_s = load_s, busy_s, save_s
         seconds = load_s + busy_s + save_s if fails_after_s is None else fails_after_s
-        self._at(self.now + seconds, _DONE if fails_after_s is None else _FAIL, worker.index, worker.mark)
+        self._at(self.now + seconds, self._complete if fails_after_s is None else self._fail, worker, work)
         if seconds >= self.rules.lease_s:
-            # As if it renewed its lease until then; should it crash before, `_leave` says when it did last.
+            # As if it renewed its lease until then; should it crash before, `_crash` says when it did last.
             self._lease_until(worker, self.now + seconds + self.rules.lease_s)
 
     def _lease_until(self, worker: _Worker, expires_at: float) -> None:
@@ -345,8 +337,24 @@ class Simulator:
         self.controller.fail(Failure(job=work.trial.id, token=work.trial.token, error="simulated failure"))
         self._ask(worker)
 
-    def _leave(self, worker: _Worker, *, told: bool) -> None:
-        """A worker goes: told to, it returns its work; else its lease has to run out."""
+    def _preempt(self, worker: _Worker) -> None:
+        work = self._leave(worker)
+        if work is not None:
+            job = work.trial if isinstance(work, Claimed) else work.job
+            self.controller.release(job.id, job.token)
+
+    def _crash(self, worker: _Worker) -> None:
+        if self._leave(worker) is not None:
+            # Its lease has to run out.
+            renews_s = self.rules.lease_s / 3
+            renewed_at = worker.began + (self.now - worker.began) // renews_s * renews_s
+            expires_at = renewed_at + self.rules.lease_s
+            self._lease_until(worker, expires_at)
+            # Whoever asks looks at leases only so often.
+            self._at(expires_at + min(1.0, self.rules.lease_s / 10))
+
+    def _leave(self, worker: _Worker) -> Claimed | ClaimedEvaluation | None:
+        """Let a worker be gone for a while; return the work that it leaves."""
         work = worker.work
         if work is not None or all(other.work is None for other in self._workers):
             self._in_vain += 1
@@ -359,23 +367,13 @@ class Simulator:
         if work is not None:
             self._steps.preempted += worker.steps_done(self.now)
             self._drop(worker)
-            job = work.trial if isinstance(work, Claimed) else work.job
-            if told:
-                self.controller.release(job.id, job.token)
-            else:
-                renews_s = self.rules.lease_s / 3
-                renewed_at = worker.began + (self.now - worker.began) // renews_s * renews_s
-                expires_at = renewed_at + self.rules.lease_s
-                self._lease_until(worker, expires_at)
-                # Whoever asks looks at leases only so often.
-                self._at(expires_at + min(1.0, self.rules.lease_s / 10), _ASK)
-        self._at(self.now + self._conditions.restart_s, _BACK, worker.index, worker.life)
+        self._at(self.now + self._conditions.restart_s, self._start_process, worker, worker.life)
+        return work
 
     def _drop(self, worker: _Worker) -> None:
         """Give up the work of a worker."""
         self._seconds.lost += self.now - worker.began
         worker.work = None
-        worker.mark += 1
 
     def _state_of(self, trial: int) -> JobState:
         with self.store.reader(self.study) as reader:
