@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar, cast, final
 
 from phyla.errors import SpaceError
-from phyla.space.scalars import Scalar, When, as_integer, as_real, as_scalar, as_when, checked, is_same
+from phyla.space.params import Scalar, When, as_integer, as_real, as_scalar, as_when, checked, is_same
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,20 +8,20 @@ from phyla.errors import SpaceError
 from phyla.space import declaration
 from phyla.space.declaration import (
     Constraint,
+    described,
     hold,
     listed,
     name_of,
     planned,
+    read,
     refuse_unknown,
     require,
     starting_point,
     unmet,
     violated,
 )
-from phyla.space.description import described, read
 from phyla.space.parameters import Parameter
-from phyla.space.params import flatten
-from phyla.space.scalars import Scalar, as_real, checked
+from phyla.space.params import Scalar, as_real, checked, flatten
 
 if TYPE_CHECKING:
     import numpy as np
@@ -226,6 +226,7 @@ class Space:
 
     def config(self, reference: Callable[[Constraint], str]) -> dict[str, Any]:
         """A description in JSON types; `reference` gives the text for a constraint, as "module:function"."""
+        # A list, since databases may reorder the keys of an object.
         return {
             "parameters": [described(name, parameter) for name, parameter in self._parameters.items()],
             "constraints": [reference(constraint) for constraint in self._constraints],
