@@ -17,26 +17,23 @@ from phyla.strategies.strategy import Context, Decision, History, Independent, P
 class ASHA(Independent):
     """Many members start, few go on: those that are among the best so far at each rung.
 
-    Rungs lie at `min_steps`, `min_steps * reduction_factor`, and so on, the last at `total_steps`; one trial
-    leads from one to the next. A member is promoted as soon as it is among the best `1 / reduction_factor`,
-    rounded down, of those that have completed its rung, which may turn out to be a mistake. Else it waits for
-    others, and is stopped when they can no longer help it. nan and infinite scores are stopped at once, but count
-    as completed. Of equal scores the one promoted earlier goes first, then the lower index.
+    Rungs lie at `min_steps`, `min_steps * reduction_factor`, and so on, the last at `total_steps`; one trial leads
+    from one to the next. A member is promoted as soon as it is among the best `1 / reduction_factor`, rounded
+    down, of those that have completed its rung, which may turn out to be a mistake. Else it waits, and is stopped
+    when others can no longer help it. nan and infinite scores are stopped at once, but count as completed. Of
+    equal scores the one promoted earlier goes first, then the lower index. Unlike in the paper, members that have
+    not started go before promotions: the more of them are known, the fewer are promoted by mistake.
 
-    Members that have not started go before promotions, unlike in the paper, which draws configurations without
-    end: the more of them are known, the fewer are promoted by mistake.
-
-    Source: Li et al. 2020, A system for massively parallel hyperparameter tuning, arXiv 1810.05934, algorithm 2.
-    With `quorum=1.0`: Jamieson and Talwalkar 2016, arXiv 1502.07943 (successive halving).
+    Source: Li et al. 2020, arXiv 1810.05934, algorithm 2. With `quorum=1.0`: Jamieson and Talwalkar 2016, arXiv
+    1502.07943 (successive halving).
 
     Args:
         members: number of members, each with hyperparameters of its own.
         total_steps: steps that a member spends that reaches the last rung.
         min_steps: steps to the first rung.
         reduction_factor: of so many members at a rung one is promoted, at least 2.
-        fitness: how the reports of one trial become its fitness, or the suite that gives it (`FromSuite`),
-            which needs `quorum=1.0`.
-        quorum: at 1.0 a rung is complete before anyone is promoted. Whole studies are then the same with any
+        fitness: where the fitness of a trial comes from; `FromSuite` needs `quorum=1.0`.
+        quorum: at 1.0 a rung is complete before anyone is promoted: whole studies are then the same with any
             number of workers, but workers may be idle.
     """
 

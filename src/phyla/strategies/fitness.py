@@ -47,10 +47,7 @@ class MeanOfLast:
 @final
 @dataclass(frozen=True, slots=True)
 class BestOfLast:
-    """The best of the last k reports: the maximum under `Maximize`, the minimum under `Minimize`.
-
-    Values that are not finite are passed over; nan if none is finite. Only for objectives of one metric.
-    """
+    """The best finite one of the last k reports, nan if there is none. Only for objectives of one metric."""
 
     k: int
 
@@ -66,9 +63,7 @@ class BestOfLast:
 @final
 @dataclass(frozen=True, slots=True)
 class FromSuite:
-    """The fitness of a trial is an aggregate of a suite, evaluated on the checkpoint that it left.
-
-    Members keep training while evaluation lags behind.
+    """The fitness of a trial is an aggregate of a suite on the checkpoint it left; members train on meanwhile.
 
     Args:
         suite: name of one of the study's suites.

@@ -28,20 +28,19 @@ class PBT(Strategy):
         population_size: number of members; may be larger than the number of workers.
         steps_per_trial: training steps between two decisions about a member.
         total_steps: steps each member spends in all; the last trial may be shorter.
-        exploit: who abandons its state for whose; None never does, and then hyperparameters are explored at
-            every ready interval.
+        exploit: who abandons its state for whose; None explores at every ready interval instead.
         explore: how hyperparameters change after an exploit; None copies them unchanged.
-        fitness: how the reports of one trial become its fitness, or the suite that gives it (`FromSuite`).
+        fitness: where the fitness of a trial comes from: its reports, or a suite (`FromSuite`).
         ready_interval: steps a member must train after it took over a state, or explored, before it may do so
             again; the default is `steps_per_trial`.
         burn_in: no exploit before a member has trained this many steps.
         quorum: share of the population, from 0 to 1, that must have come as far as a member before it may decide.
-            It is compared with those only, each as it was then. At 1.0 everybody waits for the slowest member,
-            and a study is the same with any number of workers. At 0 nobody waits, and newest scores are compared,
-            as in the paper, which selects for age where members differ in speed or outnumber the workers.
+            It is compared with those only, each as it was then. At 1.0 everybody waits for the slowest member, and
+            a study is the same with any number of workers. At 0 nobody waits, and newest scores are compared, as
+            in the paper, which selects for age where members differ in speed or outnumber the workers.
         copy: what exploit takes over: weights and hyperparameters, or only one of them.
-        min_scores: how many scores a member must have, since it started or took over weights, to donate. So one
-            lucky score does not spread. A choice that may not donate is drawn again, at most 5 times.
+        min_scores: how many scores a member must have, since it started or took over weights, to donate, so that
+            one lucky score does not spread. A choice that may not donate is drawn again, at most 5 times.
     """
 
     population_size: int

@@ -20,21 +20,19 @@ _NAMES = ("trial", "start_step", "end_step", "seed", "params")
 @final
 @dataclass(frozen=True, slots=True)
 class FixedSchedule(Independent):
-    """Every member trains with hyperparameters that switch at given steps.
+    """Every member trains with hyperparameters that switch at given steps, each with another seed.
 
-    With one member it replays a schedule; with more, seeds differ, which shows how much of a result is chance. A
-    trial ends at each switch. A trial that breaks is tried again with another seed; one that a stopping rule
-    ends, ends its member.
-
-    Source: the library learned_optimization (Metz et al.), fixed schedules among its population mutators.
+    A trial ends at each switch. One that breaks is tried again with another seed; one that a stopping rule ends,
+    ends its member. Source: the library learned_optimization (Metz et al.), fixed schedules among its population
+    mutators.
 
     Args:
-        schedule: pairs of the step from which on hyperparameters hold and all of these, flat or nested; the
-            first step is 0 and steps increase.
+        schedule: pairs of the step from which on hyperparameters hold and all of these, flat or nested; the first
+            step is 0 and steps increase.
         total_steps: steps each member spends in all.
         members: number of members.
         steps_per_trial: steps of one trial at most; None ends trials at switches only.
-        fitness: how the reports of one trial become its fitness, or the suite that gives it (`FromSuite`).
+        fitness: where the fitness of a trial comes from: its reports, or a suite (`FromSuite`).
     """
 
     schedule: Sequence[tuple[int, Mapping[str, Any]]]

@@ -23,19 +23,17 @@ Grid: TypeAlias = Mapping[str, Sequence[Scalar]]
 @final
 @dataclass(frozen=True, slots=True)
 class RandomSearch(Independent):
-    """Every member trains from the first step to the last with hyperparameters drawn from the priors.
+    """Every member trains to the end with hyperparameters drawn from the priors: the baseline at equal steps.
 
-    The baseline to compare with, at the same number of steps. A trial that breaks is tried again from where
-    its member was: with a fresh draw at the start, later with the same hyperparameters and another seed.
-
-    Source: Bergstra and Bengio 2012, Random search for hyper-parameter optimization, section 2.
+    A trial that breaks is tried again: with a fresh draw at the start, later with the same hyperparameters and
+    another seed. Source: Bergstra and Bengio 2012, Random search for hyper-parameter optimization, section 2.
 
     Args:
         members: number of members, each with hyperparameters of its own.
         total_steps: steps each member spends in all.
         steps_per_trial: steps of one trial, after which there are a checkpoint and a score; None makes one
             trial of the whole training.
-        fitness: how the reports of one trial become its fitness, or the suite that gives it (`FromSuite`).
+        fitness: where the fitness of a trial comes from: its reports, or a suite (`FromSuite`).
     """
 
     members: int
@@ -58,19 +56,18 @@ class RandomSearch(Independent):
 @final
 @dataclass(frozen=True, slots=True)
 class GridSearch(Strategy):
-    """Every combination of the given values is trained by one member, from the first step to the last.
+    """Every combination of the given values is trained to the end by one member.
 
     Parameters that the grid does not name start at their `initial`, else drawn. In a list of grids, a conditional
     parameter has values only where it is active: `[{"kind": ["sgd"], "momentum": [0, 0.9]}, {"kind": ["adam"]}]`.
-
-    A trial that breaks is tried again with another seed, and after the third its member is given up; a trial that
-    a stopping rule ends, ends its member. A study is refused whose space does not allow a combination.
+    A trial that breaks is tried again with another seed, twice; one that a stopping rule ends, ends its member.
 
     Args:
-        grid: values by full name of the parameter, or several such mappings.
+        grid: values by full name of the parameter, or several such mappings; the space has to allow all
+            combinations.
         total_steps: steps each member spends in all.
         steps_per_trial: as for `RandomSearch`.
-        fitness: how the reports of one trial become its fitness, or the suite that gives it (`FromSuite`).
+        fitness: where the fitness of a trial comes from: its reports, or a suite (`FromSuite`).
     """
 
     grid: Grid | Sequence[Grid]

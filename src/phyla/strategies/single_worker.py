@@ -22,20 +22,18 @@ class SingleWorkerExplore(Strategy):
     """One member tries its hyperparameters, then mutated one way, then the other; and goes on with the best.
 
     A cycle has four trials. The first three start from the same checkpoint, the branch, and train for
-    `explore_steps`: the center with the hyperparameters so far; then with every parameter moved up or down, as
-    drawn; then with every one moved the opposite way. The best of the three, the earliest among equals, trains on
-    for `exploit_steps`, and what that leaves is the next branch. All four count towards the budget. Choices
-    are drawn afresh both ways.
+    `explore_steps`: with the hyperparameters so far; with every parameter moved up or down, as drawn; with every
+    one moved the opposite way. The best, the earliest among equals, trains on for `exploit_steps`, and leaves the
+    next branch. All four count towards the budget. Choices are drawn afresh both ways.
 
-    Source: the library learned_optimization (Metz et al.), single-worker exploration among its population
-    mutators.
+    Source: the library learned_optimization (Metz et al.), single-worker exploration.
 
     Args:
         explore_steps: steps of each of the three.
         exploit_steps: steps of the best one, on top.
         total_steps: steps the member spends in all; the last trial may be shorter.
         factor: what a number is multiplied by on its way up, and divided by on its way down; above 1.
-        fitness: how the reports of one trial become its fitness, or the suite that gives it (`FromSuite`).
+        fitness: where the fitness of a trial comes from: its reports, or a suite (`FromSuite`).
     """
 
     explore_steps: int

@@ -143,8 +143,8 @@ Decision: TypeAlias = Start | Wait | Measure | Stop
 class Strategy(Protocol):
     """Decides what each member does next: a frozen dataclass with `population_size` and `decide`.
 
-    It is pure and sees no database. Everything else has a default. Register it under the entry point group
-    `phyla.strategies` to store it by name. It may also have `check_space(space)`, see `check_space`.
+    It is pure and sees no database. Everything else has a default. Its entry point is in the group
+    `phyla.strategies`. It may also have `check_space(space)`, see `check_space`.
     """
 
     if TYPE_CHECKING:
@@ -158,8 +158,7 @@ class Strategy(Protocol):
     def quorum(self) -> float:
         """Share of the population that must have come as far as a member before it may decide.
 
-        From 0 (nobody waits, and newest scores are compared) to 1 (everybody waits for the slowest, and a study
-        is the same with any number of workers).
+        From 0 (nobody waits) to 1 (everybody waits, and a study is the same with any number of workers).
         """
         return 0.0
 
@@ -197,10 +196,7 @@ class Strategy(Protocol):
         return False
 
     def line(self, progress: int) -> int:
-        """Return how many grid lines a member has passed; members are compared at the same line.
-
-        By default the lines lie at multiples of `steps_per_trial`, or at every step without such a setting.
-        """
+        """Return how many grid lines a member has passed; by default multiples of `steps_per_trial`, or of 1."""
         return progress // (getattr(self, "steps_per_trial", None) or 1)
 
     def finished(self, member: Member) -> bool:
@@ -271,11 +267,7 @@ def trial_seed(rng: np.random.Generator) -> int:
 
 
 def check_strategy(strategy: Any) -> None:
-    """Refuse what is not a strategy, and classes in place of objects, also in its settings.
-
-    Raises:
-        ConfigurationError: names the class and how to make one, or what the strategy or its fitness rule lacks.
-    """
+    """Refuse what is not a strategy, and classes in place of objects, also in its settings."""
     if isinstance(strategy, type):
         raise ConfigurationError(f"strategy={strategy.__name__}: {_how_to_make(strategy)}")
     # `pareto` is needed only where the objective has trade-offs.
@@ -301,12 +293,8 @@ def check_strategy(strategy: Any) -> None:
 def check_space(plugin: object, space: Space) -> None:
     """Ask a strategy or rule, and those in its settings, whether they go with a search space.
 
-    Each one with a method `check_space(space)` is asked. The method is optional, for settings that name
-    parameters or hold values of them.
-
-    Raises:
-        SpaceError: the space does not allow what the settings say; the message names plug-in, place and values.
-        ConfigurationError: the settings make no sense with this space.
+    The method `check_space(space)` is optional, for settings that name parameters or hold values of them. It
+    raises SpaceError or ConfigurationError, naming plug-in, place and values.
     """
     for part in (plugin, *(value for _, _, value in _settings(plugin))):
         check = getattr(part, "check_space", None)

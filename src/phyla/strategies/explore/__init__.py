@@ -80,9 +80,9 @@ class ExploreWith:
     """Hyperparameters are what a function makes of the ones taken over.
 
     Args:
-        function: called as `function(params, rng)`; returns all hyperparameters, flat or nested and valid in the
-            space, or None to leave it to the next rule of a pipeline. All its randomness has to come from
-            `rng`. For worker processes it has to be a function of a file, no lambda.
+        function: called as `function(params, rng)`, with all its randomness from `rng`; returns all
+            hyperparameters, flat or nested, or None to leave it to the next rule. Worker processes need a function
+            of a file.
     """
 
     function: ExploreFunction

@@ -18,15 +18,11 @@ class Crossover:
     """Each parameter comes from the hyperparameters taken over or from a second good member; then they mutate.
 
     The second parent is drawn uniformly from the top quantile; it may be the first one. If constraints allow no
-    mixture, the first parent is kept and the reason says so. Weights come from the first parent alone.
-    `Space.cross` says how parameters combine that only one parent has.
-
-    Source: Li et al. 2019, arXiv 1902.01894, section 3 (a child is a copy of its parent after mutation and
-    crossover).
+    mixture, the first parent is kept and the reason says so. Weights come from the first parent alone. See also
+    `Space.cross`. Source: Li et al. 2019, arXiv 1902.01894, section 3.
 
     Args:
-        quantile: share of the population, best first, that second parents are drawn from; in (0, 1], at least
-            one member.
+        quantile: share of the population, best first, that second parents are drawn from; in (0, 1], at least one.
         share: probability, per parameter, that it comes from the second parent; in [0, 1].
         then: how the result mutates; None leaves it as it is.
     """

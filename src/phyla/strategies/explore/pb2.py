@@ -29,20 +29,18 @@ FEW = 0.05
 class PB2:
     """Numbers are chosen where a model of the population's progress promises most: mean + kappa * deviation.
 
-    The model is a Gaussian process over age of the weights, fitness before, and hyperparameters, all scaled to
-    [0, 1]. It predicts how much a trial gains per step over the fitness of the trial that it started from. Gains
-    are standardised and clipped at +-2, after a few far from the median (10 deviations) were moved nearer to it. A
-    trial that ended at nan, broke, or was stopped counts as the worst gain there is. Older gains count less, as
-    fast as the marginal likelihood says; it also says how many of the last rows, 200 at least, are used. Trials
-    that are running lower the deviation where they are, so that children differ; who is running depends on who
-    asked first. kappa is sqrt(0.2 ln(0.4 n)) for n rows, and 0 for n below 3.
+    A Gaussian process over age of the weights, fitness before, and hyperparameters, all scaled to [0, 1], predicts
+    how much a trial gains per step over the trial that it started from. Gains are standardised and clipped at +-2,
+    after a few outliers (beyond 10 deviations from the median) were moved nearer. A trial that ended at nan,
+    broke, or was stopped counts as the worst gain there is. The marginal likelihood says how fast older gains
+    count less, and how many of the last rows, 200 at least, are used. Running trials lower the deviation where
+    they are, so that children differ. kappa is sqrt(0.2 ln(0.4 n)) for n rows, and 0 for n below 3.
 
-    Only the Float and Int parameters that the parent has are modelled, and only trials that have the same
-    ones are rows. The others are kept, or with a probability drawn afresh. Without enough rows, or where
-    constraints allow none of the best points, `fallback` decides and the reason says why.
+    Only Float and Int parameters that the parent has are modelled, from trials that have the same ones. The others
+    are kept, or with a probability drawn afresh. Without enough rows, or where constraints allow none of the best
+    points, `fallback` decides and the reason says why.
 
-    Source: Parker-Holder, Nguyen and Roberts 2020, Provably efficient online hyperparameter optimization with
-    population-based bandits, algorithm 1 and section 4.
+    Source: Parker-Holder, Nguyen and Roberts 2020, arXiv 2002.02518, algorithm 1 and section 4.
 
     Args:
         rows: the last so many completed trials are looked at.
@@ -50,8 +48,8 @@ class PB2:
         restarts: where the search for the best point starts from: the parent, and so many less one at random.
         resample: probability, per parameter that is not modelled, of a fresh draw.
         fallback: how hyperparameters change without a model.
-        repeatable: look only at generations that all members completed, and not at running trials. Then a
-            study with `quorum=1.0` is the same with any number of workers, and children are more alike.
+        repeatable: look only at generations that all members completed, and not at running trials. Then a study
+            with `quorum=1.0` is the same with any number of workers, and children are more alike.
     """
 
     rows: int = 1000
@@ -227,10 +225,9 @@ def _best_first(
 
 
 def without_outliers(values: Matrix) -> Matrix:
-    """Return values with those far from the median moved nearer: a score or two must not hide all the others.
+    """Return values with those beyond `FAR` median absolute deviations moved nearer to the median.
 
-    Far is more than `FAR` median absolute deviations, as standard deviations of a normal distribution. Where more
-    than `FEW` of them are far, they are no outliers but how gains are, and stay.
+    Where more than `FEW` of them are far, they are no outliers but how gains are, and stay.
     """
     center = np.median(values)
     # Halves, since the difference of two finite numbers can be infinite.
@@ -266,16 +263,10 @@ FITTED = 200
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """Covariance `scale * exp(-|x - x'|^2 / length) * (1 - epsilon)^(|t - t'| / 2)`, and noise on top.
+    """Covariance `scale * exp(-|x - x'|^2 / length) * (1 - epsilon)^(|t - t'| / 2)`, and `noise` on top.
 
     Points are rows `(t, x...)`, all in [0, 1]: arrays of shape (n, 1 + d); targets have shape (n,). Source:
     Parker-Holder et al. 2020, arXiv 2002.02518, section 4, after Bogunovic et al. 2016 (time-varying GP-UCB).
-
-    Attributes:
-        length: squared distance over which the function changes; above 0.
-        scale: variance of the function; above 0.
-        epsilon: how fast what was learned is forgotten, in [0, 0.5]; 0 forgets nothing.
-        noise: variance of the noise of one observation; above 0.
     """
 
     length: float = 0.5
@@ -332,11 +323,7 @@ def fitted(points: Matrix, targets: Matrix) -> Kernel:
 
 
 def best_window(points: Matrix, targets: Matrix, least: int) -> int:
-    """Return how many of the rows, newest first, are most likely per row under the default kernel.
-
-    No fewer than `least`; with fewer rows, all. The Cholesky factor of the first rows is the corner of that of
-    all, so all windows cost as much as one.
-    """
+    """Return how many of the rows, newest first but `least`, are most likely per row under the default kernel."""
     from scipy.linalg import solve_triangular
 
     count = len(targets)
@@ -352,11 +339,7 @@ def best_window(points: Matrix, targets: Matrix, least: int) -> int:
 
 @final
 class Posterior:
-    """What is believed after some observations, and where more are on their way.
-
-    Points whose observation is pending lower the variance and leave the mean as it is: a second process that
-    differs only in them.
-    """
+    """What is believed after some observations; others that are pending lower the variance and leave the mean."""
 
     def __init__(self, kernel: Kernel, points: Matrix, targets: Matrix, pending: Matrix | None = None) -> None:
         self._kernel = kernel

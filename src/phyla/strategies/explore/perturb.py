@@ -16,10 +16,9 @@ KEPT = "the constraints allow none of the changes that were tried"
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Perturb:
-    """Each parameter is multiplied by one of the factors, or drawn afresh from its prior.
+    """Each parameter is multiplied by one of the factors, or drawn afresh from its prior; see `Space.perturb`.
 
-    Source: Jaderberg et al. 2017, section 4.1.1 (perturb by 1.2 or 0.8; resample). How each type of
-    parameter moves is said in `Space.perturb`.
+    Source: Jaderberg et al. 2017, section 4.1.1 (perturb by 1.2 or 0.8; resample).
 
     Args:
         factors: what numbers are multiplied by, one drawn per parameter; all above 0.
@@ -52,12 +51,9 @@ PERTURB: Final = Perturb()
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resample:
-    """With a probability, all parameters are drawn afresh; otherwise the next rule of a pipeline decides.
+    """With `probability`, all parameters are drawn afresh; otherwise the next rule of a pipeline decides.
 
     Source: Orion's explore pipeline (resample with probability 0.2, else perturb).
-
-    Args:
-        probability: of resampling, in [0, 1].
     """
 
     probability: float = 1.0

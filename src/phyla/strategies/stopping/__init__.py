@@ -61,10 +61,9 @@ class Others(Protocol):
     """What the other trials of the study reported."""
 
     def averages(self, mark: Mark) -> Sequence[float]:
-        """Return the running averages of the objective that other trials had at a mark.
+        """Return the running averages of the objective that the newest 100 others had at a mark.
 
-        Those of the newest 100 trials that came to it, whatever became of them. nan stands for a trial that had
-        reported nan or infinity by then.
+        nan stands for a trial that had reported nan or infinity by then.
         """
         ...
 
@@ -117,14 +116,10 @@ class StopWith(StoppingRule):
     """Stop a trial when a function says so.
 
     Args:
-        function: called as `function(reported)` for every report, in order; returns why to stop, in words (or
-            True), or None (or False) to go on. It has to be quick and to depend on nothing else. For worker
-            processes it has to be a function of a file, no lambda.
-        history: how many of the trial's last reports `reported.reports` holds.
-
-    Raises:
-        ConfigurationError: it is not a function, returned neither words nor a bool nor None, or the history is not
-            at least 1.
+        function: called as `function(reported)` for every report, in order; returns why to stop, in words or True,
+            or None or False to go on. It has to be quick, and to depend on nothing else. Worker processes need a
+            function of a file.
+        history: how many of the trial's last reports `reported.reports` holds; at least 1.
     """
 
     function: StopFunction
