@@ -65,16 +65,13 @@ class Schedule:
             raise UsageError("a schedule needs at least one segment")
         for segment in self.segments:
             if segment.end_step < segment.start_step:
-                raise UsageError(
-                    f"the segment of trial {segment.trial} ends at step {segment.end_step}, before it starts "
-                    f"at step {segment.start_step}"
-                )
+                steps = f"ends at step {segment.end_step}, before it starts at step {segment.start_step}"
+                raise UsageError(f"the segment of trial {segment.trial} {steps}")
         for before, segment in pairwise(self.segments):
             if before.end_step != segment.start_step:
-                raise UsageError(
-                    f"the segment of trial {segment.trial} starts at step {segment.start_step}, but the one "
-                    f"before it, of trial {before.trial}, ends at step {before.end_step}"
-                )
+                ends = f"the one before it, of trial {before.trial}, ends at step {before.end_step}"
+                starts = f"the segment of trial {segment.trial} starts at step {segment.start_step}"
+                raise UsageError(f"{starts}, but {ends}")
 
     @classmethod
     def along(cls, ancestry: Iterable[TrialRecord]) -> "Schedule":
@@ -117,9 +114,7 @@ class Schedule:
         series = self.series(name)
         starts, base = [start for start, _ in series], series[0][1]
         if base == 0:
-            raise UsageError(
-                f"{name} starts at 0, and no factor leads from there to another value; use the schedule"
-            )
+            raise UsageError(f"{name} starts at 0, from where no factor leads to another value; use the schedule")
         factors = [value / base for _, value in series]
 
         # A plain function: LambdaLR saves any other callable with its state.
@@ -160,9 +155,8 @@ class Schedule:
             value = segment.params.get(name)
             if isinstance(value, bool) or not isinstance(value, int | float):
                 missing = f"has no {name!r}" if name not in segment.params else f"has {name}={value!r}, no number"
-                raise UsageError(
-                    f"the schedule {missing} at step {segment.start_step}; it has {', '.join(self.names())}"
-                )
+                where = f"at step {segment.start_step}; it has {', '.join(self.names())}"
+                raise UsageError(f"the schedule {missing} {where}")
             if not found or found[-1][1] != value:
                 found.append((segment.start_step - first, float(value)))
         return tuple(found)
@@ -263,10 +257,8 @@ class Lineage:
             for name, other in (("parent", trial.parent), ("jump_from", trial.jump_from)):
                 # An origin was completed before its child was decided, so its id is smaller: no cycles.
                 if other is not None and (other not in self._trials or other >= trial.id):
-                    raise UsageError(
-                        f"trial {trial.id} has {name} {other}, which is no earlier training trial among those "
-                        "given; a lineage needs all trials of the study"
-                    )
+                    why = f"{name} {other}, which is not given as an earlier training trial"
+                    raise UsageError(f"trial {trial.id} has {why}; a lineage needs all trials of the study")
             if trial.parent is not None:
                 self._children[trial.parent].append(trial.id)
 

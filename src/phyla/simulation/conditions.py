@@ -10,10 +10,12 @@ import numpy as np
 from phyla.errors import ConfigurationError
 from phyla.records import EvalJob, JsonObject, Minimize, Objective, TrialRecord, WorkKind
 from phyla.space import Choice, Space
+from phyla.strategies.checks import check
 
 Fitness: TypeAlias = Callable[[Mapping[str, Any], int, np.random.Generator], float]
 """`fitness(params, step, rng)`: what would be measured on weights of this age."""
 
+AMOUNT = "[0, inf)"
 BEST = 0.7
 SATURATES = 3.0
 
@@ -49,22 +51,14 @@ class Conditions:
     fail: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, least in (("workers", 1), ("evaluators", 0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ConfigurationError(f"{name}={value!r}: must be an integer of at least {least}")
+        check(self, workers=1, evaluators=0, fail="[0, 1]", preempt_per_hour=AMOUNT, crash_per_hour=AMOUNT)
+        check(self, step_s=AMOUNT, trial_s=AMOUNT, load_s=AMOUNT, save_s=AMOUNT, eval_s=AMOUNT)
+        check(self, spread=AMOUNT, restart_s=AMOUNT)
         if WorkKind.TRAIN not in self.kinds:
             raise ConfigurationError("kinds: somebody has to train")
-        times = ("step_s", "trial_s", "load_s", "save_s", "eval_s", "spread", "restart_s")
-        for name in (*times, "preempt_per_hour", "crash_per_hour"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value >= 0):
-                raise ConfigurationError(f"{name}={value!r}: must be a finite number of at least 0")
-        if not 0 <= self.fail <= 1:
-            raise ConfigurationError(f"fail={self.fail!r}: a probability lies between 0 and 1")
         if [self.step_s is not None, self.trial_s is not None, bool(self.measured_step_s)].count(True) != 1:
             raise ConfigurationError(
-                "say how long training takes, in one way: step_s, trial_s, or like= a study that was run (on the "
+                "say in one way how long training takes: step_s, trial_s, or like= a study that was run (on the "
                 "command line: --seconds step=S, --seconds trial=S, --like STUDY)"
             )
 

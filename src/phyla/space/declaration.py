@@ -5,7 +5,7 @@ Then its parameters as JSON, and which others may take their place once values o
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from phyla.arguments import suggestion
@@ -163,9 +163,8 @@ def starting_point(point: object, plan: Plan, constraints: Sequence[Constraint])
     return {name: known[name] for name in known if name in flat}
 
 
-def refuse_unknown(names: Iterable[str], known: Iterable[str]) -> None:
+def refuse_unknown(names: Iterable[str], known: Collection[str]) -> None:
     """Refuse names that are no parameters."""
-    known = list(known)
     for name in names:
         if name not in known:
             raise SpaceError(f"there is no parameter {name!r}; {suggestion(name, known)}")
@@ -177,10 +176,8 @@ def violated(constraints: Sequence[Constraint], values: Mapping[str, Scalar]) ->
         try:
             allowed: object = constraint(Params.of_flat(values))
         except Exception as error:
-            raise SpaceError(
-                f"the constraint {name_of(constraint)} raised {type(error).__name__}: {error}; "
-                f"the values were {values!r} (inactive parameters are absent: use .get)"
-            ) from error
+            why = f"raised {type(error).__name__}: {error}; the values were {values!r} (inactive ones are absent)"
+            raise SpaceError(f"the constraint {name_of(constraint)} {why}") from error
         if allowed is None:
             raise SpaceError(f"the constraint {name_of(constraint)} returned None; return True or False")
         if not allowed:
@@ -245,10 +242,7 @@ def check_extension(old: Mapping[str, Parameter], new: Mapping[str, Parameter]) 
         if name not in old and parameter.default is None
     ]
     if problems:
-        raise SpaceError(
-            f"the space of a study that exists can only be widened: {'; '.join(problems)}. "
-            "Values that trials have used must stay valid."
-        )
+        raise SpaceError(f"the space of a study that exists can only be widened: {'; '.join(problems)}")
 
 
 def _narrowed(old: Parameter, new: Parameter) -> Iterator[str]:

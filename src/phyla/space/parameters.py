@@ -158,10 +158,8 @@ class _Range(_Parameter[Number]):
             raise SpaceError(f"{value!r} is outside of {[self.low, self.high]!r}; the nearest value is {bound!r}")
         nearest: Number = self._nearest(number)
         if abs(nearest - number) > self._slack * (self.step or 1):
-            raise SpaceError(
-                f"{value!r} is between the steps of {self.step!r} from {self.low!r}; "
-                f"the nearest value is {nearest!r}"
-            )
+            steps = f"the steps of {self.step!r} from {self.low!r}"
+            raise SpaceError(f"{value!r} is between {steps}; the nearest value is {nearest!r}")
         return nearest
 
     def draw(self, rng: "np.random.Generator") -> Number:
@@ -343,10 +341,7 @@ class _Listed(_Parameter[Scalar]):
 
     def _settle(self, put: Callable[[str, object], None]) -> None:
         if isinstance(self.values, str | bytes) or not isinstance(self.values, Sequence):
-            raise SpaceError(
-                f"the values must be a list, got {self.values!r}; a list keeps its order, so that every run draws "
-                "the same"
-            )
+            raise SpaceError(f"the values must be a list, which keeps its order, got {self.values!r}")
         if not self.values:
             raise SpaceError("there must be at least one value")
         listed = tuple(as_scalar(value, "a value") for value in self.values)

@@ -53,10 +53,7 @@ def as_scalar(value: object, what: str) -> Scalar:
         return int(value)
     if isinstance(value, Real):
         return as_real(value, what)
-    raise SpaceError(
-        f"{what} must be a string, number, bool or None, got {value!r}; "
-        "name it with a string and look the object up where you use it"
-    )
+    raise SpaceError(f"{what} must be a string, number, bool or None, got {value!r}; name it with a string")
 
 
 def as_when(when: object) -> dict[str, tuple[Scalar, ...]] | None:
@@ -64,9 +61,7 @@ def as_when(when: object) -> dict[str, tuple[Scalar, ...]] | None:
     if when is None:
         return None
     if not isinstance(when, Mapping):
-        raise SpaceError(
-            f"when must map parameter names to values, got {when!r}; write when={{'name': ['value']}}"
-        )
+        raise SpaceError(f"when must map names to values, got {when!r}; write when={{'name': ['value']}}")
     if not when:
         raise SpaceError("when is empty; leave it out for a parameter that is always active")
     conditions: dict[str, tuple[Scalar, ...]] = {}
@@ -117,10 +112,8 @@ def _leaves(mapping: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]
             raise SpaceError(f"the name {key!r} must be a string")
         if not all(SEGMENT.fullmatch(segment) for segment in key.split("/")):
             inside = f" in the group {prefix[:-1]!r}" if prefix else ""
-            raise SpaceError(
-                f"{key!r}{inside} is no parameter name; use letters, digits, '_', '-' and '.', "
-                "with a single '/' between a group and a name"
-            )
+            allowed = "use letters, digits, '_', '-' and '.', with a single '/' between a group and a name"
+            raise SpaceError(f"{key!r}{inside} is no parameter name; {allowed}")
         if isinstance(value, Mapping):
             if not value:
                 raise SpaceError(f"the group {prefix + key!r} is empty; leave it out")

@@ -4,9 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import final
 
-from phyla.errors import ConfigurationError
 from phyla.records import JsonObject, Member
-from phyla.strategies.checks import check
+from phyla.strategies.checks import check, refused
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
 from phyla.strategies.starts import given_up, proceed, sampled
 from phyla.strategies.strategy import Context, Decision, History, Independent, Population, Stop, Wait
@@ -49,15 +48,9 @@ class ASHA(Independent):
     def __post_init__(self) -> None:
         check(self, members=1, total_steps=1, min_steps=1, reduction_factor=2, quorum="[0, 1]")
         if self.min_steps > self.total_steps:
-            raise ConfigurationError(
-                f"ASHA(total_steps={self.total_steps}, min_steps={self.min_steps}): the first rung may not lie "
-                "beyond the last; lower min_steps or raise total_steps"
-            )
+            raise refused(self, "total_steps min_steps", "the first rung may not lie beyond the last")
         if isinstance(self.fitness, FromSuite) and self.quorum < 1:
-            raise ConfigurationError(
-                "ASHA(fitness=FromSuite(...)): a member can be ranked only when its suite is evaluated; use "
-                "quorum=1.0"
-            )
+            raise refused(self, "fitness", "a rung must have all results of a suite; use quorum=1.0")
 
     @property
     def rungs(self) -> tuple[int, ...]:

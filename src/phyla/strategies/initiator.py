@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import final
 
-from phyla.errors import ConfigurationError
 from phyla.records import JobState, JsonObject, Member, Scored
-from phyla.strategies.checks import check, check_rules, check_steps
+from phyla.strategies.checks import check, check_rules, check_steps, refused
 from phyla.strategies.exploit import facts
 from phyla.strategies.explore import Explore
 from phyla.strategies.explore.perturb import PERTURB
@@ -61,10 +60,7 @@ class InitiatorPBT(Strategy):
         check_steps(self)
         check_rules(self, "propose", "explore", optional=True)
         if isinstance(self.fitness, FromSuite) and not self.gate:
-            raise ConfigurationError(
-                "InitiatorPBT(gate=False, fitness=FromSuite(...)): a trial can initiate only when it has its "
-                "score; use gate=True"
-            )
+            raise refused(self, "gate fitness", "a trial can initiate only when it has its score; use gate=True")
 
     @property
     def quorum(self) -> float:

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import final
 
-from phyla.errors import ConfigurationError
 from phyla.records import JsonObject, Member, Scored
-from phyla.strategies.checks import check, check_rules, check_steps
+from phyla.strategies.checks import check, check_rules, check_steps, refused
 from phyla.strategies.exploit import Exploit, Exploited, keep
 from phyla.strategies.exploit.truncation import Truncation
 from phyla.strategies.explore import Explore
@@ -59,12 +58,9 @@ class PBT(Strategy):
         check(self, population_size=1, burn_in=0, min_scores=1, ready_interval=1, quorum="[0, 1]", copy=COPIES)
         check_steps(self)
         for name in ("ready_interval", "burn_in"):
-            steps = getattr(self, name) or 0
-            if steps >= self.total_steps:
-                raise ConfigurationError(
-                    f"PBT({name}={steps}, total_steps={self.total_steps}): every member ends before that, so "
-                    f"nobody would ever exploit or explore; lower {name} or raise total_steps, or use RandomSearch"
-                )
+            if (getattr(self, name) or 0) >= self.total_steps:
+                why = "nobody would ever exploit or explore; use RandomSearch, or lower it"
+                raise refused(self, f"{name} total_steps", why)
         check_rules(self, "choose", "exploit", optional=True)
         check_rules(self, "propose", "explore", optional=True)
 

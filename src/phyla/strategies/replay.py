@@ -8,7 +8,7 @@ from typing import Any, final
 from phyla.errors import ConfigurationError, SpaceError
 from phyla.records import JsonObject, Member, TrialRecord
 from phyla.space import Space
-from phyla.strategies.checks import check, check_steps, check_value
+from phyla.strategies.checks import check, check_steps, check_value, refused
 from phyla.strategies.explore import changes_of
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
 from phyla.strategies.starts import fresh, proceed, replaces, stopped
@@ -48,19 +48,14 @@ class FixedSchedule(Independent):
         least = 0
         for entry in self.schedule:
             if not isinstance(entry, Sequence) or len(entry) != 2 or not isinstance(entry[1], Mapping):
-                raise ConfigurationError(
-                    f"FixedSchedule(schedule=...): {entry!r} is no pair of a step and hyperparameters, as in "
-                    "(1000, {'lr': 0.1})"
-                )
+                raise refused(self, "schedule", "no pair of a step and hyperparameters, as (1000, {'lr': 0.1})")
             check_value("FixedSchedule", "step", entry[0], least)
             least = entry[0] + 1
         first = self.schedule[0][0] if self.schedule else "nothing"
         if first != 0:
             raise ConfigurationError(f"FixedSchedule(schedule=...): it starts with {first}; it has to with step 0")
         if least > self.total_steps:
-            raise ConfigurationError(
-                f"FixedSchedule(total_steps={self.total_steps}): the switch at step {least - 1} never comes"
-            )
+            raise refused(self, "total_steps", f"the switch at step {least - 1} never comes")
         object.__setattr__(self, "schedule", tuple((step, dict(params)) for step, params in self.schedule))
 
     def check_space(self, space: Space) -> None:
@@ -112,7 +107,7 @@ class Replay(Strategy):
 
     def __post_init__(self) -> None:
         if not isinstance(self.trials, list | tuple) or not self.trials:
-            raise ConfigurationError(f"Replay(trials={self.trials!r}): must be a list of at least one trial")
+            raise refused(self, "trials", "must be a list of at least one trial")
         before = None
         for entry in self.trials:
             if not isinstance(entry, Mapping) or set(entry) != set(_NAMES):

@@ -11,7 +11,7 @@ import numpy as np
 from phyla.errors import ConfigurationError, SpaceError
 from phyla.records import JsonObject, Member
 from phyla.space import Scalar, Space
-from phyla.strategies.checks import MOST_MEMBERS, check, check_steps
+from phyla.strategies.checks import MOST_MEMBERS, check, check_steps, refused
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
 from phyla.strategies.starts import fresh, given_up, proceed, sampled, steps_to_line
 from phyla.strategies.strategy import Context, Decision, Independent, Population, Strategy
@@ -80,13 +80,10 @@ class GridSearch(Strategy):
         check_steps(self)
         grids = [self.grid] if isinstance(self.grid, Mapping) else list(self.grid)
         if not grids:
-            raise ConfigurationError("GridSearch([]): give at least one grid, as in {'lr': [0.1, 0.01]}")
+            raise refused(self, "grid", "give at least one grid, as in {'lr': [0.1, 0.01]}")
         for grid in grids:
             if not grid:
-                raise ConfigurationError(
-                    f"GridSearch({self.grid!r}): a grid without parameters has nothing to search; name at least "
-                    "one, or train what the space starts with by RandomSearch(members=1, ...)"
-                )
+                raise refused(self, "grid", "nothing to search; use RandomSearch(members=1, ...)")
             for name, values in grid.items():
                 if isinstance(values, str) or not isinstance(values, Sequence) or not values:
                     raise ConfigurationError(

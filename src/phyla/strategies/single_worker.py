@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import final
 
-from phyla.errors import ConfigurationError
 from phyla.records import JsonObject, Member, Scored
-from phyla.strategies.checks import check
+from phyla.strategies.checks import check, refused
 from phyla.strategies.exploit import facts
 from phyla.strategies.explore import changes_of
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
@@ -47,11 +46,8 @@ class SingleWorkerExplore(Strategy):
     def __post_init__(self) -> None:
         check(self, explore_steps=1, exploit_steps=1, total_steps=1, factor="(1, inf)")
         if self.total_steps <= 3 * self.explore_steps:
-            raise ConfigurationError(
-                f"SingleWorkerExplore(explore_steps={self.explore_steps}, total_steps={self.total_steps}): the "
-                f"three ways take {3 * self.explore_steps} steps, so the best of them would never be trained on; "
-                "lower explore_steps or raise total_steps"
-            )
+            why = f"the three ways take {3 * self.explore_steps} steps, which leaves none for the best of them"
+            raise refused(self, "explore_steps total_steps", why)
 
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
         phase = member.generation % 4

@@ -10,7 +10,7 @@ import numpy as np
 from phyla.errors import ConfigurationError
 from phyla.records import Json, JsonObject, Member, MemberState, Objective, Scored, TrialRecord
 from phyla.space import Space
-from phyla.strategies.checks import items_of
+from phyla.strategies.checks import items_of, refused
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
 
 Population: TypeAlias = Sequence[Member]
@@ -280,13 +280,11 @@ def check_strategy(strategy: Any) -> None:
         )
     for owner, name, value in _settings(strategy):
         if isinstance(value, type) and is_dataclass(value):
-            raise ConfigurationError(
-                f"{type(owner).__name__}({name}=...) has {value.__name__}: {_how_to_make(value)}"
-            )
+            where = f"{type(owner).__name__}({name}=...)"
+            raise ConfigurationError(f"{where} has {value.__name__}: {_how_to_make(value)}")
     if not callable(strategy.fitness) and not isinstance(strategy.fitness, FromSuite):
-        raise ConfigurationError(
-            f"{type(strategy).__name__}(fitness={strategy.fitness!r}): not a rule; give one, such as Last(), "
-            "or a function of (values, objective)"
+        raise refused(
+            strategy, "fitness", "not a rule; give one, such as Last(), or a function of (values, objective)"
         )
 
 

@@ -10,10 +10,10 @@ from typing import Any, Protocol, TypeAlias, final
 
 import numpy as np
 
-from phyla.errors import ConfigurationError, SpaceError
+from phyla.errors import SpaceError
 from phyla.records import JsonObject, Scored
 from phyla.space import Params
-from phyla.strategies.checks import check_rules
+from phyla.strategies.checks import check_rules, refused
 from phyla.strategies.strategy import Context, Population
 
 
@@ -63,7 +63,7 @@ class ExplorePipeline:
     def __post_init__(self) -> None:
         object.__setattr__(self, "rules", tuple(self.rules))
         if not self.rules:
-            raise ConfigurationError("ExplorePipeline([]): give at least one rule, or explore=None")
+            raise refused(self, "rules", "give at least one rule, or explore=None")
         check_rules(self, "propose", "rules")
 
     def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
@@ -89,7 +89,7 @@ class ExploreWith:
 
     def __post_init__(self) -> None:
         if not callable(self.function):
-            raise ConfigurationError(f"ExploreWith({self.function!r}): give a function of (params, rng)")
+            raise refused(self, "function", "give a function of (params, rng)")
 
     def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
         name = getattr(self.function, "__name__", repr(self.function))

@@ -7,10 +7,9 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from phyla.errors import ConfigurationError
 from phyla.records import JobKind, JobState, JsonObject, Scored, TrialRecord
 from phyla.space import Float, Int
-from phyla.strategies.checks import check, check_rules
+from phyla.strategies.checks import check, check_rules, refused
 from phyla.strategies.explore import Explore, Explored, changes_of
 from phyla.strategies.explore.perturb import PERTURB
 from phyla.strategies.strategy import Context, History, Population, lowest_generation
@@ -63,9 +62,7 @@ class PB2:
         check_rules(self, "propose", "fallback")
         check(self, rows=2, least_rows=2, restarts=1, resample="[0, 1]")
         if self.least_rows > self.rows:
-            raise ConfigurationError(
-                f"PB2(rows={self.rows}, least_rows={self.least_rows}): there would never be a model; raise rows"
-            )
+            raise refused(self, "rows least_rows", "there would never be a model; raise rows")
 
     def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
         space, params = context.space, source.params

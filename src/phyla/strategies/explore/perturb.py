@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
-from phyla.errors import ConfigurationError
 from phyla.records import Scored
-from phyla.strategies.checks import check
+from phyla.strategies.checks import check, refused
 from phyla.strategies.explore import Explored
 from phyla.strategies.strategy import Context, Population
 
@@ -31,10 +30,7 @@ class Perturb:
     def __post_init__(self) -> None:
         object.__setattr__(self, "factors", tuple(self.factors))
         if not self.factors or any(not 0 < f < float("inf") or f == 1 for f in self.factors):
-            raise ConfigurationError(
-                f"Perturb(factors={self.factors!r}): factors must be positive numbers other than 1, "
-                "as in (0.8, 1.2)"
-            )
+            raise refused(self, "factors", "must be positive numbers other than 1, as in (0.8, 1.2)")
         check(self, resample="[0, 1]")
 
     def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:

@@ -98,10 +98,7 @@ def check_rule(rule: Any) -> None:
     missing = [name for name in ("judge", "marks_every", "history") if not hasattr(rule, name)]
     if isinstance(rule, type) or missing:
         why = f", it has no {' and no '.join(missing)}" if missing else " but a class"
-        raise ConfigurationError(
-            f"stopping={rule!r}: this is no stopping rule{why}; use MedianStopping(...), Divergence(...) or "
-            "StopWith(function)"
-        )
+        raise ConfigurationError(f"stopping={rule!r}: this is no stopping rule{why}; use e.g. Divergence()")
     if rule.marks_every is not None:
         check_value(type(rule).__name__, "marks_every", rule.marks_every, 1)
     check_value(type(rule).__name__, "history", rule.history, 0)
@@ -134,9 +131,7 @@ class StopWith(StoppingRule):
         name = getattr(self.function, "__name__", repr(self.function))
         said = self.function(reported)
         if said is not None and not isinstance(said, str | bool | np.bool_):
-            raise ConfigurationError(
-                f"StopWith({name}) returned {said!r}; return why to stop, in words, or None to go on"
-            )
+            raise ConfigurationError(f"StopWith({name}) returned {said!r}; return why to stop, in words, or None")
         if not said:
             return None
         return {"rule": name, "step": reported.step, **({"why": said} if isinstance(said, str) else {})}
