@@ -78,15 +78,8 @@ class Simulator:
 
     Everything is decided by the controller, on a store in memory. An idle worker asks again as soon as something
     changed, where a real one asks every 0.1 s. A worker that is alive renews its lease; who crashed is found out
-    when its lease has run out and somebody asks.
-
-    Args:
-        rules: what the study's decisions go by.
-        seed: the study's.
-        conditions: who works, how long things take, and how often they go wrong.
-        fitness: what is measured.
-        rng: where durations, hazards and the noise of the fitness come from.
-        collect_every: completed trials between two collections of checkpoints; None collects once a second.
+    when its lease has run out and somebody asks. `rng` is where durations, hazards and the noise of the fitness
+    come from; `collect_every` are completed trials between two collections of checkpoints.
     """
 
     def __init__(

@@ -218,16 +218,9 @@ def read(entry: Mapping[str, Any]) -> tuple[str, Parameter]:
 
 
 def check_extension(old: Mapping[str, Parameter], new: Mapping[str, Parameter]) -> None:
-    """Refuse parameters in which values of the old ones may not be valid.
+    """Refuse parameters in which values of the old ones may not be valid, saying everything that is narrowed.
 
     Bounds may be widened, values added, and parameters added that have a default. Where members start may change.
-
-    Args:
-        old: parameters by full name, as a space has them.
-        new: what they are to become.
-
-    Raises:
-        SpaceError: names everything that is narrowed, removed, or changed otherwise, with old and new values.
     """
     problems = [f"{name} is gone" for name in old if name not in new]
     problems += [

@@ -89,11 +89,7 @@ def checked(check: Callable[[object], Value], value: object, what: str) -> Value
 
 
 def flatten(mapping: Mapping[Any, Any]) -> dict[str, Any]:
-    """A mapping with slashed names and nested groups as one flat dict, in the same order.
-
-    Raises:
-        SpaceError: an ill-formed name, an empty group, or two entries with one name.
-    """
+    """A mapping with slashed names and nested groups as one flat dict, in the same order."""
     flat: dict[str, Any] = {}
     for name, value in _leaves(mapping, ""):
         if name in flat:

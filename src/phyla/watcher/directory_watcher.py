@@ -37,14 +37,11 @@ class Following:
     """How a directory is followed.
 
     Attributes:
-        snapshots: how checkpoints are kept readable: links, copies, or none.
+        snapshots: how checkpoints are kept readable: link, copy, or none.
         content: whether checkpoints are told apart by their content, which is then read in full.
         done: name of the file in the directory that says that training has ended.
         idle_s: seconds without anything new after which training counts as ended; None for never.
         once: take what is there, and end.
-
-    Raises:
-        ConfigurationError: one of them makes no sense.
     """
 
     snapshots: Mode = "link"
@@ -121,9 +118,8 @@ class DirectoryWatcher:
             # A directory that is not there does not pass for an empty one.
             had_some = any(seen.state is SeenState.READY for seen in self._newest().values())
             if had_some and not self.root.is_dir():
-                raise CheckpointStorageFailed(
-                    f"{self.root}, which had checkpoints, is not there: is its disk mounted?"
-                )
+                why = "which had checkpoints, is not there: is its disk mounted?"
+                raise CheckpointStorageFailed(f"{self.root}, {why}")
         except CheckpointStorageFailed as error:
             if self._following.once:
                 raise

@@ -42,8 +42,7 @@ class Found:
         fingerprint: changes whenever a file is added, removed, replaced, resized or written to.
         size_bytes: sum of its files.
         modified_at: newest change of its files by the file system's clock, in seconds since the epoch.
-        unchanged_since: `now` of the scan that saw this fingerprint first; `modified_at` for what was
-            already old when it was first seen.
+        unchanged_since: when a scan first saw this fingerprint; `modified_at` for what was old by then.
         unreadable: the system refused to show it; that may end without any change of its fingerprint.
     """
 
@@ -114,13 +113,9 @@ Check = Callable[[Path, Listing], Verdict]
 
 @final
 class Candidate(NamedTuple):
-    """Something that may be a checkpoint.
+    """Something that may be a checkpoint: a stable key, entries of the root, and what tells how far they are.
 
-    Attributes:
-        name: stable key.
-        paths: entries that belong to it, relative to the root.
-        check: tells how far it is.
-        step: the step, where the format knows better than the name.
+    `step` is the step, where the format knows better than the name.
     """
 
     name: str
@@ -193,11 +188,8 @@ class CheckpointFormat(ABC):
     def scan(self, root: Path, *, now: float, previous: Mapping[str, Found]) -> list[Found]:
         """Return what exists in a directory, ready or not, by step and then by name; changes nothing.
 
-        `previous` is what the last scan found, by name. What is ready or bad and has the same fingerprint is taken
-        over from it without being read again.
-
-        Raises:
-            CheckpointStorageFailed: the root exists and cannot be listed.
+        `previous` is what the last scan found, by name: what is ready or bad and has the same fingerprint is not
+        read again. A root that exists and cannot be listed raises CheckpointStorageFailed.
         """
         entries = Root(root)
         found = []
@@ -271,9 +263,7 @@ def installed() -> list[type[CheckpointFormat]]:
 def check_file(path: Path, size_bytes: int) -> Verdict:
     """Return whether one file is whole, by the formats of its ending, else by any that knows its content.
 
-    Raises:
-        OSError: it is gone or cannot be read.
-        ValueError: it is damaged in a way that has no better words; and whatever else libraries raise.
+    It raises OSError where it is gone or cannot be read, and whatever damaged content makes libraries raise.
     """
     if size_bytes == 0:
         return Verdict.partial(f"{path.name} is empty")
@@ -324,32 +314,22 @@ def format_names() -> list[str]:
 
 
 def get_format(name: str, *, step: StepFrom | str | None = None, **options: Any) -> CheckpointFormat:
-    """Return a format by its name.
-
-    Args:
-        name: one of `format_names()`.
-        step: where steps come from, also as the text that `StepFrom.parse` reads.
-        options: what else that format takes: `quiet_s` for all, `marker` for marker, `templates` for steps.
+    """Return a format by its name; `step` may be the text that `StepFrom.parse` reads.
 
     Raises:
         ConfigurationError: there is no such format, or it does not take such an option.
     """
     found = plugins.of_group("phyla.formats")
     if name not in found:
-        raise ConfigurationError(
-            f"no checkpoint format is called {name!r}; choose one of: {', '.join(format_names())}"
-        )
+        raise ConfigurationError(f"no checkpoint format is called {name!r}; choose one of {format_names()}")
     make: type[CheckpointFormat] = found[name].load()
     if step is not None:
         options["step"] = StepFrom.parse(step) if isinstance(step, str) else step
     accepted = [each.name for each in fields(make)]
     unknown = [option for option in options if option not in accepted]
     if unknown:
-        others = [
-            name for name in format_names() if {*options} <= {each.name for each in fields(found[name].load())}
-        ]
+        others = [kind.name for kind in installed() if {*options} <= {each.name for each in fields(kind)}]
         elsewhere = f"; {' and '.join(others)} does: name that format" if others else ""
-        raise ConfigurationError(
-            f"format {name} does not take {', '.join(unknown)}, only {', '.join(accepted)}{elsewhere}"
-        )
+        why = f"does not take {', '.join(unknown)}, only {', '.join(accepted)}{elsewhere}"
+        raise ConfigurationError(f"format {name} {why}")
     return make(**options)

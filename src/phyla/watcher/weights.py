@@ -28,11 +28,7 @@ _SHARD = re.compile(r".+-\d{5}-of-\d{5}\.[a-z]+")
 
 
 def tensors(file: IO[bytes], name: str) -> dict[str, tuple[int, int]]:
-    """Return begin and end of every tensor in a safetensors file, in bytes after its header.
-
-    Raises:
-        ValueError: the header is cut off or no header.
-    """
+    """Return begin and end of every tensor in a safetensors file, in bytes after its header, if that is whole."""
     size = os.fstat(file.fileno()).st_size
     length = int.from_bytes(file.read(8), "little")
     if size < 8 + length or not 2 <= length <= _HEADER_BYTES_AT_MOST:
