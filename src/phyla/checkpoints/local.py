@@ -106,10 +106,8 @@ class LocalCheckpoints:
             failpoint("checkpoint.before_flush")
             tree = _scanned(staging)
             if not tree.entries:
-                raise NoCheckpoint(
-                    f"no checkpoint was saved: {staging} is empty; save at least one file into "
-                    "trial.checkpoint_dir before training returns"
-                )
+                how = "save at least one file into trial.checkpoint_dir"
+                raise NoCheckpoint(f"no checkpoint was saved: {staging} is empty; {how}")
             try:
                 found = zip(tree.entries, self._flushed(tree), strict=True)
             except FileNotFoundError as error:
@@ -173,9 +171,8 @@ class LocalCheckpoints:
         path = self._root / _checked(name)
         with self._storage_errors("find", path):
             if not path.is_dir():
-                raise CheckpointMissing(
-                    f"checkpoint {name}: no directory {path}; it was collected, moved or never committed"
-                )
+                why = "it was collected, moved or never committed"
+                raise CheckpointMissing(f"checkpoint {name}: no directory {path}; {why}")
         return path
 
     def use(self, name: str, digest: str | None = None, *, again: bool = False) -> Path:
@@ -242,10 +239,8 @@ class LocalCheckpoints:
             elif entry.size_bytes != file.size_bytes:
                 raise _corrupt(name, entry.path, f"{entry.size_bytes} bytes", f"{file.size_bytes} bytes")
         if gone:
-            raise CheckpointMissing(
-                f"checkpoint {name}: {len(gone)} of {len(manifest.files)} files are gone from {path}: "
-                f"{listed(gone)}"
-            )
+            count = f"{len(gone)} of {len(manifest.files)}"
+            raise CheckpointMissing(f"checkpoint {name}: {count} files are gone from {path}: {listed(gone)}")
         for entry in found.values():
             raise _corrupt(name, entry.path, "a file", "nothing of that name")
         return manifest, tree

@@ -142,7 +142,7 @@ def unchanged(path: Path, found: Found | Seen) -> bool:
 
 
 def clean(target_dir: Path, keep: set[str]) -> tuple[str, ...]:
-    """Remove snapshots that are not to be kept, by name, and unfinished ones that are not, or are there whole too."""
+    """Remove snapshots whose names are not kept, and unfinished ones that are not, or are there whole too."""
     removed = []
     try:
         names = sorted(item.name for item in target_dir.iterdir())
