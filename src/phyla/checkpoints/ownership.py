@@ -226,9 +226,9 @@ class Ownership:
         study = self._owner.study
         return CheckpointsAbsent(
             f"the checkpoints of study {study!r} are not in {self._root} on {socket.gethostname()}: {why}. "
-            "Nothing was decided, deleted or marked as lost. Mount the disk, run from where it was begun, or "
-            "say where they are with checkpoints= (on the command line: --checkpoints). If they are gone for good, make "
-            f"the directory and run: phyla doctor {study} --adopt"
+            "Nothing was decided, deleted or marked as lost. Mount the disk, run from where the study was begun, "
+            "or say where they are with checkpoints= (on the command line: --checkpoints). If they are gone for "
+            f"good, make the directory and run: phyla doctor {study} --adopt"
         )
 
     def _not_ours(self, what: str, *, adoptable: bool) -> CheckpointsNotOurs:
