@@ -26,14 +26,9 @@ NODE = (
 @final
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Steps that were trained with the same hyperparameters.
+    """Steps, from `start_step` up to but not with `end_step`, that were trained with the same hyperparameters.
 
-    Attributes:
-        start_step: age of the weights at its start.
-        end_step: age of the weights at its end; that step itself belongs to what follows.
-        params: flat hyperparameters.
-        trial: id of the trial that trained it; the first one where several are merged.
-        member: the member whose trial it is.
+    `trial` trained them, the first one where several are merged; `member` is the member whose trial it is.
     """
 
     start_step: int
@@ -46,15 +41,9 @@ class Segment:
 @final
 @dataclass(frozen=True, slots=True, repr=False)
 class Schedule:
-    """Hyperparameters by training step, from fresh weights to one trial's end.
+    """Hyperparameters by training step, the age of the weights, from fresh weights to one trial's end.
 
-    Steps are the age of the weights. Calling it gives the hyperparameters in force for one step.
-
-    Args:
-        segments: consecutive segments, each beginning where the one before ended.
-
-    Raises:
-        UsageError: no segments, or segments that do not join.
+    Calling it gives the hyperparameters in force for one step. Each segment begins where the one before ended.
     """
 
     segments: tuple[Segment, ...]
@@ -105,11 +94,8 @@ class Schedule:
     def lr_lambda(self, name: str) -> Callable[[int], float]:
         """Return a hyperparameter as `torch.optim.lr_scheduler.LambdaLR` takes it: a factor per step.
 
-        The factor is relative to the first value, which has to be the optimizer's own learning rate. Steps
-        count from the schedule's start, and `scheduler.step()` has to be called after each.
-
-        Raises:
-            UsageError: it is no number throughout the schedule, or its first value is 0.
+        The factor is relative to the first value, which has to be the optimizer's own learning rate and not 0.
+        Steps count from the schedule's start, and `scheduler.step()` has to be called after each.
         """
         series = self.series(name)
         starts, base = [start for start, _ in series], series[0][1]
@@ -126,11 +112,7 @@ class Schedule:
     def optax(self, name: str) -> Callable[[Any], Any]:
         """Return a hyperparameter as an optax schedule: a function of the count of updates that can be jitted.
 
-        Counts begin with 0 at the schedule's start.
-
-        Raises:
-            UsageError: it is no number throughout the schedule, or there are more steps than a count can hold.
-            ImportError: JAX is not installed.
+        Counts begin with 0 at the schedule's start. Needs JAX.
         """
         series = self.series(name)
         if series[-1][0] > LARGEST_COUNT:
@@ -236,13 +218,9 @@ class Lineage:
     """Where the weights of every training trial came from.
 
     Trials form trees by `parent`, the trial whose weights they started from. A jump leads from the trial that a
-    member abandoned to the one that replaced it. Chains may be of any depth.
-
-    Args:
-        trials: all trials of one study, in any order; trials that only measure are left out. Imports are in it.
-
-    Raises:
-        UsageError: a trial refers to one that is not among them, or a method was asked about another.
+    member abandoned to the one that replaced it. It takes all trials of one study, in any order; those that only
+    measure are left out. UsageError says that a trial refers to one that is not among them, or that another was
+    asked about.
 
     Source: Li et al. 2019, arXiv 1902.01894 (trials, replay); jumps and elites after Orion.
     """

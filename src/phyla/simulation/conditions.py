@@ -25,13 +25,9 @@ SATURATES = 3.0
 class Conditions:
     """The arguments of `phyla.simulate` of the same names, or seconds that were measured.
 
-    With a spread, each duration is multiplied by a draw of its own from the log-normal distribution
-    exp(N(-spread^2 / 2, spread^2)), whose mean is 1. `measured_step_s` are seconds per step of whole trials, from
-    claim to completion; `measured_eval_s` those of shards by name of the eval task. Both include loading.
-
-    Raises:
-        ConfigurationError: a number is out of range, nobody trains, or not exactly one of `step_s`, `trial_s` and
-            `measured_step_s` says how long training takes.
+    With a spread, each duration is multiplied by a draw of its own from exp(N(-spread^2 / 2, spread^2)), whose
+    mean is 1. `measured_step_s` are seconds per step of whole trials, from claim to completion; `measured_eval_s`
+    those of shards by name of the eval task. Both include loading.
     """
 
     workers: int = 1
@@ -98,12 +94,6 @@ class LearningCurve:
     the hyperparameters from 0.7, each placed in [0, 1] as `Parameter.unit` does (choices by their place in the
     list), and scaled to lie in [0, 1]. For an objective that is minimised, it is 1 minus that. It shows how
     selection moves; it says nothing about how good a model will be.
-
-    Args:
-        space: the search space.
-        objective: what is maximised or minimised.
-        total_steps: the age at which 95 % of the height is reached.
-        noise: standard deviation of a measurement.
     """
 
     space: Space

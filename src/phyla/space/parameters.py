@@ -279,9 +279,6 @@ class Float(_Range[float]):
         initial: Where members start: a value, or a narrower `(low, high)` to draw it from.
         default: The value of trials that ran before this parameter was added to the study; None for none.
         when: Names of other parameters and the values they must have for this one to be active.
-
-    Raises:
-        SpaceError: the arguments make no sense together; the message shows them.
     """
 
     kind = "float"
@@ -311,12 +308,7 @@ class Int(_Range[int]):
         high: The upper bound.
         log: As for `Float`.
         step: Only the values `low + k * step`; `high` must be one of them.
-        initial: As for `Float`.
-        default: As for `Float`.
-        when: As for `Float`.
-
-    Raises:
-        SpaceError: the arguments make no sense together; the message shows them.
+        initial, default, when: As for `Float`.
     """
 
     step: int = field(default=1, kw_only=True)
@@ -378,11 +370,7 @@ class Choice(_Listed):
         values: The values, distinct JSON scalars: str, int, float, bool or None. A single one is allowed.
         initial: The value that members start from. None means that it is drawn; to start from the *value*
             None use `Space(initial=[...])`.
-        default: As for `Float`.
-        when: As for `Float`.
-
-    Raises:
-        SpaceError: the arguments make no sense together; the message shows them.
+        default, when: As for `Float`.
     """
 
     kind = "choice"
@@ -403,11 +391,7 @@ class Ordinal(_Listed):
     Args:
         values: The values in order, distinct JSON scalars: str, int, float, bool or None.
         initial: As for `Choice`.
-        default: As for `Float`.
-        when: As for `Float`.
-
-    Raises:
-        SpaceError: the arguments make no sense together; the message shows them.
+        default, when: As for `Float`.
     """
 
     kind = "ordinal"
