@@ -44,13 +44,11 @@ class Explore(Protocol):
         ...
 
 
-def changes_of(old: JsonObject, new: JsonObject, by: str) -> dict[str, JsonObject]:
-    """Return what changed between hyperparameters, as `Explored.changes` has it."""
-    return {
-        name: {"from": old.get(name), "to": new.get(name), "by": by}
-        for name in {**old, **new}
-        if old.get(name) != new.get(name)
-    }
+def changes_of(old: JsonObject, new: JsonObject, by: str | Mapping[str, str]) -> dict[str, JsonObject]:
+    """Return what changed between hyperparameters, as `Explored.changes` has it; `by` says how, of all or by name."""
+    names = [name for name in ({**old, **new} if isinstance(by, str) else by) if old.get(name) != new.get(name)]
+    ways = dict.fromkeys(names, by) if isinstance(by, str) else by
+    return {name: {"from": old.get(name), "to": new.get(name), "by": ways[name]} for name in names}
 
 
 @final

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 from phyla.records import JobKind, JobState, JsonObject, Scored, TrialRecord
-from phyla.space import Float, Int
+from phyla.space import Float, Int, Scalar
 from phyla.strategies.checks import check, check_rules, refused
 from phyla.strategies.explore import Explore, Explored, changes_of
 from phyla.strategies.explore.perturb import PERTURB
@@ -65,22 +65,32 @@ class PB2:
             raise refused(self, "rows least_rows", "there would never be a model; raise rows")
 
     def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
-        space, params = context.space, source.params
-        kept, changes = self._others(params, context)
-        numbers = {
-            name: parameter
-            for name, parameter in space.parameters.items()
-            if isinstance(parameter, Float | Int) and name in params and name in kept
-        }
+        found = self._by_model(source, population, context)
+        if isinstance(found, Explored):
+            return found
+        explored = self.fallback.propose(source, population, context)
+        if explored is None:
+            return None
+        return replace(explored, facts={**explored.facts, "model": {"rule": "pb2", "not_used": found}})
+
+    def _by_model(self, source: Scored, population: Population, context: Context) -> Explored | str:
+        """Return what the model promises most of, or why there is nothing."""
+        space, params, changes = context.space, source.params, dict[str, Mapping[str, Scalar]]()
+        modelled = {name: one for name, one in space.parameters.items() if isinstance(one, Float | Int)}
+        others = [name for name in space.parameters if name in params and name not in modelled]
+        redrawn = [name for name in others if context.rng.random() < self.resample]
+        kept = params
+        if redrawn:
+            kept, changes = space.resample(params, context.rng, redrawn)
+        numbers = {name: one for name, one in modelled.items() if name in params and name in kept}
         if not numbers:
-            return self._fall_back(source, population, context, "no number to model")
+            return "no number to model"
         if source.order is None or not math.isfinite(source.order):
-            return self._fall_back(source, population, context, "the parent has no finite fitness")
+            return "the parent has no finite fitness"
         rows, pending = self._rows(population, context.history, numbers)
         finite = sum(math.isfinite(row.gain or 0.0) for row in rows)
         if finite < self.least_rows:
-            why = f"{finite} of the {self.least_rows} rows that a model needs"
-            return self._fall_back(source, population, context, why)
+            return f"{finite} of the {self.least_rows} rows that a model needs"
         own = _units(numbers, params)
         for units, told in _best_first(rows, pending, source, own, self.restarts, context.rng):
             values = {n: p.from_unit(u) for (n, p), u in zip(numbers.items(), units, strict=True)}
@@ -89,22 +99,7 @@ class PB2:
                 all_changes = changes_of(params, chosen, "pb2").items()
                 moved = {name: change for name, change in all_changes if name in numbers}
                 return Explored(params=chosen, changes={**moved, **changes}, facts={"model": told})
-        return self._fall_back(source, population, context, "constraints allow nothing near the best points")
-
-    def _others(self, params: JsonObject, context: Context) -> tuple[JsonObject, Mapping[str, JsonObject]]:
-        """Return the parameters with those that are not modelled kept or drawn afresh."""
-        parameters = context.space.parameters
-        others = [name for name in parameters if name in params and not isinstance(parameters[name], Float | Int)]
-        drawn = [name for name in others if context.rng.random() < self.resample]
-        if not drawn:
-            return params, {}
-        return context.space.resample(params, context.rng, drawn)
-
-    def _fall_back(self, source: Scored, population: Population, context: Context, why: str) -> Explored | None:
-        explored = self.fallback.propose(source, population, context)
-        if explored is None:
-            return None
-        return replace(explored, facts={**explored.facts, "model": {"rule": "pb2", "not_used": why}})
+        return "constraints allow nothing near the best points"
 
     def _rows(
         self, population: Population, history: History, numbers: Mapping[str, Float | Int]
