@@ -5,6 +5,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -263,21 +264,20 @@ class Simulator:
 
     def _completion(self, trial: TrialRecord) -> Completion:
         """Return what a worker hands in that has trained a trial to its end."""
-        drawn = self.rules.reported_metrics
-        checkpoint = None
-        values = {metric: (float(self._fitness(trial.params, trial.end_step, self._rng)),) for metric in drawn}
+        step, checkpoint = trial.end_step, None
+        metrics = self.rules.reported_metrics
+        values = {metric: (float(self._fitness(trial.params, step, self._rng)),) for metric in metrics}
         if trial.kind is JobKind.TRAIN:
             name = f"{trial.id}.{trial.token}"
             checkpoint = Checkpoint(
                 name=name,
                 study=trial.study,
                 trial=trial.id,
-                step=trial.end_step,
+                step=step,
                 digest=name,
                 size_bytes=0,
                 created_at=self.now,
             )
-        step = trial.end_step
         return Completion(
             trial=trial.id, token=trial.token, reached_step=step, values=values, metrics={}, checkpoint=checkpoint
         )
@@ -286,8 +286,7 @@ class Simulator:
         """Return what a worker hands in that has done an eval task, or an aggregation."""
         job = work.job
         if job.kind is JobKind.AGGREGATE:
-            values, best, former = self._aggregates(work)
-            return Evaluated(job=job.id, group=job.group, token=job.token, values=values, best=best, former=former)
+            return self._aggregated(work)
         result = EvalResult(
             identity=work.seen.identity,
             task_identity=job.identity,
@@ -303,24 +302,26 @@ class Simulator:
         )
         return Evaluated(job=job.id, group=job.group, token=job.token, result=result)
 
-    def _aggregates(self, work: ClaimedEvaluation) -> tuple[JsonObject, bool, int | None]:
-        """Return what the objectives are made of, whether it is the best, and the id of the best one before."""
+    def _aggregated(self, work: ClaimedEvaluation) -> Evaluated:
+        """Return an aggregation: what the objectives are made of, and whether it is the best so far."""
+        done = partial(Evaluated, job=work.job.id, group=work.job.group, token=work.job.token)
         suite, fitness = suite_named(self.rules.suites, work.group.suite), self.rules.suite_fitness
         names: set[str] = set() if suite.objective is None else {suite.objective.metric}
         if fitness is not None and fitness.suite == suite.name:
             names.update(self.rules.aggregates.values())
         if not names or work.seen.trial is None:
-            return {}, False, None
+            return done(values={})
         with self.store.reader(self.study) as reader:
             value = float(self._fitness(reader.trial(work.seen.trial).params, work.seen.step, self._rng))
             former = reader.best_group(suite.name)
         values: JsonObject = {name: {"value": value, "stderr": None} for name in sorted(names)}
         if suite.objective is None:
-            return values, False, None
-        before: Any = None if former is None else former.values[suite.objective.metric]
-        order = suite.objective.order(value)
-        best = before is None or order > suite.objective.order(before["value"])
-        return values, best, None if former is None else former.id
+            return done(values=values)
+        if former is None:
+            return done(values=values, best=True)
+        before: Any = former.values[suite.objective.metric]
+        better = suite.objective.order(value) > suite.objective.order(before["value"])
+        return done(values=values, best=better, former=former.id)
 
     def _fail(self, worker: _Worker) -> None:
         work = worker.work

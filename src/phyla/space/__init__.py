@@ -6,7 +6,7 @@ Pure: randomness comes in as a generator, and nothing here reads a clock or a fi
 from phyla.arguments import suggest_arguments
 from phyla.space.declaration import Constraint, check_extension
 from phyla.space.parameters import Choice, Float, Int, Ordinal, Parameter
-from phyla.space.params import Params, Scalar
+from phyla.space.params import Params, Scalar, checked
 from phyla.space.space import Changes, Space
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Scalar",
     "Space",
     "check_extension",
+    "checked",
 ]
 
 suggest_arguments(Choice, Float, Int, Ordinal)

@@ -15,6 +15,7 @@ Scalar: TypeAlias = str | int | float | bool | None
 When: TypeAlias = Mapping[str, Scalar | Sequence[Scalar]]
 """A condition: parameter names and the value, or list of values, they must have."""
 
+Given = TypeVar("Given")
 Value = TypeVar("Value")
 
 SEGMENT = re.compile(r"\w[\w.\-]*")
@@ -80,7 +81,7 @@ def is_same(left: Scalar, right: Scalar) -> bool:
     return left == right and isinstance(left, bool) == isinstance(right, bool)
 
 
-def checked(check: Callable[[object], Value], value: object, what: str) -> Value:
+def checked(check: Callable[[Given], Value], value: Given, what: str) -> Value:
     """What `check` makes of a value; its error starts with `what`."""
     try:
         return check(value)

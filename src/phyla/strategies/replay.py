@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
-from phyla.errors import ConfigurationError, SpaceError
+from phyla.errors import ConfigurationError
 from phyla.records import JsonObject, Member, TrialRecord
-from phyla.space import Space
+from phyla.space import Space, checked
 from phyla.strategies.checks import check, check_steps, check_value, refused
 from phyla.strategies.explore import changes_of
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
@@ -61,7 +61,7 @@ class FixedSchedule(Independent):
     def check_space(self, space: Space) -> None:
         for index, (step, wanted) in enumerate(self.schedule):
             where = f"FixedSchedule(schedule=...): entry {index}, from step {step} on, {wanted!r}"
-            _check_params(space, wanted, where, "Each entry gives all hyperparameters, as the space allows them")
+            checked(space.validate, wanted, where)
 
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
         stop = stopped(member)
@@ -142,7 +142,7 @@ class Replay(Strategy):
     def check_space(self, space: Space) -> None:
         for index, again in enumerate(self.trials):
             where = f"Replay(trials=...): entry {index}, trial {again['trial']} from step {again['start_step']} on"
-            _check_params(space, again["params"], where, "A replay needs a space that allows what was trained")
+            checked(space.validate, again["params"], where)
 
     def finished(self, member: Member) -> bool:
         return member.generation >= len(self.trials)
@@ -161,10 +161,3 @@ class Replay(Strategy):
             reason={"decision": "replay", "of": self.of, "trial": again["trial"], **replaces(member)},
             seed=again["seed"],
         )
-
-
-def _check_params(space: Space, params: Mapping[str, object], where: str, advice: str) -> None:
-    try:
-        space.validate(params)
-    except SpaceError as error:
-        raise SpaceError(f"{where}: {error}. {advice}") from error

@@ -4,13 +4,14 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias, final
 
 import numpy as np
 
-from phyla.errors import ConfigurationError, SpaceError
+from phyla.errors import ConfigurationError
 from phyla.records import JsonObject, Member
-from phyla.space import Scalar, Space
+from phyla.space import Scalar, Space, checked
 from phyla.strategies.checks import MOST_MEMBERS, check, check_steps, refused
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
 from phyla.strategies.starts import fresh, given_up, proceed, sampled, steps_to_line
@@ -123,10 +124,7 @@ class GridSearch(Strategy):
 
 def _started(index: int, point: JsonObject, space: Space, rng: np.random.Generator) -> JsonObject:
     """Return a combination with what it leaves out."""
-    try:
-        space.check_part(point)
-        return Space(space.parameters, constraints=space.constraints, initial=[point]).sample(rng, member=0)
-    except SpaceError as error:
-        raise SpaceError(
-            f"GridSearch(grid=...): combination {index}, {point!r}: {error}. Correct the grid, or widen the space"
-        ) from error
+    where = f"GridSearch(grid=...): combination {index}, {point!r}"
+    checked(space.check_part, point, where)
+    started = Space(space.parameters, constraints=space.constraints, initial=[point])
+    return checked(partial(started.sample, rng), 0, where)

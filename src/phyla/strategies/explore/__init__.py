@@ -45,7 +45,7 @@ class Explore(Protocol):
 
 
 def changes_of(old: JsonObject, new: JsonObject, by: str | Mapping[str, str]) -> dict[str, JsonObject]:
-    """Return what changed between hyperparameters, as `Explored.changes` has it; `by` says how, of all or by name."""
+    """Return what changed between hyperparameters, as `Explored.changes` has it: `by` one way, or by name."""
     names = [name for name in ({**old, **new} if isinstance(by, str) else by) if old.get(name) != new.get(name)]
     ways = dict.fromkeys(names, by) if isinstance(by, str) else by
     return {name: {"from": old.get(name), "to": new.get(name), "by": ways[name]} for name in names}
