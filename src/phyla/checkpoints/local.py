@@ -342,18 +342,14 @@ def _refuse_other_manifest(path: Path) -> None:
 
 def _checked(name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise UsageError(
-            f"{name!r} cannot name a checkpoint: use 1 to 100 of letters, digits, '.', '_' and '-', "
-            "and begin with a letter or a digit"
-        )
+        allowed = "1 to 100 of letters, digits, '.', '_' and '-', the first a letter or a digit"
+        raise UsageError(f"{name!r} cannot name a checkpoint: use {allowed}")
     return name
 
 
 def _corrupt(name: str, path: Path, found: str, expected: str) -> CheckpointCorrupt:
-    return CheckpointCorrupt(
-        f"checkpoint {name}: {path} is not what was committed: found {found}, the manifest says {expected}; "
-        "it was changed after its commit or the disk is failing"
-    )
+    why = f"found {found}, the manifest says {expected}; it was changed after its commit or the disk is failing"
+    return CheckpointCorrupt(f"checkpoint {name}: {path} is not what was committed: {why}")
 
 
 def _gone(name: str, error: FileNotFoundError) -> CheckpointMissing:
@@ -361,14 +357,10 @@ def _gone(name: str, error: FileNotFoundError) -> CheckpointMissing:
 
 
 def _taken(name: str, path: Path) -> CheckpointError:
-    return CheckpointError(
-        f"checkpoint {name} is committed already, in {path}, and is never written to again: "
-        "stage under a new name, or recover this one"
-    )
+    advice = "stage under a new name, or recover this one"
+    return CheckpointError(f"checkpoint {name} is committed already, in {path}, and never written again: {advice}")
 
 
 def _unfinished(path: object) -> CheckpointError:
-    return CheckpointError(
-        f"{path} was changed while its checkpoint was committed: wait for background savers "
-        "before training returns or reports a checkpoint"
-    )
+    advice = "wait for background savers before training returns or reports a checkpoint"
+    return CheckpointError(f"{path} was changed while its checkpoint was committed: {advice}")

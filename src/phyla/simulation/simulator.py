@@ -36,8 +36,14 @@ from phyla.records import (
     WorkKind,
 )
 from phyla.simulation.conditions import Conditions, Fitness
-from phyla.simulation.invariants import Invariants, MachineDefect
-from phyla.simulation.outcome import EvaluationLag, SimulatedRun, Steps, WorkerSeconds
+from phyla.simulation.outcome import (
+    EvaluationLag,
+    Invariants,
+    MachineDefect,
+    SimulatedRun,
+    Steps,
+    WorkerSeconds,
+)
 from phyla.store import open_store
 
 HOUR = 3600.0

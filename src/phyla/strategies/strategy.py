@@ -274,9 +274,9 @@ def check_strategy(strategy: Any) -> None:
     needed = [name for name in vars(Strategy) if not name.startswith("_") and name != "pareto"]
     missing = [name for name in ("population_size", *needed) if not hasattr(strategy, name)]
     if missing:
+        how = "use PBT(...) or another one; your own derives from phyla.strategies.Strategy"
         raise ConfigurationError(
-            f"strategy={strategy!r} is not a strategy: it has no {' and no '.join(missing)}. Use PBT(...), "
-            "RandomSearch(...) or another one; your own derives from phyla.strategies.Strategy"
+            f"strategy={strategy!r} is not a strategy: it has no {' and no '.join(missing)}; {how}"
         )
     for owner, name, value in _settings(strategy):
         if isinstance(value, type) and is_dataclass(value):

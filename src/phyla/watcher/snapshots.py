@@ -198,8 +198,9 @@ def _rename(staged: Path, final: Path, found: Found) -> None:
         if error.errno not in {errno.EEXIST, errno.ENOTEMPTY}:
             raise CheckpointStorageFailed(f"{staged} cannot be renamed to {final.name}: {error}") from error
         if not unchanged(_entrance(final, found), found):
+            of = f"checkpoint {shown(found.name)}"
             raise CheckpointChanged(
-                f"an older snapshot {final} of checkpoint {shown(found.name)} was written to through its links"
+                f"an older snapshot {final} of {of} was written to through its links"
             ) from error
         shutil.rmtree(staged, ignore_errors=True)
 
@@ -233,10 +234,8 @@ class DirectorySources:
             name = shown(seen.name)
             if not path.exists():
                 raise CheckpointGone(f"the snapshot of checkpoint {name} was deleted during evaluation")
-            raise CheckpointChanged(
-                f"checkpoint {name} was changed during evaluation: its files were overwritten in "
-                "place, and a snapshot of links changes with them; use snapshots of copies for such a writer"
-            )
+            why = "its files were overwritten in place, and links change with them; use snapshots of copies"
+            raise CheckpointChanged(f"checkpoint {name} was changed during evaluation: {why}")
 
 
 @final

@@ -56,9 +56,9 @@ class Lock:
                 file_locks.lock(self._descriptor)
         except OSError as error:
             self.close()
+            how = f"stop that one first, or add workers to it with: phyla worker SUITES.py --study {run}"
             raise RunFollowed(
-                f"run {run!r} is followed by {_who(path)} already (lock file {path}); stop that one first, or add "
-                f"workers to it with: phyla worker SUITES.py --study {run}"
+                f"run {run!r} is followed by {_who(path)} already (lock file {path}); {how}"
             ) from error
         os.ftruncate(self._descriptor, 0)
         os.write(self._descriptor, f"process {os.getpid()} on {platform.node() or 'this host'}\n".encode())
