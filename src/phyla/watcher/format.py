@@ -4,8 +4,10 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
+from functools import cache
 from pathlib import Path
 from typing import IO, Any, ClassVar, NamedTuple, Self, final
 
@@ -254,10 +256,15 @@ class CheckpointFormat(ABC):
         return verdict, step
 
 
-def installed() -> list[type[CheckpointFormat]]:
+@cache
+def installed() -> tuple[type[CheckpointFormat], ...]:
     """Return all formats, in the order in which `auto` asks them."""
-    found: list[type[CheckpointFormat]] = [point.load() for point in plugins.of_group("phyla.formats").values()]
-    return sorted(found, key=lambda kind: (kind.rank, kind.name))
+    found: list[type[CheckpointFormat]] = []
+    for point in plugins.of_group("phyla.formats").values():
+        # One of a package that is broken concerns only who asks for it by name.
+        with suppress(ImportError, AttributeError):
+            found.append(point.load())
+    return tuple(sorted(found, key=lambda kind: (kind.rank, kind.name)))
 
 
 def check_file(path: Path, size_bytes: int) -> Verdict:
