@@ -14,6 +14,10 @@ from phyla.machine.states import best_of
 from phyla.records import Member, MemberState
 from phyla.strategies import Strategy
 
+COPIES_AT_MOST = 10_000
+_COPIES: dict[tuple[int, int], tuple[Member, Member]] = {}
+"""Members and what `as_of` made of them, by identity and shown trial: members are immutable."""
+
 
 def needed(quorum: float, members: int) -> int:
     """Return how many of `members` must have come as far as a member before it may decide, itself included.
@@ -55,7 +59,17 @@ def as_of(member: Member, line: int | None, strategy: Strategy) -> Member:
         best = None
     if strategy.keeps_best:
         best = best_of(best, reversed(known or judged[-1:]))
-    return replace(member, states=tuple(known[:1] or judged[-1:]), best=best)
+    states = tuple(known[:1] or judged[-1:])
+    if best is not member.best:
+        return replace(member, states=states, best=best)
+    # Copies take long, and most of a population is compared again and again as it is.
+    key = id(member), states[0].trial if states else 0
+    copied = _COPIES.get(key)
+    if copied is None or copied[0] is not member:
+        if len(_COPIES) >= COPIES_AT_MOST:
+            _COPIES.clear()
+        copied = _COPIES[key] = member, replace(member, states=states)
+    return copied[1]
 
 
 def _has_come(member: Member, line: int, strategy: Strategy) -> bool:
