@@ -11,6 +11,8 @@ from typing import Any, final
 from phyla.errors import UsageError
 from phyla.records import WORST, JobKind, JobState, Json, JsonObject, TrialRecord, strict
 
+__all__ = ["Lineage", "Schedule", "Segment"]
+
 SCHEMA = 1
 
 LARGEST_COUNT = 2**31 - 1

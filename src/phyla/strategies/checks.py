@@ -44,7 +44,8 @@ def check_value(plugin: str, name: str, value: Any, want: Wanted) -> None:
         excluded = [low] * (want[0] == "(") + [high] * (want[-1] == ")")
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not low <= value <= high or value in excluded:
-            raise ConfigurationError(f"{given}: must be a number in {want}")
+            kind = "finite number" if "inf" in want else "number"
+            raise ConfigurationError(f"{given}: must be a {kind} in {want}")
 
 
 def refused(plugin: object, names: str, why: str) -> ConfigurationError:
