@@ -5,8 +5,7 @@ Definition of a digest (manifest format 1), in hexadecimal:
 - of a file: the BLAKE3 of its content, as `b3sum` prints it;
 - of a symbolic link: the BLAKE3 of `symlink`, a NUL byte and the name of its target.
 
-BLAKE3 takes a third of the processor time of SHA-256, the fastest hash of the standard library, even
-where the processor has instructions for SHA; and that is what a commit has to hide behind its flush.
+BLAKE3 takes a third of the processor time of SHA-256, which a commit has to hide behind its flush.
 """
 
 import json
@@ -82,10 +81,7 @@ def _entry(root: Path, relative: str, item: os.DirEntry[str]) -> Entry:
     if item.is_symlink():
         _refuse_leaving(root, relative, path)
     elif not item.is_file(follow_symlinks=False):
-        raise CheckpointError(
-            f"{path} is a socket, a pipe or a device, which a checkpoint cannot hold: "
-            "remove it before the training function returns"
-        )
+        raise CheckpointError(f"{path} is a socket, a pipe or a device: remove it before training returns")
     status = item.stat(follow_symlinks=False)
     return Entry(relative, path, status.st_size, status.st_mtime_ns, stat.S_ISLNK(status.st_mode))
 
@@ -101,10 +97,8 @@ def _refuse_leaving(root: Path, relative: str, path: Path) -> None:
     except (FileNotFoundError, RuntimeError):
         inside = False
     if not inside:
-        raise CheckpointError(
-            f"{path} is a link to {target}, which is not inside the checkpoint: a checkpoint must be "
-            "complete in itself; save a copy of the file, or link by a relative path to a file next to it"
-        )
+        advice = "save a copy of the file, or link by a relative path to a file next to it"
+        raise CheckpointError(f"{path} is a link to {target}, which is not inside the checkpoint: {advice}")
 
 
 def is_small(entries: Sequence[Entry]) -> bool:
@@ -203,10 +197,8 @@ class Manifest:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CheckpointCorrupt(f"{MANIFEST_NAME} cannot be read: {error}") from error
         if written_format != FORMAT:
-            raise CheckpointCorrupt(
-                f"{MANIFEST_NAME} has format {written_format!r}, this version of phyla reads {FORMAT}: "
-                "open it with the version that wrote it"
-            )
+            why = f"has format {written_format!r}, and this version of phyla reads {FORMAT}"
+            raise CheckpointCorrupt(f"{MANIFEST_NAME} {why}: open it with the version that wrote it")
         if not intact:
             raise CheckpointCorrupt(f"{MANIFEST_NAME} differs from what was written: its checksum does not fit")
         return manifest

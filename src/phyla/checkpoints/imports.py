@@ -42,14 +42,9 @@ def import_checkpoint(
     """Commit what is elsewhere under a name of its own; the source is left as it is.
 
     Files of a checkpoint of phyla, which nobody writes to again, are linked where the file system can; all others
-    are copied, because their owner may write to them. Links in them are followed, so that the copy is complete.
-    Without a `step`, that of a checkpoint of phyla is taken, and 0 for others. The content must have the `digest`.
-
-    Raises:
-        CheckpointMissing: there is nothing, or no file in it.
-        CheckpointChanged: it was written to meanwhile.
-        CheckpointGone: it was removed meanwhile.
-        CheckpointCorrupt: it has another digest, or is a checkpoint of phyla that is not what was committed.
+    are copied, because their owner may write to them, with links in them followed. Without a `step`, that of a
+    checkpoint of phyla is taken, and 0 for others. CheckpointMissing, CheckpointChanged, CheckpointGone and
+    CheckpointCorrupt say what is wrong with the source; the content must have the `digest`.
     """
     manifest = look_at_source(source)
     staged = repository.stage(name)
@@ -87,9 +82,9 @@ def _take_over(source: Path, manifest: Manifest, staged: Path) -> None:
     listed = {file.path for file in manifest.files}
     for entry in scan(source).entries:
         if entry.relative not in listed:
+            advice = f"remove that file, or remove {source / MANIFEST_NAME} to import all files as they are"
             raise CheckpointCorrupt(
-                f"{source} is not what was committed: {entry.path} is not in its manifest; remove that file, or "
-                f"remove {source / MANIFEST_NAME} to import all files as they are"
+                f"{source} is not what was committed: {entry.path} is not in its manifest; {advice}"
             )
     for file in manifest.files:
         origin, target = source / file.path, staged / file.path
@@ -115,9 +110,7 @@ def _copy(source: Path, staged: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(base / relative, target)
     if _files(source) != before:
-        raise CheckpointChanged(
-            f"{source} was written to while it was imported; wait until it is complete, or name another one"
-        )
+        raise CheckpointChanged(f"{source} was written to while it was imported; wait until it is complete")
 
 
 def _files(source: Path) -> dict[str, tuple[int, int, int]]:

@@ -106,10 +106,8 @@ class LocalCheckpoints:
             failpoint("checkpoint.before_flush")
             tree = _scanned(staging)
             if not tree.entries:
-                raise NoCheckpoint(
-                    f"no checkpoint was saved: {staging} is empty; save at least one file into "
-                    "trial.checkpoint_dir before training returns"
-                )
+                how = "save at least one file into trial.checkpoint_dir"
+                raise NoCheckpoint(f"no checkpoint was saved: {staging} is empty; {how}")
             try:
                 found = zip(tree.entries, self._flushed(tree), strict=True)
             except FileNotFoundError as error:
@@ -173,9 +171,8 @@ class LocalCheckpoints:
         path = self._root / _checked(name)
         with self._storage_errors("find", path):
             if not path.is_dir():
-                raise CheckpointMissing(
-                    f"checkpoint {name}: no directory {path}; it was collected, moved or never committed"
-                )
+                why = "it was collected, moved or never committed"
+                raise CheckpointMissing(f"checkpoint {name}: no directory {path}; {why}")
         return path
 
     def use(self, name: str, digest: str | None = None, *, again: bool = False) -> Path:
@@ -242,10 +239,8 @@ class LocalCheckpoints:
             elif entry.size_bytes != file.size_bytes:
                 raise _corrupt(name, entry.path, f"{entry.size_bytes} bytes", f"{file.size_bytes} bytes")
         if gone:
-            raise CheckpointMissing(
-                f"checkpoint {name}: {len(gone)} of {len(manifest.files)} files are gone from {path}: "
-                f"{listed(gone)}"
-            )
+            count = f"{len(gone)} of {len(manifest.files)}"
+            raise CheckpointMissing(f"checkpoint {name}: {count} files are gone from {path}: {listed(gone)}")
         for entry in found.values():
             raise _corrupt(name, entry.path, "a file", "nothing of that name")
         return manifest, tree
@@ -347,18 +342,14 @@ def _refuse_other_manifest(path: Path) -> None:
 
 def _checked(name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise UsageError(
-            f"{name!r} cannot name a checkpoint: use 1 to 100 of letters, digits, '.', '_' and '-', "
-            "and begin with a letter or a digit"
-        )
+        allowed = "1 to 100 of letters, digits, '.', '_' and '-', the first a letter or a digit"
+        raise UsageError(f"{name!r} cannot name a checkpoint: use {allowed}")
     return name
 
 
 def _corrupt(name: str, path: Path, found: str, expected: str) -> CheckpointCorrupt:
-    return CheckpointCorrupt(
-        f"checkpoint {name}: {path} is not what was committed: found {found}, the manifest says {expected}; "
-        "it was changed after its commit or the disk is failing"
-    )
+    why = f"found {found}, the manifest says {expected}; it was changed after its commit or the disk is failing"
+    return CheckpointCorrupt(f"checkpoint {name}: {path} is not what was committed: {why}")
 
 
 def _gone(name: str, error: FileNotFoundError) -> CheckpointMissing:
@@ -366,14 +357,10 @@ def _gone(name: str, error: FileNotFoundError) -> CheckpointMissing:
 
 
 def _taken(name: str, path: Path) -> CheckpointError:
-    return CheckpointError(
-        f"checkpoint {name} is committed already, in {path}, and is never written to again: "
-        "stage under a new name, or recover this one"
-    )
+    advice = "stage under a new name, or recover this one"
+    return CheckpointError(f"checkpoint {name} is committed already, in {path}, and never written again: {advice}")
 
 
 def _unfinished(path: object) -> CheckpointError:
-    return CheckpointError(
-        f"{path} was changed while its checkpoint was committed: wait for background savers "
-        "before training returns or reports a checkpoint"
-    )
+    advice = "wait for background savers before training returns or reports a checkpoint"
+    return CheckpointError(f"{path} was changed while its checkpoint was committed: {advice}")

@@ -29,8 +29,8 @@ _IMPORT = re.compile(r"start-\d+-([0-9a-f]{6})[0-9a-f]{6}")
 class Owner:
     """The study of one store that a checkpoint directory belongs to.
 
-    Names of its checkpoints contain `prefix`, six hexadecimal digits of the store's id. `copied_from` is the id of
-    the store that this one is a copy of, if it is one.
+    Names of its checkpoints contain `prefix`, six digits of the store's id. `copied_from` is the id of the store
+    that this one is a copy of, if it is one.
     """
 
     store: str
@@ -79,8 +79,7 @@ def made_by(name: str) -> Made | None:
 class Ownership:
     """Claims a directory for a study, and makes sure that it still is the study's.
 
-    Every method raises `CheckpointsAbsent` if the directory is not there or cannot be read,
-    `CheckpointsNotOurs` if it belongs to something else, and `CheckpointStorageFailed` if it cannot be marked.
+    Methods raise CheckpointsAbsent, CheckpointsNotOurs, or CheckpointStorageFailed where it cannot be marked.
     """
 
     def __init__(self, root: Path, owner: Owner, disk: Disk) -> None:
@@ -227,10 +226,9 @@ class Ownership:
         study = self._owner.study
         return CheckpointsAbsent(
             f"the checkpoints of study {study!r} are not in {self._root} on {socket.gethostname()}: {why}. "
-            "Nothing was decided, deleted or marked as lost. Mount the disk, run from the directory where the "
-            "study was begun, or say where they are with checkpoints= (on the command line: --checkpoints), then "
-            f"run the study again. If they are gone for good, make the directory and run: phyla doctor {study} "
-            "--adopt"
+            "Nothing was decided, deleted or marked as lost. Mount the disk, run from where the study was begun, "
+            "or say where they are with checkpoints= (on the command line: --checkpoints). If they are gone for "
+            f"good, make the directory and run: phyla doctor {study} --adopt"
         )
 
     def _not_ours(self, what: str, *, adoptable: bool) -> CheckpointsNotOurs:

@@ -131,7 +131,8 @@ def _cell_json(one: "Cell") -> dict[str, Any]:
 def _values_json(one: "GroupValues") -> dict[str, Any]:
     return {
         **picked(one.seen, *OF_CHECKPOINT, checkpoint="name"),
-        **picked(one, "suite", "replicate", "partial", "best", "values"),
+        **picked(one.group, "suite", "replicate"),
+        **picked(one, "partial", "best", "values"),
         **picked(one.group, "why", "ended_at"),
     }
 

@@ -21,7 +21,7 @@ from phyla.records import (
     StudyRecord,
     TrialRecord,
 )
-from phyla.space.scalars import is_same
+from phyla.space.params import is_same
 from phyla.strategies import front_of
 from phyla.words import duration
 

@@ -10,10 +10,12 @@ import numpy as np
 from phyla.errors import ConfigurationError
 from phyla.records import EvalJob, JsonObject, Minimize, Objective, TrialRecord, WorkKind
 from phyla.space import Choice, Space
+from phyla.strategies.checks import check
 
 Fitness: TypeAlias = Callable[[Mapping[str, Any], int, np.random.Generator], float]
 """`fitness(params, step, rng)`: what would be measured on weights of this age."""
 
+AMOUNT = "[0, inf)"
 BEST = 0.7
 SATURATES = 3.0
 
@@ -23,13 +25,9 @@ SATURATES = 3.0
 class Conditions:
     """The arguments of `phyla.simulate` of the same names, or seconds that were measured.
 
-    With a spread, each duration is multiplied by a draw of its own from the log-normal distribution
-    exp(N(-spread^2 / 2, spread^2)), whose mean is 1. `measured_step_s` are seconds per step of whole trials, from
-    claim to completion; `measured_eval_s` those of shards by name of the eval task. Both include loading.
-
-    Raises:
-        ConfigurationError: a number is out of range, nobody trains, or not exactly one of `step_s`, `trial_s` and
-            `measured_step_s` says how long training takes.
+    With a spread, each duration is multiplied by a draw of its own from exp(N(-spread^2 / 2, spread^2)), whose
+    mean is 1. `measured_step_s` are seconds per step of whole trials, from claim to completion; `measured_eval_s`
+    those of shards by name of the eval task. Both include loading.
     """
 
     workers: int = 1
@@ -49,22 +47,14 @@ class Conditions:
     fail: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, least in (("workers", 1), ("evaluators", 0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ConfigurationError(f"{name}={value!r}: must be an integer of at least {least}")
+        check(self, workers=1, evaluators=0, fail="[0, 1]", preempt_per_hour=AMOUNT, crash_per_hour=AMOUNT)
+        check(self, step_s=AMOUNT, trial_s=AMOUNT, load_s=AMOUNT, save_s=AMOUNT, eval_s=AMOUNT)
+        check(self, spread=AMOUNT, restart_s=AMOUNT)
         if WorkKind.TRAIN not in self.kinds:
             raise ConfigurationError("kinds: somebody has to train")
-        times = ("step_s", "trial_s", "load_s", "save_s", "eval_s", "spread", "restart_s")
-        for name in (*times, "preempt_per_hour", "crash_per_hour"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value >= 0):
-                raise ConfigurationError(f"{name}={value!r}: must be a finite number of at least 0")
-        if not 0 <= self.fail <= 1:
-            raise ConfigurationError(f"fail={self.fail!r}: a probability lies between 0 and 1")
         if [self.step_s is not None, self.trial_s is not None, bool(self.measured_step_s)].count(True) != 1:
             raise ConfigurationError(
-                "say how long training takes, in one way: step_s, trial_s, or like= a study that was run (on the "
+                "say in one way how long training takes: step_s, trial_s, or like= a study that was run (on the "
                 "command line: --seconds step=S, --seconds trial=S, --like STUDY)"
             )
 
@@ -104,12 +94,6 @@ class LearningCurve:
     the hyperparameters from 0.7, each placed in [0, 1] as `Parameter.unit` does (choices by their place in the
     list), and scaled to lie in [0, 1]. For an objective that is minimised, it is 1 minus that. It shows how
     selection moves; it says nothing about how good a model will be.
-
-    Args:
-        space: the search space.
-        objective: what is maximised or minimised.
-        total_steps: the age at which 95 % of the height is reached.
-        noise: standard deviation of a measurement.
     """
 
     space: Space

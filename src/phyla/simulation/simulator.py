@@ -3,8 +3,9 @@
 import heapq
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -35,30 +36,32 @@ from phyla.records import (
     WorkKind,
 )
 from phyla.simulation.conditions import Conditions, Fitness
-from phyla.simulation.invariants import Invariants, MachineDefect
-from phyla.simulation.outcome import EvaluationLag, SimulatedRun, Steps, WorkerSeconds
+from phyla.simulation.outcome import (
+    EvaluationLag,
+    Invariants,
+    MachineDefect,
+    SimulatedRun,
+    Steps,
+    WorkerSeconds,
+)
 from phyla.store import open_store
 
 HOUR = 3600.0
 IN_VAIN = 10_000
 """Workers that leave, one after the other, before anything is done: from then on nothing is expected."""
 
-_DONE, _FAIL, _PREEMPT, _CRASH, _BACK, _ASK = range(6)
 
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Worker:
-    """One slot for a worker: its process may be replaced, its place stays.
+    """One slot for a worker: its process may be replaced (`life` counts them up), its place stays.
 
-    What was planned for an earlier process (`life`) or piece of work (`mark`) does not happen. Since `began` it
-    loads for `load_s`, trains or evaluates for `busy_s`, and saves for `save_s`.
+    Since `began` it loads for `load_s`, trains or evaluates for `busy_s`, and saves for `save_s`.
     """
 
     index: int
     kinds: frozenset[WorkKind]
     name: str = ""
     life: int = 0
-    mark: int = 0
     work: Claimed | ClaimedEvaluation | None = None
     began: float = 0.0
     load_s: float = 0.0
@@ -82,15 +85,8 @@ class Simulator:
 
     Everything is decided by the controller, on a store in memory. An idle worker asks again as soon as something
     changed, where a real one asks every 0.1 s. A worker that is alive renews its lease; who crashed is found out
-    when its lease has run out and somebody asks.
-
-    Args:
-        rules: what the study's decisions go by.
-        seed: the study's.
-        conditions: who works, how long things take, and how often they go wrong.
-        fitness: what is measured.
-        rng: where durations, hazards and the noise of the fitness come from.
-        collect_every: completed trials between two collections of checkpoints; None collects once a second.
+    when its lease has run out and somebody asks. `rng` is where durations, hazards and the noise of the fitness
+    come from; `collect_every` are completed trials between two collections of checkpoints.
     """
 
     def __init__(
@@ -118,7 +114,8 @@ class Simulator:
         self._workers = [_Worker(index, kind) for index, kind in enumerate(kinds)]
         self._parked: dict[frozenset[WorkKind], deque[_Worker]] = {kind: deque() for kind in kinds}
         self._refused: set[frozenset[WorkKind]] = set()
-        self._events: list[tuple[float, int, int, int, int]] = []
+        # When, number, what happens to whom, and the work or the life for which that was planned.
+        self._events: list[tuple[float, int, Callable[[_Worker], None] | None, _Worker, object]] = []
         self._number = 0
         self._asks_at = math.inf
         self._ended: Ended | None = None
@@ -137,32 +134,28 @@ class Simulator:
         for worker in self._workers:
             self._start_process(worker)
         while self._events and self._ended is None and self._in_vain < IN_VAIN:
-            self._step()
+            self.now, _, happen, worker, meant = heapq.heappop(self._events)
+            self._refused.clear()
+            if happen is None:
+                self._asks_at = math.inf
+            elif meant is worker.work or meant == worker.life:
+                happen(worker)
+            else:
+                # Planned for an earlier process or piece of work.
+                continue
+            self._ask_parked()
         return self._outcome()
 
-    def _step(self) -> None:
-        """Let the next thing happen."""
-        self.now, _, kind, index, mark = heapq.heappop(self._events)
-        self._refused.clear()
-        if kind == _ASK:
-            self._asks_at = math.inf
-        else:
-            worker = self._workers[index]
-            if mark != (worker.mark if kind in (_DONE, _FAIL) else worker.life):
-                return
-            if kind == _DONE:
-                self._complete(worker)
-            elif kind == _FAIL:
-                self._fail(worker)
-            elif kind == _BACK:
-                self._start_process(worker)
-            else:
-                self._leave(worker, told=kind == _PREEMPT)
-        self._ask_parked()
-
-    def _at(self, time: float, kind: int, worker: int = -1, mark: int = 0) -> None:
+    def _at(
+        self,
+        time: float,
+        happen: Callable[[_Worker], None] | None = None,
+        worker: _Worker | None = None,
+        meant: object = None,
+    ) -> None:
+        """Plan what happens to a worker; nothing but that somebody asks."""
         self._number += 1
-        heapq.heappush(self._events, (time, self._number, kind, worker, mark))
+        heapq.heappush(self._events, (time, self._number, happen, worker or self._workers[0], meant))
 
     # Asking for work
 
@@ -211,7 +204,7 @@ class Simulator:
         if due < self._asks_at:
             # A clock that is not moved on would stand still.
             self._asks_at = max(due, math.nextafter(self.now, math.inf))
-            self._at(self._asks_at, _ASK)
+            self._at(self._asks_at)
 
     # Work begins
 
@@ -221,10 +214,10 @@ class Simulator:
         worker.life += 1
         worker.name = f"simulated:{worker.index}:{worker.life}:0"
         worker.holding = worker.gone_since = None
-        hazards = (_PREEMPT, self._conditions.preempt_per_hour), (_CRASH, self._conditions.crash_per_hour)
-        for kind, per_hour in hazards:
+        preempt, crash = self._conditions.preempt_per_hour, self._conditions.crash_per_hour
+        for happen, per_hour in ((self._preempt, preempt), (self._crash, crash)):
             if per_hour:
-                self._at(self.now + self._rng.exponential(HOUR / per_hour), kind, worker.index, worker.life)
+                self._at(self.now + self._rng.exponential(HOUR / per_hour), happen, worker, worker.life)
         self._ask(worker)
 
     def _begin(self, worker: _Worker, work: Claimed | ClaimedEvaluation) -> None:
@@ -242,13 +235,12 @@ class Simulator:
         elif work.job.kind is JobKind.EVALUATE:
             load_s, busy_s = conditions.evaluate_s(work.job, rng, loaded=worker.holding == work.seen.id)
             worker.holding = work.seen.id
-        worker.mark += 1
         worker.work, worker.began = work, self.now
         worker.load_s, worker.busy_s, worker.save_s = load_s, busy_s, save_s
         seconds = load_s + busy_s + save_s if fails_after_s is None else fails_after_s
-        self._at(self.now + seconds, _DONE if fails_after_s is None else _FAIL, worker.index, worker.mark)
+        self._at(self.now + seconds, self._complete if fails_after_s is None else self._fail, worker, work)
         if seconds >= self.rules.lease_s:
-            # As if it renewed its lease until then; should it crash before, `_leave` says when it did last.
+            # As if it renewed its lease until then; should it crash before, `_crash` says when it did last.
             self._lease_until(worker, self.now + seconds + self.rules.lease_s)
 
     def _lease_until(self, worker: _Worker, expires_at: float) -> None:
@@ -278,21 +270,20 @@ class Simulator:
 
     def _completion(self, trial: TrialRecord) -> Completion:
         """Return what a worker hands in that has trained a trial to its end."""
-        drawn = self.rules.reported_metrics
-        checkpoint = None
-        values = {metric: (float(self._fitness(trial.params, trial.end_step, self._rng)),) for metric in drawn}
+        step, checkpoint = trial.end_step, None
+        metrics = self.rules.reported_metrics
+        values = {metric: (float(self._fitness(trial.params, step, self._rng)),) for metric in metrics}
         if trial.kind is JobKind.TRAIN:
             name = f"{trial.id}.{trial.token}"
             checkpoint = Checkpoint(
                 name=name,
                 study=trial.study,
                 trial=trial.id,
-                step=trial.end_step,
+                step=step,
                 identity=name,
                 size_bytes=0,
                 created_at=self.now,
             )
-        step = trial.end_step
         return Completion(
             trial=trial.id, token=trial.token, reached_step=step, values=values, metrics={}, checkpoint=checkpoint
         )
@@ -301,8 +292,7 @@ class Simulator:
         """Return what a worker hands in that has done an eval task, or an aggregation."""
         job = work.job
         if job.kind is JobKind.AGGREGATE:
-            values, best, former = self._aggregates(work)
-            return Evaluated(job=job.id, group=job.group, token=job.token, values=values, best=best, former=former)
+            return self._aggregated(work)
         result = EvalResult(
             identity=work.seen.identity,
             task_identity=job.identity,
@@ -318,24 +308,26 @@ class Simulator:
         )
         return Evaluated(job=job.id, group=job.group, token=job.token, result=result)
 
-    def _aggregates(self, work: ClaimedEvaluation) -> tuple[JsonObject, bool, int | None]:
-        """Return what the objectives are made of, whether it is the best, and the id of the best one before."""
+    def _aggregated(self, work: ClaimedEvaluation) -> Evaluated:
+        """Return an aggregation: what the objectives are made of, and whether it is the best so far."""
+        done = partial(Evaluated, job=work.job.id, group=work.job.group, token=work.job.token)
         suite, fitness = suite_named(self.rules.suites, work.group.suite), self.rules.suite_fitness
         names: set[str] = set() if suite.objective is None else {suite.objective.metric}
         if fitness is not None and fitness.suite == suite.name:
             names.update(self.rules.aggregates.values())
         if not names or work.seen.trial is None:
-            return {}, False, None
+            return done(values={})
         with self.store.reader(self.study) as reader:
             value = float(self._fitness(reader.trial(work.seen.trial).params, work.seen.step, self._rng))
             former = reader.best_group(suite.name)
         values: JsonObject = {name: {"value": value, "stderr": None} for name in sorted(names)}
         if suite.objective is None:
-            return values, False, None
-        before: Any = None if former is None else former.values[suite.objective.metric]
-        order = suite.objective.order(value)
-        best = before is None or order > suite.objective.order(before["value"])
-        return values, best, None if former is None else former.id
+            return done(values=values)
+        if former is None:
+            return done(values=values, best=True)
+        before: Any = former.values[suite.objective.metric]
+        better = suite.objective.order(value) > suite.objective.order(before["value"])
+        return done(values=values, best=better, former=former.id)
 
     def _fail(self, worker: _Worker) -> None:
         work = worker.work
@@ -345,8 +337,24 @@ class Simulator:
         self.controller.fail(Failure(job=work.trial.id, token=work.trial.token, error="simulated failure"))
         self._ask(worker)
 
-    def _leave(self, worker: _Worker, *, told: bool) -> None:
-        """A worker goes: told to, it returns its work; else its lease has to run out."""
+    def _preempt(self, worker: _Worker) -> None:
+        work = self._leave(worker)
+        if work is not None:
+            job = work.trial if isinstance(work, Claimed) else work.job
+            self.controller.release(job.id, job.token)
+
+    def _crash(self, worker: _Worker) -> None:
+        if self._leave(worker) is not None:
+            # Its lease has to run out.
+            renews_s = self.rules.lease_s / 3
+            renewed_at = worker.began + (self.now - worker.began) // renews_s * renews_s
+            expires_at = renewed_at + self.rules.lease_s
+            self._lease_until(worker, expires_at)
+            # Whoever asks looks at leases only so often.
+            self._at(expires_at + min(1.0, self.rules.lease_s / 10))
+
+    def _leave(self, worker: _Worker) -> Claimed | ClaimedEvaluation | None:
+        """Let a worker be gone for a while; return the work that it leaves."""
         work = worker.work
         if work is not None or all(other.work is None for other in self._workers):
             self._in_vain += 1
@@ -359,23 +367,13 @@ class Simulator:
         if work is not None:
             self._steps.preempted += worker.steps_done(self.now)
             self._drop(worker)
-            job = work.trial if isinstance(work, Claimed) else work.job
-            if told:
-                self.controller.release(job.id, job.token)
-            else:
-                renews_s = self.rules.lease_s / 3
-                renewed_at = worker.began + (self.now - worker.began) // renews_s * renews_s
-                expires_at = renewed_at + self.rules.lease_s
-                self._lease_until(worker, expires_at)
-                # Whoever asks looks at leases only so often.
-                self._at(expires_at + min(1.0, self.rules.lease_s / 10), _ASK)
-        self._at(self.now + self._conditions.restart_s, _BACK, worker.index, worker.life)
+        self._at(self.now + self._conditions.restart_s, self._start_process, worker, worker.life)
+        return work
 
     def _drop(self, worker: _Worker) -> None:
         """Give up the work of a worker."""
         self._seconds.lost += self.now - worker.began
         worker.work = None
-        worker.mark += 1
 
     def _state_of(self, trial: int) -> JobState:
         with self.store.reader(self.study) as reader:
@@ -383,11 +381,10 @@ class Simulator:
 
     def _collect(self, *, at_once: bool = False) -> None:
         """Collect checkpoints, if it is time to."""
-        if self._collect_every is None:
-            due = self.now - self._collected_at >= 1.0
-        else:
-            due = self._since_collection >= self._collect_every
-        if not due and not at_once:
+        # A supervisor collects once a second; that so few checkpoints more are there is worth the time saved.
+        every = self._collect_every or max(1, self.rules.strategy.population_size // 4)
+        soon = self._collect_every is None and self.now - self._collected_at < 1.0
+        if not at_once and (soon or self._since_collection < every):
             return
         self._collected_at, self._since_collection = self.now, 0
         found = self.controller.retention()

@@ -4,11 +4,9 @@ Pure: randomness comes in as a generator, and nothing here reads a clock or a fi
 """
 
 from phyla.arguments import suggest_arguments
-from phyla.space.declaration import Constraint
-from phyla.space.description import check_extension
+from phyla.space.declaration import Constraint, check_extension
 from phyla.space.parameters import Choice, Float, Int, Ordinal, Parameter
-from phyla.space.params import Params
-from phyla.space.scalars import Scalar
+from phyla.space.params import Params, Scalar, checked
 from phyla.space.space import Changes, Space
 
 __all__ = [
@@ -23,6 +21,7 @@ __all__ = [
     "Scalar",
     "Space",
     "check_extension",
+    "checked",
 ]
 
 suggest_arguments(Choice, Float, Int, Ordinal)

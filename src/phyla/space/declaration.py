@@ -1,14 +1,17 @@
-"""What Space is given, checked: parameters and the conditions between them, constraints and starting points."""
+"""What Space is given, checked: parameters and the conditions between them, constraints and starting points.
+
+Then its parameters as JSON, and which others may take their place once values of them are in use.
+"""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from phyla.arguments import suggestion
 from phyla.errors import SpaceError
-from phyla.space.parameters import Parameter
-from phyla.space.params import Params, flatten
-from phyla.space.scalars import Scalar, as_when, checked
+from phyla.space.parameters import Choice, Float, Int, Ordinal, Parameter
+from phyla.space.params import Params, Scalar, as_when, checked, flatten, is_same
 
 Constraint: TypeAlias = Callable[..., bool]
 """Takes Params and says whether they are allowed."""
@@ -17,6 +20,8 @@ Conditions: TypeAlias = tuple[tuple[str, tuple[Scalar, ...]], ...]
 
 Plan: TypeAlias = tuple[tuple[str, Parameter, Conditions], ...]
 """Names, parameters and conditions, with every parameter after those that it depends on."""
+
+KINDS: dict[str, type[Parameter]] = {kind.kind: kind for kind in (Float, Int, Choice, Ordinal)}
 
 
 def parameters(mapping: object, keywords: dict[str, Any]) -> dict[str, Parameter]:
@@ -158,9 +163,8 @@ def starting_point(point: object, plan: Plan, constraints: Sequence[Constraint])
     return {name: known[name] for name in known if name in flat}
 
 
-def refuse_unknown(names: Iterable[str], known: Iterable[str]) -> None:
+def refuse_unknown(names: Iterable[str], known: Collection[str]) -> None:
     """Refuse names that are no parameters."""
-    known = list(known)
     for name in names:
         if name not in known:
             raise SpaceError(f"there is no parameter {name!r}; {suggestion(name, known)}")
@@ -172,10 +176,8 @@ def violated(constraints: Sequence[Constraint], values: Mapping[str, Scalar]) ->
         try:
             allowed: object = constraint(Params.of_flat(values))
         except Exception as error:
-            raise SpaceError(
-                f"the constraint {name_of(constraint)} raised {type(error).__name__}: {error}; "
-                f"the values were {values!r} (inactive parameters are absent: use .get)"
-            ) from error
+            why = f"raised {type(error).__name__}: {error}; the values were {values!r} (inactive ones are absent)"
+            raise SpaceError(f"the constraint {name_of(constraint)} {why}") from error
         if allowed is None:
             raise SpaceError(f"the constraint {name_of(constraint)} returned None; return True or False")
         if not allowed:
@@ -193,3 +195,78 @@ def require(constraints: Sequence[Constraint], values: Mapping[str, Scalar]) -> 
 def name_of(constraint: object) -> str:
     """What a message calls a function."""
     return str(getattr(constraint, "__name__", None) or repr(constraint))
+
+
+def described(name: str, parameter: Parameter) -> dict[str, Any]:
+    """A parameter in JSON types; names in `when` are written from the top, with a leading "/"."""
+    entry: dict[str, Any] = {"name": name, "kind": parameter.kind}
+    for one in dataclasses.fields(parameter):
+        value = getattr(parameter, one.name)
+        entry[one.name] = list(value) if isinstance(value, tuple) else value
+    if parameter.when is not None:
+        entry["when"] = {f"/{parent}": list(values) for parent, values in conditions(parameter)}
+    return entry
+
+
+def read(entry: Mapping[str, Any]) -> tuple[str, Parameter]:
+    """The name and the parameter that `described` gave a description of."""
+    try:
+        options = {key: value for key, value in entry.items() if key not in ("name", "kind")}
+        return entry["name"], KINDS[entry["kind"]](**options)
+    except (AttributeError, KeyError, TypeError, SpaceError) as error:
+        raise SpaceError(f"{entry!r} describes no parameter: {error}") from error
+
+
+def check_extension(old: Mapping[str, Parameter], new: Mapping[str, Parameter]) -> None:
+    """Refuse parameters in which values of the old ones may not be valid, saying everything that is narrowed.
+
+    Bounds may be widened, values added, and parameters added that have a default. Where members start may change.
+    """
+    problems = [f"{name} is gone" for name in old if name not in new]
+    problems += [
+        f"{name}: {problem}"
+        for name, before in old.items()
+        if name in new
+        for problem in _narrowed(before, new[name])
+    ]
+    problems += [
+        f"{name} is new and has no default: give the value that earlier trials had, as in default=..."
+        for name, parameter in new.items()
+        if name not in old and parameter.default is None
+    ]
+    if problems:
+        raise SpaceError(f"the space of a study that exists can only be widened: {'; '.join(problems)}")
+
+
+def _narrowed(old: Parameter, new: Parameter) -> Iterator[str]:
+    if conditions(old) != conditions(new):
+        yield f"when was {old.when!r}, now {new.when!r}"
+    if isinstance(old, Float | Int) and isinstance(new, Float | Int) and old.kind == new.kind:
+        narrower = {"low": new.low > old.low, "high": new.high < old.high, "log": new.log != old.log}
+        for name in (name for name, is_narrower in narrower.items() if is_narrower):
+            yield f"{name} was {getattr(old, name)!r}, now {getattr(new, name)!r}"
+        if not _on_grid(old, new):
+            yield f"step was {old.step!r} from {old.low!r}, now {new.step!r} from {new.low!r}"
+    elif isinstance(old, Choice) and isinstance(new, Choice):
+        missing = [value for value in old.values if not any(is_same(value, other) for other in new.values)]
+        if missing:
+            yield f"the values {missing!r} are gone"
+    elif isinstance(old, Ordinal) and isinstance(new, Ordinal):
+        # In the old order, with new ones between.
+        kept = [value for value in new.values if any(is_same(value, other) for other in old.values)]
+        if len(kept) < len(old.values) or not all(map(is_same, kept, old.values)):
+            yield f"the values were {list(old.values)!r}, now {list(new.values)!r}"
+    else:
+        yield f"it was {old!r}, now {new!r}"
+
+
+def _on_grid(old: Float | Int, new: Float | Int) -> bool:
+    """Whether every value of the old grid is on the new one."""
+    if new.step is None:
+        return True
+    if old.step is None:
+        return False
+    if isinstance(new, Int):
+        return old.step % new.step == 0 and (old.low - new.low) % new.step == 0
+    ratios = (old.step / new.step, (old.low - new.low) / new.step)
+    return all(math.isclose(ratio, round(ratio), abs_tol=1e-6) for ratio in ratios)

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar, cast, final
 
 from phyla.errors import SpaceError
-from phyla.space.scalars import Scalar, When, as_integer, as_real, as_scalar, as_when, checked, is_same
+from phyla.space.params import Scalar, When, as_integer, as_real, as_scalar, as_when, checked, is_same
 
 if TYPE_CHECKING:
     import numpy as np
@@ -158,10 +158,8 @@ class _Range(_Parameter[Number]):
             raise SpaceError(f"{value!r} is outside of {[self.low, self.high]!r}; the nearest value is {bound!r}")
         nearest: Number = self._nearest(number)
         if abs(nearest - number) > self._slack * (self.step or 1):
-            raise SpaceError(
-                f"{value!r} is between the steps of {self.step!r} from {self.low!r}; "
-                f"the nearest value is {nearest!r}"
-            )
+            steps = f"the steps of {self.step!r} from {self.low!r}"
+            raise SpaceError(f"{value!r} is between {steps}; the nearest value is {nearest!r}")
         return nearest
 
     def draw(self, rng: "np.random.Generator") -> Number:
@@ -281,9 +279,6 @@ class Float(_Range[float]):
         initial: Where members start: a value, or a narrower `(low, high)` to draw it from.
         default: The value of trials that ran before this parameter was added to the study; None for none.
         when: Names of other parameters and the values they must have for this one to be active.
-
-    Raises:
-        SpaceError: the arguments make no sense together; the message shows them.
     """
 
     kind = "float"
@@ -313,12 +308,7 @@ class Int(_Range[int]):
         high: The upper bound.
         log: As for `Float`.
         step: Only the values `low + k * step`; `high` must be one of them.
-        initial: As for `Float`.
-        default: As for `Float`.
-        when: As for `Float`.
-
-    Raises:
-        SpaceError: the arguments make no sense together; the message shows them.
+        initial, default, when: As for `Float`.
     """
 
     step: int = field(default=1, kw_only=True)
@@ -343,10 +333,7 @@ class _Listed(_Parameter[Scalar]):
 
     def _settle(self, put: Callable[[str, object], None]) -> None:
         if isinstance(self.values, str | bytes) or not isinstance(self.values, Sequence):
-            raise SpaceError(
-                f"the values must be a list, got {self.values!r}; a list keeps its order, so that every run draws "
-                "the same"
-            )
+            raise SpaceError(f"the values must be a list, which keeps its order, got {self.values!r}")
         if not self.values:
             raise SpaceError("there must be at least one value")
         listed = tuple(as_scalar(value, "a value") for value in self.values)
@@ -383,11 +370,7 @@ class Choice(_Listed):
         values: The values, distinct JSON scalars: str, int, float, bool or None. A single one is allowed.
         initial: The value that members start from. None means that it is drawn; to start from the *value*
             None use `Space(initial=[...])`.
-        default: As for `Float`.
-        when: As for `Float`.
-
-    Raises:
-        SpaceError: the arguments make no sense together; the message shows them.
+        default, when: As for `Float`.
     """
 
     kind = "choice"
@@ -408,11 +391,7 @@ class Ordinal(_Listed):
     Args:
         values: The values in order, distinct JSON scalars: str, int, float, bool or None.
         initial: As for `Choice`.
-        default: As for `Float`.
-        when: As for `Float`.
-
-    Raises:
-        SpaceError: the arguments make no sense together; the message shows them.
+        default, when: As for `Float`.
     """
 
     kind = "ordinal"

@@ -1,21 +1,96 @@
-"""Params: the values of one trial, readable flat and nested; and the names that make both possible."""
+"""Params, the values of one trial, readable flat and nested; and what single values and names may be."""
 
+import math
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from numbers import Integral, Real
+from typing import Any, TypeAlias, TypeVar, final
 
 from phyla.arguments import suggestion
 from phyla.errors import SpaceError
 
+Scalar: TypeAlias = str | int | float | bool | None
+"""What one parameter's value is: always a plain Python object that JSON can hold."""
+
+When: TypeAlias = Mapping[str, Scalar | Sequence[Scalar]]
+"""A condition: parameter names and the value, or list of values, they must have."""
+
+Given = TypeVar("Given")
+Value = TypeVar("Value")
+
 SEGMENT = re.compile(r"\w[\w.\-]*")
 
 
-def flatten(mapping: Mapping[Any, Any]) -> dict[str, Any]:
-    """A mapping with slashed names and nested groups as one flat dict, in the same order.
+def as_real(value: object, what: str) -> float:
+    """`value` as a finite float. Numpy numbers are accepted, booleans are not."""
+    if type(value) is float and math.isfinite(value):
+        return value
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise SpaceError(f"{what} must be a number, got {value!r}")
+    try:
+        number = float(value)
+    except OverflowError:
+        raise SpaceError(f"{what} must fit in a float, got {value!r}") from None
+    if not math.isfinite(number):
+        raise SpaceError(f"{what} must be finite, got {value!r}")
+    return number
 
-    Raises:
-        SpaceError: an ill-formed name, an empty group, or two entries with one name.
-    """
+
+def as_integer(value: object, what: str) -> int:
+    """`value` as an int. Numpy integers are accepted, booleans and floats are not."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        hint = f"; did you mean {int(value)}?" if isinstance(value, float) and value.is_integer() else ""
+        raise SpaceError(f"{what} must be an integer, got {value!r}{hint}")
+    return int(value)
+
+
+def as_scalar(value: object, what: str) -> Scalar:
+    """`value` as a JSON scalar: str, int, finite float, bool or None."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return as_real(value, what)
+    raise SpaceError(f"{what} must be a string, number, bool or None, got {value!r}; name it with a string")
+
+
+def as_when(when: object) -> dict[str, tuple[Scalar, ...]] | None:
+    """A condition in its canonical form: every name with a tuple of values."""
+    if when is None:
+        return None
+    if not isinstance(when, Mapping):
+        raise SpaceError(f"when must map names to values, got {when!r}; write when={{'name': ['value']}}")
+    if not when:
+        raise SpaceError("when is empty; leave it out for a parameter that is always active")
+    conditions: dict[str, tuple[Scalar, ...]] = {}
+    for name, values in when.items():
+        if not isinstance(name, str):
+            raise SpaceError(f"when must map parameter names to values, got the name {name!r}")
+        several = values if isinstance(values, list | tuple) else [values]
+        if not several:
+            raise SpaceError(f"when={{{name!r}: {values!r}}} can never hold; name at least one value")
+        conditions[name] = tuple(as_scalar(value, f"the value of {name!r} in when") for value in several)
+    return conditions
+
+
+def is_same(left: Scalar, right: Scalar) -> bool:
+    """Whether two scalars are equal as JSON: 1 is 1.0, but True is not 1."""
+    return left == right and isinstance(left, bool) == isinstance(right, bool)
+
+
+def checked(check: Callable[[Given], Value], value: Given, what: str) -> Value:
+    """What `check` makes of a value; its error starts with `what`."""
+    try:
+        return check(value)
+    except SpaceError as error:
+        raise SpaceError(f"{what}: {error}") from error.__cause__
+
+
+def flatten(mapping: Mapping[Any, Any]) -> dict[str, Any]:
+    """A mapping with slashed names and nested groups as one flat dict, in the same order."""
     flat: dict[str, Any] = {}
     for name, value in _leaves(mapping, ""):
         if name in flat:
@@ -34,10 +109,8 @@ def _leaves(mapping: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]
             raise SpaceError(f"the name {key!r} must be a string")
         if not all(SEGMENT.fullmatch(segment) for segment in key.split("/")):
             inside = f" in the group {prefix[:-1]!r}" if prefix else ""
-            raise SpaceError(
-                f"{key!r}{inside} is no parameter name; use letters, digits, '_', '-' and '.', "
-                "with a single '/' between a group and a name"
-            )
+            allowed = "use letters, digits, '_', '-' and '.', with a single '/' between a group and a name"
+            raise SpaceError(f"{key!r}{inside} is no parameter name; {allowed}")
         if isinstance(value, Mapping):
             if not value:
                 raise SpaceError(f"the group {prefix + key!r} is empty; leave it out")

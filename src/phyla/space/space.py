@@ -8,20 +8,20 @@ from phyla.errors import SpaceError
 from phyla.space import declaration
 from phyla.space.declaration import (
     Constraint,
+    described,
     hold,
     listed,
     name_of,
     planned,
+    read,
     refuse_unknown,
     require,
     starting_point,
     unmet,
     violated,
 )
-from phyla.space.description import described, read
 from phyla.space.parameters import Parameter
-from phyla.space.params import flatten
-from phyla.space.scalars import Scalar, as_real, checked
+from phyla.space.params import Scalar, as_real, checked, flatten
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,29 +40,25 @@ PERTURB_TRIES = 100
 class Space:
     """The hyperparameters of a study.
 
-    Parameters come as keywords, as a mapping, or both; a mapping as a value is a group. Names are flattened
-    with "/", so `Space(opt={"lr": Float(1e-4, 1.0)})` has the parameter `"opt/lr"`. A parameter named
-    "constraints" or "initial" has to come in the mapping.
+    Parameters come as keywords, as a mapping, or both; a mapping as a value is a group. Names are flattened with
+    "/", so `Space(opt={"lr": Float(1e-4, 1.0)})` has the parameter `"opt/lr"`. A parameter named "constraints" or
+    "initial" has to come in the mapping.
 
-    A parameter with a `when` is active only if every parameter that it names is active and has one of the
-    values it lists; inactive parameters are absent from all values. Names in `when` are looked up in the same
-    group first, then from the top; a leading "/" skips the group.
+    A parameter with a `when` is active only if every parameter that it names is active and has one of the values
+    it lists; inactive parameters are absent from all values. Names in `when` are looked up in the same group
+    first, then from the top; a leading "/" skips the group.
 
-    Every method is a function of its arguments: the same generator state gives the same values, which always
-    come in the order of the space. It raises SpaceError where an argument makes no sense, a constraint raised, or
-    the constraints allowed nothing that was drawn.
+    Every method is a function of its arguments: the same generator state gives the same values, in the order of
+    the space. SpaceError says which argument makes no sense, that a constraint raised, or that the constraints
+    allowed nothing that was drawn.
 
     Args:
         mapping: Parameters and groups by name.
-        constraints: Functions that take Params and say whether they are allowed. Values that are not are
-            drawn again, 1000 times at most when sampling and 100 times when perturbing. Worker processes can
-            use functions of a module only.
+        constraints: Functions that take Params and say whether they are allowed. Values that are not are drawn
+            again, 1000 times at most when sampling and 100 times when perturbing. Worker processes can use
+            functions of a module only.
         initial: Starting points: the i-th mapping is for member i. Names that it leaves out are drawn.
         **parameters: Parameters and groups by name.
-
-    Raises:
-        SpaceError: an ill-formed name or a clash, something that is no parameter, conditions that can never
-            hold, or a starting point that is not allowed.
     """
 
     __slots__ = ("_constraints", "_initial", "_parameters", "_plan")
@@ -100,8 +96,7 @@ class Space:
     def sample(self, rng: "np.random.Generator", member: int | None = None) -> dict[str, Scalar]:
         """Flat values of all active parameters: draws from the priors, or where a member starts.
 
-        A member starts at its entry of the space's `initial`, where that leaves a name out at the parameter's own
-        `initial`, else at a draw.
+        That is its entry of the space's `initial`, else the parameter's own `initial`, else a draw.
         """
         if member is not None and member < 0:
             raise SpaceError(f"member must be at least 0, got {member!r}")
@@ -145,15 +140,10 @@ class Space:
     ) -> tuple[dict[str, Scalar], Changes]:
         """New values near `params`, and what changed; `params` themselves where constraints allow no others.
 
-        Every parameter is moved by a factor drawn uniformly from `factors`, as its kind says. Parameters that
-        become active are drawn from their prior; those that become inactive are dropped.
-
-        Args:
-            params: The values to start from, as `validate` takes them; only the constraints may be violated.
-            rng: Where randomness comes from.
-            factors: The factors, above 0 and not 1.
-            resample: The probability, per parameter, of a draw from its prior instead.
-            names: The parameters that may move; None means all.
+        Every parameter, or those of `names`, is moved by a factor drawn uniformly from `factors` (above 0, not 1),
+        as its kind says, or with probability `resample` drawn from its prior instead. Those that become active are
+        drawn from their prior; those that become inactive are dropped. Only the constraints may be violated by
+        `params`.
         """
         if not 0.0 <= resample <= 1.0:
             raise SpaceError(f"resample is a probability between 0 and 1, got {resample!r}")
@@ -180,8 +170,8 @@ class Space:
     ) -> tuple[dict[str, Scalar], Changes]:
         """Flat values from two parents, and what changed from the first ("crossed", "activated" or "dropped").
 
-        A parameter that both parents have comes from the second with probability `share`; one that only one parent
-        has comes from that one. It is drawn if neither has it. Parents may violate the constraints.
+        What both have comes from the second with probability `share`; what only one has, from that one; what
+        neither has is drawn. Parents may violate the constraints.
         """
         if not 0.0 <= share <= 1.0:
             raise SpaceError(f"share is a probability between 0 and 1, got {share!r}")
@@ -226,6 +216,7 @@ class Space:
 
     def config(self, reference: Callable[[Constraint], str]) -> dict[str, Any]:
         """A description in JSON types; `reference` gives the text for a constraint, as "module:function"."""
+        # A list, since databases may reorder the keys of an object.
         return {
             "parameters": [described(name, parameter) for name, parameter in self._parameters.items()],
             "constraints": [reference(constraint) for constraint in self._constraints],

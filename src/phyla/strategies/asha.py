@@ -4,9 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import final
 
-from phyla.errors import ConfigurationError
 from phyla.records import JsonObject, Member
-from phyla.strategies.checks import check
+from phyla.strategies.checks import check, refused
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
 from phyla.strategies.starts import given_up, proceed, sampled
 from phyla.strategies.strategy import Context, Decision, History, Independent, Population, Stop, Wait
@@ -17,26 +16,23 @@ from phyla.strategies.strategy import Context, Decision, History, Independent, P
 class ASHA(Independent):
     """Many members start, few go on: those that are among the best so far at each rung.
 
-    Rungs lie at `min_steps`, `min_steps * reduction_factor`, and so on, the last at `total_steps`; one trial
-    leads from one to the next. A member is promoted as soon as it is among the best `1 / reduction_factor`,
-    rounded down, of those that have completed its rung, which may turn out to be a mistake. Else it waits for
-    others, and is stopped when they can no longer help it. nan and infinite scores are stopped at once, but count
-    as completed. Of equal scores the one promoted earlier goes first, then the lower index.
+    Rungs lie at `min_steps`, `min_steps * reduction_factor`, and so on, the last at `total_steps`; one trial leads
+    from one to the next. A member is promoted as soon as it is among the best `1 / reduction_factor`, rounded
+    down, of those that have completed its rung, which may turn out to be a mistake. Else it waits, and is stopped
+    when others can no longer help it. nan and infinite scores are stopped at once, but count as completed. Of
+    equal scores the one promoted earlier goes first, then the lower index. Unlike in the paper, members that have
+    not started go before promotions: the more of them are known, the fewer are promoted by mistake.
 
-    Members that have not started go before promotions, unlike in the paper, which draws configurations without
-    end: the more of them are known, the fewer are promoted by mistake.
-
-    Source: Li et al. 2020, A system for massively parallel hyperparameter tuning, arXiv 1810.05934, algorithm 2.
-    With `quorum=1.0`: Jamieson and Talwalkar 2016, arXiv 1502.07943 (successive halving).
+    Source: Li et al. 2020, arXiv 1810.05934, algorithm 2. With `quorum=1.0`: Jamieson and Talwalkar 2016, arXiv
+    1502.07943 (successive halving).
 
     Args:
         members: number of members, each with hyperparameters of its own.
         total_steps: steps that a member spends that reaches the last rung.
         min_steps: steps to the first rung.
         reduction_factor: of so many members at a rung one is promoted, at least 2.
-        fitness: how the reports of one trial become its fitness, or the suite that gives it (`FromSuite`),
-            which needs `quorum=1.0`.
-        quorum: at 1.0 a rung is complete before anyone is promoted. Whole studies are then the same with any
+        fitness: where the fitness of a trial comes from; `FromSuite` needs `quorum=1.0`.
+        quorum: at 1.0 a rung is complete before anyone is promoted: whole studies are then the same with any
             number of workers, but workers may be idle.
     """
 
@@ -52,15 +48,9 @@ class ASHA(Independent):
     def __post_init__(self) -> None:
         check(self, members=1, total_steps=1, min_steps=1, reduction_factor=2, quorum="[0, 1]")
         if self.min_steps > self.total_steps:
-            raise ConfigurationError(
-                f"ASHA(total_steps={self.total_steps}, min_steps={self.min_steps}): the first rung may not lie "
-                "beyond the last; lower min_steps or raise total_steps"
-            )
+            raise refused(self, "total_steps min_steps", "the first rung may not lie beyond the last")
         if isinstance(self.fitness, FromSuite) and self.quorum < 1:
-            raise ConfigurationError(
-                "ASHA(fitness=FromSuite(...)): a member can be ranked only when its suite is evaluated; use "
-                "quorum=1.0"
-            )
+            raise refused(self, "fitness", "a rung must have all results of a suite; use quorum=1.0")
 
     @property
     def rungs(self) -> tuple[int, ...]:
@@ -72,15 +62,12 @@ class ASHA(Independent):
         return (*rungs, self.total_steps)
 
     def line(self, progress: int) -> int:
-        """Return how many rungs a member has completed."""
         return sum(rung <= progress for rung in self.rungs)
 
     def finished(self, member: Member) -> bool:
-        """Return whether the member has completed the last rung, or, of rungs that changed, has all its steps."""
         return member.generation >= len(self.rungs) or member.progress >= self.total_steps
 
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
-        """Start, promote, wait or stop."""
         steps = max(1, self.rungs[member.generation] - member.progress)
         if member.head is None:
             return sampled(member, steps, context)

@@ -44,18 +44,21 @@ def check_value(plugin: str, name: str, value: Any, want: Wanted) -> None:
         excluded = [low] * (want[0] == "(") + [high] * (want[-1] == ")")
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not low <= value <= high or value in excluded:
-            raise ConfigurationError(f"{given}: must be a number in {want}")
+            kind = "finite number" if "inf" in want else "number"
+            raise ConfigurationError(f"{given}: must be a {kind} in {want}")
+
+
+def refused(plugin: object, names: str, why: str) -> ConfigurationError:
+    """Return the error about settings of a plug-in, whose names come in one text, with what to do."""
+    given = ", ".join(f"{name}={getattr(plugin, name)!r}" for name in names.split())
+    return ConfigurationError(f"{type(plugin).__name__}({given}): {why}")
 
 
 def check_steps(plugin: Any) -> None:
     """Refuse `total_steps` and `steps_per_trial` that are out of range, and trials longer than the training."""
     check(plugin, total_steps=1, steps_per_trial=1)
     if plugin.steps_per_trial is not None and plugin.steps_per_trial > plugin.total_steps:
-        raise ConfigurationError(
-            f"{type(plugin).__name__}(steps_per_trial={plugin.steps_per_trial}, total_steps={plugin.total_steps}):"
-            " a trial may not be longer than the whole training of a member; lower steps_per_trial or raise "
-            "total_steps"
-        )
+        raise refused(plugin, "steps_per_trial total_steps", "a trial may not be longer than all training")
 
 
 def check_rules(
@@ -65,10 +68,8 @@ def check_rules(
     for rule in items_of(getattr(plugin, name)):
         if not callable(getattr(rule, method, None)) and not (optional and rule is None):
             example = "Truncation()" if method == "choose" else "Perturb() or ExploreWith(function)"
-            raise ConfigurationError(
-                f"{type(plugin).__name__}({name}={rule!r}): not a rule, it has no {method}; give one, "
-                f"such as {example}"
-            )
+            given = f"{type(plugin).__name__}({name}={rule!r})"
+            raise ConfigurationError(f"{given}: not a rule, it has no {method}; give one, such as {example}")
 
 
 def items_of(value: object) -> Iterator[object]:

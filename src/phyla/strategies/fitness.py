@@ -23,7 +23,6 @@ class Last:
     """The last report of the trial."""
 
     def __call__(self, values: Sequence[float], objective: Goal) -> float:
-        """Return the last value."""
         return values[-1]
 
 
@@ -41,7 +40,6 @@ class MeanOfLast:
         check(self, k=1)
 
     def __call__(self, values: Sequence[float], objective: Goal) -> float:
-        """Return the mean."""
         tail = values[-self.k :]
         return math.fsum(tail) / len(tail) if all(map(math.isfinite, tail)) else math.nan
 
@@ -49,10 +47,7 @@ class MeanOfLast:
 @final
 @dataclass(frozen=True, slots=True)
 class BestOfLast:
-    """The best of the last k reports: the maximum under `Maximize`, the minimum under `Minimize`.
-
-    Values that are not finite are passed over; nan if none is finite. Only for objectives of one metric.
-    """
+    """The best finite one of the last k reports, nan if there is none. Only for objectives of one metric."""
 
     k: int
 
@@ -60,7 +55,6 @@ class BestOfLast:
         check(self, k=1)
 
     def __call__(self, values: Sequence[float], objective: Goal) -> float:
-        """Return the best value."""
         finite = [value for value in values[-self.k :] if math.isfinite(value)]
         best = max if isinstance(objective, Maximize) else min
         return best(finite, default=math.nan)
@@ -69,9 +63,7 @@ class BestOfLast:
 @final
 @dataclass(frozen=True, slots=True)
 class FromSuite:
-    """The fitness of a trial is an aggregate of a suite, evaluated on the checkpoint that it left.
-
-    Members keep training while evaluation lags behind.
+    """The fitness of a trial is an aggregate of a suite on the checkpoint it left; members train on meanwhile.
 
     Args:
         suite: name of one of the study's suites.

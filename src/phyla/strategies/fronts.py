@@ -25,7 +25,7 @@ def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
 def front_ranks(vectors: Vectors) -> npt.NDArray[np.intp]:
     """Return the front of each vector: 0 for those that none dominates, 1 for those that only front 0 does, ...
 
-    Equal vectors are on the same front. Takes O(n log n) for two goals, O(n^2) array operations for more.
+    Equal vectors share a front. O(n log n) for two goals, O(n^2) array operations for more.
     """
     distinct, _, place = _distinct(vectors)
     # Best first goal first, so that a vector is dominated only by vectors before it.
@@ -69,9 +69,9 @@ def _many(ordered: Vectors) -> npt.NDArray[np.intp]:
 def crowding(vectors: Vectors, fronts: npt.NDArray[np.intp] | None = None) -> npt.NDArray[np.float64]:
     """Return the crowding distance of each vector within its front; more is less crowded.
 
-    For each goal the distance between the neighbours on both sides, in units of the front's range; these are
-    added. The best and the worst of each goal are infinitely far from others. Of equal vectors the first gets
-    the distance, and the others 0. `fronts` has the front of each vector; None if all are on one.
+    It sums, over goals, the distance between the neighbours on both sides in units of the front's range; infinite
+    for the best and the worst of each goal. Of equal vectors the first gets it, the others 0. Without `fronts` all
+    are on one.
     """
     distinct, first, _ = _distinct(vectors)
     front = np.zeros(len(distinct), dtype=np.intp) if fronts is None else fronts[first]

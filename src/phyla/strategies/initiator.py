@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import final
 
-from phyla.errors import ConfigurationError
 from phyla.records import JobState, JsonObject, Member, Scored
-from phyla.strategies.checks import check, check_rules, check_steps
+from phyla.strategies.checks import check, check_rules, check_steps, refused
 from phyla.strategies.exploit import facts
 from phyla.strategies.explore import Explore
 from phyla.strategies.explore.perturb import PERTURB
@@ -28,26 +27,22 @@ class InitiatorPBT(Strategy):
     """Every completed trial initiates one binary tournament; the winner's mutated copy is trained next.
 
     The opponent is drawn uniformly from the other members' trials of the initiator's generation and of the one
-    before; it has to be strictly better to win. So every trial has a child of its own or makes room for
+    before, and has to be strictly better to win. So every trial has a child of its own or makes room for
     another's, exactly once, which keeps small populations going. A child that breaks is replaced by another
     tournament of the same initiator.
 
-    With the gate, reproduction starts once the initiator's generation is complete: the budget mode of the
-    paper. Whole studies are then the same with any number of workers. Without it, members may be one generation
-    ahead of the others; who is an opponent then depends on who has finished.
-
-    Source: Li et al. 2019, A generalized framework for population based training, arXiv 1902.01894, sections 3
-    and 4 (initiator based evolution, budget mode, mutation).
+    Source: Li et al. 2019, arXiv 1902.01894, sections 3 and 4 (initiator based evolution, budget mode, mutation).
 
     Args:
         population_size: number of members, which is the number of trials of a generation.
         steps_per_trial: training steps of one trial.
         total_steps: steps each member spends in all; the last trial may be shorter.
         generations: how many generations opponents are drawn from: 1, only the initiator's, or 2.
-        gate: whether a generation reproduces only when it is complete.
+        gate: whether a generation reproduces only when it is complete, as in the paper's budget mode: whole
+            studies are then the same with any number of workers. Else members may be one generation ahead of the
+            others.
         explore: how the winner's hyperparameters mutate; None copies them unchanged.
-        fitness: how the reports of one trial become its fitness, or the suite that gives it (`FromSuite`),
-            which needs the gate.
+        fitness: where the fitness of a trial comes from; `FromSuite` needs the gate.
         copy: what the loser of a tournament takes over: weights and hyperparameters, or only one of them.
     """
 
@@ -65,23 +60,17 @@ class InitiatorPBT(Strategy):
         check_steps(self)
         check_rules(self, "propose", "explore", optional=True)
         if isinstance(self.fitness, FromSuite) and not self.gate:
-            raise ConfigurationError(
-                "InitiatorPBT(gate=False, fitness=FromSuite(...)): a trial can initiate only when it has its "
-                "score; use gate=True"
-            )
+            raise refused(self, "gate fitness", "a trial can initiate only when it has its score; use gate=True")
 
     @property
     def quorum(self) -> float:
-        """With the gate, a generation is complete before any of it reproduces."""
         return 1.0 if self.gate else 0.0
 
     @property
     def keeps_generations(self) -> int:
-        """Trials that are opponents, or may be."""
         return self.generations
 
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
-        """Start fresh, or let the member's last trial initiate its tournament."""
         if member.head is None:
             return sampled(member, steps_to_line(member.progress, self.steps_per_trial, self.total_steps), context)
         lowest = lowest_generation(population)

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import final
 
-from phyla.errors import ConfigurationError
 from phyla.records import JsonObject, Member, Scored
-from phyla.strategies.checks import check, check_rules, check_steps
+from phyla.strategies.checks import check, check_rules, check_steps, refused
 from phyla.strategies.exploit import Exploit, Exploited, keep
 from phyla.strategies.exploit.truncation import Truncation
 from phyla.strategies.explore import Explore
@@ -28,20 +27,19 @@ class PBT(Strategy):
         population_size: number of members; may be larger than the number of workers.
         steps_per_trial: training steps between two decisions about a member.
         total_steps: steps each member spends in all; the last trial may be shorter.
-        exploit: who abandons its state for whose; None never does, and then hyperparameters are explored at
-            every ready interval.
+        exploit: who abandons its state for whose; None explores at every ready interval instead.
         explore: how hyperparameters change after an exploit; None copies them unchanged.
-        fitness: how the reports of one trial become its fitness, or the suite that gives it (`FromSuite`).
+        fitness: where the fitness of a trial comes from: its reports, or a suite (`FromSuite`).
         ready_interval: steps a member must train after it took over a state, or explored, before it may do so
             again; the default is `steps_per_trial`.
         burn_in: no exploit before a member has trained this many steps.
         quorum: share of the population, from 0 to 1, that must have come as far as a member before it may decide.
-            It is compared with those only, each as it was then. At 1.0 everybody waits for the slowest member,
-            and a study is the same with any number of workers. At 0 nobody waits, and newest scores are compared,
-            as in the paper, which selects for age where members differ in speed or outnumber the workers.
+            It is compared with those only, each as it was then. At 1.0 everybody waits for the slowest member, and
+            a study is the same with any number of workers. At 0 nobody waits, and newest scores are compared, as
+            in the paper, which selects for age where members differ in speed or outnumber the workers.
         copy: what exploit takes over: weights and hyperparameters, or only one of them.
-        min_scores: how many scores a member must have, since it started or took over weights, to donate. So one
-            lucky score does not spread. A choice that may not donate is drawn again, at most 5 times.
+        min_scores: how many scores a member must have, since it started or took over weights, to donate, so that
+            one lucky score does not spread. A choice that may not donate is drawn again, at most 5 times.
     """
 
     population_size: int
@@ -60,32 +58,25 @@ class PBT(Strategy):
         check(self, population_size=1, burn_in=0, min_scores=1, ready_interval=1, quorum="[0, 1]", copy=COPIES)
         check_steps(self)
         for name in ("ready_interval", "burn_in"):
-            steps = getattr(self, name) or 0
-            if steps >= self.total_steps:
-                raise ConfigurationError(
-                    f"PBT({name}={steps}, total_steps={self.total_steps}): every member ends before that, so "
-                    f"nobody would ever exploit or explore; lower {name} or raise total_steps, or use RandomSearch"
-                )
+            if (getattr(self, name) or 0) >= self.total_steps:
+                why = "nobody would ever exploit or explore; use RandomSearch, or lower it"
+                raise refused(self, f"{name} total_steps", why)
         check_rules(self, "choose", "exploit", optional=True)
         check_rules(self, "propose", "explore", optional=True)
 
     @property
     def exclusive(self) -> bool:
-        """Only measuring again needs decisions one after the other."""
         return isinstance(self.fitness, FromSuite) and self.fitness.remeasure > 0
 
     @property
     def keeps_best(self) -> bool:
-        """Whether the exploit rule may choose it."""
         return self.exploit is not None and self.exploit.keeps_best
 
     @property
     def pareto(self) -> bool:
-        """Whether the exploit rule can compare without a single number."""
         return self.exploit is None or self.exploit.pareto
 
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
-        """Start fresh, continue, or take over a better member's state and explore."""
         if member.head is None:
             steps = steps_to_line(member.progress, self.steps_per_trial, self.total_steps)
             return sampled(member, steps, context)

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
-from phyla.errors import ConfigurationError, SpaceError
+from phyla.errors import ConfigurationError
 from phyla.records import JsonObject, Member, TrialRecord
-from phyla.space import Space
-from phyla.strategies.checks import check, check_steps, check_value
+from phyla.space import Space, checked
+from phyla.strategies.checks import check, check_steps, check_value, refused
 from phyla.strategies.explore import changes_of
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
 from phyla.strategies.starts import fresh, proceed, replaces, stopped
@@ -20,21 +20,19 @@ _NAMES = ("trial", "start_step", "end_step", "seed", "params")
 @final
 @dataclass(frozen=True, slots=True)
 class FixedSchedule(Independent):
-    """Every member trains with hyperparameters that switch at given steps.
+    """Every member trains with hyperparameters that switch at given steps, each with another seed.
 
-    With one member it replays a schedule; with more, seeds differ, which shows how much of a result is chance. A
-    trial ends at each switch. A trial that breaks is tried again with another seed; one that a stopping rule
-    ends, ends its member.
-
-    Source: the library learned_optimization (Metz et al.), fixed schedules among its population mutators.
+    A trial ends at each switch. One that breaks is tried again with another seed; one that a stopping rule ends,
+    ends its member. Source: the library learned_optimization (Metz et al.), fixed schedules among its population
+    mutators.
 
     Args:
-        schedule: pairs of the step from which on hyperparameters hold and all of these, flat or nested; the
-            first step is 0 and steps increase.
+        schedule: pairs of the step from which on hyperparameters hold and all of these, flat or nested; the first
+            step is 0 and steps increase.
         total_steps: steps each member spends in all.
         members: number of members.
         steps_per_trial: steps of one trial at most; None ends trials at switches only.
-        fitness: how the reports of one trial become its fitness, or the suite that gives it (`FromSuite`).
+        fitness: where the fitness of a trial comes from: its reports, or a suite (`FromSuite`).
     """
 
     schedule: Sequence[tuple[int, Mapping[str, Any]]]
@@ -50,29 +48,22 @@ class FixedSchedule(Independent):
         least = 0
         for entry in self.schedule:
             if not isinstance(entry, Sequence) or len(entry) != 2 or not isinstance(entry[1], Mapping):
-                raise ConfigurationError(
-                    f"FixedSchedule(schedule=...): {entry!r} is no pair of a step and hyperparameters, as in "
-                    "(1000, {'lr': 0.1})"
-                )
+                raise refused(self, "schedule", "no pair of a step and hyperparameters, as (1000, {'lr': 0.1})")
             check_value("FixedSchedule", "step", entry[0], least)
             least = entry[0] + 1
         first = self.schedule[0][0] if self.schedule else "nothing"
         if first != 0:
             raise ConfigurationError(f"FixedSchedule(schedule=...): it starts with {first}; it has to with step 0")
         if least > self.total_steps:
-            raise ConfigurationError(
-                f"FixedSchedule(total_steps={self.total_steps}): the switch at step {least - 1} never comes"
-            )
+            raise refused(self, "total_steps", f"the switch at step {least - 1} never comes")
         object.__setattr__(self, "schedule", tuple((step, dict(params)) for step, params in self.schedule))
 
     def check_space(self, space: Space) -> None:
-        """Refuse a schedule whose hyperparameters the space does not allow."""
         for index, (step, wanted) in enumerate(self.schedule):
             where = f"FixedSchedule(schedule=...): entry {index}, from step {step} on, {wanted!r}"
-            _check_params(space, wanted, where, "Each entry gives all hyperparameters, as the space allows them")
+            checked(space.validate, wanted, where)
 
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
-        """Train up to the next switch at most."""
         stop = stopped(member)
         if stop is not None:
             return stop
@@ -116,7 +107,7 @@ class Replay(Strategy):
 
     def __post_init__(self) -> None:
         if not isinstance(self.trials, list | tuple) or not self.trials:
-            raise ConfigurationError(f"Replay(trials={self.trials!r}): must be a list of at least one trial")
+            raise refused(self, "trials", "must be a list of at least one trial")
         before = None
         for entry in self.trials:
             if not isinstance(entry, Mapping) or set(entry) != set(_NAMES):
@@ -146,21 +137,17 @@ class Replay(Strategy):
 
     @property
     def member_steps(self) -> int:
-        """Steps of all trials."""
         return int(self.trials[-1]["end_step"] - self.trials[0]["start_step"])
 
     def check_space(self, space: Space) -> None:
-        """Refuse trials whose hyperparameters the space does not allow."""
         for index, again in enumerate(self.trials):
             where = f"Replay(trials=...): entry {index}, trial {again['trial']} from step {again['start_step']} on"
-            _check_params(space, again["params"], where, "A replay needs a space that allows what was trained")
+            checked(space.validate, again["params"], where)
 
     def finished(self, member: Member) -> bool:
-        """Return whether the member has trained them all."""
         return member.generation >= len(self.trials)
 
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
-        """Train the next one."""
         stop = stopped(member)
         if stop is not None:
             return stop
@@ -174,10 +161,3 @@ class Replay(Strategy):
             reason={"decision": "replay", "of": self.of, "trial": again["trial"], **replaces(member)},
             seed=again["seed"],
         )
-
-
-def _check_params(space: Space, params: Mapping[str, object], where: str, advice: str) -> None:
-    try:
-        space.validate(params)
-    except SpaceError as error:
-        raise SpaceError(f"{where}: {error}. {advice}") from error

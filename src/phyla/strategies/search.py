@@ -4,14 +4,15 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias, final
 
 import numpy as np
 
-from phyla.errors import ConfigurationError, SpaceError
+from phyla.errors import ConfigurationError
 from phyla.records import JsonObject, Member
-from phyla.space import Scalar, Space
-from phyla.strategies.checks import MOST_MEMBERS, check, check_steps
+from phyla.space import Scalar, Space, checked
+from phyla.strategies.checks import MOST_MEMBERS, check, check_steps, refused
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
 from phyla.strategies.starts import fresh, given_up, proceed, sampled, steps_to_line
 from phyla.strategies.strategy import Context, Decision, Independent, Population, Strategy
@@ -23,19 +24,17 @@ Grid: TypeAlias = Mapping[str, Sequence[Scalar]]
 @final
 @dataclass(frozen=True, slots=True)
 class RandomSearch(Independent):
-    """Every member trains from the first step to the last with hyperparameters drawn from the priors.
+    """Every member trains to the end with hyperparameters drawn from the priors: the baseline at equal steps.
 
-    The baseline to compare with, at the same number of steps. A trial that breaks is tried again from where
-    its member was: with a fresh draw at the start, later with the same hyperparameters and another seed.
-
-    Source: Bergstra and Bengio 2012, Random search for hyper-parameter optimization, section 2.
+    A trial that breaks is tried again: with a fresh draw at the start, later with the same hyperparameters and
+    another seed. Source: Bergstra and Bengio 2012, Random search for hyper-parameter optimization, section 2.
 
     Args:
         members: number of members, each with hyperparameters of its own.
         total_steps: steps each member spends in all.
         steps_per_trial: steps of one trial, after which there are a checkpoint and a score; None makes one
             trial of the whole training.
-        fitness: how the reports of one trial become its fitness, or the suite that gives it (`FromSuite`).
+        fitness: where the fitness of a trial comes from: its reports, or a suite (`FromSuite`).
     """
 
     members: int
@@ -49,7 +48,6 @@ class RandomSearch(Independent):
         check_steps(self)
 
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
-        """Draw hyperparameters, or go on with them."""
         steps = steps_to_line(member.progress, self.steps_per_trial, self.total_steps)
         if member.head is None:
             return sampled(member, steps, context)
@@ -59,19 +57,18 @@ class RandomSearch(Independent):
 @final
 @dataclass(frozen=True, slots=True)
 class GridSearch(Strategy):
-    """Every combination of the given values is trained by one member, from the first step to the last.
+    """Every combination of the given values is trained to the end by one member.
 
     Parameters that the grid does not name start at their `initial`, else drawn. In a list of grids, a conditional
     parameter has values only where it is active: `[{"kind": ["sgd"], "momentum": [0, 0.9]}, {"kind": ["adam"]}]`.
-
-    A trial that breaks is tried again with another seed, and after the third its member is given up; a trial that
-    a stopping rule ends, ends its member. A study is refused whose space does not allow a combination.
+    A trial that breaks is tried again with another seed, twice; one that a stopping rule ends, ends its member.
 
     Args:
-        grid: values by full name of the parameter, or several such mappings.
+        grid: values by full name of the parameter, or several such mappings; the space has to allow all
+            combinations.
         total_steps: steps each member spends in all.
         steps_per_trial: as for `RandomSearch`.
-        fitness: how the reports of one trial become its fitness, or the suite that gives it (`FromSuite`).
+        fitness: where the fitness of a trial comes from: its reports, or a suite (`FromSuite`).
     """
 
     grid: Grid | Sequence[Grid]
@@ -84,13 +81,10 @@ class GridSearch(Strategy):
         check_steps(self)
         grids = [self.grid] if isinstance(self.grid, Mapping) else list(self.grid)
         if not grids:
-            raise ConfigurationError("GridSearch([]): give at least one grid, as in {'lr': [0.1, 0.01]}")
+            raise refused(self, "grid", "give at least one grid, as in {'lr': [0.1, 0.01]}")
         for grid in grids:
             if not grid:
-                raise ConfigurationError(
-                    f"GridSearch({self.grid!r}): a grid without parameters has nothing to search; name at least "
-                    "one, or train what the space starts with by RandomSearch(members=1, ...)"
-                )
+                raise refused(self, "grid", "nothing to search; use RandomSearch(members=1, ...)")
             for name, values in grid.items():
                 if isinstance(values, str) or not isinstance(values, Sequence) or not values:
                     raise ConfigurationError(
@@ -113,16 +107,13 @@ class GridSearch(Strategy):
 
     @property
     def population_size(self) -> int:
-        """Number of combinations."""
         return len(self.points)
 
     def check_space(self, space: Space) -> None:
-        """Refuse a grid with a combination that the space does not allow."""
         for index, point in enumerate(self.points):
             _started(index, point, space, np.random.default_rng(0))
 
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
-        """Start at the member's point of the grid, or go on."""
         steps = steps_to_line(member.progress, self.steps_per_trial, self.total_steps)
         stop = given_up(member)
         if stop is not None or member.head is not None:
@@ -133,10 +124,7 @@ class GridSearch(Strategy):
 
 def _started(index: int, point: JsonObject, space: Space, rng: np.random.Generator) -> JsonObject:
     """Return a combination with what it leaves out."""
-    try:
-        space.check_part(point)
-        return Space(space.parameters, constraints=space.constraints, initial=[point]).sample(rng, member=0)
-    except SpaceError as error:
-        raise SpaceError(
-            f"GridSearch(grid=...): combination {index}, {point!r}: {error}. Correct the grid, or widen the space"
-        ) from error
+    where = f"GridSearch(grid=...): combination {index}, {point!r}"
+    checked(space.check_part, point, where)
+    started = Space(space.parameters, constraints=space.constraints, initial=[point])
+    return checked(partial(started.sample, rng), 0, where)

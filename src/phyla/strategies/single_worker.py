@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import final
 
-from phyla.errors import ConfigurationError
 from phyla.records import JsonObject, Member, Scored
-from phyla.strategies.checks import check
+from phyla.strategies.checks import check, refused
 from phyla.strategies.exploit import facts
 from phyla.strategies.explore import changes_of
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
@@ -22,20 +21,18 @@ class SingleWorkerExplore(Strategy):
     """One member tries its hyperparameters, then mutated one way, then the other; and goes on with the best.
 
     A cycle has four trials. The first three start from the same checkpoint, the branch, and train for
-    `explore_steps`: the center with the hyperparameters so far; then with every parameter moved up or down, as
-    drawn; then with every one moved the opposite way. The best of the three, the earliest among equals, trains on
-    for `exploit_steps`, and what that leaves is the next branch. All four count towards the budget. Choices
-    are drawn afresh both ways.
+    `explore_steps`: with the hyperparameters so far; with every parameter moved up or down, as drawn; with every
+    one moved the opposite way. The best, the earliest among equals, trains on for `exploit_steps`, and leaves the
+    next branch. All four count towards the budget. Choices are drawn afresh both ways.
 
-    Source: the library learned_optimization (Metz et al.), single-worker exploration among its population
-    mutators.
+    Source: the library learned_optimization (Metz et al.), single-worker exploration.
 
     Args:
         explore_steps: steps of each of the three.
         exploit_steps: steps of the best one, on top.
         total_steps: steps the member spends in all; the last trial may be shorter.
         factor: what a number is multiplied by on its way up, and divided by on its way down; above 1.
-        fitness: how the reports of one trial become its fitness, or the suite that gives it (`FromSuite`).
+        fitness: where the fitness of a trial comes from: its reports, or a suite (`FromSuite`).
     """
 
     explore_steps: int
@@ -49,14 +46,10 @@ class SingleWorkerExplore(Strategy):
     def __post_init__(self) -> None:
         check(self, explore_steps=1, exploit_steps=1, total_steps=1, factor="(1, inf)")
         if self.total_steps <= 3 * self.explore_steps:
-            raise ConfigurationError(
-                f"SingleWorkerExplore(explore_steps={self.explore_steps}, total_steps={self.total_steps}): the "
-                f"three ways take {3 * self.explore_steps} steps, so the best of them would never be trained on; "
-                "lower explore_steps or raise total_steps"
-            )
+            why = f"the three ways take {3 * self.explore_steps} steps, which leaves none for the best of them"
+            raise refused(self, "explore_steps total_steps", why)
 
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
-        """Train the center, one way, the other way, or the best of the three."""
         phase = member.generation % 4
         wanted = self.exploit_steps if phase == 3 else self.explore_steps
         steps = min(wanted, self.total_steps - member.progress)

@@ -93,7 +93,7 @@ def stopped(member: Member) -> Stop | None:
 def given_up(member: Member) -> Stop | None:
     """Return the end of a member whose trial was stopped, or whose trials broke again and again; or None.
 
-    For strategies whose members are independent: one that cannot be trained must not keep the others waiting.
+    For independent members: one that cannot be trained must not keep the others waiting.
     """
     if member.broken_trial is None or (not member.stops and member.replacements < BROKEN_AT_MOST):
         return None
@@ -110,10 +110,7 @@ def true_ancestry(trial_id: int, history: History) -> Iterator[TrialRecord]:
 
 
 def scored_trial(trial: TrialRecord) -> Scored:
-    """Return a completed trial as a decision may start from it.
-
-    Its progress is the age of its weights, as if its member had trained them itself.
-    """
+    """Return a completed trial as a decision may start from it, as if its member had trained it all itself."""
     assert trial.checkpoint is not None
     assert trial.reached_step is not None
     age = trial.age + max(0, trial.reached_step - trial.start_step)

@@ -10,7 +10,7 @@ import numpy as np
 from phyla.errors import ConfigurationError
 from phyla.records import Json, JsonObject, Member, MemberState, Objective, Scored, TrialRecord
 from phyla.space import Space
-from phyla.strategies.checks import items_of
+from phyla.strategies.checks import items_of, refused
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
 
 Population: TypeAlias = Sequence[Member]
@@ -143,8 +143,8 @@ Decision: TypeAlias = Start | Wait | Measure | Stop
 class Strategy(Protocol):
     """Decides what each member does next: a frozen dataclass with `population_size` and `decide`.
 
-    It is pure and sees no database. Everything else has a default. Register it under the entry point group
-    `phyla.strategies` to store it by name. It may also have `check_space(space)`, see `check_space`.
+    It is pure and sees no database. Everything else has a default. Its entry point is in the group
+    `phyla.strategies`. It may also have `check_space(space)`, see `check_space`.
     """
 
     if TYPE_CHECKING:
@@ -158,8 +158,7 @@ class Strategy(Protocol):
     def quorum(self) -> float:
         """Share of the population that must have come as far as a member before it may decide.
 
-        From 0 (nobody waits, and newest scores are compared) to 1 (everybody waits for the slowest, and a study
-        is the same with any number of workers).
+        From 0 (nobody waits) to 1 (everybody waits, and a study is the same with any number of workers).
         """
         return 0.0
 
@@ -197,10 +196,7 @@ class Strategy(Protocol):
         return False
 
     def line(self, progress: int) -> int:
-        """Return how many grid lines a member has passed; members are compared at the same line.
-
-        By default the lines lie at multiples of `steps_per_trial`, or at every step without such a setting.
-        """
+        """Return how many grid lines a member has passed; by default multiples of `steps_per_trial`, or of 1."""
         return progress // (getattr(self, "steps_per_trial", None) or 1)
 
     def finished(self, member: Member) -> bool:
@@ -223,7 +219,6 @@ class Independent(Strategy, Protocol):
 
     @property
     def population_size(self) -> int:
-        """Number of members."""
         return self.members
 
 
@@ -272,42 +267,32 @@ def trial_seed(rng: np.random.Generator) -> int:
 
 
 def check_strategy(strategy: Any) -> None:
-    """Refuse what is not a strategy, and classes in place of objects, also in its settings.
-
-    Raises:
-        ConfigurationError: names the class and how to make one, or what the strategy or its fitness rule lacks.
-    """
+    """Refuse what is not a strategy, and classes in place of objects, also in its settings."""
     if isinstance(strategy, type):
         raise ConfigurationError(f"strategy={strategy.__name__}: {_how_to_make(strategy)}")
     # `pareto` is needed only where the objective has trade-offs.
     needed = [name for name in vars(Strategy) if not name.startswith("_") and name != "pareto"]
     missing = [name for name in ("population_size", *needed) if not hasattr(strategy, name)]
     if missing:
+        how = "use PBT(...) or another one; your own derives from phyla.strategies.Strategy"
         raise ConfigurationError(
-            f"strategy={strategy!r} is not a strategy: it has no {' and no '.join(missing)}. Use PBT(...), "
-            "RandomSearch(...) or another one; your own derives from phyla.strategies.Strategy"
+            f"strategy={strategy!r} is not a strategy: it has no {' and no '.join(missing)}; {how}"
         )
     for owner, name, value in _settings(strategy):
         if isinstance(value, type) and is_dataclass(value):
-            raise ConfigurationError(
-                f"{type(owner).__name__}({name}=...) has {value.__name__}: {_how_to_make(value)}"
-            )
+            where = f"{type(owner).__name__}({name}=...)"
+            raise ConfigurationError(f"{where} has {value.__name__}: {_how_to_make(value)}")
     if not callable(strategy.fitness) and not isinstance(strategy.fitness, FromSuite):
-        raise ConfigurationError(
-            f"{type(strategy).__name__}(fitness={strategy.fitness!r}): not a rule; give one, such as Last(), "
-            "or a function of (values, objective)"
+        raise refused(
+            strategy, "fitness", "not a rule; give one, such as Last(), or a function of (values, objective)"
         )
 
 
 def check_space(plugin: object, space: Space) -> None:
     """Ask a strategy or rule, and those in its settings, whether they go with a search space.
 
-    Each one with a method `check_space(space)` is asked. The method is optional, for settings that name
-    parameters or hold values of them.
-
-    Raises:
-        SpaceError: the space does not allow what the settings say; the message names plug-in, place and values.
-        ConfigurationError: the settings make no sense with this space.
+    The method `check_space(space)` is optional, for settings that name parameters or hold values of them. It
+    raises SpaceError or ConfigurationError, naming plug-in, place and values.
     """
     for part in (plugin, *(value for _, _, value in _settings(plugin))):
         check = getattr(part, "check_space", None)

@@ -36,14 +36,11 @@ class Following:
     """How a directory is followed.
 
     Attributes:
-        snapshots: how checkpoints are kept readable: links, copies, or none.
+        snapshots: how checkpoints are kept readable: link, copy, or none.
         content: whether checkpoints are told apart by their content, which is then read in full.
         done: name of the file in the directory that says that training has ended.
         idle_s: seconds without anything new after which training counts as ended; None for never.
         once: take what is there, and end.
-
-    Raises:
-        ConfigurationError: one of them makes no sense.
     """
 
     snapshots: Mode = "link"
@@ -63,20 +60,10 @@ class Following:
 
 @final
 class DirectoryWatcher:
-    """Looks through a directory and tells a run what it finds.
+    """Looks through a directory and tells a run, its `sink`, what it finds.
 
     An error about one checkpoint never stops it: it quarantines that one with the reason, and looks at it again
     when it changes.
-
-    Args:
-        sink: takes what is found.
-        root: the directory.
-        kind: what its checkpoints look like.
-        run: the run.
-        snapshots: directory of the run's snapshots.
-        best: directory of links to the best checkpoints.
-        following: how to follow it.
-        clock: tells the time.
     """
 
     def __init__(
@@ -101,9 +88,7 @@ class DirectoryWatcher:
         self._mode: Mode = self._following.snapshots
         self._clock = clock
         self._previous: dict[str, Found] = {}
-        self._newest: dict[str, Checkpoint] = {}
         self._rows: dict[int, Checkpoint] = {}
-        self._last_id = 0
         self._looks = 0
         self._changed_at = clock()
         self._missed: set[str] = set()
@@ -129,12 +114,11 @@ class DirectoryWatcher:
         done = self.root.is_dir() and (self.root / self._following.done).exists()
         try:
             scanned = self._kind.scan(self.root, now=now, previous=self._previous)
-            had_some = any(seen.usable for seen in self._newest.values())
+            # A directory that is not there does not pass for an empty one.
+            had_some = any(seen.usable for seen in self._newest().values())
             if had_some and not self.root.is_dir():
-                # A directory that is not there does not pass for an empty one.
-                raise CheckpointStorageFailed(
-                    f"{self.root}, which had checkpoints, is not there: is its disk mounted?"
-                )
+                why = "which had checkpoints, is not there: is its disk mounted?"
+                raise CheckpointStorageFailed(f"{self.root}, {why}")
         except CheckpointStorageFailed as error:
             if self._following.once:
                 raise
@@ -153,7 +137,7 @@ class DirectoryWatcher:
 
     def awaited(self) -> str | None:
         """Say what the directory lacks, after a look; None if a checkpoint was seen, or nothing is waited for."""
-        if self._newest or self._following.once or self.ended:
+        if self._rows or self._following.once or self.ended:
             return None
         where = shown(str(self.root))
         unfinished = next(iter(self._previous.values()), None)
@@ -174,18 +158,22 @@ class DirectoryWatcher:
         return f"{has}; watching ends when a file {self._following.done} is there{end}"
 
     def _refresh(self) -> None:
-        for seen in self._sink.seen(after=self._last_id):
-            self._newest[seen.name] = seen
-            self._rows[seen.id] = seen
-            self._last_id = max(self._last_id, seen.id)
+        # By id, and never less: the last one is the newest.
+        rows = self._sink.seen(after=next(reversed(self._rows), 0))
+        self._rows.update((seen.id, seen) for seen in rows)
+
+    def _newest(self) -> dict[str, Checkpoint]:
+        """Return what was seen of each name last."""
+        return {seen.name: seen for seen in self._rows.values()}
 
     def _tell(self, found: Mapping[str, Found], now: float) -> None:
         batch: list[Checkpoint] = []
+        newest = self._newest()
         oldest_first = sorted(
             found.values(), key=lambda item: (item.modified_at, -1 if item.step is None else item.step, item.name)
         )
         for item in oldest_first:
-            if not self._is_news(item, now):
+            if not self._is_news(item, newest.get(item.name), now):
                 continue
             observed = self._observed(item)
             if observed is None:
@@ -229,10 +217,9 @@ class DirectoryWatcher:
             self._sink.note("quarantined", f"{shown(found.name)} cannot be evaluated: {why}")
             self._refused[found.name] = found.fingerprint
 
-    def _is_news(self, item: Found, now: float) -> bool:
+    def _is_news(self, item: Found, before: Checkpoint | None, now: float) -> bool:
         if not (item.ready or item.bad) or self._refused.get(item.name) == item.fingerprint:
             return False
-        before = self._newest.get(item.name)
         if before is None or before.fingerprint != item.fingerprint:
             return True
         if before.state is CheckpointState.READY:
@@ -300,7 +287,7 @@ class DirectoryWatcher:
         )
 
     def _vanished(self, found: Mapping[str, Found]) -> None:
-        missing = [seen for name, seen in self._newest.items() if name not in found]
+        missing = [seen for name, seen in self._newest().items() if name not in found]
         self._missed.update(seen.name for seen in missing)
         lost = {
             seen.id: f"{shown(seen.name)} was deleted before its turn"
@@ -312,10 +299,7 @@ class DirectoryWatcher:
     def _forget(self, gone: Iterable[int]) -> None:
         """Take checkpoints for gone, without reading their rows again."""
         for number in gone:
-            seen = replace(self._rows[number], state=CheckpointState.GONE)
-            self._rows[number] = seen
-            if self._newest[seen.name].id == number:
-                self._newest[seen.name] = seen
+            self._rows[number] = replace(self._rows[number], state=CheckpointState.GONE)
 
     def _perhaps_end(self, found: Mapping[str, Found], now: float, *, done: bool) -> None:
         why = None

@@ -41,12 +41,10 @@ class File(NamedTuple):
 @final
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The files of one checkpoint.
+    """The files of one checkpoint, in the order of their paths.
 
-    Attributes:
-        files: in the order of their paths.
-        folders_ns: newest change of the entries of any of its directories; 0 where it has none.
-        problems: what could not be looked at, in words.
+    `folders_ns` is the newest change of the entries of any of its directories, 0 where it has none; `problems` say
+    what could not be looked at.
     """
 
     files: tuple[File, ...]
@@ -76,12 +74,9 @@ class Listing:
 
 
 def listing(root: Path, paths: Iterable[str]) -> Listing:
-    """Look at files and directories, with everything in them.
+    """Look at files and directories, with everything in them; a path that is gone raises FileNotFoundError.
 
     What vanishes meanwhile is left out. Links are followed, to each directory once, so circles end.
-
-    Raises:
-        FileNotFoundError: one of `paths` itself is gone.
     """
     return _joined([_look(os.fspath(root), path) for path in paths])
 
@@ -153,13 +148,10 @@ def _problem(path: str, error: OSError) -> str:
 
 @final
 class Root:
-    """The entries of a watched directory, listed once, and looked into when asked for.
+    """The entries of a watched directory, listed once, and looked into when asked for; none if it does not exist.
 
-    Hidden and temporary entries, sockets and the like, and links to another entry of the same
-    directory (as `latest` often is) are left out. A directory that does not exist has no entries.
-
-    Raises:
-        CheckpointStorageFailed: it exists and cannot be listed.
+    Hidden and temporary entries, sockets and the like, and links to another entry of the same directory (as
+    `latest` often is) are left out. One that exists and cannot be listed raises CheckpointStorageFailed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -173,10 +165,8 @@ class Root:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise CheckpointStorageFailed(
-                f"the directory {path} cannot be listed: {error.strerror or error}; "
-                "check its permissions and that its file system is there"
-            ) from error
+            why = f"{error.strerror or error}; check its permissions and that its file system is there"
+            raise CheckpointStorageFailed(f"the directory {path} cannot be listed: {why}") from error
         for item in items:
             # An entry that vanished, or is a link in a circle, holds nothing to evaluate.
             with suppress(OSError, RuntimeError):
@@ -213,3 +203,7 @@ class Root:
         """Return the paths of the files below one of its directories, relative to that directory."""
         found = self.listing((folder,))
         return () if found is None else tuple([file.relative[len(folder) + 1 :] for file in found.files])
+
+    def has(self, folder: str, endings: tuple[str, ...]) -> bool:
+        """Return whether a file directly in one of its directories has one of these endings."""
+        return any(path.endswith(endings) and "/" not in path for path in self.inside(folder))

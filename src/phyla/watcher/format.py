@@ -1,22 +1,32 @@
 """What a checkpoint format is: a frozen dataclass that tells candidates, and how far each of them is."""
 
+import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
+from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self, final
+from typing import IO, Any, ClassVar, NamedTuple, Self, final
 
 from phyla import plugins
 from phyla.errors import ConfigurationError
 from phyla.records import shown
-from phyla.watcher.files import GONE, Listing, Root
+from phyla.watcher.files import GONE, File, Listing, Root
 from phyla.watcher.files import listing as look
 from phyla.watcher.step import StepFrom
 
 OLD_S = 3600.0
 """What had not changed for this long when it was first seen counts as quiet: clocks of file servers are
 wrong by seconds or minutes, not by hours."""
+_TICK_NS = 20_000_000
+"""By how much the time of a folder may be after that of the file last made in it: both are told from clocks of
+different fineness, and a file that is made empty is never written."""
+_COMPANION = re.compile(
+    r"(training_args|optimizer|scheduler|scaler|rng_state|random_states)(_?\d+)*\.(bin|pt|pth|pkl)"
+)
 
 
 @final
@@ -34,8 +44,7 @@ class Found:
         fingerprint: changes whenever a file is added, removed, replaced, resized or written to.
         size_bytes: sum of its files.
         modified_at: newest change of its files by the file system's clock, in seconds since the epoch.
-        unchanged_since: `now` of the scan that saw this fingerprint first; `modified_at` for what was
-            already old when it was first seen.
+        unchanged_since: when a scan first saw this fingerprint; `modified_at` for what was old by then.
         unreadable: the system refused to show it; that may end without any change of its fingerprint.
     """
 
@@ -106,13 +115,9 @@ Check = Callable[[Path, Listing], Verdict]
 
 @final
 class Candidate(NamedTuple):
-    """Something that may be a checkpoint.
+    """Something that may be a checkpoint: a stable key, entries of the root, and what tells how far they are.
 
-    Attributes:
-        name: stable key.
-        paths: entries that belong to it, relative to the root.
-        check: tells how far it is.
-        step: the step, where the format knows better than the name.
+    `step` is the step, where the format knows better than the name.
     """
 
     name: str
@@ -130,17 +135,22 @@ class Candidate(NamedTuple):
 class CheckpointFormat(ABC):
     """Knows what the checkpoints of one library look like, and when one of them is finished.
 
-    A format is a frozen dataclass with a `name`, with `awaits`, and with `candidates`; its fields are its options.
-    It is named under the entry point group `phyla.formats`.
+    A format is a frozen dataclass with a `name` and `awaits`, and with `endings`, `folders` or `candidates` of its
+    own; its fields are its options. It is named under the entry point group `phyla.formats`. `auto` knows a format
+    by its `endings`, `folders` and `check_content`, which are therefore of the class.
 
     Attributes:
         name: the name of its entry point.
         awaits: what it takes for a checkpoint, in words.
+        endings: of single files in the root that are checkpoints.
+        rank: among formats that know the same directory, `auto` takes the one of the lowest rank.
         quiet_s: seconds without a change after which time decides.
         step: where steps come from.
     """
 
     name: ClassVar[str]
+    endings: ClassVar[tuple[str, ...]] = ()
+    rank: ClassVar[int] = 0
     quiet_s: float = 30.0
     step: StepFrom = field(default_factory=StepFrom)
 
@@ -149,9 +159,28 @@ class CheckpointFormat(ABC):
     def awaits(self) -> str:
         """What it takes for a checkpoint, in words."""
 
-    @abstractmethod
+    @classmethod
+    def folders(cls, root: Root) -> Mapping[str, Check]:
+        """Return how to check each directory of the root whose content shows that it is of this format."""
+        return {}
+
+    @classmethod
+    def files(cls, root: Root) -> Iterable[Candidate]:
+        """Return the files of the root that are checkpoints; by default single ones with the `endings`."""
+        return [
+            Candidate.entry(name, check_all)
+            for name in root.files
+            if name.endswith(cls.endings) and not is_companion(name)
+        ]
+
+    @classmethod
+    def check_content(cls, name: str, file: IO[bytes]) -> Verdict | None:
+        """Return whether one file is whole; None if its content is not of this format, whatever its ending."""
+        return None
+
     def candidates(self, root: Root) -> Iterable[Candidate]:
         """Return what may be a checkpoint of this format among the entries of a directory."""
+        return [*(Candidate.entry(*found) for found in self.folders(root).items()), *self.files(root)]
 
     def step_rule(self, name: str) -> str:
         """Say in words where the step of a checkpoint of this name comes from."""
@@ -161,11 +190,8 @@ class CheckpointFormat(ABC):
     def scan(self, root: Path, *, now: float, previous: Mapping[str, Found]) -> list[Found]:
         """Return what exists in a directory, ready or not, by step and then by name; changes nothing.
 
-        `previous` is what the last scan found, by name. What is ready or bad and has the same fingerprint is taken
-        over from it without being read again.
-
-        Raises:
-            CheckpointStorageFailed: the root exists and cannot be listed.
+        `previous` is what the last scan found, by name: what is ready or bad and has the same fingerprint is not
+        read again. A root that exists and cannot be listed raises CheckpointStorageFailed.
         """
         entries = Root(root)
         found = []
@@ -230,38 +256,87 @@ class CheckpointFormat(ABC):
         return verdict, step
 
 
+@cache
+def installed() -> tuple[type[CheckpointFormat], ...]:
+    """Return all formats, in the order in which `auto` asks them."""
+    found: list[type[CheckpointFormat]] = []
+    for point in plugins.of_group("phyla.formats").values():
+        # One of a package that is broken concerns only who asks for it by name.
+        with suppress(ImportError, AttributeError):
+            found.append(point.load())
+    return tuple(sorted(found, key=lambda kind: (kind.rank, kind.name)))
+
+
+def check_file(path: Path, size_bytes: int) -> Verdict:
+    """Return whether one file is whole, by the formats of its ending, else by any that knows its content.
+
+    It raises OSError where it is gone or cannot be read, and whatever damaged content makes libraries raise.
+    """
+    if size_bytes == 0:
+        return Verdict.partial(f"{path.name} is empty")
+    verdict = None
+    with path.open("rb") as file:
+        for kind in sorted(installed(), key=lambda kind: not path.name.endswith(kind.endings)):
+            file.seek(0)
+            verdict = verdict or kind.check_content(path.name, file)
+        status = os.fstat(file.fileno())
+    if verdict is None:
+        return Verdict.settling(f"nothing in {path.name} tells where it ends")
+    if verdict.finish is Finish.COMPLETE and status.st_blocks * 512 < status.st_size:
+        # Space may be reserved before it is written; a compressing file system looks the same.
+        return Verdict.settling(f"{path.name} has holes, as files have whose space was reserved first")
+    return verdict
+
+
+def check_all(root: Path, listed: Listing) -> Verdict:
+    """Return the worst verdict on the files themselves; which others there should be, nothing tells."""
+    return worst(check_file(root / file.relative, file.size_bytes) for file in listed.files)
+
+
+def is_companion(name: str) -> bool:
+    """Return whether a file lies beside weights and has none itself, as `optimizer.pt` does."""
+    return _COMPANION.fullmatch(name) is not None
+
+
+def closed_by(
+    closing: File, verdict: Verdict, files: Iterable[File] = (), folders_ns: int = 0, *, slack_ns: int = _TICK_NS
+) -> Verdict:
+    """Return the verdict, less sure if one of `files` or their directories changed after the one written last.
+
+    A checkpoint that is being overwritten or deleted looks like that: the closing file of before is still there.
+    """
+    late = max(files, key=lambda file: file.modified_ns, default=closing)
+    if verdict.finish is not Finish.COMPLETE:
+        return verdict
+    if late.modified_ns > closing.modified_ns:
+        return Verdict.settling(f"{late.name} was written after {closing.name}: it may be overwritten right now")
+    if folders_ns > closing.modified_ns + slack_ns:
+        return Verdict.settling(f"files came or went after {closing.name}, which is written last")
+    return verdict
+
+
 def format_names() -> list[str]:
     """Return the names of all formats that are installed, sorted."""
     return sorted(plugins.of_group("phyla.formats"))
 
 
 def get_format(name: str, *, step: StepFrom | str | None = None, **options: Any) -> CheckpointFormat:
-    """Return a format by its name.
-
-    Args:
-        name: one of `format_names()`.
-        step: where steps come from, also as the text that `StepFrom.parse` reads.
-        options: what else that format takes: `quiet_s` for all, `marker` for marker, `templates` for steps.
+    """Return a format by its name; `step` may be the text that `StepFrom.parse` reads.
 
     Raises:
         ConfigurationError: there is no such format, or it does not take such an option.
     """
     found = plugins.of_group("phyla.formats")
     if name not in found:
-        raise ConfigurationError(
-            f"no checkpoint format is called {name!r}; choose one of: {', '.join(format_names())}"
-        )
+        raise ConfigurationError(f"no checkpoint format is called {name!r}; choose one of {format_names()}")
     make: type[CheckpointFormat] = found[name].load()
     if step is not None:
         options["step"] = StepFrom.parse(step) if isinstance(step, str) else step
     accepted = [each.name for each in fields(make)]
     unknown = [option for option in options if option not in accepted]
     if unknown:
-        others = [
-            name for name in format_names() if {*options} <= {each.name for each in fields(found[name].load())}
-        ]
+        others = [kind.name for kind in installed() if {*options} <= {each.name for each in fields(kind)}]
         elsewhere = f"; {' and '.join(others)} does: name that format" if others else ""
-        raise ConfigurationError(
-            f"format {name} does not take {', '.join(unknown)}, only {', '.join(accepted)}{elsewhere}"
-        )
+        why = f"does not take {', '.join(unknown)}, only {', '.join(accepted)}{elsewhere}"
+        raise ConfigurationError(f"format {name} {why}")
     return make(**options)

@@ -36,9 +36,9 @@ _NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.ENOSYS
 def identity(root: Path, found: Found, *, content: bool = False) -> str:
     """Return the key under which results of evaluating a checkpoint are kept, if it still is what was found.
 
-    `listing:` and a hash of the names, sizes and times of its files costs nothing, and is weak: other content
-    could have the same. For `content:` it is read in full: the digest of a single file, else a hash of digests and
-    of names relative to the checkpoint, so a copy or a renamed checkpoint has the same identity.
+    `listing:` hashes names, sizes and times of its files, which costs nothing; other content could have the same.
+    `content:` reads it in full: the digest of a single file, else a hash of digests and of names relative to the
+    checkpoint, so a copy or a renamed checkpoint has the same identity.
     """
     files = _look_again(root, found).files
     if not content:
@@ -89,12 +89,9 @@ def snapshot_name(found: Found | Checkpoint) -> str:
 def take(root: Path, found: Found, target_dir: Path, mode: Mode) -> Path:
     """Make a snapshot of a checkpoint, and return where to load it from: what `found.paths` names, or all of them.
 
-    A crash leaves nothing but a `.tmp-*` directory. Taking what was taken before returns it again.
-
-    Raises:
-        CheckpointGone: it, or a file of it, was deleted before it was taken.
-        CheckpointChanged: it was written to since it was found.
-        CheckpointStorageFailed: it cannot be linked or copied to there; the message names the alternatives.
+    A crash leaves nothing but a `.tmp-*` directory. Taking what was taken before returns it again. It raises
+    CheckpointGone or CheckpointChanged where it is not any more what was found, and CheckpointStorageFailed, with
+    the alternatives, where it cannot be linked or copied to there.
     """
     if mode == "none":
         _look_again(root, found)
@@ -107,10 +104,10 @@ def take(root: Path, found: Found, target_dir: Path, mode: Mode) -> Path:
     try:
         staged.mkdir(parents=True)
     except OSError as error:
-        raise CheckpointStorageFailed(
-            f"no snapshot can be made in {target_dir}: {error.strerror or error}; name another directory, "
-            "or use mode 'none' to evaluate the original files"
-        ) from error
+        why = (
+            f"{error.strerror or error}; name another directory, or use mode 'none' to evaluate the original files"
+        )
+        raise CheckpointStorageFailed(f"no snapshot can be made in {target_dir}: {why}") from error
     try:
         failpoint("snapshot.before_link")
         _fill(root, found, listed, staged, mode)
@@ -145,10 +142,7 @@ def unchanged(path: Path, found: Found | Checkpoint) -> bool:
 
 
 def clean(target_dir: Path, keep: set[str]) -> tuple[str, ...]:
-    """Remove snapshots whose `snapshot_name` is not kept, and unfinished ones; return their names, sorted.
-
-    Nothing else in the directory is touched. An unfinished one goes when it is not kept, or is there whole too.
-    """
+    """Remove snapshots whose names are not kept, and unfinished ones that are not, or are there whole too."""
     removed = []
     try:
         names = sorted(item.name for item in target_dir.iterdir())
@@ -183,9 +177,9 @@ def _fill(root: Path, found: Found, listed: Listing, staged: Path, mode: Mode) -
         except FileNotFoundError as error:
             if not staged.is_dir():
                 raise CheckpointStorageFailed(f"the unfinished snapshot {staged} was removed") from error
+            where = f"checkpoint {shown(found.name)} in {root}"
             raise CheckpointGone(
-                f"checkpoint {shown(found.name)} in {root} was deleted while it was taken: "
-                f"{shown(file.relative)} is gone"
+                f"{where} was deleted while it was taken: {shown(file.relative)} is gone"
             ) from error
         except OSError as error:
             advice = "make room there, or name another directory"
@@ -204,8 +198,9 @@ def _rename(staged: Path, final: Path, found: Found) -> None:
         if error.errno not in {errno.EEXIST, errno.ENOTEMPTY}:
             raise CheckpointStorageFailed(f"{staged} cannot be renamed to {final.name}: {error}") from error
         if not unchanged(_entrance(final, found), found):
+            of = f"checkpoint {shown(found.name)}"
             raise CheckpointChanged(
-                f"an older snapshot {final} of checkpoint {shown(found.name)} was written to through its links"
+                f"an older snapshot {final} of {of} was written to through its links"
             ) from error
         shutil.rmtree(staged, ignore_errors=True)
 
@@ -214,8 +209,7 @@ def _rename(staged: Path, final: Path, found: Found) -> None:
 class DirectorySources:
     """Where workers read the checkpoints of a watched directory: snapshots, and originals where there is none.
 
-    Both are compared with what was seen: `CheckpointGone` says that it was deleted since, `CheckpointChanged` that
-    it was written to.
+    CheckpointGone says that what was seen was deleted since, CheckpointChanged that it was written to.
     """
 
     def __init__(self, root: Path) -> None:
@@ -240,10 +234,8 @@ class DirectorySources:
             name = shown(seen.name)
             if not path.exists():
                 raise CheckpointGone(f"the snapshot of checkpoint {name} was deleted during evaluation")
-            raise CheckpointChanged(
-                f"checkpoint {name} was changed during evaluation: its files were overwritten in "
-                "place, and a snapshot of links changes with them; use snapshots of copies for such a writer"
-            )
+            why = "its files were overwritten in place, and links change with them; use snapshots of copies"
+            raise CheckpointChanged(f"checkpoint {name} was changed during evaluation: {why}")
 
 
 @final

@@ -57,26 +57,19 @@ class StepFrom:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `json:FILE#KEY` or `json:FILE#KEY.KEY`, or else a regular expression with a group `step`.
-
-        Raises:
-            ConfigurationError: it is neither.
-        """
+        """Read `json:FILE#KEY` or `json:FILE#KEY.KEY`, or else a regular expression with a group `step`."""
         if text.startswith("json:"):
             file, mark, keys = text.removeprefix("json:").partition("#")
             if not (file and mark and keys) or file.startswith("/") or ".." in file.split("/"):
-                raise ConfigurationError(
-                    f"step {text!r}: write json:FILE#KEY with a FILE in the checkpoint, as json:state.json#step"
-                )
+                how = "write json:FILE#KEY with a FILE in the checkpoint, as json:state.json#step"
+                raise ConfigurationError(f"step {text!r}: {how}")
             return cls(file=file, keys=tuple(keys.split(".")))
         try:
             pattern = re.compile(text)
         except re.error as error:
             raise ConfigurationError(f"step {text!r} is no regular expression: {error}") from error
         if "step" not in pattern.groupindex:
-            raise ConfigurationError(
-                f"step {text!r} has no group called step; write it like this: model_(?P<step>\\d+)\\.pt"
-            )
+            raise ConfigurationError(f"step {text!r} has no group called step, as model_(?P<step>\\d+)\\.pt has")
         return cls(pattern=pattern)
 
     def of_name(self, name: str) -> int | None:
@@ -110,14 +103,8 @@ class StepFrom:
         return None, "unknown: the name has no whole number; decimals, dates and hashes do not count"
 
     def of_content(self, folder: Path) -> int:
-        """Return the step that the JSON file tells.
-
-        Raises:
-            OSError: the file cannot be read.
-            ValueError: it is missing or cut off, or has no integer of at least 0 there.
-        """
-        if self.file is None:
-            raise ValueError("no file is named to read the step from")
+        """Return the step that the JSON file tells; raises OSError or ValueError, with what is missing."""
+        assert self.file is not None
         try:
             value = json.loads((folder / self.file).read_bytes())
         except FileNotFoundError:

@@ -15,18 +15,10 @@ _FINAL = (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)
 
 @final
 class StudyWatcher:
-    """Looks through the store for checkpoints that a study has committed, and tells a run of them.
+    """Looks through the store for checkpoints that a study has committed, and tells a run, its `sink`, of them.
 
     Those that the study collects before their turn count as gone; its own garbage collection spares those whose
     evaluation began.
-
-    Args:
-        sink: takes what is found.
-        store: where the study is remembered.
-        study: its id.
-        checkpoints: directory of the study's checkpoints.
-        best: directory of links to the best checkpoints.
-        once: take what is there, and end.
     """
 
     root = None

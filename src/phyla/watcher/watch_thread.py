@@ -40,12 +40,7 @@ def _who(path: Path) -> str:
 class Lock:
     """The right to follow a run, until its `with` block or its process ends, however that ends.
 
-    Args:
-        path: a file; made where missing, never removed.
-        run: name of the run, for messages.
-
-    Raises:
-        RunFollowed: another process holds it.
+    The file is made where missing, never removed. `RunFollowed` says that another process holds it.
     """
 
     def __init__(self, path: Path, run: str) -> None:
@@ -61,9 +56,9 @@ class Lock:
                 file_locks.lock(self._descriptor)
         except OSError as error:
             self.close()
+            how = f"stop that one first, or add workers to it with: phyla worker SUITES.py --study {run}"
             raise RunFollowed(
-                f"run {run!r} is followed by {_who(path)} already (lock file {path}); stop that one first, or add "
-                f"workers to it with: phyla worker SUITES.py --study {run}"
+                f"run {run!r} is followed by {_who(path)} already (lock file {path}); {how}"
             ) from error
         os.ftruncate(self._descriptor, 0)
         os.write(self._descriptor, f"process {os.getpid()} on {platform.node() or 'this host'}\n".encode())
@@ -83,11 +78,8 @@ class Lock:
 class FileEvents:
     """Waits until something may have changed below one of several directories, some of which may not exist yet.
 
-    An event is only a hint: look at everything there; and look now and then in any case, since network file
-    systems lose events.
-
-    Attributes:
-        works: whether events are used; False once they turned out not to work here.
+    An event is only a hint: look at everything there; and now and then in any case, since network file systems
+    lose events. `works` is False once they turned out not to work here.
     """
 
     def __init__(self, *roots: Path) -> None:
@@ -169,14 +161,9 @@ Watcher = DirectoryWatcher | StudyWatcher
 
 @final
 class WatchThread:
-    """Looks whenever something may have changed, in a thread, until every run has ended.
+    """Looks whenever something may have changed, in a thread, until every run has ended; at least every `poll_s`.
 
-    Args:
-        watchers: one per run.
-        poll_s: longest time between two looks.
-
-    Attributes:
-        error: what ended it early; None unless something did.
+    `error` is what ended it early; None unless something did.
     """
 
     def __init__(self, watchers: Sequence[Watcher], *, poll_s: float = POLL_S) -> None:

@@ -4,6 +4,7 @@ Functions raise `OSError` where something is gone or cannot be read, and `ValueE
 """
 
 import json
+import os
 import posixpath
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -11,36 +12,38 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import IO, Any, final
 
-from phyla.watcher.contents import (
-    PICKLE_BYTES_AT_MOST,
-    SAFETENSORS_ENDING,
-    TORCH_ENDINGS,
-    check_file,
-    closed_by,
-    extents,
-    tensors,
-)
 from phyla.watcher.files import File, Listing, Root
-from phyla.watcher.format import Candidate, Finish, Verdict, worst
+from phyla.watcher.format import Candidate, Finish, Verdict, check_all, check_file, closed_by, is_companion, worst
+from phyla.watcher.pickles import PICKLE_BYTES_AT_MOST, extents
 
-INDEX_ENDINGS = (".safetensors.index.json", ".bin.index.json")
+SAFETENSORS_ENDING = ".safetensors"
+TORCH_ENDINGS = (".pt", ".pth", ".ckpt", ".bin")
+SAFETENSORS_INDEX, TORCH_INDEX = ".safetensors.index.json", ".bin.index.json"
 
+_HEADER_BYTES_AT_MOST = 100_000_000
+"""What the safetensors library itself accepts."""
 _SHARD = re.compile(r".+-\d{5}-of-\d{5}\.[a-z]+")
-_COMPANION = re.compile(
-    r"(training_args|optimizer|scheduler|scaler|rng_state|random_states)(_?\d+)*\.(bin|pt|pth|pkl)"
-)
 
 
-def is_companion(name: str) -> bool:
-    """Return whether a file lies beside weights and has none itself, as `optimizer.pt` does."""
-    return _COMPANION.fullmatch(name) is not None
-
-
-def check_all(root: Path, listed: Listing) -> Verdict:
-    """Return the worst verdict on the files themselves; which others there should be, nothing tells."""
-    return worst(check_file(root / file.relative, file.size_bytes) for file in listed.files)
+def tensors(file: IO[bytes], name: str) -> dict[str, tuple[int, int]]:
+    """Return begin and end of every tensor in a safetensors file, in bytes after its header, if that is whole."""
+    size = os.fstat(file.fileno()).st_size
+    length = int.from_bytes(file.read(8), "little")
+    if size < 8 + length or not 2 <= length <= _HEADER_BYTES_AT_MOST:
+        raise ValueError(f"{name} has {size} bytes and a header of {length}")
+    header = json.loads(file.read(length))
+    if not isinstance(header, dict):
+        raise ValueError(f"{name} has a header that is no JSON object")
+    found: dict[str, tuple[int, int]] = {}
+    for key, value in header.items():
+        if key != "__metadata__":
+            begin, end = (int(offset) for offset in value["data_offsets"])
+            if not 0 <= begin <= end:
+                raise ValueError(f"{name} has tensor {key!r} from byte {begin} to {end}")
+            found[key] = (begin, end)
+    return found
 
 
 def weight_files(root: Root, endings: tuple[str, ...], index_ending: str) -> Iterator[Candidate]:
@@ -53,13 +56,13 @@ def weight_files(root: Root, endings: tuple[str, ...], index_ending: str) -> Ite
             named = set(_weight_map(root.path / index).values())
             shards = [name for name in root.files if name in named]
         taken.update(shards)
-        yield Candidate(index, (index, *shards), partial(_check_index_of, index))
+        yield Candidate(index, (index, *shards), partial(_check_set, index))
     for name in root.files:
         if name.endswith(endings) and not (name in taken or is_companion(name) or _SHARD.fullmatch(name)):
             yield Candidate.entry(name, check_all)
 
 
-def _check_index_of(index: str, root: Path, listed: Listing) -> Verdict:
+def _check_set(index: str, root: Path, listed: Listing) -> Verdict:
     return _check_index(root, index, {file.relative: file for file in listed.files})
 
 
@@ -91,10 +94,9 @@ def _check_index(folder: Path, index: str, files: Mapping[str, File]) -> Verdict
 
 
 def _check_shard(folder: Path, file: File, shard: str, names: Collection[str]) -> Verdict:
-    path = folder / shard
-    verdict = check_file(path, file.size_bytes)
+    verdict = check_file(folder / shard, file.size_bytes)
     if verdict.finish is Finish.COMPLETE and shard.endswith(SAFETENSORS_ENDING):
-        with path.open("rb") as opened:
+        with (folder / shard).open("rb") as opened:
             absent = sorted(set(names) - tensors(opened, shard).keys())
         if absent:
             return Verdict.partial(f"{shard} lacks tensor {absent[0]!r}, which the index says is in it")
@@ -114,7 +116,7 @@ class Weights:
 def weights(folder: Path, files: Mapping[str, File]) -> Weights | None:
     """Look for weights in a directory; None if there are none that this package knows."""
     here = {name: file for name, file in sorted(files.items()) if "/" not in name and not is_companion(name)}
-    for ending in INDEX_ENDINGS:
+    for ending in (SAFETENSORS_INDEX, TORCH_INDEX):
         for index in (name for name in here if name.endswith(ending)):
             suffix = ending.removesuffix(".index.json")
             single = [file for name, file in here.items() if name.endswith(suffix)]
@@ -126,6 +128,17 @@ def weights(folder: Path, files: Mapping[str, File]) -> Weights | None:
         if found:
             return Weights(worst(check_file(folder / file.name, file.size_bytes) for file in found), found)
     return _below(folder, files)
+
+
+def check_folder(root: Path, listed: Listing) -> Verdict:
+    """Return whether the weights in a directory are whole, by their headers and their index."""
+    folder, files = listed.folder()
+    found = weights(root / folder, files)
+    if found is None:
+        return Verdict.partial("there are no weights in it")
+    if found.index is None:
+        return found.verdict
+    return closed_by(found.index, found.verdict, folders_ns=listed.folders_ns)
 
 
 def _below(folder: Path, files: Mapping[str, File]) -> Weights | None:

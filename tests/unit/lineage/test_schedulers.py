@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 import phyla
 from phyla.errors import UsageError
-from phyla.lineage import Schedule
-from phyla.lineage.schedule import LARGEST_COUNT, Segment
+from phyla.lineage import LARGEST_COUNT, Schedule, Segment
 
 
 def schedule(*values: Any, start: int = 0, length: int = 4) -> Schedule:

@@ -7,7 +7,7 @@ import pytest
 from phyla.machine import Retention, TrainRules
 from phyla.records import Checkpoint, JobState, Maximize, TrialRecord
 from phyla.simulation import MachineDefect
-from phyla.simulation.invariants import Invariants
+from phyla.simulation.outcome import Invariants
 from phyla.space import Float, Space
 from phyla.store import open_store
 from phyla.strategies import PBT

@@ -97,7 +97,7 @@ def test_a_fixed_schedule_switches_at_its_steps() -> None:
         (lambda: RandomSearch(1, 0), r"RandomSearch\(total_steps=0\)"),
         (lambda: RandomSearch(1, 5, 6), r"RandomSearch\(steps_per_trial=6, total_steps=5\)"),
         (lambda: GridSearch({"lr": []}, 1), r"GridSearch\(lr=\[\]\)"),
-        (lambda: GridSearch([], 1), r"GridSearch\(\[\]\)"),
+        (lambda: GridSearch([], 1), r"GridSearch\(grid=\[\]\): give at least one"),
         (lambda: GridSearch({"kind": "sgd"}, 1), r"GridSearch\(kind='sgd'\)"),
         (lambda: FixedSchedule([], 1), "starts with nothing"),
         (lambda: FixedSchedule([(1, {})], 5), "starts with 1"),

@@ -15,8 +15,8 @@ from foreign import QUIET_S, START, index, safetensors, scans, torch_zip, traine
 from phyla import plugins
 from phyla.errors import CheckpointStorageFailed, ConfigurationError
 from phyla.watcher import StepFrom, format_names, get_format
-from phyla.watcher.contents import check_file, extents, storages
-from phyla.watcher.format import Finish
+from phyla.watcher.format import Finish, check_file, installed
+from phyla.watcher.pickles import extents, storages
 
 LATER = START + QUIET_S
 FORMATS = format_names()
@@ -39,44 +39,56 @@ def test_an_unknown_format_lists_the_names() -> None:
     assert all(name in str(caught.value) for name in FORMATS)
 
 
-def test_a_format_of_another_package_is_found_by_its_entry_point(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["acme", "auto"])
+def test_a_format_of_another_package_needs_an_entry_point_and_auto_knows_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "acme.py").write_text(
         """
 from dataclasses import dataclass
-from phyla.watcher import Candidate, CheckpointFormat, Verdict
+from phyla.watcher import CheckpointFormat, Verdict
 
 @dataclass(frozen=True, kw_only=True)
 class Acme(CheckpointFormat):
     name = "acme"
     awaits = "files that end with END"
+    endings = (".acme",)
 
-    def candidates(self, root):
-        for entry in root.files:
-            if entry.endswith(".acme"):
-                yield Candidate.entry(entry, self.check)
+    @classmethod
+    def folders(cls, root):
+        return {folder: cls.check_folder for folder in root.folders if root.has(folder, ("acme.json",))}
 
-    def check(self, root, listed):
-        whole = (root / listed.files[0].relative).read_bytes().endswith(b"END")
+    @classmethod
+    def check_folder(cls, root, listed):
+        return Verdict.complete("acme.json is there")
+
+    @classmethod
+    def check_content(cls, name, file):
+        whole = file.read().endswith(b"END")
         return Verdict.complete("END is there") if whole else Verdict.partial("END is missing")
 """
     )
     info = tmp_path / "acme-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[phyla.formats]\nacme = acme:Acme\n")
+    (info / "entry_points.txt").write_text("[phyla.formats]\nacme = acme:Acme\nbroken = nowhere:Broken\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     plugins.registered.cache_clear()
+    installed.cache_clear()
     try:
-        scan = scans(get_format("acme", quiet_s=QUIET_S), tmp_path)
+        scan = scans(get_format(name, quiet_s=QUIET_S), tmp_path)
+        (tmp_path / "step_3.acme").write_bytes(b"12")
+        assert (scan()["step_3.acme"].why, scan(LATER)["step_3.acme"].bad) == ("END is missing", True)
+        (tmp_path / "step_3.acme").write_bytes(b"12END")
+        (tmp_path / "step_4").mkdir()
+        (tmp_path / "step_4/acme.json").touch()
+        found = scan(LATER)
     finally:
         plugins.registered.cache_clear()
-    (tmp_path / "step_3.acme").write_bytes(b"12")
-    assert (scan()["step_3.acme"].why, scan(LATER)["step_3.acme"].bad) == ("END is missing", True)
-    (tmp_path / "step_3.acme").write_bytes(b"12END")
-    found = scan(LATER)["step_3.acme"]
-    assert (found.ready, found.step) == (True, 3)
+        installed.cache_clear()
+    assert {each: (item.ready, item.step) for each, item in found.items()} == {
+        "step_3.acme": (True, 3), "step_4": (True, 4),
+    }  # fmt: skip
 
 
 def test_an_option_that_a_format_does_not_take_is_refused() -> None:

@@ -8,7 +8,7 @@ from phyla.records import TrialRecord
 from phyla.report import style
 from phyla.report.data import Hyperparameter, StudyData
 from phyla.report.words import plain
-from phyla.space.scalars import is_same
+from phyla.space.params import is_same
 from phyla.words import counted, number
 
 PANELS = 24

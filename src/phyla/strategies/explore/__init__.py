@@ -10,10 +10,10 @@ from typing import Any, Protocol, TypeAlias, final
 
 import numpy as np
 
-from phyla.errors import ConfigurationError, SpaceError
+from phyla.errors import SpaceError
 from phyla.records import JsonObject, Scored
 from phyla.space import Params
-from phyla.strategies.checks import check_rules
+from phyla.strategies.checks import check_rules, refused
 from phyla.strategies.strategy import Context, Population
 
 
@@ -44,13 +44,11 @@ class Explore(Protocol):
         ...
 
 
-def changes_of(old: JsonObject, new: JsonObject, by: str) -> dict[str, JsonObject]:
-    """Return what changed between hyperparameters, as `Explored.changes` has it."""
-    return {
-        name: {"from": old.get(name), "to": new.get(name), "by": by}
-        for name in {**old, **new}
-        if old.get(name) != new.get(name)
-    }
+def changes_of(old: JsonObject, new: JsonObject, by: str | Mapping[str, str]) -> dict[str, JsonObject]:
+    """Return what changed between hyperparameters, as `Explored.changes` has it: `by` one way, or by name."""
+    names = [name for name in ({**old, **new} if isinstance(by, str) else by) if old.get(name) != new.get(name)]
+    ways = dict.fromkeys(names, by) if isinstance(by, str) else by
+    return {name: {"from": old.get(name), "to": new.get(name), "by": ways[name]} for name in names}
 
 
 @final
@@ -63,11 +61,10 @@ class ExplorePipeline:
     def __post_init__(self) -> None:
         object.__setattr__(self, "rules", tuple(self.rules))
         if not self.rules:
-            raise ConfigurationError("ExplorePipeline([]): give at least one rule, or explore=None")
+            raise refused(self, "rules", "give at least one rule, or explore=None")
         check_rules(self, "propose", "rules")
 
     def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
-        """Ask each rule in turn."""
         proposals = (rule.propose(source, population, context) for rule in self.rules)
         return next((explored for explored in proposals if explored is not None), None)
 
@@ -81,19 +78,18 @@ class ExploreWith:
     """Hyperparameters are what a function makes of the ones taken over.
 
     Args:
-        function: called as `function(params, rng)`; returns all hyperparameters, flat or nested and valid in the
-            space, or None to leave it to the next rule of a pipeline. All its randomness has to come from
-            `rng`. For worker processes it has to be a function of a file, no lambda.
+        function: called as `function(params, rng)`, with all its randomness from `rng`; returns all
+            hyperparameters, flat or nested, or None to leave it to the next rule. Worker processes need a function
+            of a file.
     """
 
     function: ExploreFunction
 
     def __post_init__(self) -> None:
         if not callable(self.function):
-            raise ConfigurationError(f"ExploreWith({self.function!r}): give a function of (params, rng)")
+            raise refused(self, "function", "give a function of (params, rng)")
 
     def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
-        """Ask the function."""
         name = getattr(self.function, "__name__", repr(self.function))
         made = self.function(Params(source.params), context.rng)
         if made is None:

@@ -4,10 +4,10 @@ from dataclasses import dataclass, replace
 from typing import final
 
 from phyla.errors import SpaceError
-from phyla.records import Json, JsonObject, Scored
+from phyla.records import Json, Scored
 from phyla.strategies.checks import check, check_rules
 from phyla.strategies.exploit import facts
-from phyla.strategies.explore import Explore, Explored
+from phyla.strategies.explore import Explore, Explored, changes_of
 from phyla.strategies.explore.perturb import PERTURB
 from phyla.strategies.strategy import Context, Population, ranked
 
@@ -18,15 +18,11 @@ class Crossover:
     """Each parameter comes from the hyperparameters taken over or from a second good member; then they mutate.
 
     The second parent is drawn uniformly from the top quantile; it may be the first one. If constraints allow no
-    mixture, the first parent is kept and the reason says so. Weights come from the first parent alone.
-    `Space.cross` says how parameters combine that only one parent has.
-
-    Source: Li et al. 2019, arXiv 1902.01894, section 3 (a child is a copy of its parent after mutation and
-    crossover).
+    mixture, the first parent is kept and the reason says so. Weights come from the first parent alone. See also
+    `Space.cross`. Source: Li et al. 2019, arXiv 1902.01894, section 3.
 
     Args:
-        quantile: share of the population, best first, that second parents are drawn from; in (0, 1], at least
-            one member.
+        quantile: share of the population, best first, that second parents are drawn from; in (0, 1], at least one.
         share: probability, per parameter, that it comes from the second parent; in [0, 1].
         then: how the result mutates; None leaves it as it is.
     """
@@ -40,11 +36,10 @@ class Crossover:
         check(self, quantile="(0, 1]", share="[0, 1]")
 
     def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
-        """Cross with a member that is drawn, then mutate."""
         scores = ranked(population)
         top = max(1, int(self.quantile * len(scores) + 1e-9))
         mate = scores[int(context.rng.integers(top))] if scores else None
-        params, by, told = source.params, dict[str, list[str]](), dict[str, Json]()
+        params, by, told = source.params, dict[str, str](), dict[str, Json]()
         if mate is not None and mate.can_donate:
             told = {"mate": facts(mate)}
             try:
@@ -54,16 +49,10 @@ class Crossover:
                 told = {**told, "not_crossed": str(error)}
             else:
                 ways = {"crossed": f"member {mate.member}"}
-                by = {name: [ways.get(str(one["by"]), str(one["by"]))] for name, one in changed.items()}
+                by = {name: ways.get(str(one["by"]), str(one["by"])) for name, one in changed.items()}
         mutated = self.then.propose(replace(source, params=params), population, context) if self.then else None
         if mutated is not None:
             params, told = mutated.params, {**mutated.facts, **told}
             for name, change in mutated.changes.items():
-                by.setdefault(name, []).append(str(change["by"]))
-        old = source.params
-        changes: dict[str, JsonObject] = {
-            name: {"from": old.get(name), "to": params.get(name), "by": ", ".join(ways)}
-            for name, ways in by.items()
-            if old.get(name) != params.get(name)
-        }
-        return Explored(params=params, changes=changes, facts=told)
+                by[name] = f"{by[name]}, {change['by']}" if name in by else str(change["by"])
+        return Explored(params=params, changes=changes_of(source.params, params, by), facts=told)

@@ -3,18 +3,18 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from phyla.errors import ConfigurationError
 from phyla.records import JobKind, JobState, JsonObject, Scored, TrialRecord
-from phyla.space import Float, Int
-from phyla.strategies.checks import check, check_rules
+from phyla.space import Float, Int, Scalar
+from phyla.strategies.checks import check, check_rules, refused
 from phyla.strategies.explore import Explore, Explored, changes_of
-from phyla.strategies.explore.gaussian_process import Matrix, Posterior, best_window, fitted
 from phyla.strategies.explore.perturb import PERTURB
 from phyla.strategies.strategy import Context, History, Population, lowest_generation
+
+Matrix: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
 LEAST_WINDOW = 200
 STEPS = 30
@@ -28,20 +28,18 @@ FEW = 0.05
 class PB2:
     """Numbers are chosen where a model of the population's progress promises most: mean + kappa * deviation.
 
-    The model is a Gaussian process over age of the weights, fitness before, and hyperparameters, all scaled to
-    [0, 1]. It predicts how much a trial gains per step over the fitness of the trial that it started from. Gains
-    are standardised and clipped at +-2, after a few far from the median (10 deviations) were moved nearer to it. A
-    trial that ended at nan, broke, or was stopped counts as the worst gain there is. Older gains count less, as
-    fast as the marginal likelihood says; it also says how many of the last rows, 200 at least, are used. Trials
-    that are running lower the deviation where they are, so that children differ; who is running depends on who
-    asked first. kappa is sqrt(0.2 ln(0.4 n)) for n rows, and 0 for n below 3.
+    A Gaussian process over age of the weights, fitness before, and hyperparameters, all scaled to [0, 1], predicts
+    how much a trial gains per step over the trial that it started from. Gains are standardised and clipped at +-2,
+    after a few outliers (beyond 10 deviations from the median) were moved nearer. A trial that ended at nan,
+    broke, or was stopped counts as the worst gain there is. The marginal likelihood says how fast older gains
+    count less, and how many of the last rows, 200 at least, are used. Running trials lower the deviation where
+    they are, so that children differ. kappa is sqrt(0.2 ln(0.4 n)) for n rows, and 0 for n below 3.
 
-    Only the Float and Int parameters that the parent has are modelled, and only trials that have the same
-    ones are rows. The others are kept, or with a probability drawn afresh. Without enough rows, or where
-    constraints allow none of the best points, `fallback` decides and the reason says why.
+    Only Float and Int parameters that the parent has are modelled, from trials that have the same ones. The others
+    are kept, or with a probability drawn afresh. Without enough rows, or where constraints allow none of the best
+    points, `fallback` decides and the reason says why.
 
-    Source: Parker-Holder, Nguyen and Roberts 2020, Provably efficient online hyperparameter optimization with
-    population-based bandits, algorithm 1 and section 4.
+    Source: Parker-Holder, Nguyen and Roberts 2020, arXiv 2002.02518, algorithm 1 and section 4.
 
     Args:
         rows: the last so many completed trials are looked at.
@@ -49,8 +47,8 @@ class PB2:
         restarts: where the search for the best point starts from: the parent, and so many less one at random.
         resample: probability, per parameter that is not modelled, of a fresh draw.
         fallback: how hyperparameters change without a model.
-        repeatable: look only at generations that all members completed, and not at running trials. Then a
-            study with `quorum=1.0` is the same with any number of workers, and children are more alike.
+        repeatable: look only at generations that all members completed, and not at running trials. Then a study
+            with `quorum=1.0` is the same with any number of workers, and children are more alike.
     """
 
     rows: int = 1000
@@ -64,28 +62,35 @@ class PB2:
         check_rules(self, "propose", "fallback")
         check(self, rows=2, least_rows=2, restarts=1, resample="[0, 1]")
         if self.least_rows > self.rows:
-            raise ConfigurationError(
-                f"PB2(rows={self.rows}, least_rows={self.least_rows}): there would never be a model; raise rows"
-            )
+            raise refused(self, "rows least_rows", "there would never be a model; raise rows")
 
     def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
-        """Ask the model, or the fallback."""
-        space, params = context.space, source.params
-        kept, changes = self._others(params, context)
-        numbers = {
-            name: parameter
-            for name, parameter in space.parameters.items()
-            if isinstance(parameter, Float | Int) and name in params and name in kept
-        }
+        found = self._by_model(source, population, context)
+        if isinstance(found, Explored):
+            return found
+        explored = self.fallback.propose(source, population, context)
+        if explored is None:
+            return None
+        return replace(explored, facts={**explored.facts, "model": {"rule": "pb2", "not_used": found}})
+
+    def _by_model(self, source: Scored, population: Population, context: Context) -> Explored | str:
+        """Return what the model promises most of, or why there is nothing."""
+        space, params, changes = context.space, source.params, dict[str, Mapping[str, Scalar]]()
+        modelled = {name: one for name, one in space.parameters.items() if isinstance(one, Float | Int)}
+        others = [name for name in space.parameters if name in params and name not in modelled]
+        redrawn = [name for name in others if context.rng.random() < self.resample]
+        kept = params
+        if redrawn:
+            kept, changes = space.resample(params, context.rng, redrawn)
+        numbers = {name: one for name, one in modelled.items() if name in params and name in kept}
         if not numbers:
-            return self._fall_back(source, population, context, "no number to model")
+            return "no number to model"
         if source.order is None or not math.isfinite(source.order):
-            return self._fall_back(source, population, context, "the parent has no finite fitness")
+            return "the parent has no finite fitness"
         rows, pending = self._rows(population, context.history, numbers)
         finite = sum(math.isfinite(row.gain or 0.0) for row in rows)
         if finite < self.least_rows:
-            why = f"{finite} of the {self.least_rows} rows that a model needs"
-            return self._fall_back(source, population, context, why)
+            return f"{finite} of the {self.least_rows} rows that a model needs"
         own = _units(numbers, params)
         for units, told in _best_first(rows, pending, source, own, self.restarts, context.rng):
             values = {n: p.from_unit(u) for (n, p), u in zip(numbers.items(), units, strict=True)}
@@ -94,22 +99,7 @@ class PB2:
                 all_changes = changes_of(params, chosen, "pb2").items()
                 moved = {name: change for name, change in all_changes if name in numbers}
                 return Explored(params=chosen, changes={**moved, **changes}, facts={"model": told})
-        return self._fall_back(source, population, context, "constraints allow nothing near the best points")
-
-    def _others(self, params: JsonObject, context: Context) -> tuple[JsonObject, Mapping[str, JsonObject]]:
-        """Return the parameters with those that are not modelled kept or drawn afresh."""
-        parameters = context.space.parameters
-        others = [name for name in parameters if name in params and not isinstance(parameters[name], Float | Int)]
-        drawn = [name for name in others if context.rng.random() < self.resample]
-        if not drawn:
-            return params, {}
-        return context.space.resample(params, context.rng, drawn)
-
-    def _fall_back(self, source: Scored, population: Population, context: Context, why: str) -> Explored | None:
-        explored = self.fallback.propose(source, population, context)
-        if explored is None:
-            return None
-        return replace(explored, facts={**explored.facts, "model": {"rule": "pb2", "not_used": why}})
+        return "constraints allow nothing near the best points"
 
     def _rows(
         self, population: Population, history: History, numbers: Mapping[str, Float | Int]
@@ -227,10 +217,9 @@ def _best_first(
 
 
 def without_outliers(values: Matrix) -> Matrix:
-    """Return values with those far from the median moved nearer: a score or two must not hide all the others.
+    """Return values with those beyond `FAR` median absolute deviations moved nearer to the median.
 
-    Far is more than `FAR` median absolute deviations, as standard deviations of a normal distribution. Where more
-    than `FEW` of them are far, they are no outliers but how gains are, and stay.
+    Where more than `FEW` of them are far, they are no outliers but how gains are, and stay.
     """
     center = np.median(values)
     # Halves, since the difference of two finite numbers can be infinite.
@@ -249,3 +238,165 @@ def standardised(gains: Matrix) -> tuple[Matrix, float, float]:
     if not spread > 0:
         return np.zeros_like(gains), center, 1.0
     return np.clip((gains - center) / spread, -CLIP, CLIP), center, spread
+
+
+BOUNDS = (
+    (math.log(1e-2), math.log(1e2)),
+    (math.log(1e-2), math.log(1e1)),
+    (0.0, 0.5),
+    (math.log(1e-3), math.log(2.0)),
+)
+"""Bounds of log length, log scale, epsilon and log noise, for inputs in [0, 1] and standardised targets."""
+
+FITTED = 200
+"""Rows that the four numbers are fitted on at most; a fit costs the cube of it, some thirty times."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """Covariance `scale * exp(-|x - x'|^2 / length) * (1 - epsilon)^(|t - t'| / 2)`, and `noise` on top.
+
+    Points are rows `(t, x...)`, all in [0, 1]: arrays of shape (n, 1 + d); targets have shape (n,). Source:
+    Parker-Holder et al. 2020, arXiv 2002.02518, section 4, after Bogunovic et al. 2016 (time-varying GP-UCB).
+    """
+
+    length: float = 0.5
+    scale: float = 1.0
+    epsilon: float = 0.1
+    noise: float = 0.1
+
+    def covariance(self, first: Matrix, second: Matrix) -> Matrix:
+        """Return the covariances of two lists of points, without noise; shape (first, second)."""
+        distance, elapsed = _distances(first, second)
+        exponent = distance * (-1 / self.length) + elapsed * (0.5 * math.log1p(-self.epsilon))
+        covariance: Matrix = self.scale * np.exp(exponent)
+        return covariance
+
+
+def likelihood(kernel: Kernel, points: Matrix, targets: Matrix) -> tuple[float, Matrix]:
+    """Return the log marginal likelihood, and its derivatives by log length, log scale, epsilon and log noise."""
+    distance, elapsed = _distances(points, points)
+    clean, count = kernel.covariance(points, points), len(targets)
+    factor = _factor(clean, kernel.noise)
+    inverse = _solve(factor, np.eye(count))
+    weights = inverse @ targets
+    value = -0.5 * targets @ weights - np.log(np.diag(factor)).sum() - 0.5 * count * math.log(2 * math.pi)
+    # d/dp = trace((w w' - K^-1) dK/dp) / 2, and every dK/dp but the noise's is the covariance times something.
+    outer = np.outer(weights, weights) - inverse
+    weighted = outer * clean
+    gradient = 0.5 * np.array(
+        [
+            (weighted * distance).sum() / kernel.length,
+            weighted.sum(),
+            (weighted * elapsed).sum() * (-0.5 / (1 - kernel.epsilon)),
+            np.trace(outer) * kernel.noise,
+        ]
+    )
+    return float(value), gradient
+
+
+def fitted(points: Matrix, targets: Matrix) -> Kernel:
+    """Return the kernel of the highest marginal likelihood, by L-BFGS-B; of many rows an even share is used."""
+    from scipy.optimize import minimize
+
+    if len(targets) > FITTED:
+        chosen = np.unique(np.linspace(0, len(targets) - 1, FITTED).round().astype(int))
+        points, targets = points[chosen], targets[chosen]
+
+    def loss(free: Matrix) -> tuple[float, Matrix]:
+        value, gradient = likelihood(_kernel(free), points, targets)
+        return -value, -gradient
+
+    start = Kernel()
+    first = [math.log(start.length), math.log(start.scale), start.epsilon, math.log(start.noise)]
+    found = minimize(loss, first, jac=True, method="L-BFGS-B", bounds=BOUNDS, options={"maxiter": 30})
+    return _kernel(np.asarray(found.x, dtype=np.float64))
+
+
+def best_window(points: Matrix, targets: Matrix, least: int) -> int:
+    """Return how many of the rows, newest first but `least`, are most likely per row under the default kernel."""
+    from scipy.linalg import solve_triangular
+
+    count = len(targets)
+    if count <= least:
+        return count
+    kernel = Kernel()
+    factor = _factor(kernel.covariance(points, points), kernel.noise)
+    residual = solve_triangular(factor, targets, lower=True, check_finite=False)
+    per_row = np.cumsum(-0.5 * residual**2 - np.log(np.diag(factor)))
+    windows = np.unique([*range(least, count, 10), count])
+    return int(windows[np.argmax(per_row[windows - 1] / windows)])
+
+
+@final
+class Posterior:
+    """What is believed after some observations; others that are pending lower the variance and leave the mean."""
+
+    def __init__(self, kernel: Kernel, points: Matrix, targets: Matrix, pending: Matrix | None = None) -> None:
+        self._kernel = kernel
+        count = len(targets)
+        everything = points if pending is None or not len(pending) else np.concatenate([points, pending])
+        factor = _factor(kernel.covariance(everything, everything), kernel.noise)
+        # The corner of the factor of all points is the factor of the observed ones.
+        self._weights = _solve(factor[:count, :count], targets)
+        self._factor = factor
+        self._points = everything
+
+    def predict(self, points: Matrix) -> tuple[Matrix, Matrix]:
+        """Return mean and standard deviation of the function (without noise) at points of shape (q, 1 + d)."""
+        mean, deviation, _, _ = self._predict(points)
+        return mean, deviation
+
+    def upper_bound(self, points: Matrix, kappa: float) -> tuple[Matrix, Matrix]:
+        """Return mean + kappa * standard deviation, shape (q,), and its gradient by x, shape (q, d)."""
+        mean, deviation, near, solved = self._predict(points)
+        count = len(self._weights)
+        # dk/dx = -2 (x - x') k / length, so every gradient is a weighted mean of differences.
+        by_mean = self._pull(points, near[:count] * self._weights[:, None], self._points[:count])
+        by_variance = self._pull(points, near * solved, self._points) * -2
+        gradient: Matrix = by_mean + (kappa / (2 * deviation))[:, None] * by_variance
+        return mean + kappa * deviation, gradient
+
+    def _predict(self, points: Matrix) -> tuple[Matrix, Matrix, Matrix, Matrix]:
+        near = self._kernel.covariance(self._points, points)
+        solved = _solve(self._factor, near)
+        mean: Matrix = self._weights @ near[: len(self._weights)]
+        variance = self._kernel.scale - (near * solved).sum(axis=0)
+        deviation: Matrix = np.sqrt(np.maximum(variance, 1e-9 * self._kernel.scale))
+        return mean, deviation, near, solved
+
+    def _pull(self, points: Matrix, weights: Matrix, towards: Matrix) -> Matrix:
+        total = weights.sum(axis=0)[:, None] * points[:, 1:] - weights.T @ towards[:, 1:]
+        pulled: Matrix = total * (-2 / self._kernel.length)
+        return pulled
+
+
+def _kernel(free: Sequence[float] | Matrix) -> Kernel:
+    return Kernel(
+        length=math.exp(free[0]), scale=math.exp(free[1]), epsilon=float(free[2]), noise=math.exp(free[3])
+    )
+
+
+def _distances(first: Matrix, second: Matrix) -> tuple[Matrix, Matrix]:
+    """Return squared distances of x and distances in time, each of shape (first, second)."""
+    a, b = first[:, 1:], second[:, 1:]
+    squared = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None, :] - 2 * (a @ b.T)
+    np.maximum(squared, 0, out=squared)
+    elapsed: Matrix = np.abs(first[:, :1] - second[:, 0][None, :])
+    return squared, elapsed
+
+
+def _factor(covariance: Matrix, noise: float) -> Matrix:
+    from scipy.linalg import cholesky
+
+    noisy = covariance + noise * np.eye(len(covariance))
+    factor: Matrix = cholesky(noisy, lower=True, overwrite_a=True, check_finite=False)
+    return factor
+
+
+def _solve(factor: Matrix, values: Matrix) -> Matrix:
+    from scipy.linalg import cho_solve
+
+    solved: Matrix = cho_solve((factor, True), values, check_finite=False)
+    return solved

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
-from phyla.errors import ConfigurationError
 from phyla.records import Scored
-from phyla.strategies.checks import check
+from phyla.strategies.checks import check, refused
 from phyla.strategies.explore import Explored
 from phyla.strategies.strategy import Context, Population
 
@@ -16,10 +15,9 @@ KEPT = "the constraints allow none of the changes that were tried"
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Perturb:
-    """Each parameter is multiplied by one of the factors, or drawn afresh from its prior.
+    """Each parameter is multiplied by one of the factors, or drawn afresh from its prior; see `Space.perturb`.
 
-    Source: Jaderberg et al. 2017, section 4.1.1 (perturb by 1.2 or 0.8; resample). How each type of
-    parameter moves is said in `Space.perturb`.
+    Source: Jaderberg et al. 2017, section 4.1.1 (perturb by 1.2 or 0.8; resample).
 
     Args:
         factors: what numbers are multiplied by, one drawn per parameter; all above 0.
@@ -32,14 +30,10 @@ class Perturb:
     def __post_init__(self) -> None:
         object.__setattr__(self, "factors", tuple(self.factors))
         if not self.factors or any(not 0 < f < float("inf") or f == 1 for f in self.factors):
-            raise ConfigurationError(
-                f"Perturb(factors={self.factors!r}): factors must be positive numbers other than 1, "
-                "as in (0.8, 1.2)"
-            )
+            raise refused(self, "factors", "must be positive numbers other than 1, as in (0.8, 1.2)")
         check(self, resample="[0, 1]")
 
     def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
-        """Perturb every active parameter."""
         new, changes = context.space.perturb(
             source.params, context.rng, factors=self.factors, resample=self.resample
         )
@@ -53,12 +47,9 @@ PERTURB: Final = Perturb()
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resample:
-    """With a probability, all parameters are drawn afresh; otherwise the next rule of a pipeline decides.
+    """With `probability`, all parameters are drawn afresh; otherwise the next rule of a pipeline decides.
 
     Source: Orion's explore pipeline (resample with probability 0.2, else perturb).
-
-    Args:
-        probability: of resampling, in [0, 1].
     """
 
     probability: float = 1.0
@@ -67,7 +58,6 @@ class Resample:
         check(self, probability="[0, 1]")
 
     def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
-        """Draw from the prior, or decline."""
         if context.rng.random() >= self.probability:
             return None
         new, changes = context.space.resample(source.params, context.rng)

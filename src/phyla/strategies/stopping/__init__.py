@@ -61,10 +61,9 @@ class Others(Protocol):
     """What the other trials of the study reported."""
 
     def averages(self, mark: Mark) -> Sequence[float]:
-        """Return the running averages of the objective that other trials had at a mark.
+        """Return the running averages of the objective that the newest 100 others had at a mark.
 
-        Those of the newest 100 trials that came to it, whatever became of them. nan stands for a trial that had
-        reported nan or infinity by then.
+        nan stands for a trial that had reported nan or infinity by then.
         """
         ...
 
@@ -99,10 +98,7 @@ def check_rule(rule: Any) -> None:
     missing = [name for name in ("judge", "marks_every", "history") if not hasattr(rule, name)]
     if isinstance(rule, type) or missing:
         why = f", it has no {' and no '.join(missing)}" if missing else " but a class"
-        raise ConfigurationError(
-            f"stopping={rule!r}: this is no stopping rule{why}; use MedianStopping(...), Divergence(...) or "
-            "StopWith(function)"
-        )
+        raise ConfigurationError(f"stopping={rule!r}: this is no stopping rule{why}; use e.g. Divergence()")
     if rule.marks_every is not None:
         check_value(type(rule).__name__, "marks_every", rule.marks_every, 1)
     check_value(type(rule).__name__, "history", rule.history, 0)
@@ -117,14 +113,10 @@ class StopWith(StoppingRule):
     """Stop a trial when a function says so.
 
     Args:
-        function: called as `function(reported)` for every report, in order; returns why to stop, in words (or
-            True), or None (or False) to go on. It has to be quick and to depend on nothing else. For worker
-            processes it has to be a function of a file, no lambda.
-        history: how many of the trial's last reports `reported.reports` holds.
-
-    Raises:
-        ConfigurationError: it is not a function, returned neither words nor a bool nor None, or the history is not
-            at least 1.
+        function: called as `function(reported)` for every report, in order; returns why to stop, in words or True,
+            or None or False to go on. It has to be quick, and to depend on nothing else. Worker processes need a
+            function of a file.
+        history: how many of the trial's last reports `reported.reports` holds; at least 1.
     """
 
     function: StopFunction
@@ -136,13 +128,10 @@ class StopWith(StoppingRule):
         check(self, history=1)
 
     def judge(self, reported: Reported, others: Others) -> JsonObject | None:
-        """Ask the function."""
         name = getattr(self.function, "__name__", repr(self.function))
         said = self.function(reported)
         if said is not None and not isinstance(said, str | bool | np.bool_):
-            raise ConfigurationError(
-                f"StopWith({name}) returned {said!r}; return why to stop, in words, or None to go on"
-            )
+            raise ConfigurationError(f"StopWith({name}) returned {said!r}; return why to stop, in words, or None")
         if not said:
             return None
         return {"rule": name, "step": reported.step, **({"why": said} if isinstance(said, str) else {})}

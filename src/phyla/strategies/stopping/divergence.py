@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
-from phyla.errors import ConfigurationError
 from phyla.records import JsonObject, Objective, json_number
-from phyla.strategies.checks import check
+from phyla.strategies.checks import check, refused
 from phyla.strategies.stopping import Others, Reported, StoppingRule
 
 
@@ -28,21 +27,15 @@ class Divergence(StoppingRule):
 
     def __post_init__(self) -> None:
         if self.metric is not None and (not isinstance(self.metric, str) or not self.metric):
-            raise ConfigurationError(
-                f"Divergence(metric={self.metric!r}): name a reported metric, or leave it out"
-            )
+            raise refused(self, "metric", "name a reported metric, or leave it out")
         check(self, above="(-inf, inf)", below="(-inf, inf)")
         if self.above is not None and self.below is not None and self.above <= self.below:
-            raise ConfigurationError(
-                f"Divergence(above={self.above!r}, below={self.below!r}): every value is beyond one of them"
-            )
+            raise refused(self, "above below", "every value is beyond one of them")
 
     def watches(self, objective: Objective) -> Sequence[str]:
-        """Return the metric, or those of the objective."""
         return [self.metric] if self.metric else [goal.metric for goal in objective.goals]
 
     def judge(self, reported: Reported, others: Others) -> JsonObject | None:
-        """Look at one report."""
         for place, metric in enumerate(self.watches(reported.objective)):
             value = reported.report.metrics.get(metric)
             if value is None:

@@ -15,13 +15,11 @@ from phyla.strategies.stopping import Others, Reported, StoppingRule
 class MedianStopping(StoppingRule):
     """Stop a trial whose best report so far is worse than the median of the others' running averages.
 
-    Trials are compared at the same *age of the weights*, the clock of `trial.report(step=)`. A mark is set every
-    `every_steps`; a trial comes to it with its first report of the objective at or after it. There its best report
-    of this trial so far is compared with the means of what the other trials reported, each from its own start up
-    to the same mark. Strictly worse than their median is stopped. At its end a trial is not stopped any more.
-
-    An objective of several metrics is reported once all of them were reported at the same step. nan and infinities
-    are worse than everything: a trial that reported nothing finite is stopped as soon as the median is finite.
+    Trials are compared at the same *age of the weights*, the clock of `trial.report(step=)`. A trial comes to a
+    mark with its first report of the objective at or after it. Its best report so far is compared there with the
+    means of what the other trials reported, each from its own start up to the same mark. Strictly worse than their
+    median is stopped; at its end a trial is not stopped any more. nan and infinities are worse than everything. An
+    objective of several metrics is reported once all of them were, at the same step.
 
     Source: Golovin et al. 2017, section 3.2.2; the averages are those of single trials, not of whole runs.
 
@@ -40,15 +38,12 @@ class MedianStopping(StoppingRule):
 
     @property
     def marks_every(self) -> int:
-        """Distance of the marks, in steps."""
         return self.every_steps or max(1, self.min_steps)
 
     def watches(self, objective: Objective) -> Sequence[str]:
-        """Return the metrics of the objective."""
         return [goal.metric for goal in objective.goals]
 
     def judge(self, reported: Reported, others: Others) -> JsonObject | None:
-        """Compare at the marks that the trial came to."""
         if reported.trained_steps < self.min_steps or reported.step >= reported.trial.end_step:
             return None
         goal = direction(reported.objective)

@@ -1,13 +1,12 @@
 """Directories of `torch.distributed.checkpoint`."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, final
 
-from phyla.watcher.contents import closed_by
 from phyla.watcher.files import Listing, Root
-from phyla.watcher.format import Candidate, CheckpointFormat, Verdict
+from phyla.watcher.format import Check, CheckpointFormat, Verdict, closed_by
 from phyla.watcher.weights import check_distributed
 
 RENAME_SLACK_NS = 2 * 10**9
@@ -27,19 +26,13 @@ class Distributed(CheckpointFormat):
     name: ClassVar[str] = "dcp"
     awaits: ClassVar[str] = "directories of torch.distributed.checkpoint, once .metadata is in them"
 
-    def candidates(self, root: Root) -> Iterable[Candidate]:
-        """Return the directories that hold such files."""
-        return [Candidate.entry(folder, check_folder) for folder in root.folders if is_distributed(root, folder)]
+    @classmethod
+    def folders(cls, root: Root) -> Mapping[str, Check]:
+        endings = (".distcp", ".metadata", ".metadata.tmp")
+        return {folder: _check for folder in root.folders if root.has(folder, endings)}
 
 
-def is_distributed(root: Root, folder: str) -> bool:
-    """Return whether a directory itself holds files that only such a save writes."""
-    endings = (".distcp", ".metadata", ".metadata.tmp")
-    return any("/" not in path and path.endswith(endings) for path in root.inside(folder))
-
-
-def check_folder(root: Path, listed: Listing) -> Verdict:
-    """Return whether a directory is whole, by its `.metadata`."""
+def _check(root: Path, listed: Listing) -> Verdict:
     folder, below = listed.folder()
     files = {path: file for path, file in below.items() if "/" not in path}
     verdict = check_distributed(root / folder, files)

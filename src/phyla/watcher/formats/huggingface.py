@@ -2,15 +2,14 @@
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, final
 
-from phyla.watcher.contents import closed_by
+from phyla.watcher import weights
 from phyla.watcher.files import Listing, Root
-from phyla.watcher.format import Candidate, CheckpointFormat, Verdict
-from phyla.watcher.weights import weights
+from phyla.watcher.format import Candidate, Check, CheckpointFormat, Finish, Verdict, closed_by
 
 STATE = "trainer_state.json"
 _NAME = re.compile(r"checkpoint-(\d{1,18})")
@@ -29,20 +28,24 @@ class HuggingFace(CheckpointFormat):
 
     name: ClassVar[str] = "huggingface"
     awaits: ClassVar[str] = "directories checkpoint-N, once trainer_state.json is in them"
+    rank: ClassVar[int] = 1
 
     def candidates(self, root: Root) -> Iterable[Candidate]:
-        """Return the directories with such a name."""
-        return [Candidate.entry(folder, check_folder) for folder in root.folders if step_of(folder) is not None]
+        return [Candidate.entry(folder, _check) for folder in root.folders if _NAME.fullmatch(folder)]
+
+    @classmethod
+    def folders(cls, root: Root) -> Mapping[str, Check]:
+        found: dict[str, Check] = {}
+        for folder in filter(_NAME.fullmatch, root.folders):
+            inside = root.inside(folder)
+            if STATE in inside or "training_args.bin" in inside:
+                found[folder] = _check
+            elif root.has(folder, (weights.SAFETENSORS_ENDING, ".index.json")):
+                found[folder] = _check_without_state
+        return found
 
 
-def step_of(folder: str) -> int | None:
-    """Return the step in the name of a directory; None where the Trainer gives no such name."""
-    named = _NAME.fullmatch(folder)
-    return int(named.group(1)) if named else None
-
-
-def check_folder(root: Path, listed: Listing) -> Verdict:
-    """Return whether a directory of the Trainer is whole, by its `trainer_state.json`."""
+def _check(root: Path, listed: Listing) -> Verdict:
     folder, files = listed.folder()
     if STATE not in files:
         return Verdict.partial(f"{STATE} is missing, which is written last")
@@ -50,11 +53,19 @@ def check_folder(root: Path, listed: Listing) -> Verdict:
         told = json.loads((root / folder / STATE).read_bytes())["global_step"]
     except (ValueError, LookupError, TypeError) as error:
         return Verdict.partial(f"{STATE} is cut off or damaged: {error}")
-    if told != step_of(folder):
-        return Verdict.partial(f"{STATE} says step {told!r}, its directory says {step_of(folder)}")
-    found = weights(root / folder, files)
+    step = int(folder.rpartition("-")[2])
+    if told != step:
+        return Verdict.partial(f"{STATE} says step {told!r}, its directory says {step}")
+    found = weights.weights(root / folder, files)
     if found is None:
         return Verdict.partial(
             "there are no weights in it: no *.safetensors or *.bin file, no index, no distributed checkpoint"
         )
     return closed_by(files[STATE], found.verdict, found.files, listed.folders_ns)
+
+
+def _check_without_state(root: Path, listed: Listing) -> Verdict:
+    verdict = weights.check_folder(root, listed)
+    if verdict.finish is Finish.COMPLETE:
+        return Verdict.settling(f"the Trainer may still write {STATE} ({verdict.why})")
+    return verdict

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import ClassVar, final
 
 from phyla.errors import ConfigurationError
-from phyla.watcher.contents import closed_by
 from phyla.watcher.files import Listing, Root
-from phyla.watcher.format import Candidate, CheckpointFormat, Verdict
+from phyla.watcher.format import Candidate, CheckpointFormat, Verdict, closed_by
 
 PLACE = "{name}"
 
@@ -38,12 +37,10 @@ class Marker(CheckpointFormat):
 
     @property
     def awaits(self) -> str:
-        """What it takes for a checkpoint, in words."""
         inside = "" if PLACE in self.marker else f" with {self.marker} in it, or"
         return f"any file or directory{inside} with {self._beside('NAME')} beside it"
 
     def candidates(self, root: Root) -> Iterable[Candidate]:
-        """Return all entries that are no markers themselves."""
         for entry in (*root.folders, *root.files):
             beside = self._beside(entry)
             if not self._is_marker(entry):

@@ -8,9 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar, final
 
-from phyla.watcher.contents import closed_by
 from phyla.watcher.files import File, Listing, Root
-from phyla.watcher.format import Candidate, Check, CheckpointFormat, Verdict
+from phyla.watcher.format import Candidate, Check, CheckpointFormat, Verdict, closed_by
 
 COMMIT = "commit_success.txt"
 METADATA = "_CHECKPOINT_METADATA"
@@ -38,14 +37,17 @@ class Orbax(CheckpointFormat):
     awaits: ClassVar[str] = "directories of steps that Orbax has committed"
 
     def candidates(self, root: Root) -> Iterable[Candidate]:
-        """Return directories that end with an integer, or hold files of Orbax."""
-        check = checks(root)
+        check = _checks(root)
         for folder in root.folders:
-            if _STEP.fullmatch(folder) or is_orbax(root, folder):
+            if _STEP.fullmatch(folder) or _is_orbax(root, folder):
                 yield Candidate.entry(folder, check)
 
+    @classmethod
+    def folders(cls, root: Root) -> Mapping[str, Check]:
+        return dict.fromkeys([folder for folder in root.folders if _is_orbax(root, folder)], _checks(root))
 
-def is_orbax(root: Root, folder: str) -> bool:
+
+def _is_orbax(root: Root, folder: str) -> bool:
     """Return whether a directory holds files that only Orbax writes, or an item of a step that does.
 
     A directory of steps is none of these: there the directories in it have metadata of their own.
@@ -57,7 +59,7 @@ def is_orbax(root: Root, folder: str) -> bool:
     return any(f"{item}/{METADATA}" not in inside for item in items)
 
 
-def checks(root: Root) -> Check:
+def _checks(root: Root) -> Check:
     """Return what tells whether a step directory was committed, and nothing of it was deleted since.
 
     The writer of the other directories is its writer too: if it leaves a sign there, a directory without one

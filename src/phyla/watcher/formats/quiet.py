@@ -21,7 +21,6 @@ class Quiet(CheckpointFormat):
     awaits: ClassVar[str] = "any file or directory, once nothing about it changes any more"
 
     def candidates(self, root: Root) -> Iterable[Candidate]:
-        """Return all entries."""
         return [Candidate.entry(entry, _check) for entry in (*root.folders, *root.files)]
 
 

@@ -1,16 +1,13 @@
 """Files of safetensors, and directories of them."""
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import ClassVar, final
+from typing import IO, ClassVar, final
 
-from phyla.watcher.contents import SAFETENSORS_ENDING, closed_by
-from phyla.watcher.files import Listing, Root
-from phyla.watcher.format import Candidate, CheckpointFormat, Verdict
-from phyla.watcher.weights import weight_files, weights
-
-INDEX = ".safetensors.index.json"
+from phyla.watcher.files import Root
+from phyla.watcher.format import Candidate, Check, CheckpointFormat, Verdict
+from phyla.watcher.weights import SAFETENSORS_ENDING, SAFETENSORS_INDEX, check_folder, tensors, weight_files
 
 
 @final
@@ -24,22 +21,28 @@ class Safetensors(CheckpointFormat):
 
     name: ClassVar[str] = "safetensors"
     awaits: ClassVar[str] = "files *.safetensors, or directories of them"
+    endings: ClassVar[tuple[str, ...]] = (SAFETENSORS_ENDING,)
+    rank: ClassVar[int] = 2
 
-    def candidates(self, root: Root) -> Iterable[Candidate]:
-        """Return directories that hold such files, sets with an index, and single files of any other name."""
-        endings = (SAFETENSORS_ENDING, INDEX)
-        for folder in root.folders:
-            if any(path.endswith(endings) and "/" not in path for path in root.inside(folder)):
-                yield Candidate.entry(folder, check_folder)
-        yield from weight_files(root, (SAFETENSORS_ENDING,), INDEX)
+    @classmethod
+    def folders(cls, root: Root) -> Mapping[str, Check]:
+        endings = (SAFETENSORS_ENDING, SAFETENSORS_INDEX)
+        return {folder: check_folder for folder in root.folders if root.has(folder, endings)}
 
+    @classmethod
+    def files(cls, root: Root) -> Iterable[Candidate]:
+        return weight_files(root, cls.endings, SAFETENSORS_INDEX)
 
-def check_folder(root: Path, listed: Listing) -> Verdict:
-    """Return whether the weights in a directory are whole, by their headers and their index."""
-    folder, files = listed.folder()
-    found = weights(root / folder, files)
-    if found is None:
-        return Verdict.partial("there are no weights in it")
-    if found.index is None:
-        return found.verdict
-    return closed_by(found.index, found.verdict, folders_ns=listed.folders_ns)
+    @classmethod
+    def check_content(cls, name: str, file: IO[bytes]) -> Verdict | None:
+        if not name.endswith(SAFETENSORS_ENDING):
+            return None
+        try:
+            found = tensors(file, name)
+        except (ValueError, LookupError, TypeError) as error:
+            return Verdict.partial(f"{name} is cut off or damaged: {error}")
+        wanted = file.tell() + max((end for _, end in found.values()), default=0)
+        size = os.fstat(file.fileno()).st_size
+        if size != wanted:
+            return Verdict.partial(f"{name} has {size} bytes where its header says {wanted}")
+        return Verdict.complete(f"{name} has the {wanted} bytes that its header says")

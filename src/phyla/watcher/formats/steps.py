@@ -9,9 +9,8 @@ from typing import ClassVar, final
 
 from phyla.errors import ConfigurationError
 from phyla.watcher.files import Listing, Root
-from phyla.watcher.format import Candidate, CheckpointFormat, Verdict, worst
+from phyla.watcher.format import Candidate, CheckpointFormat, Verdict, check_all, worst
 from phyla.watcher.step import DIGITS_AT_MOST, StepFrom
-from phyla.watcher.weights import check_all
 
 PLACE = "{step}"
 
@@ -41,15 +40,12 @@ class Steps(CheckpointFormat):
 
     @property
     def awaits(self) -> str:
-        """What it takes for a checkpoint, in words."""
         return f"entries named {' and '.join(self.templates)}"
 
     def step_rule(self, name: str) -> str:
-        """Say in words where the step of a checkpoint of this name comes from."""
         return "the digits where its template has {step}" if self.step == StepFrom() else self.step.rule(name)
 
     def candidates(self, root: Root) -> Iterable[Candidate]:
-        """Return every step that at least one entry is named after."""
         by_digits: dict[str, dict[str, str]] = {}
         for template in self.templates:
             before, _, after = template.partition(PLACE)

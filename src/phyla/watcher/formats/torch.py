@@ -1,13 +1,19 @@
 """Single files of `torch.save`, and sets of them with an index."""
 
-from collections.abc import Iterable
+import os
+import zipfile
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import IO, ClassVar, final
 
-from phyla.watcher.contents import TORCH_ENDINGS
 from phyla.watcher.files import Root
-from phyla.watcher.format import Candidate, CheckpointFormat
-from phyla.watcher.weights import weight_files
+from phyla.watcher.format import Candidate, Check, CheckpointFormat, Verdict
+from phyla.watcher.pickles import PICKLE_BYTES_AT_MOST, storages
+from phyla.watcher.weights import TORCH_ENDINGS, TORCH_INDEX, check_folder, weight_files
+
+_ZIP_START = b"PK\x03\x04"
+_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+"""The first pickle of `torch.save` before its zip layout: a number of ten bytes."""
 
 
 @final
@@ -22,7 +28,69 @@ class TorchFiles(CheckpointFormat):
 
     name: ClassVar[str] = "torch"
     awaits: ClassVar[str] = "files *.pt, *.pth, *.ckpt or *.bin"
+    endings: ClassVar[tuple[str, ...]] = TORCH_ENDINGS
+    rank: ClassVar[int] = 2
+
+    @classmethod
+    def folders(cls, root: Root) -> Mapping[str, Check]:
+        return {folder: check_folder for folder in root.folders if root.has(folder, (".index.json",))}
+
+    @classmethod
+    def files(cls, root: Root) -> Iterable[Candidate]:
+        return weight_files(root, cls.endings, TORCH_INDEX)
 
     def candidates(self, root: Root) -> Iterable[Candidate]:
-        """Return sets with an index, and single files of any other name."""
-        return weight_files(root, TORCH_ENDINGS, ".bin.index.json")
+        return self.files(root)
+
+    @classmethod
+    def check_content(cls, name: str, file: IO[bytes]) -> Verdict | None:
+        start = file.read(len(_MAGIC))
+        if len(start) < len(_ZIP_START) and _ZIP_START.startswith(start):
+            return Verdict.partial(f"{name} has {len(start)} bytes")
+        if start.startswith(_ZIP_START):
+            return _check_zip(name, file)
+        return _check_legacy(name, file) if start == _MAGIC else None
+
+
+def _check_zip(name: str, file: IO[bytes]) -> Verdict:
+    try:
+        archive = zipfile.ZipFile(file)
+    except zipfile.BadZipFile as error:
+        return Verdict.partial(f"{name} is cut off: {error}")
+    members = {member.filename: member for member in archive.infolist()}
+    if not members or min(member.header_offset for member in members.values()) != 0:
+        # An archive stored inside another one has a directory of its own, which ends too early.
+        return Verdict.partial(f"{name} is cut off: its directory does not describe the whole file")
+    described = [member for key, member in members.items() if key.endswith("/data.pkl") and key.count("/") == 1]
+    if not described and any(key.endswith("/.data/serialization_id") for key in members):
+        return Verdict.partial(f"{name} was closed by torch.save before anything was in it")
+    if not described or described[0].file_size > PICKLE_BYTES_AT_MOST:
+        return Verdict.complete(f"{name} has its directory of {len(members)} members")
+    member = described[0]
+    # torch.save may be told to leave checksums out; zipfile then compares with nonsense.
+    member.CRC = None  # type: ignore[assignment]
+    with archive.open(member) as description:
+        wanted = storages(description.read())
+    folder = member.filename.rpartition("/")[0]
+    missing = [key for key in wanted if f"{folder}/data/{key}" not in members]
+    if missing:
+        # torch.save closes the archive properly even when it is interrupted by an exception.
+        return Verdict.partial(f"{name} lacks {len(missing)} of {len(wanted)} storages: saving was interrupted")
+    return Verdict.complete(f"{name} has its directory and all {len(wanted)} storages")
+
+
+def _check_legacy(name: str, file: IO[bytes]) -> Verdict:
+    size = os.fstat(file.fileno()).st_size
+    try:
+        for _ in ("protocol version", "system"):
+            storages(file)
+        wanted = storages(file)
+        storages(file)  # their keys in order
+    except ValueError as error:
+        return Verdict.partial(f"{name} is cut off: {error}")
+    lengths = [length for length in wanted.values() if length is not None]
+    end = file.tell() + sum(8 + length for length in lengths)
+    if len(lengths) < len(wanted) or size < end:
+        finish = Verdict.partial if size < end else Verdict.settling
+        return finish(f"{name} has {size} bytes where its description says at least {end}")
+    return Verdict.complete(f"{name} has all {len(wanted)} storages in {size} bytes")

@@ -136,7 +136,7 @@ def test_a_function_explores() -> None:
     [
         (lambda: Crossover(quantile=0.0), r"Crossover\(quantile=0.0\)"),
         (lambda: Crossover(share=1.5), r"Crossover\(share=1.5\)"),
-        (lambda: ExploreWith(cast("Any", 3)), r"ExploreWith\(3\)"),
+        (lambda: ExploreWith(cast("Any", 3)), r"ExploreWith\(function=3\)"),
     ],
 )
 def test_settings_that_make_no_sense(make: Any, message: str) -> None:

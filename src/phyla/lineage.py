@@ -1,31 +1,36 @@
-"""Schedule: the piecewise constant hyperparameters along one lineage."""
+"""Lineage, the tree of a study's trials, and Schedule, the hyperparameters along one path of it."""
 
+import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
 from typing import Any, final
 
 from phyla.errors import UsageError
-from phyla.records import JobKind, Json, JsonObject, TrialRecord, strict
+from phyla.records import WORST, JobKind, JobState, Json, JsonObject, TrialRecord, strict
+
+__all__ = ["Lineage", "Schedule", "Segment"]
 
 SCHEMA = 1
 
 LARGEST_COUNT = 2**31 - 1
 """What the counts of optax can hold."""
 
+NODE = (
+    *("id", "member", "generation", "state", "parent", "jump_from", "params", "fitness"),
+    *("start_step", "reached_step", "checkpoint", "reason"),
+)
+"""What a node of the exported tree says of its trial."""
+
 
 @final
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Steps that were trained with the same hyperparameters.
+    """Steps, from `start_step` up to but not with `end_step`, that were trained with the same hyperparameters.
 
-    Attributes:
-        start_step: age of the weights at its start.
-        end_step: age of the weights at its end; that step itself belongs to what follows.
-        params: flat hyperparameters.
-        trial: id of the trial that trained it; the first one where several are merged.
-        member: the member whose trial it is.
+    `trial` trained them, the first one where several are merged; `member` is the member whose trial it is.
     """
 
     start_step: int
@@ -38,15 +43,9 @@ class Segment:
 @final
 @dataclass(frozen=True, slots=True, repr=False)
 class Schedule:
-    """Hyperparameters by training step, from fresh weights to one trial's end.
+    """Hyperparameters by training step, the age of the weights, from fresh weights to one trial's end.
 
-    Steps are the age of the weights. Calling it gives the hyperparameters in force for one step.
-
-    Args:
-        segments: consecutive segments, each beginning where the one before ended.
-
-    Raises:
-        UsageError: no segments, or segments that do not join.
+    Calling it gives the hyperparameters in force for one step. Each segment begins where the one before ended.
     """
 
     segments: tuple[Segment, ...]
@@ -57,16 +56,13 @@ class Schedule:
             raise UsageError("a schedule needs at least one segment")
         for segment in self.segments:
             if segment.end_step < segment.start_step:
-                raise UsageError(
-                    f"the segment of trial {segment.trial} ends at step {segment.end_step}, before it starts "
-                    f"at step {segment.start_step}"
-                )
+                steps = f"ends at step {segment.end_step}, before it starts at step {segment.start_step}"
+                raise UsageError(f"the segment of trial {segment.trial} {steps}")
         for before, segment in pairwise(self.segments):
             if before.end_step != segment.start_step:
-                raise UsageError(
-                    f"the segment of trial {segment.trial} starts at step {segment.start_step}, but the one "
-                    f"before it, of trial {before.trial}, ends at step {before.end_step}"
-                )
+                ends = f"the one before it, of trial {before.trial}, ends at step {before.end_step}"
+                starts = f"the segment of trial {segment.trial} starts at step {segment.start_step}"
+                raise UsageError(f"{starts}, but {ends}")
 
     @classmethod
     def along(cls, ancestry: Iterable[TrialRecord]) -> "Schedule":
@@ -100,18 +96,13 @@ class Schedule:
     def lr_lambda(self, name: str) -> Callable[[int], float]:
         """Return a hyperparameter as `torch.optim.lr_scheduler.LambdaLR` takes it: a factor per step.
 
-        The factor is relative to the first value, which has to be the optimizer's own learning rate. Steps
-        count from the schedule's start, and `scheduler.step()` has to be called after each.
-
-        Raises:
-            UsageError: it is no number throughout the schedule, or its first value is 0.
+        The factor is relative to the first value, which has to be the optimizer's own learning rate and not 0.
+        Steps count from the schedule's start, and `scheduler.step()` has to be called after each.
         """
         series = self.series(name)
         starts, base = [start for start, _ in series], series[0][1]
         if base == 0:
-            raise UsageError(
-                f"{name} starts at 0, and no factor leads from there to another value; use the schedule"
-            )
+            raise UsageError(f"{name} starts at 0, from where no factor leads to another value; use the schedule")
         factors = [value / base for _, value in series]
 
         # A plain function: LambdaLR saves any other callable with its state.
@@ -123,11 +114,7 @@ class Schedule:
     def optax(self, name: str) -> Callable[[Any], Any]:
         """Return a hyperparameter as an optax schedule: a function of the count of updates that can be jitted.
 
-        Counts begin with 0 at the schedule's start.
-
-        Raises:
-            UsageError: it is no number throughout the schedule, or there are more steps than a count can hold.
-            ImportError: JAX is not installed.
+        Counts begin with 0 at the schedule's start. Needs JAX.
         """
         series = self.series(name)
         if series[-1][0] > LARGEST_COUNT:
@@ -152,9 +139,8 @@ class Schedule:
             value = segment.params.get(name)
             if isinstance(value, bool) or not isinstance(value, int | float):
                 missing = f"has no {name!r}" if name not in segment.params else f"has {name}={value!r}, no number"
-                raise UsageError(
-                    f"the schedule {missing} at step {segment.start_step}; it has {', '.join(self.names())}"
-                )
+                where = f"at step {segment.start_step}; it has {', '.join(self.names())}"
+                raise UsageError(f"the schedule {missing} {where}")
             if not found or found[-1][1] != value:
                 found.append((segment.start_step - first, float(value)))
         return tuple(found)
@@ -227,3 +213,126 @@ def _segment(raw: Json) -> Segment:
 
 def _cell(value: Json) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+@final
+class Lineage:
+    """Where the weights of every training trial came from.
+
+    Trials form trees by `parent`, the trial whose weights they started from. A jump leads from the trial that a
+    member abandoned to the one that replaced it. It takes all trials of one study, in any order; those that only
+    measure are left out. UsageError says that a trial refers to one that is not among them, or that another was
+    asked about.
+
+    Source: Li et al. 2019, arXiv 1902.01894 (trials, replay); jumps and elites after Orion.
+    """
+
+    __slots__ = ("_children", "_trials")
+
+    def __init__(self, trials: Iterable[TrialRecord]) -> None:
+        chosen = sorted((t for t in trials if t.kind is not JobKind.MEASURE), key=lambda trial: trial.id)
+        self._trials = {trial.id: trial for trial in chosen}
+        self._children: defaultdict[int, list[int]] = defaultdict(list)
+        for trial in chosen:
+            for name, other in (("parent", trial.parent), ("jump_from", trial.jump_from)):
+                # An origin was completed before its child was decided, so its id is smaller: no cycles.
+                if other is not None and (other not in self._trials or other >= trial.id):
+                    why = f"{name} {other}, which is not given as an earlier training trial"
+                    raise UsageError(f"trial {trial.id} has {why}; a lineage needs all trials of the study")
+            if trial.parent is not None:
+                self._children[trial.parent].append(trial.id)
+
+    def __len__(self) -> int:
+        return len(self._trials)
+
+    def __contains__(self, trial: object) -> bool:
+        return trial in self._trials
+
+    def __iter__(self) -> Iterator[TrialRecord]:
+        """Iterate over the training trials by id."""
+        return iter(self._trials.values())
+
+    def __repr__(self) -> str:
+        return f"<Lineage of {len(self):,} trials, {len(self.jumps):,} jumps>"
+
+    def trial(self, trial: int) -> TrialRecord:
+        """Return a training trial by id."""
+        if trial not in self._trials:
+            raise UsageError(f"there is no training trial {trial!r} in this study; it has {len(self):,} of them")
+        return self._trials[trial]
+
+    def parent(self, trial: int) -> TrialRecord | None:
+        """Return the trial whose weights this one started from; None if it started fresh."""
+        parent = self.trial(trial).parent
+        return None if parent is None else self._trials[parent]
+
+    def children(self, trial: int) -> tuple[TrialRecord, ...]:
+        """Return the trials that started from this one's weights, by id."""
+        return tuple(self._trials[child] for child in self._children.get(self.trial(trial).id, ()))
+
+    def roots(self) -> tuple[TrialRecord, ...]:
+        """Return the trials that started fresh, by id."""
+        return tuple(trial for trial in self if trial.parent is None)
+
+    @property
+    def jumps(self) -> tuple[tuple[int, int], ...]:
+        """Pairs of the trial that was abandoned and the one that replaced it, by the latter's id."""
+        return tuple((trial.jump_from, trial.id) for trial in self if trial.jump_from is not None)
+
+    def ancestry(self, trial: int) -> tuple[TrialRecord, ...]:
+        """Return the trials that trained this one's weights, root first, itself last."""
+        path = [self.trial(trial)]
+        while (parent := path[-1].parent) is not None:
+            path.append(self._trials[parent])
+        return tuple(reversed(path))
+
+    def elites(self) -> dict[int, TrialRecord]:
+        """Return the best trial of every member that has a finite fitness, the earliest among equals."""
+        found: dict[int, TrialRecord] = {}
+        for trial in sorted(self, key=lambda trial: (-_order(trial), trial.id)):
+            if _order(trial) > WORST:
+                found.setdefault(trial.member, trial)
+        return dict(sorted(found.items()))
+
+    def best(self) -> TrialRecord | None:
+        """Return the completed trial with the best finite fitness, the earliest among equals; or None.
+
+        Where goals are traded off, the best in the first goal, and among equals in the next.
+        """
+
+        def place(trial: TrialRecord) -> tuple[float, tuple[float, ...], int]:
+            return _order(trial), () if trial.criteria is None else trial.criteria.orders, -trial.id
+
+        best = max(self, key=place, default=None)
+        return None if best is None or _order(best) == WORST else best
+
+    def schedule(self, trial: int) -> Schedule:
+        """Return the hyperparameters along the weights' ancestry, root to this trial; see `Schedule.along`."""
+        return Schedule.along(self.ancestry(trial))
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the whole lineage as strict JSON: nodes are trials, edges are of kind parent or jump."""
+        edges: list[Json] = [
+            {"kind": kind, "from": other, "to": trial.id}
+            for trial in self
+            for kind, other in (("parent", trial.parent), ("jump", trial.jump_from))
+            if other is not None
+        ]
+        return {"schema": SCHEMA, "nodes": [_node(trial) for trial in self], "edges": edges}
+
+
+def _node(trial: TrialRecord) -> Json:
+    node: dict[str, Any] = {name: getattr(trial, name) for name in NODE}
+    node["state"] = trial.state.value
+    if trial.stop_reason is not None:
+        node["stop_reason"] = trial.stop_reason
+    if trial.criteria is not None:
+        node["criteria"] = trial.criteria.to_json()
+    return strict(node)
+
+
+def _order(trial: TrialRecord) -> float:
+    """Sort key; the worst for trials that have not completed, or not with a finite fitness."""
+    if trial.state is not JobState.COMPLETED or trial.order is None or not math.isfinite(trial.order):
+        return WORST
+    return trial.order

@@ -1,6 +1,0 @@
-"""Lineages: which trial came from which, and the schedule of hyperparameters along the way. Pure."""
-
-from phyla.lineage.lineage import Lineage
-from phyla.lineage.schedule import Schedule, Segment
-
-__all__ = ["Lineage", "Schedule", "Segment"]

@@ -1,0 +1,86 @@
+"""What pickles refer to, without running them: of `torch.save`, and of `torch.distributed.checkpoint`."""
+
+import pickletools
+from collections.abc import Iterator
+from typing import IO
+
+PICKLE_BYTES_AT_MOST = 2**24
+"""Of a description; a longer one takes too long to take apart, and is believed."""
+
+_STORAGE_BYTES = {
+    **dict.fromkeys(("ComplexDoubleStorage",), 16),
+    **dict.fromkeys(("ComplexFloatStorage", "DoubleStorage", "LongStorage"), 8),
+    **dict.fromkeys(("FloatStorage", "IntStorage"), 4),
+    **dict.fromkeys(("BFloat16Storage", "HalfStorage", "ShortStorage"), 2),
+    **dict.fromkeys(("BoolStorage", "ByteStorage", "CharStorage", "UntypedStorage"), 1),
+}
+"""Bytes per element of the storages that `torch.save` names."""
+
+_PUTS = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
+_GETS = frozenset({"GET", "BINGET", "LONG_BINGET"})
+_SILENT = frozenset({"PROTO", "FRAME", "MARK", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"})
+_REFERENCE = object()
+"""The place of a persistent id among the words of a pickle."""
+
+
+def _words(source: bytes | IO[bytes]) -> Iterator[object]:
+    """Yield the values that a pickle mentions, in order: text, numbers, names, None for anything else.
+
+    `pickletools` raises `ValueError` for what is cut off or no pickle. A persistent id is `_REFERENCE`, right
+    after the words of its tuple; the name of a class as `module name`, in newer protocols after these two words.
+    """
+    memo: dict[object, object] = {}
+    last: object = None
+    before: object = None
+    for code, argument, _ in pickletools.genops(source):
+        if code.name in _PUTS:
+            memo[argument] = last
+            continue
+        if code.name == "MEMOIZE":
+            memo[len(memo)] = last
+            continue
+        if code.name in _SILENT:
+            last = None
+            continue
+        if code.name in _GETS:
+            word = memo.get(argument)
+        elif code.name == "BINPERSID":
+            word = _REFERENCE
+        elif code.name == "STACK_GLOBAL":
+            word = f"{before} {last}"
+        else:
+            word = argument if isinstance(argument, str | int) else None
+        before, last = last, word
+        yield word
+
+
+def storages(source: bytes | IO[bytes]) -> dict[str, int | None]:
+    """Return the storages that a pickle of `torch.save` refers to: bytes by key, None where unknown."""
+    found: dict[str, int | None] = {}
+    recent: list[object] = []
+    for word in _words(source):
+        if word is not _REFERENCE:
+            recent.append(word)
+            del recent[:-9]
+            continue
+        # ("storage", class, key, location, elements), and in the layout before zip a sixth, which is None.
+        fields = recent[:-1] if recent and recent[-1] is None else recent
+        match fields:
+            case [*start, kind, str(key), str(), int(elements)] if "storage" in start:
+                each = _STORAGE_BYTES.get(str(kind).rpartition(" ")[2])
+                found[key] = None if each is None else each * elements
+        recent.clear()
+    return found
+
+
+def extents(source: bytes | IO[bytes]) -> dict[str, int]:
+    """Return how long each data file must be at least, by the `.metadata` of `torch.distributed.checkpoint`."""
+    found: dict[str, int] = {}
+    recent: list[object] = []
+    for word in _words(source):
+        recent.append(word)
+        del recent[:-6]
+        match recent:
+            case ["relative_path", str(path), "offset", int(offset), "length", int(length)]:
+                found[path] = max(found.get(path, 0), offset + length)
+    return found
