@@ -10,7 +10,7 @@ from phyla.checkpoints import LocalCheckpoints, import_checkpoint, import_name
 from phyla.client.protocol import CollectResult, GroupResults
 from phyla.client.sorting import sort_out
 from phyla.controller import TRAIN_ONLY, Controller, mark_deleting
-from phyla.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing, LeaseLost, StudyNotFound
+from phyla.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing, LeaseLost
 from phyla.machine import (
     Answer,
     Completion,
@@ -29,7 +29,6 @@ from phyla.machine import (
 from phyla.records import (
     Checkpoint,
     CheckpointState,
-    EvalJob,
     EvalResult,
     Group,
     Report,
@@ -56,7 +55,7 @@ class LocalClient:
 
     Args:
         store: where the studies are remembered.
-        study: the study; its configuration is the one that the rules were made from.
+        record: the study as it was when it was opened; the rules were made from its configuration.
         rules: what its decisions go by, until the configuration changes.
         repository: where a population's checkpoints are; None for a watched study, whose watcher cleans up.
         collects: whether it collects checkpoints from time to time; False where somebody else does.
@@ -68,7 +67,7 @@ class LocalClient:
     def __init__(
         self,
         store: Store,
-        study: StudyRecord,
+        record: StudyRecord,
         rules: Rules,
         repository: LocalCheckpoints | None = None,
         *,
@@ -77,14 +76,13 @@ class LocalClient:
         others: Sequence[tuple[StudyRecord, Rules]] = (),
         clock: Clock = system_clock,
     ) -> None:
-        self._store = store
-        self._study = study
+        self.store = store
+        self.record = record
         self._controllers = {
             each.id: Controller(store, each.id, theirs, each.config, source=each.source)
-            for each, theirs in ((study, rules), *others)
+            for each, theirs in ((record, rules), *others)
         }
-        self._controller = self._controllers[study.id]
-        self._names = [each.name for each in (study, *(other for other, _ in others))]
+        self._controller = self._controllers[record.id]
         self._checkpoints = repository
         self._collects = collects and repository is not None
         self._joins = joins
@@ -95,14 +93,20 @@ class LocalClient:
         self._last_study = 0
 
     @property
-    def _repository(self) -> LocalCheckpoints:
+    def repository(self) -> LocalCheckpoints:
+        """Where the checkpoints of a population are."""
         assert self._checkpoints is not None, "a watched study has no checkpoints of its own"
         return self._checkpoints
 
     @property
+    def studies(self) -> Collection[int]:
+        """The ids of all its studies."""
+        return self._controllers
+
+    @property
     def collect_every(self) -> int:
         """Completed trials after which a collection is worth its while."""
-        return max(16, self._study.population_size // 2)
+        return max(16, self.record.population_size // 2)
 
     # Working
 
@@ -117,7 +121,14 @@ class LocalClient:
     ) -> tuple[list[Answer], list[Work], NoWork | None]:
         """Hand in finished work and claim more."""
         if len(self._controllers) > 1:
-            return self._hand_in(completions), *self._claim_in_turn(worker, count, kinds, holding)
+            answers: list[Answer] = []
+            for done in completions:
+                try:
+                    controller = self._controller_of(done.job if isinstance(done, Evaluated) else done.trial)
+                    answers += controller.complete([done])[0]
+                except LeaseLost as error:
+                    answers.append(error)
+            return answers, *self._claim_in_turn(worker, count, kinds, holding)
         answer = self._controller.complete(completions, worker, count, kinds=kinds, holding=holding)
         self._discard_stopped(completions, answer[0])
         self._completed_since_collection += len(completions)
@@ -133,21 +144,10 @@ class LocalClient:
             if isinstance(answer, Stopped) and isinstance(done, Completion) and done.checkpoint is not None
         }
         if names:
-            with self._store.reader(self._study.id) as reader:
+            with self.store.reader(self.record.id) as reader:
                 unknown = [name for name in names if reader.checkpoint(name) is None]
             with contextlib.suppress(CheckpointError):
-                self._repository.delete(*unknown)
-
-    def _hand_in(self, completions: Sequence[Completion | Evaluated]) -> list[Answer]:
-        answers: list[Answer] = []
-        for done in completions:
-            try:
-                controller = self._controller_of(done.job if isinstance(done, Evaluated) else done.trial)
-            except LeaseLost as error:
-                answers.append(error)
-            else:
-                answers += controller.complete([done])[0]
-        return answers
+                self.repository.delete(*unknown)
 
     def _claim_in_turn(
         self, worker: str, count: int, kinds: Collection[WorkKind], holding: int | None
@@ -184,19 +184,14 @@ class LocalClient:
 
     def _in_turn(self, holding: int | None) -> list[tuple[int, bool]]:
         """Return the studies in the order in which to ask them, and whether each has something to do."""
-        next_of: dict[int, EvalJob | None] = {}
+        order = []
         for study in self._controllers:
-            with self._store.reader(study) as reader:
-                next_of[study] = reader.next_eval_job(holding)
-
-        def urgency(study: int) -> tuple[float, bool, int]:
-            job = next_of[study]
-            if job is None:
-                return float("inf"), False, study
+            with self.store.reader(study) as reader:
+                job = reader.next_eval_job(holding)
             turn = (study - self._last_study - 1) % (max(self._controllers) + 1)
-            return job.priority, job.seen != holding, turn
-
-        return [(study, next_of[study] is not None) for study in sorted(self._controllers, key=urgency)]
+            urgency = (float("inf"), False) if job is None else (job.priority, job.seen != holding)
+            order.append((*urgency, turn, study, job is not None))
+        return [(study, has_work) for *_, study, has_work in sorted(order)]
 
     def _controller_of(self, job: int) -> Controller:
         """Return the controller of the study that has a job.
@@ -207,7 +202,7 @@ class LocalClient:
         if len(self._controllers) == 1:
             return self._controller
         for study, controller in self._controllers.items():
-            with self._store.reader(study) as reader:
+            with self.store.reader(study) as reader:
                 if reader.job(job) is not None:
                     return controller
         raise LeaseLost(f"none of the studies that this process works for has job {job}; was its study deleted?")
@@ -224,20 +219,20 @@ class LocalClient:
 
     def report(self, trial: int, token: int, reports: Sequence[Report]) -> Standing:
         """Store what training reported so far."""
-        return self._controller_of(trial).report(trial, token, reports)
+        return self._controller.report(trial, token, reports)
 
     def save_progress(self, trial: int, token: int, checkpoint: Checkpoint) -> None:
         """Remember where a retry of a trial resumes."""
-        self._controller_of(trial).save_progress(trial, token, checkpoint)
+        self._controller.save_progress(trial, token, checkpoint)
 
     def checkpoint(self, name: str, *, study: int) -> Checkpoint | None:
         """Return what was recorded of a checkpoint."""
-        with self._store.reader(study) as reader:
+        with self.store.reader(study) as reader:
             return reader.checkpoint(name)
 
     def group_results(self, group: int, *, study: int) -> GroupResults:
         """Return what the ledger has of a group."""
-        with self._store.reader(study) as reader:
+        with self.store.reader(study) as reader:
             found = reader.group(group)
             seen = reader.seen(found.seen)
             jobs = [job for job in reader.group_jobs(group) if job.task]
@@ -249,7 +244,7 @@ class LocalClient:
 
     def best_group(self, suite: str, *, study: int) -> Group | None:
         """Return the best complete group of a suite so far."""
-        with self._store.reader(study) as reader:
+        with self.store.reader(study) as reader:
             return reader.best_group(suite)
 
     def wait(self, seconds: float) -> None:
@@ -258,17 +253,18 @@ class LocalClient:
 
     # Supervising
 
-    def study(self, name: str | None = None) -> StudyRecord:
-        """Return a study as it stands, by default the first one."""
-        name = name or self._study.name
-        found = self._store.find_study(name)
-        if found is None:
-            raise StudyNotFound(f"study {name!r} is gone from {self._store.url}")
-        return found
+    def study(self) -> StudyRecord:
+        """Return the study as it stands; of several, the first one."""
+        with self.store.reader(self.record.id) as reader:
+            return reader.study()
 
     def is_active(self) -> bool:
         """Return whether there may be more work."""
-        return any(self.study(name).state in (StudyState.RUNNING, StudyState.DRAINING) for name in self._names)
+        for study in self._controllers:
+            with self.store.reader(study) as reader:
+                if reader.study().state in (StudyState.RUNNING, StudyState.DRAINING):
+                    return True
+        return False
 
     def renew(self, worker: str) -> None:
         """Renew all leases of a worker."""
@@ -281,16 +277,16 @@ class LocalClient:
 
     def fail_study(self, study: int, message: str) -> None:
         """Stop a study, which has failed."""
-        self._store.set_state(study, StudyState.FAILED, message)
+        self.store.set_state(study, StudyState.FAILED, message)
 
     def give_up(self, message: str) -> None:
         """Say that a launcher ends because its workers do; what a watched study lacks stays queued."""
-        if not self._joins and not self._study.watched:
-            self.fail_study(self._study.id, message)
+        if not self._joins and not self.record.watched:
+            self.fail_study(self.record.id, message)
 
     # Checkpoints of a population
 
-    def start_from(self, entries: Sequence[StartFrom], clock: Clock) -> None:
+    def start_from(self, entries: Sequence[StartFrom]) -> None:
         """Bring checkpoints in from elsewhere and let every member start from one, unless they have already.
 
         All members start in one transaction; a process that dies before leaves copies that `recover` removes.
@@ -300,30 +296,35 @@ class LocalClient:
         """
         if not entries or not self._controller.awaits_imports():
             return
+        imports = []
         try:
-            imports = [self._imported(number, entry, clock) for number, entry in enumerate(entries)]
+            for number, entry in enumerate(entries):
+                # No two processes may write under one name.
+                name = import_name(self.repository.prefix, number)
+                committed = import_checkpoint(
+                    self.repository,
+                    Path(entry.path),
+                    name,
+                    step=entry.step,
+                    now=self._clock(),
+                    digest=entry.digest,
+                )
+                imported = Imported(
+                    name=name,
+                    origin=str(entry.path),
+                    step=committed.step,
+                    params=self._controller.population.space.check_part(entry.params),
+                    index=entry.index,
+                    digest=committed.digest,
+                    size_bytes=committed.size_bytes,
+                )
+                imports.append(imported)
         except CheckpointError:
             # Somebody else may have been quicker, and have removed what we were writing.
             if self._controller.awaits_imports():
                 raise
             return
         self._controller.import_checkpoints(imports)
-
-    def _imported(self, number: int, entry: StartFrom, clock: Clock) -> Imported:
-        # No two processes may write under one name.
-        name = import_name(self._repository.prefix, number)
-        committed = import_checkpoint(
-            self._repository, Path(entry.path), name, step=entry.step, now=clock(), digest=entry.digest
-        )
-        return Imported(
-            name=name,
-            origin=str(entry.path),
-            step=committed.step,
-            params=self._controller.population.space.check_part(entry.params),
-            index=entry.index,
-            digest=committed.digest,
-            size_bytes=committed.size_bytes,
-        )
 
     def collect(self) -> CollectResult:
         """Delete the checkpoints that nobody needs any more; what cannot be deleted now, `recover` deletes.
@@ -337,7 +338,7 @@ class LocalClient:
         collectable = self._controller.retention().collectable
         if collectable:
             self._checkpoints.check_owner()
-        return collect(self._store, self._study.id, self._checkpoints, collectable)
+        return collect(self.store, self.record.id, self._checkpoints, collectable)
 
     def recover(self) -> None:
         """Clean up a population after processes that died, and take back lost checkpoints that are there again.
@@ -348,25 +349,26 @@ class LocalClient:
         Raises:
             CheckpointsAbsent: the directory of the checkpoints is not there, or is not the study's.
         """
-        if self._checkpoints is None:
+        repository = self._checkpoints
+        if repository is None:
             return
-        self._repository.check_owner()
-        committed = self._repository.names()
-        staged, begun = self._repository.staged(), self._repository.deleting()
-        with self._store.reader(self._study.id) as reader:
-            found = sort_out(reader, {*committed, *staged, *begun}, self._repository.prefix)
+        repository.check_owner()
+        committed = repository.names()
+        staged, begun = repository.staged(), repository.deleting()
+        with self.store.reader(self.record.id) as reader:
+            found = sort_out(reader, {*committed, *staged, *begun}, repository.prefix)
             deleting = [row.name for row in reader.deleting_checkpoints()]
         gone = (CheckpointState.DELETING, CheckpointState.DELETED)
         deleted = [name for name in begun if name in found.rows and found.rows[name].state in gone]
         for name in found.leftover:
-            self._repository.discard(name)
-        self._repository.delete(*found.leftover, *deleted)
-        _delete(self._store, self._study.id, self._repository, deleting)
+            repository.discard(name)
+        repository.delete(*found.leftover, *deleted)
+        _delete(self.store, self.record.id, repository, deleting)
         back = []
         for row in (found.rows[name] for name in committed if name in found.rows):
             if row.state is CheckpointState.LOST:
                 with contextlib.suppress(CheckpointError):
-                    if self._repository.check(row.name).digest == row.digest:
+                    if repository.check(row.name).digest == row.digest:
                         back.append(row.name)
         self._controller.set_checkpoints(back, CheckpointState.LIVE)
 
@@ -379,7 +381,7 @@ class LocalClient:
         """
         damage = None
         try:
-            self._repository.use(checkpoint.name, checkpoint.digest, again=True)
+            self.repository.use(checkpoint.name, checkpoint.digest, again=True)
         except CheckpointMissing as error:
             LOG.warning("%s", error)
         except CheckpointCorrupt as error:

@@ -6,7 +6,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, final
 
@@ -37,12 +37,8 @@ EXIT_OUTDATED = 116
 """Settings or suites of the study were changed; its work is handed in."""
 
 
-def _python_path() -> tuple[str, ...]:
-    return tuple(entry or str(Path.cwd()) for entry in sys.path)
-
-
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class WorkerSpec:
     """One worker process of one study with a population, or of watched studies.
 
@@ -72,11 +68,11 @@ class WorkerSpec:
     work_root: str
     checkpoints: str = ""
     outputs: str = ""
-    index: int
-    kinds: tuple[str, ...]
+    index: int = 0
+    kinds: Sequence[str]
     yields: bool = False
-    gin_bindings: tuple[str, ...] = ()
-    python_path: tuple[str, ...] = field(default_factory=_python_path)
+    gin_bindings: Sequence[str] = ()
+    python_path: Sequence[str] = field(default_factory=lambda: [entry or str(Path.cwd()) for entry in sys.path])
     name: str = ""
     log: str = ""
     beat_file: str = ""
@@ -88,14 +84,12 @@ class WorkerSpec:
 
     def to_json(self) -> str:
         """Write it as one line of JSON."""
-        return json.dumps({each.name: getattr(self, each.name) for each in fields(self)})
+        return json.dumps(vars(self))
 
     @staticmethod
     def from_json(text: str) -> "WorkerSpec":
         """Read what `to_json` wrote."""
-        raw = json.loads(text)
-        tuples = {name: tuple(raw[name]) for name in ("python_path", "kinds", "gin_bindings")}
-        return WorkerSpec(**{**raw, **tuples})
+        return WorkerSpec(**json.loads(text))
 
 
 class Launcher(Protocol):

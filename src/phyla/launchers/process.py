@@ -1,4 +1,7 @@
-"""The worker process: `python -m phyla.launchers.process`, told what to do on standard input."""
+"""Workers of studies of both kinds, and the worker process: `python -m phyla.launchers.process`.
+
+The process reads on standard input what to do. A process that works by itself makes its worker here, too.
+"""
 
 import ctypes
 import mmap
@@ -7,16 +10,26 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn, final
 
 from phyla import plugins
 from phyla.checkpoints import advice_on, is_storage_error
-from phyla.client import LocalClient, open_checkpoints
-from phyla.controller import from_config, suites_from
-from phyla.errors import CheckpointsAbsent, PhylaError, StoreError
+from phyla.client import LocalClient, known_checkpoints, open_checkpoints
+from phyla.controller import Sightings, from_config, suite_differences, suites_from
+from phyla.errors import (
+    CheckpointsAbsent,
+    ConfigurationError,
+    PhylaError,
+    SchemaMismatch,
+    StoreError,
+    StudyFailed,
+    StudyNotFound,
+)
+from phyla.evaluation import Suite
 from phyla.launchers.launcher import (
     BEATS,
     EXIT_CANNOT_START,
@@ -25,12 +38,221 @@ from phyla.launchers.launcher import (
     EXIT_STORE_FAILED,
     WorkerSpec,
 )
-from phyla.machine import Outdated
+from phyla.machine import Outdated, TrainRules, WatchRules
+from phyla.records import Json, JsonObject, StudyKind, StudyRecord, WorkKind
 from phyla.settings import escape_output
 from phyla.store import Store, open_store
-from phyla.worker import Beat, Evaluator, Worker, population_worker
+from phyla.watcher import CheckpointFormat, DirectorySources, Following, get_format
+from phyla.worker import (
+    Beat,
+    Bindings,
+    EvaluatedStudy,
+    Evaluator,
+    Sources,
+    StudySources,
+    Trainer,
+    Trial,
+    Worker,
+    WorkerContext,
+)
 
+SCHEMA = 1
 _PR_SET_PDEATHSIG = 1
+
+
+def _no_beat(progress: int, done: int, deadline: float) -> None:
+    """Tell nobody: there is no supervisor."""
+
+
+def population_worker(
+    client: LocalClient,
+    rules: TrainRules,
+    train: Callable[[Trial], object],
+    setup: Callable[[WorkerContext], Any] | None,
+    spec: WorkerSpec,
+    *,
+    renew_s: float | None = None,
+    beat: Beat = _no_beat,
+) -> Worker:
+    """Make this process a worker of a study with a population; `setup` is called here, once."""
+    study, repository, work_root = client.record, client.repository, Path(spec.work_root)
+    state = None
+    if setup is not None:
+        directory = work_root / f"worker-{spec.index}"
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StudyFailed(f"cannot make {directory}: {error.strerror}; {advice_on(error)}") from error
+        context = WorkerContext(name=spec.name, index=spec.index, study=study.name, working_dir=directory)
+        state = setup(context)
+    evaluator = trainer = None
+    if rules.suites and WorkKind.EVALUATE in spec.kinds:
+        evaluated = EvaluatedStudy(
+            suites=rules.suites,
+            sources=StudySources(repository),
+            outputs=Path(spec.outputs),
+            stop=partial(client.fail_study, study.id),
+        )
+        evaluator = Evaluator(client, {study.id: evaluated}, work_root=work_root, name=spec.name, state=state)
+    if WorkKind.TRAIN in spec.kinds:
+        metrics, log = rules.reported_metrics, Path(spec.log) if spec.log else None
+        trainer = Trainer(client, repository, train, metrics=metrics, work_root=work_root, state=state, log=log)
+    return Worker(
+        client,
+        name=spec.name,
+        trainer=trainer,
+        evaluator=evaluator,
+        renew_s=renew_s,
+        beat=beat,
+        yields=spec.yields,
+    )
+
+
+# Watched studies
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchConfig:
+    """What the store remembers, beside its suites, of how a watched study is followed and evaluated.
+
+    Attributes:
+        lease_s: seconds that a lease lasts.
+        outputs: directory of arrays and files that evaluations save.
+        snapshots: directory of its snapshots.
+        gin_root: directory to which files of gin bindings are relative.
+        checkpoints: directory of a study's checkpoints; empty for a watched directory.
+        format: name of the format of checkpoints in a directory, and its options.
+        following: how the directory is followed.
+    """
+
+    lease_s: float
+    outputs: str
+    snapshots: str
+    gin_root: str
+    checkpoints: str
+    format: Mapping[str, Any]
+    following: Following
+
+    def scanner(self) -> CheckpointFormat:
+        """Return what checkpoints in the directory look like.
+
+        Raises:
+            ConfigurationError: there is no such format, or it does not take the options.
+        """
+        options = dict(self.format)
+        return get_format(options.pop("name"), **options)
+
+    def to_json(self, suites: Sequence[Json]) -> JsonObject:
+        """Write it as JSON, with its suites."""
+        return {"schema": SCHEMA, "suites": [*suites], **asdict(self)}
+
+    @staticmethod
+    def from_json(raw: JsonObject) -> "WatchConfig":
+        """Read what `to_json` wrote, but for the suites: they hold functions, and come from the user's file.
+
+        Raises:
+            SchemaMismatch: a newer version of phyla wrote it.
+        """
+        if raw.get("schema") != SCHEMA:
+            raise SchemaMismatch(
+                f"the run's configuration has schema {raw.get('schema')}, this phyla understands {SCHEMA}; "
+                "use the version of phyla that made the run"
+            )
+        settings: Any = {each.name: raw[each.name] for each in fields(WatchConfig)}
+        return WatchConfig(**{**settings, "following": Following(**settings["following"])})
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedStudy:
+    """One watched study, with what its watcher and its workers need."""
+
+    record: StudyRecord
+    config: WatchConfig
+    sightings: Sightings
+    evaluated: EvaluatedStudy
+
+
+def open_watched(
+    store: Store, suites: Mapping[str, Sequence[Suite]], gin_bindings: Sequence[str] = ()
+) -> tuple[LocalClient, list[WatchedStudy]]:
+    """Open watched studies that one pool of workers serves, by name with their suites from the user's files.
+
+    Raises:
+        StudyNotFound: there is no study of one of the names.
+        ConfigurationError: a study has a population, whose own workers evaluate it.
+        CheckpointsAbsent: the checkpoints of the source study are not where this one looks for them.
+        StoreError: the database failed.
+    """
+    studies = [_watched(store, name, tuple(given), tuple(gin_bindings)) for name, given in suites.items()]
+    (first, rules), *others = [
+        (each.record, WatchRules(suites=each.evaluated.suites, lease_s=each.config.lease_s)) for each in studies
+    ]
+    return LocalClient(store, first, rules, others=others), studies
+
+
+def _watched(store: Store, name: str, suites: tuple[Suite, ...], gin: tuple[str, ...]) -> WatchedStudy:
+    record = store.find_study(name)
+    if record is None:
+        known = ", ".join(repr(study.name) for study in store.studies() if study.watched) or "none"
+        raise StudyNotFound(f"there is no run {name!r} in {store.url}; there are: {known}")
+    if not record.watched:
+        raise ConfigurationError(
+            f"run {name!r} is that of a study, whose own workers evaluate it; run the study with evaluators"
+        )
+    config = WatchConfig.from_json(record.config)
+    sources: Sources = DirectorySources(Path(record.location))
+    if record.kind is StudyKind.STUDY:
+        source = next(study for study in store.studies() if study.id == record.source)
+        repository = open_checkpoints(store, source.name, Path(config.checkpoints))
+        if known_checkpoints(store, source):
+            repository.check_owner()
+        sources = StudySources(repository)
+
+    def changed() -> bool:
+        now = store.find_study(name)
+        return now is not None and now.config.get("suites") != record.config.get("suites")
+
+    evaluated = EvaluatedStudy(
+        suites=suites,
+        sources=sources,
+        outputs=Path(config.outputs),
+        bindings=Bindings(root=Path(config.gin_root), worker=gin),
+        changed=changed,
+    )
+    sightings = Sightings(store, record, suites)
+    return WatchedStudy(record=record, config=config, sightings=sightings, evaluated=evaluated)
+
+
+def changed_suites(studies: Sequence[WatchedStudy], given: Mapping[str, JsonObject]) -> str | None:
+    """Return in words how stored suites differ from those of given configurations; None if they do not."""
+    for record in (study.record for study in studies):
+        differing = suite_differences(record.config, given[record.name])
+        if differing:
+            listing = "; ".join(f"{key}: it has {old!r}, given {new!r}" for key, (old, new) in differing.items())
+            return (
+                f"the suites of run {record.name!r} are not those of the suite file ({listing}); give the file "
+                "that the run is watched with, or watch it again with this one"
+            )
+    return None
+
+
+def watched_worker(
+    client: LocalClient,
+    studies: Sequence[WatchedStudy],
+    spec: WorkerSpec,
+    *,
+    renew_s: float | None = None,
+    beat: Beat = _no_beat,
+) -> Worker:
+    """Make this process a worker of watched studies."""
+    evaluated = {study.record.id: study.evaluated for study in studies}
+    evaluator = Evaluator(client, evaluated, work_root=Path(spec.work_root), name=spec.name)
+    return Worker(client, name=spec.name, evaluator=evaluator, renew_s=renew_s, beat=beat)
+
+
+# The process
 
 
 def main() -> None:
@@ -84,17 +306,25 @@ def _make(spec: WorkerSpec) -> Callable[[], str | None]:
     store = open_store(spec.storage)
     beat = _beats(Path(spec.beat_file))
     if spec.watched:
-        from phyla.launchers.watched import changed_suites, open_watched
-
         suites = {name: suites_from(config, plugins.resolve) for name, config in spec.configs.items()}
-        opened = open_watched(store, suites, gin_bindings=spec.gin_bindings)
-        why = changed_suites(opened, spec.configs)
+        client, studies = open_watched(store, suites, spec.gin_bindings)
+        why = changed_suites(studies, spec.configs)
         if why is not None:
             return lambda: why
-        evaluator = Evaluator(opened.client, opened.evaluated, work_root=Path(spec.work_root), name=spec.name)
-        worker = Worker(opened.client, name=spec.name, evaluator=evaluator, beat=beat)
+        worker = watched_worker(client, studies, spec, beat=beat)
     else:
-        worker = _population_worker(spec, store, beat)
+        config = spec.configs[spec.study]
+        study = store.find_study(spec.study)
+        if study is None:
+            raise PhylaError(f"study {spec.study!r} is gone from {store.url}")
+        rules = from_config(config, plugins.resolve)
+        repository = open_checkpoints(store, study.name, Path(spec.checkpoints))
+        repository.check_owner()
+        # Where the stored configuration is another one, the controller takes it over as far as it can.
+        client = LocalClient(store, replace(study, config=config), rules, repository, collects=False)
+        train = plugins.resolve(str(config["train"]))
+        setup = None if config["setup"] is None else plugins.resolve(str(config["setup"]))
+        worker = population_worker(client, rules, train, setup, spec, beat=beat)
     signal.signal(signal.SIGTERM, lambda number, frame: worker.stop())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -106,43 +336,10 @@ def _make(spec: WorkerSpec) -> Callable[[], str | None]:
     return work
 
 
-def _population_worker(spec: WorkerSpec, store: Store, beat: Beat) -> Worker:
-    config = spec.configs[spec.study]
-    train, setup = config["train"], config["setup"]
-    study = store.find_study(spec.study)
-    if study is None:
-        raise PhylaError(f"study {spec.study!r} is gone from {store.url}")
-    rules = from_config(config, plugins.resolve)
-    repository = open_checkpoints(store, study.name, Path(spec.checkpoints))
-    repository.check_owner()
-    return population_worker(
-        # Where the stored configuration is another one, the controller takes it over as far as it can.
-        LocalClient(store, replace(study, config=config), rules, repository, collects=False),
-        study,
-        repository,
-        rules,
-        plugins.resolve(str(train)),
-        None if setup is None else plugins.resolve(str(setup)),
-        name=spec.name,
-        index=spec.index,
-        kinds=spec.kinds,
-        work_root=Path(spec.work_root),
-        outputs=Path(spec.outputs),
-        log=Path(spec.log) if spec.log else None,
-        gin_bindings=spec.gin_bindings,
-        beat=beat,
-        yields=spec.yields,
-    )
-
-
 def _beats(path: Path) -> Beat:
     with path.open("r+b") as file:
         page = mmap.mmap(file.fileno(), BEATS.size)
-
-    def beat(progress: int, done: int, deadline: float) -> None:
-        BEATS.pack_into(page, 0, progress, done, deadline)
-
-    return beat
+    return partial(BEATS.pack_into, page, 0)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from phyla.client import Client, open_checkpoints
+from phyla.client import LocalClient, open_checkpoints
 from phyla.errors import CheckpointError, ConfigurationError
 from phyla.launchers.remains import end_marked
 from phyla.records import AttemptState, CheckpointState, JobState, StudyRecord
@@ -19,16 +19,15 @@ from phyla.study.places import find_population, open_if_there
 from phyla.worker import Launch, launch_of
 
 if TYPE_CHECKING:
-    from phyla.study.opening import OpenedStudy
     from phyla.study.study import Study
 
 LOG = logging.getLogger("phyla")
 LOG_FILE = re.compile(r"worker-\d+\.log")
 
 
-def take_back(store: Store, study: int, client: Client, launch: Launch) -> None:
-    """Take back at once what dead launches of this machine held of a study."""
-    holders = _holders(store, study)
+def take_back(client: LocalClient, launch: Launch) -> None:
+    """Take back at once what dead launches of this machine held of studies."""
+    holders = _holders(client)
     dead = launch.dead({launch_of(holder) for holder in holders}) | launch.predecessors()
     for each in dead:
         # Its workers are gone; what they started may not be, if everything was killed at once.
@@ -40,18 +39,20 @@ def take_back(store: Store, study: int, client: Client, launch: Launch) -> None:
         launch.forget(each)
 
 
-def others_at_work(opened: "OpenedStudy", launch: Launch) -> bool:
+def others_at_work(client: LocalClient, launch: Launch) -> bool:
     """Return whether another launch, here or elsewhere, is at work on a study."""
-    holders = _holders(opened.store, opened.record.id, unexpired=True)
-    others = {launch_of(holder) for holder in holders} - {launch.id}
+    others = {launch_of(holder) for holder in _holders(client, unexpired=True)} - {launch.id}
     return launch.has_company() or bool(others - launch.dead(others))
 
 
-def _holders(store: Store, study: int, *, unexpired: bool = False) -> set[str]:
-    """Return the workers that hold trials or eval tasks of a study."""
-    with store.reader(study) as reader:
-        now = reader.now()
-        return {attempt.worker for attempt in reader.running() if not unexpired or attempt.expires_at > now}
+def _holders(client: LocalClient, *, unexpired: bool = False) -> set[str]:
+    """Return the workers that hold trials or eval tasks of studies."""
+    found: set[str] = set()
+    for study in client.studies:
+        with client.store.reader(study) as reader:
+            now = reader.now()
+            found |= {row.worker for row in reader.running() if not unexpired or row.expires_at > now}
+    return found
 
 
 def remove_outputs(reader: Reader, outputs: Path) -> None:

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final, overload
@@ -10,22 +10,78 @@ from typing import TYPE_CHECKING, Any, Literal, final, overload
 from phyla.arguments import suggest_arguments
 from phyla.errors import ConfigurationError, SpaceError
 from phyla.machine import TrainRules
-from phyla.records import JsonObject, Objective, StartFrom, StudyState
+from phyla.machine.rules import MOST
+from phyla.records import JsonObject, Objective, StartFrom
 from phyla.space import Space
 from phyla.strategies import StoppingRule, Strategy, check_space
 from phyla.study.files import check_objectives
 from phyla.study.findings import Lookout
-from phyla.study.limits import Retention, Retries
-from phyla.study.places import NAME, Places, find_study
-from phyla.study.replicates import replicate_seed
+from phyla.study.places import NAME, Places
 from phyla.study.results import ConfigChange, Replicate, Results
 
 if TYPE_CHECKING:
+    from phyla.client import LocalClient
     from phyla.evaluation import Suite
-    from phyla.study.opening import OpenedStudy
     from phyla.worker import Launch, Trial, WorkerContext
 
 LEASE_S = 60.0
+
+
+def _check_counts(given: Any) -> None:
+    for field in fields(given):
+        value: Any = getattr(given, field.name)
+        if value is None and field.default is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
+            raise ConfigurationError(
+                f"{type(given).__name__}({field.name}={value!r}): must be an integer of at least 1, "
+                f"at most {MOST:,}"
+            )
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """Which checkpoints a study keeps besides those in use.
+
+    Args:
+        best: this many of the best ones.
+        front: with a Pareto objective, at most this many of its front, in place of the best; the most crowded go.
+        every_steps: also those whose step is a multiple of this; None keeps no milestones.
+
+    Raises:
+        ConfigurationError: a number is out of range.
+    """
+
+    best: int = 1
+    front: int = 100
+    every_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_counts(self)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retries:
+    """How often a study tries again before it gives up.
+
+    Args:
+        attempts: attempts of one trial that may fail before the trial counts as broken.
+        broken: broken trials in a row, with none completed between, that stop the study; counted afresh when it
+            is run again.
+        stops: how often a stopping rule may stop a member within one generation; then its trial is left to run.
+
+    Raises:
+        ConfigurationError: a number is out of range.
+    """
+
+    attempts: int = 3
+    broken: int = 10
+    stops: int = 3
+
+    def __post_init__(self) -> None:
+        _check_counts(self)
 
 
 @final
@@ -76,8 +132,8 @@ class Study:
         suites: "Sequence[Suite]" = (),
         stopping: StoppingRule | Sequence[StoppingRule] = (),
         start_from: "Sequence[str | PathLike[str] | StartFrom]" = (),
-        retention: Retention = Retention(),  # noqa: B008  # frozen
-        retries: Retries = Retries(),  # noqa: B008  # frozen
+        retention: Retention = Retention(),  # frozen
+        retries: Retries = Retries(),  # frozen
     ) -> None:
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise ConfigurationError(
@@ -115,12 +171,14 @@ class Study:
         self.replicate_of: Replicate | None = None
         self.start_from = _checked_starts(start_from, self.rules.space)
         self.lookout = Lookout(name, self.rules)
-        self._opened: OpenedStudy | None = None
-        self._reopen = False
-        self._launch: Launch | None = None
+        self._client: LocalClient | None = None
+        self._opened_for = -1
+        self.launch: Launch | None = None
 
     def replicate(self, index: int) -> "Study":
         """Return this study with another name, `NAME-r{index}`, and another seed; see `phyla.run_replicates`."""
+        from phyla.study.repeating import replicate_seed
+
         if self.replicate_of is not None:
             raise ConfigurationError(f"study {self.name!r} is a replicate of {self.replicate_of.of!r} itself")
         made = copy.copy(self)
@@ -128,7 +186,7 @@ class Study:
         made.name = made.replicate_of.name
         made.seed = replicate_seed(self.seed, index)
         made.lookout = Lookout(made.name, made.rules)
-        made._opened = made._launch = None
+        made._client = made.launch = None
         if not NAME.fullmatch(made.name):
             raise ConfigurationError(f"study name {made.name!r} of a replicate has more than 100 characters")
         return made
@@ -167,13 +225,11 @@ class Study:
 
         Raises:
             ConfigurationError: an argument makes no sense.
-            StudyChanged: the study exists with other settings, which the message lists, or was given others
-                meanwhile; `change` gives it those of this object.
+            StudyChanged: the study has other settings, or was given others meanwhile; see `change`.
             NotImportable: worker processes could not find `train`; the message shows the way out.
-            StateError: it is to be overwritten while other workers are at work on it; nothing was deleted.
+            StateError: it is to be overwritten while others are at work on it; nothing was deleted.
             StudyFailed: the study stopped itself; the message says what to do.
-            CheckpointsAbsent: the directory of its checkpoints is not there, or something else is in its place;
-                nothing was decided.
+            CheckpointsAbsent: the directory of its checkpoints is not there, or is not its own.
             KeyboardInterrupt: a person stopped it; run it again to resume.
             StoreError: the database failed.
         """
@@ -187,18 +243,17 @@ class Study:
             gpus_per_worker=gpus_per_worker,
             stall_timeout_s=stall_timeout_s,
             yields=yield_at_report,
-            on_progress=on_progress,
             on_interrupt=on_interrupt,
         )
-        crew.check(self)
+        crew.check_study(self)
         self._set_lease(lease_s)
         if overwrite:
             self.config(portable=bool(workers))  # Raises before anything is deleted.
-            if self._opened is not None:
-                self._opened.store.close()
-                self._opened = None
+            if self._client is not None:
+                self._client.store.close()
+                self._client = None
             delete(self)
-        return run_study(self, self._open(portable=bool(workers)), crew)
+        return run_study(self, self._open(portable=bool(workers)), crew, on_progress)
 
     def work(
         self,
@@ -230,11 +285,10 @@ class Study:
             workers=workers,
             kinds=tuple(kinds),
             gpus_per_worker=gpus_per_worker,
-            on_progress=on_progress,
             on_interrupt=on_interrupt,
         )
-        crew.check(self)
-        return add_workers(self, join_study(self, portable=bool(workers)), crew)
+        crew.check_study(self)
+        return add_workers(self, join_study(self, portable=bool(workers)), crew, on_progress)
 
     def change(self, *, newcomers: Literal["best", "fresh"] = "best") -> list[ConfigChange]:
         """Give the study that exists under this name these settings, and train nothing; return what was changed.
@@ -254,24 +308,14 @@ class Study:
             StudyChanged: another process changed it at the same time.
             StoreError: the database failed.
         """
-        from phyla.study.opening import reconcile
+        from phyla.study.opening import change
 
         if newcomers not in ("best", "fresh"):
             raise ConfigurationError(f"newcomers={newcomers!r}: choose 'best' or 'fresh'")
-        if self._opened is not None:
-            store, record = self._opened.store, self._opened.client.study()
-        else:
-            store, record = find_study(self.name, self.places)
         try:
-            changed = reconcile(store, record, self.config(), self, newcomers=newcomers)
-            if record.state in (StudyState.STOPPED, StudyState.FAILED):
-                store.set_state(record.id, StudyState.RUNNING)
-            before: Any = record.config.get("changes", [])
-            return Results(store, changed, self.places).changes()[sum(len(e["changes"]) for e in before) :]
+            return change(self, self._client, newcomers)
         finally:
-            if self._opened is None:
-                store.close()
-            self._reopen = True
+            self._opened_for = -1
 
     # Ask and tell
 
@@ -299,15 +343,14 @@ class Study:
             ConfigurationError: an argument makes no sense.
             StudyChanged: the study exists with other settings, or was given others meanwhile.
             StudyFailed: the study stopped itself; the message says what to do.
-            CheckpointsAbsent: the directory of its checkpoints is not there, or something else is in its place.
+            CheckpointsAbsent: the directory of its checkpoints is not there, or is not its own.
             CheckpointStorageFailed: a checkpoint that a trial starts from cannot be read now.
             StoreError: the database failed.
         """
-        from phyla.study import ask_tell
+        from phyla.study import running
 
         self._set_lease(lease_s)
-        opened = self._open()
-        trials = ask_tell.ask(self, opened, self._worker(opened), count or 1)
+        trials = running.ask(self, self._open(), count or 1)
         if count is not None:
             return trials
         return trials[0] if trials else None
@@ -341,63 +384,53 @@ class Study:
             NoFitness: the objective was never reported.
             StoreError: the database failed; nothing counts yet, tell it again.
         """
-        from phyla.study import ask_tell
+        from phyla.study import running
 
         many = list(trials) if isinstance(trials, Sequence) else [trials]
         each = [] if metrics is None else list(metrics) if isinstance(metrics, Sequence) else [metrics]
         if metrics is not None and len(each) != len(many):
             raise ConfigurationError(f"tell(): {len(many)} trials, but {len(each)} mappings of metrics")
-        opened = self._open()
         if error is not None:
-            ask_tell.tell_failed(opened, many, error)
+            running.tell_failed(self._open(), many, error)
         else:
-            ask_tell.tell(self, opened, self._worker(opened), many, each, checkpoint)
+            running.tell(self, self._open(), many, each, checkpoint)
 
     def renew(self) -> None:
         """Renew the leases of the trials that this process asked for."""
-        opened = self._open()
-        opened.client.renew(self._worker(opened))
+        from phyla.study import running
 
-    def _worker(self, opened: "OpenedStudy") -> str:
-        """Return the name under which this process asks."""
-        from phyla.study.leftovers import take_back
-        from phyla.worker import Launch
-
-        if self._launch is None:
-            self._launch = Launch(self.places.locks, opened.store.url, [self.name])
-            take_back(opened.store, opened.record.id, opened.client, self._launch)
-        return self._launch.worker_name()
+        client = self._open()
+        client.renew(running.asker(self, client))
 
     @property
     def finished(self) -> bool:
         """Whether the study takes no more work: it ended, or every member is done."""
-        from phyla.study import ask_tell
+        from phyla.study import running
 
-        return ask_tell.finished(self._open())
+        return running.finished(self._open())
 
     def results(self) -> Results:
         """Return what the study has found so far."""
-        opened = self._open(works=False)
-        return Results(opened.store, opened.record, self.places)
+        client = self._open(works=False)
+        return Results(client.store, client.record, self.places)
 
     # Opening
 
     def _set_lease(self, lease_s: float) -> None:
         if lease_s != self.rules.lease_s:
             self.rules = replace(self.rules, lease_s=lease_s)
-            self._reopen = True
+            self._opened_for = -1
 
-    def _open(self, *, portable: bool = False, works: bool = True) -> "OpenedStudy":
+    def _open(self, *, portable: bool = False, works: bool = True) -> "LocalClient":
         """Open it to look, to ask, to run here, or (`portable`) for worker processes that import its functions."""
         from phyla.study.opening import open_study
 
-        opened = self._opened
-        more = opened is not None and ((portable and not opened.portable) or (works and not opened.works))
-        if opened is None or more or self._reopen:
-            store = None if opened is None else opened.store
-            self._opened = opened = open_study(self, portable=portable, works=works, store=store)
-            self._reopen = False
-        return opened
+        wanted = works + portable
+        if self._client is None or wanted > self._opened_for:
+            store = None if self._client is None else self._client.store
+            self._client = open_study(self, portable=portable, works=works, store=store)
+            self._opened_for = wanted
+        return self._client
 
     def config(self, *, portable: bool = False) -> JsonObject:
         """Return the configuration as JSON, as it is stored; `portable` where workers import its functions."""
@@ -406,9 +439,7 @@ class Study:
         return stored_config(self, portable=portable)
 
 
-def _checked_starts(
-    given: Sequence[str | PathLike[str] | StartFrom] | str | PathLike[str] | StartFrom, space: Space
-) -> tuple[StartFrom, ...]:
+def _checked_starts(given: Any, space: Space) -> tuple[StartFrom, ...]:
     """Return the entries of `start_from`, with hyperparameters as the space holds them."""
     if isinstance(given, str | PathLike | StartFrom) or not isinstance(given, Sequence):
         raise ConfigurationError(f"start_from={given!r}: must be a list, as in start_from=[{given!r}]")
@@ -421,4 +452,4 @@ def _checked_starts(
     return tuple(checked)
 
 
-suggest_arguments(Study)
+suggest_arguments(Study, Retention, Retries)

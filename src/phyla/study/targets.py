@@ -38,7 +38,7 @@ class Target:
 
 
 def targets_of(store: "Store", paths: str | Path | Sequence[str | Path], name: str | None) -> list[Target]:
-    """Return what to watch: each a directory, or one study of the store."""
+    """Return what to watch: each a directory that exists, or one study of the store."""
     many = [paths] if isinstance(paths, (str, Path)) else list(paths)
     if not many:
         raise ConfigurationError("there is nothing to watch: give a directory, or the name of a study")
@@ -60,6 +60,9 @@ def targets_of(store: "Store", paths: str | Path | Sequence[str | Path], name: s
             )
         if count > 1:
             raise ConfigurationError(f"{each!r} is given twice")
+    for target in found:
+        if target.directory is not None:
+            _check_directory(target.directory)
     return found
 
 
@@ -92,20 +95,18 @@ def _clean(text: str) -> str:
     return re.sub(r"[^\w.-]+", "-", text).lstrip("-.") or "run"
 
 
-def check_directories(targets: Sequence[Target]) -> None:
-    """Make sure that the directories to watch exist; else name the nearest one that does."""
-    for target in targets:
-        directory = target.directory
-        if directory is None or directory.is_dir():
-            continue
-        where = shown(str(directory))
-        if directory.exists():
-            raise ConfigurationError(f"{where} is a file; name the directory that holds the checkpoints")
-        existing = next(parent for parent in directory.parents if parent.is_dir())
-        raise ConfigurationError(
-            f"there is no directory {where} ({shown(str(existing))} is there): training has not made it yet, or "
-            f"the path is wrong. Check the path, or create it with: mkdir -p {shlex.quote(str(directory))}"
-        )
+def _check_directory(directory: Path) -> None:
+    """Make sure that a directory to watch exists; else name the nearest one that does."""
+    if directory.is_dir():
+        return
+    where = shown(str(directory))
+    if directory.exists():
+        raise ConfigurationError(f"{where} is a file; name the directory that holds the checkpoints")
+    existing = next(parent for parent in directory.parents if parent.is_dir())
+    raise ConfigurationError(
+        f"there is no directory {where} ({shown(str(existing))} is there): training has not made it yet, or "
+        f"the path is wrong. Check the path, or create it with: mkdir -p {shlex.quote(str(directory))}"
+    )
 
 
 @final
@@ -151,9 +152,7 @@ def plan(
     store = open_if_there(places) or open_store("memory://")
     found: list[Planned] = []
     try:
-        targets = targets_of(store, paths, name)
-        check_directories(targets)
-        for target in targets:
+        for target in targets_of(store, paths, name):
             present = _present(store, target, scanner, done)
             run = store.find_study(target.name)
             with nullcontext() if run is None or not run.watched else store.reader(run.id) as reader:

@@ -3,22 +3,25 @@
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phyla import plugins, settings
 from phyla.errors import ConfigurationError, NotImportable, RunChanged, StoreBusy
 from phyla.evaluation import Suite
-from phyla.records import EvalEvent, JsonObject, StudyKind, StudyState
+from phyla.records import EvalEvent, Json, JsonObject, StudyKind, StudyState
 from phyla.study.files import chosen_suites, runs_with, suites_of
 from phyla.study.places import Places, open_existing
 from phyla.study.progress import Throttle
 from phyla.study.standing import Change, Changes, Watched, account
-from phyla.study.targets import Target, check_directories, targets_of
+from phyla.study.targets import Target, targets_of
 
 if TYPE_CHECKING:
-    from phyla.launchers.watched import WatchConfig, WatchedStudies, WatchedStudy
+    from phyla.client import LocalClient
+    from phyla.launchers.process import WatchConfig, WatchedStudy
     from phyla.store import Store
+    from phyla.study.running import Crew
     from phyla.watcher import DirectoryWatcher, Following, StudyWatcher, WatchThread
     from phyla.worker import Launch
 
@@ -78,15 +81,16 @@ def watch(
         KeyboardInterrupt: a person stopped it; watch again to resume.
         StoreError: the database failed.
     """
-    from phyla.launchers.watched import WatchConfig, open_watched
+    from phyla.launchers.process import WatchConfig, open_watched
     from phyla.store import open_store
     from phyla.study.leftovers import remove_outputs, take_back
-    from phyla.study.running import check_workers
+    from phyla.study.running import Crew
     from phyla.watcher import DirectoryWatcher, Following, Lock, WatchThread
     from phyla.worker import Launch
 
     places = Places.of(home, storage, checkpoints)
-    check_workers(places, workers=workers)
+    crew = Crew(workers=workers, gpus_per_worker=gpus_per_worker, on_interrupt=on_interrupt)
+    crew.check(places)
     if lease_s <= 0:
         raise ConfigurationError(f"lease_s={lease_s!r}: must be above 0")
     chosen = chosen_suites(suites)
@@ -94,50 +98,50 @@ def watch(
         store = open_store(places.storage)
         stack.callback(store.close)
         targets = targets_of(store, paths, name)
-        check_directories(targets)
         for target in targets:
             stack.enter_context(Lock(places.watch_lock(target.name), target.name))
+        try:
+            name_of = plugins.reference if workers else plugins.reference_here
+            encoded = [plugins.encode(suite, name_of) for suite in chosen]
+        except NotImportable as error:
+            raise NotImportable(f"{error} (in a suite)") from error
         for target in targets:
             snapshots = places.snapshots(target.name)
             if snapshot_dir:
                 snapshots = Path(snapshot_dir).expanduser().absolute() / target.name
             config = WatchConfig(
-                suites=chosen,
                 lease_s=lease_s,
                 outputs=str(places.outputs(target.name)),
                 snapshots=str(snapshots),
                 gin_root=str(target.directory or Path.cwd()),
                 checkpoints="" if target.study is None else str(places.checkpoints(target.study.name)),
-                kind=format,
-                options=dict(options or {}),
+                format={"name": format, **(options or {})},
                 following=following or Following(),
             )
-            config.format()  # raises where there is no such format
-            _create(store, target, config, plugins.reference if workers else plugins.reference_here)
-        given = {target.name: chosen for target in targets}
-        opened = open_watched(store, given, gin_bindings=gin_bindings)
-        launch = stack.enter_context(Launch(places.locks, store.url, list(given)))
-        for run in opened.studies:
-            take_back(store, run.record.id, opened.client, launch)
-        changes = [Changes(store, run.record) for run in opened.studies]
-        for run in opened.studies:
+            config.scanner()  # raises where there is no such format
+            _create(store, target, config, encoded)
+        names = [target.name for target in targets]
+        client, runs = open_watched(store, dict.fromkeys(names, chosen), gin_bindings)
+        launch = stack.enter_context(Launch(places.locks, store.url, names))
+        take_back(client, launch)
+        changes = [Changes(store, run.record) for run in runs]
+        for run in runs:
             run.sightings.backfill()
             with store.reader(run.record.id) as reader:
-                remove_outputs(reader, Path(run.config.outputs))
-        watchers = [
-            _watcher(store, run, target, places) for run, target in zip(opened.studies, targets, strict=True)
-        ]
+                remove_outputs(reader, run.evaluated.outputs)
+        watchers = [_watcher(store, run, target, places) for run, target in zip(runs, targets, strict=True)]
         follow = WatchThread(watchers, poll_s=poll_s)
         stack.callback(follow.stop)
         follow.start()
-        for run, watcher in zip(opened.studies, watchers, strict=True):
+        for run, watcher in zip(runs, watchers, strict=True):
             awaited = watcher.awaited() if isinstance(watcher, DirectoryWatcher) else None
             if awaited is not None:
                 now = settings.system_clock()
                 event = EvalEvent(study=run.record.id, kind="awaiting", message=awaited, created_at=now)
                 on_change(Change(run=run.record.name, kind="event", event=event))
+        configs: dict[str, JsonObject] = {each: {"suites": encoded} for each in names}
         tell = _teller(changes, on_change, follow)
-        finished = _work(opened, given, places, launch, workers, gpus_per_worker, gin_bindings, tell, on_interrupt)
+        finished = _work(client, runs, configs, crew, places, launch, gin_bindings, tell)
         follow.stop()
         if follow.error is not None:
             raise follow.error
@@ -146,7 +150,7 @@ def watch(
         follow.tend()
         if not finished:
             raise KeyboardInterrupt
-        return account(store, list(given))
+        return account(store, names)
 
 
 def evaluate(
@@ -192,12 +196,13 @@ def evaluate(
         KeyboardInterrupt: a person stopped it.
         StoreError: the database failed.
     """
-    from phyla.launchers.watched import changed_suites, open_watched
-    from phyla.study.running import check_workers
+    from phyla.launchers.process import changed_suites, open_watched
+    from phyla.study.running import Crew
     from phyla.worker import Launch
 
     places = Places.of(home, storage, checkpoints)
-    check_workers(places, workers=workers)
+    crew = Crew(workers=workers, gpus_per_worker=gpus_per_worker, on_interrupt=on_interrupt)
+    crew.check(places)
     if not workers:
         raise ConfigurationError("workers=0: evaluate() starts worker processes, so it needs at least 1")
     wanted = [names] if isinstance(names, str) else list(names)
@@ -208,28 +213,24 @@ def evaluate(
         stack.callback(store.close)
         wanted = wanted or runs_with(store, chosen_suites(suites))
         given = {name: suites_of(store, name, suites) for name in wanted}
-        opened = open_watched(store, given, gin_bindings=gin_bindings)
-        why = changed_suites(opened, _encoded(given))
+        client, runs = open_watched(store, given, gin_bindings)
+        configs: dict[str, JsonObject] = {
+            name: {"suites": [plugins.encode(suite) for suite in many]} for name, many in given.items()
+        }
+        why = changed_suites(runs, configs)
         if why is not None:
             raise RunChanged(why)
-        if opened.client.is_active():
+        if client.is_active():
             launch = stack.enter_context(Launch(places.locks, store.url, wanted))
-            tell = _teller([Changes(store, run.record) for run in opened.studies], on_change)
-            if not _work(
-                opened, given, places, launch, workers, gpus_per_worker, gin_bindings, tell, on_interrupt
-            ):
+            tell = _teller([Changes(store, run.record) for run in runs], on_change)
+            if not _work(client, runs, configs, crew, places, launch, gin_bindings, tell):
                 raise KeyboardInterrupt
         return account(store, wanted)
 
 
-def _create(
-    store: "Store", target: Target, config: "WatchConfig", name_of: Callable[[Callable[..., Any]], str]
-) -> None:
+def _create(store: "Store", target: Target, config: "WatchConfig", suites: Sequence[Json]) -> None:
     """Create a run, or let an existing one go on with these settings."""
-    try:
-        raw: JsonObject = config.to_json(name_of)
-    except NotImportable as error:
-        raise NotImportable(f"{error} (in a suite)") from error
+    raw = config.to_json(suites)
     kind = StudyKind.DIRECTORY if target.study is None else StudyKind.STUDY
     location = str(target.directory or "")
     source = None if target.study is None else target.study.id
@@ -254,7 +255,7 @@ def _watcher(
         return DirectoryWatcher(
             run.sightings,
             target.directory,
-            run.config.format(),
+            run.config.scanner(),
             run=run.record,
             snapshots=Path(run.config.snapshots),
             best=best,
@@ -288,53 +289,29 @@ def _teller(
     return tell
 
 
-def _encoded(suites: Mapping[str, Sequence[Suite]]) -> dict[str, JsonObject]:
-    return {name: {"suites": [plugins.encode(suite) for suite in many]} for name, many in suites.items()}
-
-
 def _work(
-    opened: "WatchedStudies",
-    suites: Mapping[str, Sequence[Suite]],
+    client: "LocalClient",
+    runs: "Sequence[WatchedStudy]",
+    configs: Mapping[str, JsonObject],
+    crew: "Crew",
     places: Places,
     launch: "Launch",
-    workers: int,
-    gpus_per_worker: float,
     gin: Sequence[str],
     on_tick: Callable[[], None],
-    on_interrupt: Callable[[], None],
 ) -> bool:
     """Evaluate until the runs end; return False when a person interrupted it."""
-    from phyla.launchers import WorkerSpec, gpu_environments
+    from phyla.launchers import WorkerSpec
+    from phyla.launchers.process import watched_worker
     from phyla.study.running import work
-    from phyla.worker import Evaluator, Worker
 
-    first = next(iter(suites))
-    configs = _encoded(suites) if workers else {}
-
-    def worker(name: str) -> Worker:
-        evaluator = Evaluator(opened.client, opened.evaluated, work_root=places.work(first), name=name)
-        return Worker(opened.client, name=name, evaluator=evaluator, renew_s=opened.lease_s / 3)
-
-    specs = [
-        WorkerSpec(
-            configs=configs,
-            watched=True,
-            storage=places.storage,
-            work_root=str(places.work(first)),
-            index=index,
-            kinds=("evaluate",),
-            gin_bindings=tuple(gin),
-        )
-        for index in range(workers)
-    ]
-    return work(
-        opened.client,
-        worker,
-        specs,
-        gpu_environments(workers, gpus_per_worker) if workers else (),
-        launch=launch,
-        logs=places.logs(first),
-        lease_s=opened.lease_s,
-        on_tick=on_tick,
-        on_interrupt=on_interrupt,
+    name, lease_s = client.record.name, min(run.config.lease_s for run in runs)
+    spec = WorkerSpec(
+        configs=configs,
+        watched=True,
+        storage=places.storage,
+        work_root=str(places.work(name)),
+        kinds=("evaluate",),
+        gin_bindings=tuple(gin),
     )
+    here = partial(watched_worker, client, runs, renew_s=lease_s / 3)
+    return work(client, crew, spec, here, launch=launch, logs=places.logs(name), lease_s=lease_s, on_tick=on_tick)
