@@ -119,7 +119,6 @@ class LocalClient:
         kinds: Collection[WorkKind] = TRAIN_ONLY,
         holding: int | None = None,
     ) -> tuple[list[Answer], list[Work], NoWork | None]:
-        """Hand in finished work and claim more."""
         if len(self._controllers) > 1:
             answers: list[Answer] = []
             for done in completions:
@@ -194,11 +193,7 @@ class LocalClient:
         return [(study, has_work) for *_, study, has_work in sorted(order)]
 
     def _controller_of(self, job: int) -> Controller:
-        """Return the controller of the study that has a job.
-
-        Raises:
-            LeaseLost: none has it any more.
-        """
+        """Return the controller of the study that has a job, or raise `LeaseLost`."""
         if len(self._controllers) == 1:
             return self._controller
         for study, controller in self._controllers.items():
@@ -208,30 +203,24 @@ class LocalClient:
         raise LeaseLost(f"none of the studies that this process works for has job {job}; was its study deleted?")
 
     def fail(self, failure: Failure) -> None:
-        """Record that an attempt at a job failed."""
         if failure.damage is not None:
             LOG.warning("%s; it is not used any more", failure.damage)
         self._controller_of(failure.job).fail(failure)
 
     def release(self, job: int, token: int) -> None:
-        """Return a job to the queue."""
         self._controller_of(job).release(job, token)
 
     def report(self, trial: int, token: int, reports: Sequence[Report]) -> Standing:
-        """Store what training reported so far."""
         return self._controller.report(trial, token, reports)
 
     def save_progress(self, trial: int, token: int, checkpoint: Checkpoint) -> None:
-        """Remember where a retry of a trial resumes."""
         self._controller.save_progress(trial, token, checkpoint)
 
     def checkpoint(self, name: str, *, study: int) -> Checkpoint | None:
-        """Return what was recorded of a checkpoint."""
         with self.store.reader(study) as reader:
             return reader.checkpoint(name)
 
     def group_results(self, group: int, *, study: int) -> GroupResults:
-        """Return what the ledger has of a group."""
         with self.store.reader(study) as reader:
             found = reader.group(group)
             seen = reader.seen(found.seen)
@@ -243,12 +232,10 @@ class LocalClient:
         return GroupResults(group=found, jobs=jobs, results=results)
 
     def best_group(self, suite: str, *, study: int) -> Group | None:
-        """Return the best complete group of a suite so far."""
         with self.store.reader(study) as reader:
             return reader.best_group(suite)
 
     def wait(self, seconds: float) -> None:
-        """Return once something was committed, or after `seconds` at the latest."""
         self._changes.wait(seconds)
 
     # Supervising
@@ -259,7 +246,6 @@ class LocalClient:
             return reader.study()
 
     def is_active(self) -> bool:
-        """Return whether there may be more work."""
         for study in self._controllers:
             with self.store.reader(study) as reader:
                 if reader.study().state in (StudyState.RUNNING, StudyState.DRAINING):
@@ -267,20 +253,17 @@ class LocalClient:
         return False
 
     def renew(self, worker: str) -> None:
-        """Renew all leases of a worker."""
         for controller in self._controllers.values():
             controller.renew(worker)
 
     def lose_worker(self, worker: str, error: str, *, counts: bool) -> int:
-        """Take back all that a dead worker held."""
         return sum(each.lose_worker(worker, error, counts=counts) for each in self._controllers.values())
 
     def fail_study(self, study: int, message: str) -> None:
-        """Stop a study, which has failed."""
         self.store.set_state(study, StudyState.FAILED, message)
 
     def give_up(self, message: str) -> None:
-        """Say that a launcher ends because its workers do; what a watched study lacks stays queued."""
+        # What a watched study lacks stays queued.
         if not self._joins and not self.record.watched:
             self.fail_study(self.record.id, message)
 
@@ -290,9 +273,6 @@ class LocalClient:
         """Bring checkpoints in from elsewhere and let every member start from one, unless they have already.
 
         All members start in one transaction; a process that dies before leaves copies that `recover` removes.
-
-        Raises:
-            CheckpointError: one of them cannot be brought in.
         """
         if not entries or not self._controller.awaits_imports():
             return
@@ -327,11 +307,7 @@ class LocalClient:
         self._controller.import_checkpoints(imports)
 
     def collect(self) -> CollectResult:
-        """Delete the checkpoints that nobody needs any more; what cannot be deleted now, `recover` deletes.
-
-        Raises:
-            CheckpointsAbsent: the directory of the checkpoints is not there, or is not the study's.
-        """
+        """Delete the checkpoints that nobody needs any more; what cannot be deleted now, `recover` deletes."""
         self._completed_since_collection = 0
         if self._checkpoints is None:
             return CollectResult()
@@ -345,9 +321,6 @@ class LocalClient:
 
         Only what this store made and knows to be over is deleted. What a running or late attempt may still be
         writing is left alone.
-
-        Raises:
-            CheckpointsAbsent: the directory of the checkpoints is not there, or is not the study's.
         """
         repository = self._checkpoints
         if repository is None:
@@ -373,12 +346,7 @@ class LocalClient:
         self._controller.set_checkpoints(back, CheckpointState.LIVE)
 
     def verify(self, checkpoint: Checkpoint) -> bool:
-        """Read a checkpoint again; if it is not what was committed, mark it as lost or damaged and return False.
-
-        Raises:
-            CheckpointsAbsent: the directory of the checkpoints is not there, or is not the study's.
-            CheckpointStorageFailed: it cannot be read now, which says nothing about it.
-        """
+        """Read a checkpoint again; return False, and mark it lost or damaged, if it is not what was committed."""
         damage = None
         try:
             self.repository.use(checkpoint.name, checkpoint.digest, again=True)

@@ -16,19 +16,12 @@ MEMORY = "memory"
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sorted:
-    """Directories by what the store knows about them.
+    """Directories by what the store knows about them."""
 
-    Attributes:
-        rows: those that are checkpoints of the study, by name.
-        leftover: those of attempts of this store that failed or were superseded: nobody needs them.
-        forgotten: those that this store made for attempts that it does not know.
-        unknown: those that this store did not make.
-    """
-
-    rows: dict[str, Checkpoint] = field(default_factory=dict)
-    leftover: list[str] = field(default_factory=list)
-    forgotten: list[str] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)
+    rows: dict[str, Checkpoint] = field(default_factory=dict)  # Checkpoints of the study, by name.
+    leftover: list[str] = field(default_factory=list)  # Of attempts of this store that are over.
+    forgotten: list[str] = field(default_factory=list)  # Made by this store for attempts that it does not know.
+    unknown: list[str] = field(default_factory=list)  # Not made by this store.
 
 
 def sort_out(reader: Reader, names: Collection[str], prefix: str) -> Sorted:
@@ -77,15 +70,8 @@ def open_checkpoints(store: Store, study: str, root: Path) -> LocalCheckpoints:
 def claim_checkpoints(store: Store, study: StudyRecord | None, repository: LocalCheckpoints) -> Sequence[str]:
     """Make sure that a checkpoint directory is the study's, before anything is decided.
 
-    It is made and marked if the study never had a checkpoint.
-
-    Returns:
-        Names of directories in it that this store did not make; they are left alone.
-
-    Raises:
-        CheckpointsAbsent: the store knows checkpoints, and the directory is not there.
-        CheckpointsNotOurs: something else is in its place, or it has checkpoints that the store has forgotten.
-        CheckpointStorageFailed: it cannot be made.
+    It is made and marked if the study never had a checkpoint. The names of directories in it that this store did
+    not make are returned; they are left alone. `CheckpointsNotOurs` if it has some that the store has forgotten.
     """
     ownership = repository.ownership
     if ownership is None:

@@ -22,8 +22,8 @@ from phyla.client import LocalClient, known_checkpoints, open_checkpoints
 from phyla.controller import Sightings, from_config, suite_differences, suites_from
 from phyla.errors import (
     CheckpointsAbsent,
-    ConfigurationError,
     PhylaError,
+    RunChanged,
     SchemaMismatch,
     StoreError,
     StudyFailed,
@@ -44,7 +44,6 @@ from phyla.settings import escape_output
 from phyla.store import Store, open_store
 from phyla.watcher import CheckpointFormat, DirectorySources, Following, get_format
 from phyla.worker import (
-    Beat,
     Bindings,
     EvaluatedStudy,
     Evaluator,
@@ -60,21 +59,15 @@ SCHEMA = 1
 _PR_SET_PDEATHSIG = 1
 
 
-def _no_beat(progress: int, done: int, deadline: float) -> None:
-    """Tell nobody: there is no supervisor."""
-
-
 def population_worker(
     client: LocalClient,
     rules: TrainRules,
     train: Callable[[Trial], object],
     setup: Callable[[WorkerContext], Any] | None,
     spec: WorkerSpec,
-    *,
-    renew_s: float | None = None,
-    beat: Beat = _no_beat,
+    **how: Any,
 ) -> Worker:
-    """Make this process a worker of a study with a population; `setup` is called here, once."""
+    """Make a worker of a study with a population; `setup` is called here, once. `how` is as `Worker` takes it."""
     study, repository, work_root = client.record, client.repository, Path(spec.work_root)
     state = None
     if setup is not None:
@@ -97,15 +90,7 @@ def population_worker(
     if WorkKind.TRAIN in spec.kinds:
         metrics, log = rules.reported_metrics, Path(spec.log) if spec.log else None
         trainer = Trainer(client, repository, train, metrics=metrics, work_root=work_root, state=state, log=log)
-    return Worker(
-        client,
-        name=spec.name,
-        trainer=trainer,
-        evaluator=evaluator,
-        renew_s=renew_s,
-        beat=beat,
-        yields=spec.yields,
-    )
+    return Worker(client, name=spec.name, trainer=trainer, evaluator=evaluator, yields=spec.yields, **how)
 
 
 # Watched studies
@@ -114,32 +99,18 @@ def population_worker(
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchConfig:
-    """What the store remembers, beside its suites, of how a watched study is followed and evaluated.
-
-    Attributes:
-        lease_s: seconds that a lease lasts.
-        outputs: directory of arrays and files that evaluations save.
-        snapshots: directory of its snapshots.
-        gin_root: directory to which files of gin bindings are relative.
-        checkpoints: directory of a study's checkpoints; empty for a watched directory.
-        format: name of the format of checkpoints in a directory, and its options.
-        following: how the directory is followed.
-    """
+    """What the store remembers, beside its suites, of how a watched study is followed and evaluated."""
 
     lease_s: float
-    outputs: str
+    outputs: str  # Directory of arrays and files that evaluations save.
     snapshots: str
-    gin_root: str
-    checkpoints: str
-    format: Mapping[str, Any]
+    gin_root: str  # Directory to which files of gin bindings are relative.
+    checkpoints: str  # Directory of a study's checkpoints; empty for a watched directory.
+    format: Mapping[str, Any]  # Name of the format of checkpoints in a directory, and its options.
     following: Following
 
     def scanner(self) -> CheckpointFormat:
-        """Return what checkpoints in the directory look like.
-
-        Raises:
-            ConfigurationError: there is no such format, or it does not take the options.
-        """
+        """Return what checkpoints in the directory look like."""
         options = dict(self.format)
         return get_format(options.pop("name"), **options)
 
@@ -149,11 +120,7 @@ class WatchConfig:
 
     @staticmethod
     def from_json(raw: JsonObject) -> "WatchConfig":
-        """Read what `to_json` wrote, but for the suites: they hold functions, and come from the user's file.
-
-        Raises:
-            SchemaMismatch: a newer version of phyla wrote it.
-        """
+        """Read what `to_json` wrote, but for the suites: they hold functions, and come from the user's file."""
         if raw.get("schema") != SCHEMA:
             raise SchemaMismatch(
                 f"the run's configuration has schema {raw.get('schema')}, this phyla understands {SCHEMA}; "
@@ -177,14 +144,7 @@ class WatchedStudy:
 def open_watched(
     store: Store, suites: Mapping[str, Sequence[Suite]], gin_bindings: Sequence[str] = ()
 ) -> tuple[LocalClient, list[WatchedStudy]]:
-    """Open watched studies that one pool of workers serves, by name with their suites from the user's files.
-
-    Raises:
-        StudyNotFound: there is no study of one of the names.
-        ConfigurationError: a study has a population, whose own workers evaluate it.
-        CheckpointsAbsent: the checkpoints of the source study are not where this one looks for them.
-        StoreError: the database failed.
-    """
+    """Open watched studies that one pool of workers serves, by name with their suites from the user's files."""
     studies = [_watched(store, name, tuple(given), tuple(gin_bindings)) for name, given in suites.items()]
     (first, rules), *others = [
         (each.record, WatchRules(suites=each.evaluated.suites, lease_s=each.config.lease_s)) for each in studies
@@ -194,13 +154,8 @@ def open_watched(
 
 def _watched(store: Store, name: str, suites: tuple[Suite, ...], gin: tuple[str, ...]) -> WatchedStudy:
     record = store.find_study(name)
-    if record is None:
-        known = ", ".join(repr(study.name) for study in store.studies() if study.watched) or "none"
-        raise StudyNotFound(f"there is no run {name!r} in {store.url}; there are: {known}")
-    if not record.watched:
-        raise ConfigurationError(
-            f"run {name!r} is that of a study, whose own workers evaluate it; run the study with evaluators"
-        )
+    if record is None or not record.watched:
+        raise StudyNotFound(f"watched run {name!r} is gone from {store.url}")
     config = WatchConfig.from_json(record.config)
     sources: Sources = DirectorySources(Path(record.location))
     if record.kind is StudyKind.STUDY:
@@ -225,54 +180,47 @@ def _watched(store: Store, name: str, suites: tuple[Suite, ...], gin: tuple[str,
     return WatchedStudy(record=record, config=config, sightings=sightings, evaluated=evaluated)
 
 
-def changed_suites(studies: Sequence[WatchedStudy], given: Mapping[str, JsonObject]) -> str | None:
-    """Return in words how stored suites differ from those of given configurations; None if they do not."""
+def check_suites(studies: Sequence[WatchedStudy], given: Mapping[str, JsonObject]) -> None:
+    """Refuse stored suites that are not those of given configurations."""
     for record in (study.record for study in studies):
         differing = suite_differences(record.config, given[record.name])
         if differing:
             listing = "; ".join(f"{key}: it has {old!r}, given {new!r}" for key, (old, new) in differing.items())
-            return (
+            raise RunChanged(
                 f"the suites of run {record.name!r} are not those of the suite file ({listing}); give the file "
                 "that the run is watched with, or watch it again with this one"
             )
-    return None
 
 
-def watched_worker(
-    client: LocalClient,
-    studies: Sequence[WatchedStudy],
-    spec: WorkerSpec,
-    *,
-    renew_s: float | None = None,
-    beat: Beat = _no_beat,
-) -> Worker:
-    """Make this process a worker of watched studies."""
+def watched_worker(client: LocalClient, studies: Sequence[WatchedStudy], spec: WorkerSpec, **how: Any) -> Worker:
+    """Make a worker of watched studies; `how` is as `Worker` takes it."""
     evaluated = {study.record.id: study.evaluated for study in studies}
     evaluator = Evaluator(client, evaluated, work_root=Path(spec.work_root), name=spec.name)
-    return Worker(client, name=spec.name, evaluator=evaluator, renew_s=renew_s, beat=beat)
+    return Worker(client, name=spec.name, evaluator=evaluator, **how)
 
 
 # The process
 
 
 def main() -> None:
-    """Read a spec, work until the study ends, exit with 0; with another status if that cannot be.
-
-    What is imported is named by the spec, which comes from the supervisor, never by the database.
-    """
+    """Read a spec, work until the study ends, exit with 0; with another status if that cannot be."""
     escape_output()
     spec = WorkerSpec.from_json(sys.stdin.readline())
     _die_with_parent()
     try:
-        work = _make(spec)
+        worker, store = _make(spec)
+    except RunChanged as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        sys.exit(EXIT_OUTDATED)
     except Exception as error:  # noqa: BLE001  # user code; the supervisor shows what it printed
         _fail(error, EXIT_CANNOT_START)
     try:
-        outdated = work()
+        ended = worker.run()
+        store.close()
     except (StoreError, CheckpointsAbsent) as error:
         _fail(error, EXIT_STORE_FAILED)
-    if outdated is not None:
-        print(outdated, file=sys.stderr)  # noqa: T201
+    if isinstance(ended, Outdated):
+        print(ended.why, file=sys.stderr)  # noqa: T201
         sys.exit(EXIT_OUTDATED)
 
 
@@ -300,17 +248,15 @@ def _die_with_parent() -> None:
     threading.Thread(target=watch, name="phyla-parent", daemon=True).start()
 
 
-def _make(spec: WorkerSpec) -> Callable[[], str | None]:
-    """Return the work, which returns why other settings are needed, if they are."""
+def _make(spec: WorkerSpec) -> tuple[Worker, Store]:
     sys.path[:] = [*spec.python_path, *(entry for entry in sys.path if entry not in spec.python_path)]
     store = open_store(spec.storage)
-    beat = _beats(Path(spec.beat_file))
+    with open(spec.beat_file, "r+b") as file:
+        beat = partial(BEATS.pack_into, mmap.mmap(file.fileno(), BEATS.size), 0)
     if spec.watched:
         suites = {name: suites_from(config, plugins.resolve) for name, config in spec.configs.items()}
         client, studies = open_watched(store, suites, spec.gin_bindings)
-        why = changed_suites(studies, spec.configs)
-        if why is not None:
-            return lambda: why
+        check_suites(studies, spec.configs)
         worker = watched_worker(client, studies, spec, beat=beat)
     else:
         config = spec.configs[spec.study]
@@ -327,19 +273,7 @@ def _make(spec: WorkerSpec) -> Callable[[], str | None]:
         worker = population_worker(client, rules, train, setup, spec, beat=beat)
     signal.signal(signal.SIGTERM, lambda number, frame: worker.stop())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def work() -> str | None:
-        ended = worker.run()
-        store.close()
-        return ended.why if isinstance(ended, Outdated) else None
-
-    return work
-
-
-def _beats(path: Path) -> Beat:
-    with path.open("r+b") as file:
-        page = mmap.mmap(file.fileno(), BEATS.size)
-    return partial(BEATS.pack_into, page, 0)
+    return worker, store
 
 
 if __name__ == "__main__":

@@ -2,10 +2,9 @@
 
 import shlex
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Unpack, final
 
 import numpy as np
 
@@ -13,10 +12,9 @@ from phyla import plugins
 from phyla.controller import from_config, known_to
 from phyla.errors import ConfigurationError, NotImportable, StudyChanged, StudyNotFound
 from phyla.lineage import Lineage
-from phyla.machine import TrainRules
-from phyla.records import CheckpointState, JobKind, JobState, StartFrom, StudyState, TrialRecord
+from phyla.records import Checkpoint, CheckpointState, JobKind, JobState, StartFrom, StudyState, TrialRecord
 from phyla.strategies import FixedSchedule, Replay, Strategy
-from phyla.study.places import Places, find_study
+from phyla.study.places import Places, Where, find_study
 from phyla.study.results import Results
 from phyla.study.study import Retention, Retries, Study
 
@@ -28,8 +26,7 @@ def replicate_seed(seed: int, index: int) -> int:
     """Return the seed of a replicate, in [0, 2**53).
 
     It depends on the study's seed and the index alone, so replicates of different studies with the same seed
-    share their seeds, and can be compared in pairs. NumPy's `SeedSequence` draws it, whose numbers never change.
-    Studies of neighbouring seeds share no replicates, as they would with `seed + index`.
+    share their seeds, and can be compared in pairs.
     """
     return derived_seed(seed, index)
 
@@ -81,23 +78,14 @@ def run_replicates(study: Study, count: int, workers: int = 0, **options: Any) -
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A study that is ready to train something again, or on.
-
-    Attributes:
-        study: the new study; it does not exist in the store before it runs.
-        of: name of the study it comes from.
-        trial: the trial there whose training it repeats or goes on with.
-        digest: identity of what that trial left.
-        fitness: that trial's fitness.
-        notes: what a person should know before.
-    """
+    """A study, not stored yet, that is ready to train something again, or on; and the trial that it comes from."""
 
     study: Study
     of: str
     trial: int
     digest: str | None
     fitness: float | None
-    notes: tuple[str, ...]
+    notes: tuple[str, ...]  # What a person should know before.
 
 
 def replay(
@@ -109,9 +97,7 @@ def replay(
     workers: int = 0,
     train: "Callable[[Trial], object] | None" = None,
     setup: "Callable[[WorkerContext], object] | None" = None,
-    home: str | Path | None = None,
-    storage: str | None = None,
-    checkpoints: str | Path | None = None,
+    **where: Unpack[Where],
 ) -> Results:
     """Train the ancestry of a trial again, as one chain of trials in a new study.
 
@@ -129,9 +115,7 @@ def replay(
         workers: worker processes; 0 trains in this process.
         train: the training function; by default that of the study. What the store names is never imported.
         setup: the same for `setup`.
-        home: directory where the study lives; by default where the study says, else `.phyla` or the environment's.
-        storage: URL of its store, if that is not in the home.
-        checkpoints: directory of all studies' checkpoints, if that is not in the home.
+        **where: where the study lives: `home`, `storage` and `checkpoints`; by default where it says itself.
 
     Raises:
         StudyNotFound: there is no such study, or no trial that could be trained again.
@@ -140,7 +124,6 @@ def replay(
         StudyChanged: a study of that name exists and is another replay.
         StudyFailed: the new study stopped itself; the message says what to do.
     """
-    where = (home, storage, checkpoints)
     return _run(study, workers, where, trial=trial, from_step=from_step, name=name, train=train, setup=setup)
 
 
@@ -153,9 +136,7 @@ def continue_training(
     workers: int = 0,
     train: "Callable[[Trial], object] | None" = None,
     setup: "Callable[[WorkerContext], object] | None" = None,
-    home: str | Path | None = None,
-    storage: str | None = None,
-    checkpoints: str | Path | None = None,
+    **where: Unpack[Where],
 ) -> Results:
     """Train the best checkpoint on, with its last hyperparameters, in a new study.
 
@@ -170,9 +151,7 @@ def continue_training(
         workers: as for `replay`, and so are the others.
         train: the training function.
         setup: the setup function.
-        home: directory where the study lives.
-        storage: URL of its store.
-        checkpoints: directory of all studies' checkpoints.
+        **where: where the study lives.
 
     Raises:
         StudyNotFound: there is no such study, or no trial to go on from.
@@ -181,18 +160,17 @@ def continue_training(
         StudyChanged: a study of that name exists and goes on from elsewhere.
         StudyFailed: the new study stopped itself; the message says what to do.
     """
-    where = (home, storage, checkpoints)
     return _run(study, workers, where, steps=steps, trial=trial, name=name, train=train, setup=setup)
 
 
-def _run(study: str | Study, workers: int, where: Sequence[Any], **what: Any) -> Results:
+def _run(study: str | Study, workers: int, where: Where, **what: Any) -> Results:
     if plugins.reading_study_file():
         raise plugins.StudyFileRead
     if isinstance(study, str):
-        prepared = prepare(study, Places.of(*where), **what)
+        prepared = prepare(study, Places.of(**where), **what)
     else:
-        elsewhere = any(place is not None for place in where)
-        prepared = prepare(study.name, Places.of(*where) if elsewhere else study.places, study, **what)
+        places = Places.of(**where) if any(where.values()) else study.places
+        prepared = prepare(study.name, places, study, **what)
     for note in prepared.notes:
         warnings.warn(note, stacklevel=3)
     return prepared.study.run(workers)
@@ -225,14 +203,25 @@ def prepare(
         rules = from_config(record.config, plugins.refuse if source is None else known_to(source.rules))
     except NotImportable as error:
         raise NotImportable(f"study {study!r}: {error}: {how_to_give}") from error
-    found = _Found(Results(store, record, places))
+    results = Results(store, record, places)
+    found = _Found(study, results.trials(), {row.name: row for row in results.checkpoints()}, places)
     path = found.path(trial)
     last = path[-1]
+    start: StartFrom | None
     if steps is None:
-        strategy, start = _replayed(found, path, from_step, rules)
+        path, start = _way(found, path, from_step)
+        strategy: Strategy = Replay.along(path, of=study, fitness=rules.strategy.fitness)
         seed = record.seed
     else:
-        strategy, start = _continued(found, last, steps, rules)
+        start = found.kept(last)
+        if start is None:
+            raise ConfigurationError(
+                f"study {study!r} does not keep the checkpoint of trial {last.id} any more; go on from the best "
+                f"one, or train it again first: phyla replay {study} --file FILE.py --trial {last.id}"
+            )
+        usual = getattr(rules.strategy, "steps_per_trial", None) or last.end_step - last.start_step
+        schedule, per_trial, fitness = [(0, dict(last.params))], min(usual, steps), rules.strategy.fitness
+        strategy = FixedSchedule(schedule, total_steps=steps, steps_per_trial=per_trial, fitness=fitness)
         # The same command gives the same seed, which no other study that is made from the old one has.
         seed = derived_seed(record.seed, last.id, 1)
     if train is None and source is not None:
@@ -270,28 +259,24 @@ def prepare(
         notes.append(
             f"the training function {stored.get('train')} is not what it was when study {study!r} last ran"
         )
-    return Prepared(
-        study=made,
-        of=study,
-        trial=last.id,
-        digest=found.digest(last),
-        fitness=last.fitness,
-        notes=tuple(notes),
-    )
+    row = found.rows.get(last.checkpoint or "")
+    digest = None if row is None else row.digest
+    return Prepared(study=made, of=study, trial=last.id, digest=digest, fitness=last.fitness, notes=tuple(notes))
 
 
 @final
+@dataclass(frozen=True, slots=True)
 class _Found:
     """What a study found, to train it again."""
 
-    def __init__(self, results: Results) -> None:
-        self._results = results
-        self.name = results.name
-        self._rows = {row.name: row for row in results.checkpoints()}
+    name: str
+    trials: Sequence[TrialRecord]
+    rows: Mapping[str, Checkpoint]
+    places: Places
 
     def path(self, trial: int | None) -> list[TrialRecord]:
         """Return the ancestry of a trial, by default of the best one, from its root."""
-        lineage = Lineage(self._results.trials())
+        lineage = Lineage(self.trials)
         if trial is None:
             best = lineage.best()
             if best is None:
@@ -307,23 +292,19 @@ class _Found:
             )
         return path
 
-    def digest(self, trial: TrialRecord) -> str | None:
-        """Return the identity of what a trial left."""
-        row = self._rows.get(trial.checkpoint or "")
-        return None if row is None else row.digest
-
     def kept(self, trial: TrialRecord) -> StartFrom | None:
         """Return what a trial left, to start from; None if it is not kept."""
-        row = self._rows.get(trial.checkpoint or "")
+        row = self.rows.get(trial.checkpoint or "")
         if row is None or row.state is not CheckpointState.LIVE:
             return None
-        path = self._results.places.checkpoints(self.name) / row.name
+        path = self.places.checkpoints(self.name) / row.name
         return StartFrom(path, step=row.step, index=trial.checkpoint_index, digest=row.digest)
 
 
-def _replayed(
-    found: _Found, path: list[TrialRecord], from_step: int | None, rules: TrainRules
-) -> tuple[Strategy, StartFrom | None]:
+def _way(
+    found: _Found, path: list[TrialRecord], from_step: int | None
+) -> tuple[list[TrialRecord], StartFrom | None]:
+    """Return the trials to train again, and what the first one starts from."""
     root, start = path[0], None
     last, imported = path[-1], root.kind is JobKind.IMPORT
     if from_step is None and imported:
@@ -345,24 +326,4 @@ def _replayed(
         path, start = path[index + 1 :], found.kept(path[index])
     if not path:
         raise StudyNotFound(f"study {found.name!r}: the trial was imported, so there is no training to repeat")
-    return Replay.along(path, of=found.name, fitness=rules.strategy.fitness), start
-
-
-def _continued(
-    found: _Found, last: TrialRecord, steps: int, rules: TrainRules
-) -> tuple[Strategy, StartFrom | None]:
-    start = found.kept(last)
-    if start is None:
-        raise ConfigurationError(
-            f"study {found.name!r} does not keep the checkpoint of trial {last.id} any more; go on from the best "
-            f"one, or train it again first: phyla replay {found.name} --file FILE.py --trial {last.id}"
-        )
-    steps_per_trial = getattr(rules.strategy, "steps_per_trial", None)
-    usual = steps_per_trial if isinstance(steps_per_trial, int) else last.end_step - last.start_step
-    strategy = FixedSchedule(
-        [(0, dict(last.params))],
-        total_steps=steps,
-        steps_per_trial=min(usual, steps),
-        fitness=rules.strategy.fitness,
-    )
-    return strategy, start
+    return path, start

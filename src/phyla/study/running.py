@@ -26,7 +26,7 @@ from phyla.launchers.process import population_worker
 from phyla.machine import Claimed, Ended, Failure, NoWork, Outdated
 from phyla.records import Aim, MemberState, StudyState
 from phyla.study.findings import say_nothing_to_do
-from phyla.study.leftovers import others_at_work, remove_outputs, take_back
+from phyla.study.maintenance import others_at_work, remove_outputs, take_back
 from phyla.study.opening import claim
 from phyla.study.places import Places
 from phyla.study.progress import Failures, best_of

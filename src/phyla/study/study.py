@@ -68,8 +68,7 @@ class Retries:
 
     Args:
         attempts: attempts of one trial that may fail before the trial counts as broken.
-        broken: broken trials in a row, with none completed between, that stop the study; counted afresh when it
-            is run again.
+        broken: broken trials in a row that stop the study; counted afresh when it is run again.
         stops: how often a stopping rule may stop a member within one generation; then its trial is left to run.
 
     Raises:
@@ -93,8 +92,7 @@ class Study:
     Args:
         name: letters, digits, `_`, `-` and `.`; also the name of its directories.
         space: the hyperparameters.
-        objective: `Maximize("metric")` or `Minimize("metric")`; of several metrics `WeightedSum` or `Pareto`; with
-            limits `Constrained`.
+        objective: `Maximize("metric")`, `Minimize("metric")`, `WeightedSum`, `Pareto` or `Constrained`.
         strategy: what members do next, such as `PBT(...)`.
         train: `train(trial)`; needed to run, not to ask and tell.
         setup: `setup(worker)`, called once per worker process; what it returns is `trial.worker`.
@@ -103,11 +101,9 @@ class Study:
         storage: URL of the store, such as `postgresql://user@host/db`; by default SQLite in the home.
         checkpoints: directory for checkpoints; by default in the home.
         suites: what is evaluated on every checkpoint; with `FromSuite` one of them gives the fitness.
-        stopping: a rule, or several, that may stop a running trial early, such as `MedianStopping(min_steps=100)`;
-            its member then decides again.
-        start_from: checkpoints that exist, as paths or `StartFrom(path, ...)`: member i starts from entry i modulo
-            their number, not fresh. They are imported once, when the study is made, with at most one entry per
-            member then; the list cannot change later, and stays when the population shrinks.
+        stopping: a rule, or several, that may stop a running trial early, such as `MedianStopping(min_steps=100)`.
+        start_from: checkpoints that exist, as paths or `StartFrom(path, ...)`, at most one per member: member i
+            starts from entry i modulo their number. They are imported when the study is made, and cannot change.
         retention: which checkpoints are kept besides those in use.
         retries: how often what fails is tried again.
 
@@ -165,7 +161,7 @@ class Study:
             stopping=tuple(stopping) if isinstance(stopping, Sequence) else (stopping,),
             max_stops=retries.stops,
         )
-        check_objectives(self.rules)
+        check_objectives(self.rules.suites, self.rules)
         for plugin in (self.rules.strategy, *self.rules.stopping):
             check_space(plugin, self.rules.space)
         self.replicate_of: Replicate | None = None
@@ -213,14 +209,12 @@ class Study:
             workers: worker processes to start; 0 works in this process.
             evaluators: further worker processes that only evaluate, so that evaluation never waits for training.
             kinds: what the workers do: `train`, `evaluate`, or both; who does both evaluates first.
-            gpus_per_worker: GPUs each worker sees, through `CUDA_VISIBLE_DEVICES`; a fraction such as 0.5
-                lets two workers share one.
+            gpus_per_worker: GPUs each worker sees, through `CUDA_VISIBLE_DEVICES`; with 0.5 two share one.
             lease_s: seconds after which a worker that went silent loses its trial.
             stall_timeout_s: seconds without any progress before a worker process is ended; None never ends one.
             yield_at_report: let `trial.report()` run an eval task that waits, before training goes on.
             overwrite: delete what is stored of this study, its trials and its checkpoints, and start anew.
-            on_progress: called many times a second in this process; with `workers=0` after every trial and while
-                there is none.
+            on_progress: called many times a second in this process; with `workers=0` between trials.
             on_interrupt: called for each Ctrl-C or SIGTERM inside the signal handler, so it must be brief.
 
         Raises:
@@ -233,7 +227,7 @@ class Study:
             KeyboardInterrupt: a person stopped it; run it again to resume.
             StoreError: the database failed.
         """
-        from phyla.study.leftovers import overwrite as delete
+        from phyla.study.maintenance import overwrite as delete
         from phyla.study.running import Crew, run_study
 
         crew = Crew(
@@ -298,13 +292,11 @@ class Study:
         again from the changed file.
 
         Args:
-            newcomers: how members start that join: from the `best` ones, with hyperparameters near theirs, or
-                `fresh`.
+            newcomers: members that join start near the `best` ones, or `fresh`.
 
         Raises:
             StudyNotFound: there is no such study.
-            ConfigurationError: an existing study cannot take such a change.
-            SpaceError: the space does not contain the one that it has.
+            ConfigurationError: an existing study cannot take such a change; also `SpaceError`.
             StudyChanged: another process changed it at the same time.
             StoreError: the database failed.
         """
@@ -336,12 +328,11 @@ class Study:
             lease_s: seconds after which the trial may be given to another worker.
 
         Returns:
-            A trial, or None when there is nothing to do now: the study is `finished`, or every member is
-            being trained. With `count`: a list, perhaps empty.
+            A trial, or None when the study is `finished`, or every member is being trained; with `count` a list.
 
         Raises:
             ConfigurationError: an argument makes no sense.
-            StudyChanged: the study exists with other settings, or was given others meanwhile.
+            StudyChanged: the study has other settings, or was given others meanwhile; see `change`.
             StudyFailed: the study stopped itself; the message says what to do.
             CheckpointsAbsent: the directory of its checkpoints is not there, or is not its own.
             CheckpointStorageFailed: a checkpoint that a trial starts from cannot be read now.
@@ -387,13 +378,13 @@ class Study:
         from phyla.study import running
 
         many = list(trials) if isinstance(trials, Sequence) else [trials]
-        each = [] if metrics is None else list(metrics) if isinstance(metrics, Sequence) else [metrics]
-        if metrics is not None and len(each) != len(many):
+        each = [metrics] if isinstance(metrics, Mapping) else metrics
+        if each is not None and len(each) != len(many):
             raise ConfigurationError(f"tell(): {len(many)} trials, but {len(each)} mappings of metrics")
         if error is not None:
             running.tell_failed(self._open(), many, error)
         else:
-            running.tell(self, self._open(), many, each, checkpoint)
+            running.tell(self, self._open(), many, each or (), checkpoint)
 
     def renew(self) -> None:
         """Renew the leases of the trials that this process asked for."""

@@ -5,14 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from phyla import plugins, settings
 from phyla.errors import ConfigurationError, NotImportable, RunChanged, StoreBusy
 from phyla.evaluation import Suite
 from phyla.records import EvalEvent, Json, JsonObject, StudyKind, StudyState
 from phyla.study.files import chosen_suites, runs_with, suites_of
-from phyla.study.places import Places, open_existing
+from phyla.study.places import Places, Where, open_existing
 from phyla.study.progress import Throttle
 from phyla.study.standing import Change, Changes, Watched, account
 from phyla.study.targets import Target, targets_of
@@ -34,9 +34,6 @@ def watch(
     workers: int = 0,
     *,
     name: str | None = None,
-    home: str | Path | None = None,
-    storage: str | None = None,
-    checkpoints: str | Path | None = None,
     format: str = "auto",  # noqa: A002 -- the word that users know
     options: Mapping[str, Any] | None = None,
     following: "Following | None" = None,
@@ -47,6 +44,7 @@ def watch(
     gin_bindings: Sequence[str] = (),
     on_change: Callable[[Change], None] = lambda change: None,
     on_interrupt: Callable[[], None] = lambda: None,
+    **where: Unpack[Where],
 ) -> Watched:
     """Evaluate every checkpoint that a training job writes, until it ends.
 
@@ -58,9 +56,6 @@ def watch(
         suites: what to run on each checkpoint: suites, or texts as `load_suites` takes them.
         workers: worker processes to start; 0 evaluates in this process, where `timeout_s` is not enforced.
         name: of the run; by default made from the path, or the study's with `-watch`.
-        home: directory for everything; by default `.phyla`, or what `PHYLA_HOME` says.
-        storage: URL of the store; by default SQLite in the home.
-        checkpoints: directory of all studies' checkpoints, for a study; by default in the home.
         format: what checkpoints look like, one of `phyla.watcher.format_names()`.
         options: further options of the format: `step`, `quiet_s`, `marker`, `templates`.
         following: snapshots, how training ends, and the like.
@@ -71,6 +66,7 @@ def watch(
         gin_bindings: gin bindings of all workers.
         on_change: called in this thread for everything that happens.
         on_interrupt: called for each Ctrl-C or SIGTERM inside the signal handler, so it must be brief.
+        **where: where everything is: `home`, `storage` and `checkpoints`, as for `Study`.
 
     Returns:
         How everything stands; `complete` tells whether nothing is missing.
@@ -83,12 +79,12 @@ def watch(
     """
     from phyla.launchers.process import WatchConfig, open_watched
     from phyla.store import open_store
-    from phyla.study.leftovers import remove_outputs, take_back
+    from phyla.study.maintenance import remove_outputs, take_back
     from phyla.study.running import Crew
     from phyla.watcher import DirectoryWatcher, Following, Lock, WatchThread
     from phyla.worker import Launch
 
-    places = Places.of(home, storage, checkpoints)
+    places = Places.of(**where)
     crew = Crew(workers=workers, gpus_per_worker=gpus_per_worker, on_interrupt=on_interrupt)
     crew.check(places)
     if lease_s <= 0:
@@ -158,13 +154,11 @@ def evaluate(
     suites: "Suite | str | Sequence[Suite | str]" = (),
     workers: int = 1,
     *,
-    home: str | Path | None = None,
-    storage: str | None = None,
-    checkpoints: str | Path | None = None,
     gpus_per_worker: float = 0,
     gin_bindings: Sequence[str] = (),
     on_change: Callable[[Change], None] = lambda change: None,
     on_interrupt: Callable[[], None] = lambda: None,
+    **where: Unpack[Where],
 ) -> Watched:
     """Add workers to runs that are watched, until those end.
 
@@ -176,13 +170,11 @@ def evaluate(
         names: of the runs; without any, those whose suites are given, and of these the ones that have not ended.
         suites: what the runs are watched with: suites, or texts as `load_suites` takes them.
         workers: worker processes to start; at least 1.
-        home: directory where they live; by default `.phyla` or the environment's.
-        storage: URL of the store, if that is not in the home.
-        checkpoints: directory of all studies' checkpoints, if that is not in the home.
         gpus_per_worker: GPUs each worker sees, as in `Study.run`.
         gin_bindings: gin bindings of all workers.
         on_change: called in this thread for everything that happens.
         on_interrupt: called for each Ctrl-C or SIGTERM inside the signal handler, so it must be brief.
+        **where: where everything is: `home`, `storage` and `checkpoints`, as for `Study`.
 
     Returns:
         How the runs stand.
@@ -196,11 +188,11 @@ def evaluate(
         KeyboardInterrupt: a person stopped it.
         StoreError: the database failed.
     """
-    from phyla.launchers.process import changed_suites, open_watched
+    from phyla.launchers.process import check_suites, open_watched
     from phyla.study.running import Crew
     from phyla.worker import Launch
 
-    places = Places.of(home, storage, checkpoints)
+    places = Places.of(**where)
     crew = Crew(workers=workers, gpus_per_worker=gpus_per_worker, on_interrupt=on_interrupt)
     crew.check(places)
     if not workers:
@@ -217,9 +209,7 @@ def evaluate(
         configs: dict[str, JsonObject] = {
             name: {"suites": [plugins.encode(suite) for suite in many]} for name, many in given.items()
         }
-        why = changed_suites(runs, configs)
-        if why is not None:
-            raise RunChanged(why)
+        check_suites(runs, configs)
         if client.is_active():
             launch = stack.enter_context(Launch(places.locks, store.url, wanted))
             tell = _teller([Changes(store, run.record) for run in runs], on_change)
