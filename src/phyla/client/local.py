@@ -1,16 +1,16 @@
-"""The client that works in process: controllers on a store, and a population's checkpoints on a file system."""
+"""The client that works in process, and what the directories are that lie where a study keeps its checkpoints."""
 
 import contextlib
 import logging
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
-from phyla.checkpoints import LocalCheckpoints, import_checkpoint, import_name
+from phyla.checkpoints import LocalCheckpoints, Owner, claim_digest, made_by
 from phyla.client.protocol import CollectResult, GroupResults
-from phyla.client.sorting import sort_out
 from phyla.controller import TRAIN_ONLY, Controller, mark_deleting
-from phyla.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing, LeaseLost
+from phyla.errors import CheckpointError, LeaseLost
 from phyla.machine import (
     Answer,
     Completion,
@@ -18,7 +18,6 @@ from phyla.machine import (
     Evaluated,
     Failure,
     Idle,
-    Imported,
     NoWork,
     Rules,
     SetCheckpointState,
@@ -27,23 +26,28 @@ from phyla.machine import (
     Work,
 )
 from phyla.records import (
+    Attempt,
+    AttemptState,
     Checkpoint,
     CheckpointState,
     EvalResult,
     Group,
+    JobState,
     Report,
-    StartFrom,
     StudyRecord,
     StudyState,
     WorkKind,
 )
 from phyla.settings import Clock, system_clock
-from phyla.store import Store
+from phyla.store import Reader, Store
 
 LOG = logging.getLogger("phyla")
 
 IDLE_LOOK_S = 1.0
 """How often a study without work is asked again by a worker that other studies keep busy."""
+
+MEMORY = "memory"
+"""What a marker says in place of the id of a store in memory, which ends with its process."""
 
 
 @final
@@ -82,7 +86,7 @@ class LocalClient:
             each.id: Controller(store, each.id, theirs, each.config, source=each.source)
             for each, theirs in ((record, rules), *others)
         }
-        self._controller = self._controllers[record.id]
+        self.controller = self._controllers[record.id]
         self._checkpoints = repository
         self._collects = collects and repository is not None
         self._joins = joins
@@ -128,7 +132,7 @@ class LocalClient:
                 except LeaseLost as error:
                     answers.append(error)
             return answers, *self._claim_in_turn(worker, count, kinds, holding)
-        answer = self._controller.complete(completions, worker, count, kinds=kinds, holding=holding)
+        answer = self.controller.complete(completions, worker, count, kinds=kinds, holding=holding)
         self._discard_stopped(completions, answer[0])
         self._completed_since_collection += len(completions)
         if self._collects and self._completed_since_collection >= self.collect_every:
@@ -195,7 +199,7 @@ class LocalClient:
     def _controller_of(self, job: int) -> Controller:
         """Return the controller of the study that has a job, or raise `LeaseLost`."""
         if len(self._controllers) == 1:
-            return self._controller
+            return self.controller
         for study, controller in self._controllers.items():
             with self.store.reader(study) as reader:
                 if reader.job(job) is not None:
@@ -211,10 +215,10 @@ class LocalClient:
         self._controller_of(job).release(job, token)
 
     def report(self, trial: int, token: int, reports: Sequence[Report]) -> Standing:
-        return self._controller.report(trial, token, reports)
+        return self.controller.report(trial, token, reports)
 
     def save_progress(self, trial: int, token: int, checkpoint: Checkpoint) -> None:
-        self._controller.save_progress(trial, token, checkpoint)
+        self.controller.save_progress(trial, token, checkpoint)
 
     def checkpoint(self, name: str, *, study: int) -> Checkpoint | None:
         with self.store.reader(study) as reader:
@@ -269,49 +273,12 @@ class LocalClient:
 
     # Checkpoints of a population
 
-    def start_from(self, entries: Sequence[StartFrom]) -> None:
-        """Bring checkpoints in from elsewhere and let every member start from one, unless they have already.
-
-        All members start in one transaction; a process that dies before leaves copies that `recover` removes.
-        """
-        if not entries or not self._controller.awaits_imports():
-            return
-        imports = []
-        try:
-            for number, entry in enumerate(entries):
-                # No two processes may write under one name.
-                name = import_name(self.repository.prefix, number)
-                committed = import_checkpoint(
-                    self.repository,
-                    Path(entry.path),
-                    name,
-                    step=entry.step,
-                    now=self._clock(),
-                    digest=entry.digest,
-                )
-                imported = Imported(
-                    name=name,
-                    origin=str(entry.path),
-                    step=committed.step,
-                    params=self._controller.population.space.check_part(entry.params),
-                    index=entry.index,
-                    digest=committed.digest,
-                    size_bytes=committed.size_bytes,
-                )
-                imports.append(imported)
-        except CheckpointError:
-            # Somebody else may have been quicker, and have removed what we were writing.
-            if self._controller.awaits_imports():
-                raise
-            return
-        self._controller.import_checkpoints(imports)
-
     def collect(self) -> CollectResult:
         """Delete the checkpoints that nobody needs any more; what cannot be deleted now, `recover` deletes."""
         self._completed_since_collection = 0
         if self._checkpoints is None:
             return CollectResult()
-        collectable = self._controller.retention().collectable
+        collectable = self.controller.retention().collectable
         if collectable:
             self._checkpoints.check_owner()
         return collect(self.store, self.record.id, self._checkpoints, collectable)
@@ -343,30 +310,13 @@ class LocalClient:
                 with contextlib.suppress(CheckpointError):
                     if repository.check(row.name).digest == row.digest:
                         back.append(row.name)
-        self._controller.set_checkpoints(back, CheckpointState.LIVE)
-
-    def verify(self, checkpoint: Checkpoint) -> bool:
-        """Read a checkpoint again; return False, and mark it lost or damaged, if it is not what was committed."""
-        damage = None
-        try:
-            self.repository.use(checkpoint.name, checkpoint.digest, again=True)
-        except CheckpointMissing as error:
-            LOG.warning("%s", error)
-        except CheckpointCorrupt as error:
-            damage = str(error)
-            LOG.warning("%s; it is not used any more", error)
-        else:
-            return True
-        self._controller.set_unusable(checkpoint.name, damage)
-        return False
+        self.controller.set_checkpoints(back, CheckpointState.LIVE)
 
 
 def collect(
     store: Store, study: int, repository: LocalCheckpoints, candidates: Sequence[Checkpoint]
 ) -> CollectResult:
     """Delete those candidates that no trial took meanwhile; needs nothing of the study's rules."""
-    if not candidates:
-        return CollectResult()
     return _delete(store, study, repository, mark_deleting(store, study, candidates))
 
 
@@ -386,3 +336,88 @@ def _delete(store: Store, study: int, repository: LocalCheckpoints, names: Seque
         with store.transaction(study, exclusive=True) as tx:
             tx.apply([SetCheckpointState(name, CheckpointState.DELETED) for name in deleted])
     return CollectResult(deleted=tuple(deleted), freed_bytes=freed)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sorted:
+    """Directories by what the store knows about them."""
+
+    rows: dict[str, Checkpoint] = field(default_factory=dict)  # Checkpoints of the study, by name.
+    leftover: list[str] = field(default_factory=list)  # Of attempts of this store that are over.
+    forgotten: list[str] = field(default_factory=list)  # Made by this store for attempts that it does not know.
+    unknown: list[str] = field(default_factory=list)  # Not made by this store.
+
+
+def sort_out(reader: Reader, names: Collection[str], prefix: str) -> Sorted:
+    """Say what directories are; a reader that was opened after they were listed misses no row."""
+    found = Sorted()
+    for name in sorted(names):
+        row, made = reader.checkpoint(name), made_by(name)
+        if row is not None:
+            found.rows[name] = row
+        elif made is None or made.prefix != prefix:
+            found.unknown.append(name)
+        elif made.claim is None:
+            found.leftover.append(name)
+        else:
+            trial, token, claim = made.claim
+            attempt = reader.attempt(trial, token)
+            if attempt is None or claim_digest(attempt.worker, attempt.claimed_at) != claim:
+                found.forgotten.append(name)
+            elif not _may_complete(reader, attempt):
+                found.leftover.append(name)
+    return found
+
+
+def _may_complete(reader: Reader, attempt: Attempt) -> bool:
+    """Return whether an attempt is running, or only let its lease run out, and may still complete."""
+    if attempt.state is AttemptState.RUNNING or attempt.ended_at is None:
+        return True
+    if attempt.ended_at < attempt.expires_at:
+        return False
+    newest = reader.trial(attempt.job)
+    return newest.state is JobState.PENDING and newest.token == attempt.token
+
+
+def open_checkpoints(store: Store, study: str, root: Path) -> LocalCheckpoints:
+    """Return the checkpoints of a study, which are in the directory `root`; touches no file."""
+    identity = store.identity()
+    owner = Owner(
+        store=identity.id if identity.lasting else MEMORY,
+        study=study,
+        prefix=identity.id[:6],
+        copied_from=identity.copied_from,
+    )
+    return LocalCheckpoints(root, owner=owner)
+
+
+def claim_checkpoints(store: Store, study: StudyRecord | None, repository: LocalCheckpoints) -> Sequence[str]:
+    """Make sure that a checkpoint directory is the study's, before anything is decided.
+
+    It is made and marked if the study never had a checkpoint. The names of directories in it that this store did
+    not make are returned; they are left alone. `CheckpointsNotOurs` if it has some that the store has forgotten.
+    """
+    ownership = repository.ownership
+    if ownership is None:
+        return ()
+    ownership.claim(None if study is None else known_checkpoints(store, study))
+    names = sorted({*repository.names(), *repository.staged(), *repository.deleting()})
+    if study is None:
+        forgotten = [name for name in names if (made := made_by(name)) and made.prefix == repository.prefix]
+        unknown = [name for name in names if name not in forgotten]
+    else:
+        with store.reader(study.id) as reader:
+            found = sort_out(reader, names, repository.prefix)
+        forgotten, unknown = found.forgotten, found.unknown
+    if forgotten:
+        raise ownership.restored(forgotten)
+    return unknown
+
+
+def known_checkpoints(store: Store, study: StudyRecord) -> int:
+    """Return how many checkpoints of a study should be where it keeps them, lost ones included."""
+    with store.reader(study.id) as reader:
+        present = len(reader.live_checkpoints()) + len(reader.deleting_checkpoints())
+        # Lost ones have no index; they only matter when there is nothing else.
+        return present or sum(row.state is CheckpointState.LOST for row in reader.checkpoints())

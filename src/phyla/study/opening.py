@@ -8,14 +8,14 @@ import logging
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Literal
 
-from phyla import plugins
-from phyla.checkpoints import look_at_source
+from phyla import plugins, settings
+from phyla.checkpoints import import_checkpoint, import_name, look_at_source
 from phyla.client import LocalClient, claim_checkpoints, open_checkpoints
 from phyla.controller import (
     Controller,
@@ -26,9 +26,10 @@ from phyla.controller import (
     suite_differences,
     to_config,
 )
-from phyla.errors import ConfigurationError, NotImportable, StateError, StudyChanged
-from phyla.machine import SetConfig
-from phyla.records import JsonObject, StudyRecord, StudyState
+from phyla.errors import CheckpointError, ConfigurationError, NotImportable, StateError, StudyChanged
+from phyla.machine import Imported, SetConfig
+from phyla.records import JsonObject, StartFrom, StudyRecord, StudyState
+from phyla.space import Space
 from phyla.store import Store, open_store
 from phyla.study.places import find_population, find_study
 from phyla.study.progress import lease_s
@@ -54,11 +55,16 @@ def open_study(study: "Study", *, portable: bool, works: bool, store: Store | No
     # Both raise before anything is stored: nothing is decided where the checkpoints are not to be seen.
     if works:
         claim_checkpoints(store, found, repository)
+    entries, members = study.start_from, study.rules.strategy.population_size
     if found is None:
-        _check_starts(study)
-    store.create_study(study.name, config, study.seed, study.rules.strategy.population_size)
-    before = find_population(store, study.name)
-    assert before is not None
+        if len(entries) > members:
+            raise ConfigurationError(
+                f"start_from has {len(entries)} entries for a population of {members}: the last "
+                f"{len(entries) - members} would never be used; leave them out, or use more members"
+            )
+        for entry in entries:
+            look_at_source(Path(entry.path))
+    before = store.create_study(study.name, config, study.seed, members)
     record = reconcile(store, before, config, study)
     if record.state is StudyState.COMPLETED:
         _say_if_edited(before, study)
@@ -66,9 +72,40 @@ def open_study(study: "Study", *, portable: bool, works: bool, store: Store | No
     if study.rules.suites:
         # Fills in what suites have gained.
         Sightings(store, record, study.rules.suites).backfill()
-    if works:
-        client.start_from(study.start_from)
+    if works and entries and client.controller.awaits_imports():
+        _start_from(entries, client, study.rules.space)
     return client
+
+
+def _start_from(entries: Sequence[StartFrom], client: LocalClient, space: Space) -> None:
+    """Bring checkpoints in from elsewhere and let every member start from one, all in one transaction.
+
+    A process that dies before leaves copies that `LocalClient.recover` removes.
+    """
+    imports = []
+    try:
+        for number, entry in enumerate(entries):
+            # No two processes may write under one name.
+            name, now = import_name(client.repository.prefix, number), settings.system_clock()
+            committed = import_checkpoint(
+                client.repository, Path(entry.path), name, step=entry.step, now=now, digest=entry.digest
+            )
+            imported = Imported(
+                name=name,
+                origin=str(entry.path),
+                step=committed.step,
+                params=space.check_part(entry.params),
+                index=entry.index,
+                digest=committed.digest,
+                size_bytes=committed.size_bytes,
+            )
+            imports.append(imported)
+    except CheckpointError:
+        # Somebody else may have been quicker, and have removed what we were writing.
+        if client.controller.awaits_imports():
+            raise
+        return
+    client.controller.import_checkpoints(imports)
 
 
 def claim(client: LocalClient) -> None:
@@ -81,18 +118,6 @@ def claim(client: LocalClient) -> None:
             f"are left alone; phyla doctor {name} lists them",
             stacklevel=2,
         )
-
-
-def _check_starts(study: "Study") -> None:
-    """Refuse entries of `start_from` that cannot be imported into a new study."""
-    entries, members = study.start_from, study.rules.strategy.population_size
-    if len(entries) > members:
-        raise ConfigurationError(
-            f"start_from has {len(entries)} entries for a population of {members}: the last "
-            f"{len(entries) - members} would never be used; leave them out, or use more members"
-        )
-    for entry in entries:
-        look_at_source(Path(entry.path))
 
 
 def join_study(study: "Study", *, portable: bool) -> LocalClient:

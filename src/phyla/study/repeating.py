@@ -160,6 +160,8 @@ def continue_training(
         StudyChanged: a study of that name exists and goes on from elsewhere.
         StudyFailed: the new study stopped itself; the message says what to do.
     """
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise ConfigurationError(f"steps={steps!r}: must be an integer of at least 1")
     return _run(study, workers, where, steps=steps, trial=trial, name=name, train=train, setup=setup)
 
 
@@ -192,8 +194,6 @@ def prepare(
 
     Functions are those of `source`. A name that another study has is refused, while the same again is resumed.
     """
-    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
-        raise ConfigurationError(f"steps={steps!r}: must be an integer of at least 1")
     store, record = find_study(study, places)
     how_to_give = (
         f"name the study file with --file FILE.py, as in: phyla replay {shlex.quote(study)} --file FILE.py "

@@ -1,6 +1,7 @@
 """Running studies until they end, in this process or in worker processes; asking for trials, and telling."""
 
 import contextlib
+import logging
 import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Any, final
 from phyla import plugins, settings
 from phyla.client import LocalClient
 from phyla.errors import (
+    CheckpointCorrupt,
+    CheckpointMissing,
     CheckpointsAbsent,
     CheckpointStorageFailed,
     ConfigurationError,
@@ -24,7 +27,7 @@ from phyla.errors import (
 from phyla.launchers import WorkerSpec, get_launcher, gpu_environments
 from phyla.launchers.process import population_worker
 from phyla.machine import Claimed, Ended, Failure, NoWork, Outdated
-from phyla.records import Aim, MemberState, StudyState
+from phyla.records import Aim, Checkpoint, MemberState, StudyState
 from phyla.study.findings import say_nothing_to_do
 from phyla.study.maintenance import others_at_work, remove_outputs, take_back
 from phyla.study.opening import claim
@@ -36,6 +39,7 @@ from phyla.worker import Launch, Session, Trial, Worker, session_of, unusable_st
 if TYPE_CHECKING:
     from phyla.study.study import Study
 
+LOG = logging.getLogger("phyla")
 MOST_WORKERS = 10_000
 """Processes of one run on this machine."""
 
@@ -263,8 +267,24 @@ def _verify_best(client: LocalClient) -> None:
     while True:
         with client.store.reader(client.record.id) as reader:
             found = [reader.checkpoint(trial.checkpoint or "") for trial in best_of(reader, aim)]
-        if all(client.verify(row) for row in found if row is not None):
+        if all(_verify(row, client) for row in found if row is not None):
             return
+
+
+def _verify(checkpoint: Checkpoint, client: LocalClient) -> bool:
+    """Read a checkpoint again; return False, and mark it lost or damaged, if it is not what was committed."""
+    damage = None
+    try:
+        client.repository.use(checkpoint.name, checkpoint.digest, again=True)
+    except CheckpointMissing as error:
+        LOG.warning("%s", error)
+    except CheckpointCorrupt as error:
+        damage = str(error)
+        LOG.warning("%s; it is not used any more", error)
+    else:
+        return True
+    client.controller.set_unusable(checkpoint.name, damage)
+    return False
 
 
 def _clean_outputs(study: "Study", client: LocalClient) -> None:

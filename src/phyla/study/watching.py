@@ -102,13 +102,11 @@ def watch(
         except NotImportable as error:
             raise NotImportable(f"{error} (in a suite)") from error
         for target in targets:
-            snapshots = places.snapshots(target.name)
-            if snapshot_dir:
-                snapshots = Path(snapshot_dir).expanduser().absolute() / target.name
+            held = Path(snapshot_dir).expanduser().absolute() / target.name if snapshot_dir else None
             config = WatchConfig(
                 lease_s=lease_s,
                 outputs=str(places.outputs(target.name)),
-                snapshots=str(snapshots),
+                snapshots=str(held or places.snapshots(target.name)),
                 gin_root=str(target.directory or Path.cwd()),
                 checkpoints="" if target.study is None else str(places.checkpoints(target.study.name)),
                 format={"name": format, **(options or {})},
@@ -117,6 +115,7 @@ def watch(
             config.scanner()  # raises where there is no such format
             _create(store, target, config, encoded)
         names = [target.name for target in targets]
+        configs: dict[str, JsonObject] = {each: {"suites": encoded} for each in names}
         client, runs = open_watched(store, dict.fromkeys(names, chosen), gin_bindings)
         launch = stack.enter_context(Launch(places.locks, store.url, names))
         take_back(client, launch)
@@ -125,7 +124,7 @@ def watch(
             run.sightings.backfill()
             with store.reader(run.record.id) as reader:
                 remove_outputs(reader, run.evaluated.outputs)
-        watchers = [_watcher(store, run, target, places) for run, target in zip(runs, targets, strict=True)]
+        watchers = [_watcher(store, run, places.best(run.record.name)) for run in runs]
         follow = WatchThread(watchers, poll_s=poll_s)
         stack.callback(follow.stop)
         follow.start()
@@ -135,7 +134,6 @@ def watch(
                 now = settings.system_clock()
                 event = EvalEvent(study=run.record.id, kind="awaiting", message=awaited, created_at=now)
                 on_change(Change(run=run.record.name, kind="event", event=event))
-        configs: dict[str, JsonObject] = {each: {"suites": encoded} for each in names}
         tell = _teller(changes, on_change, follow)
         finished = _work(client, runs, configs, crew, places, launch, gin_bindings, tell)
         follow.stop()
@@ -235,31 +233,23 @@ def _create(store: "Store", target: Target, config: "WatchConfig", suites: Seque
         store.set_config(record.id, raw)
 
 
-def _watcher(
-    store: "Store", run: "WatchedStudy", target: Target, places: Places
-) -> "DirectoryWatcher | StudyWatcher":
+def _watcher(store: "Store", run: "WatchedStudy", best: Path) -> "DirectoryWatcher | StudyWatcher":
     from phyla.watcher import DirectoryWatcher, StudyWatcher
 
-    best = places.best(target.name)
-    if target.directory is not None:
-        return DirectoryWatcher(
-            run.sightings,
-            target.directory,
-            run.config.scanner(),
-            run=run.record,
-            snapshots=Path(run.config.snapshots),
-            best=best,
-            following=run.config.following,
+    record, config = run.record, run.config
+    if record.source is not None:
+        checkpoints, once = Path(config.checkpoints), config.following.once
+        return StudyWatcher(
+            run.sightings, store, record.source, run=record, checkpoints=checkpoints, best=best, once=once
         )
-    assert target.study is not None
-    return StudyWatcher(
+    return DirectoryWatcher(
         run.sightings,
-        store,
-        target.study.id,
-        run=run.record,
-        checkpoints=Path(run.config.checkpoints),
+        Path(record.location),
+        config.scanner(),
+        run=record,
+        snapshots=Path(config.snapshots),
         best=best,
-        once=run.config.following.once,
+        following=config.following,
     )
 
 
