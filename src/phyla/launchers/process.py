@@ -11,15 +11,15 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, final
+from typing import Any, NoReturn, TypeAlias
 
 from phyla import plugins
 from phyla.checkpoints import advice_on, is_storage_error
 from phyla.client import LocalClient, known_checkpoints, open_checkpoints
-from phyla.controller import Sightings, from_config, suite_differences, suites_from
+from phyla.controller import from_config, suite_differences, suites_from
 from phyla.errors import (
     CheckpointsAbsent,
     PhylaError,
@@ -39,10 +39,10 @@ from phyla.launchers.launcher import (
     WorkerSpec,
 )
 from phyla.machine import Outdated, TrainRules, WatchRules
-from phyla.records import Json, JsonObject, StudyKind, StudyRecord, WorkKind
+from phyla.records import JsonObject, StudyKind, StudyRecord, WorkKind
 from phyla.settings import escape_output
 from phyla.store import Store, open_store
-from phyla.watcher import CheckpointFormat, DirectorySources, Following, get_format
+from phyla.watcher import DirectorySources
 from phyla.worker import (
     Bindings,
     EvaluatedStudy,
@@ -56,6 +56,9 @@ from phyla.worker import (
 )
 
 SCHEMA = 1
+"""Of the configurations of watched studies."""
+Runs: TypeAlias = Sequence[tuple[StudyRecord, EvaluatedStudy]]
+"""Watched studies, each with what it takes to evaluate it."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -96,93 +99,59 @@ def population_worker(
 # Watched studies
 
 
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchConfig:
-    """What the store remembers, beside its suites, of how a watched study is followed and evaluated."""
-
-    lease_s: float
-    outputs: str  # Directory of arrays and files that evaluations save.
-    snapshots: str
-    gin_root: str  # Directory to which files of gin bindings are relative.
-    checkpoints: str  # Directory of a study's checkpoints; empty for a watched directory.
-    format: Mapping[str, Any]  # Name of the format of checkpoints in a directory, and its options.
-    following: Following
-
-    def scanner(self) -> CheckpointFormat:
-        """Return what checkpoints in the directory look like."""
-        options = dict(self.format)
-        return get_format(options.pop("name"), **options)
-
-    def to_json(self, suites: Sequence[Json]) -> JsonObject:
-        """Write it as JSON, with its suites."""
-        return {"schema": SCHEMA, "suites": [*suites], **asdict(self)}
-
-    @staticmethod
-    def from_json(raw: JsonObject) -> "WatchConfig":
-        """Read what `to_json` wrote, but for the suites: they hold functions, and come from the user's file."""
-        if raw.get("schema") != SCHEMA:
-            raise SchemaMismatch(
-                f"the run's configuration has schema {raw.get('schema')}, this phyla understands {SCHEMA}; "
-                "use the version of phyla that made the run"
-            )
-        settings: Any = {each.name: raw[each.name] for each in fields(WatchConfig)}
-        return WatchConfig(**{**settings, "following": Following(**settings["following"])})
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchedStudy:
-    """One watched study, with what its watcher and its workers need."""
-
-    record: StudyRecord
-    config: WatchConfig
-    sightings: Sightings
-    evaluated: EvaluatedStudy
-
-
 def open_watched(
     store: Store, suites: Mapping[str, Sequence[Suite]], gin_bindings: Sequence[str] = ()
-) -> tuple[LocalClient, list[WatchedStudy]]:
+) -> tuple[LocalClient, Runs]:
     """Open watched studies that one pool of workers serves, by name with their suites from the user's files."""
-    studies = [_watched(store, name, tuple(given), tuple(gin_bindings)) for name, given in suites.items()]
-    (first, rules), *others = [
-        (each.record, WatchRules(suites=each.evaluated.suites, lease_s=each.config.lease_s)) for each in studies
-    ]
-    return LocalClient(store, first, rules, others=others), studies
+    runs = [_watched(store, name, tuple(given), tuple(gin_bindings)) for name, given in suites.items()]
+    rules = [WatchRules(suites=evaluated.suites, lease_s=lease_of(record)) for record, evaluated in runs]
+    (first, *others), (first_rules, *other_rules) = [record for record, _ in runs], rules
+    client = LocalClient(store, first, first_rules, others=list(zip(others, other_rules, strict=True)))
+    return client, runs
 
 
-def _watched(store: Store, name: str, suites: tuple[Suite, ...], gin: tuple[str, ...]) -> WatchedStudy:
+def _watched(
+    store: Store, name: str, suites: tuple[Suite, ...], gin: tuple[str, ...]
+) -> tuple[StudyRecord, EvaluatedStudy]:
     record = store.find_study(name)
     if record is None or not record.watched:
         raise StudyNotFound(f"watched run {name!r} is gone from {store.url}")
-    config = WatchConfig.from_json(record.config)
+    config: Any = record.config
+    if config.get("schema") != SCHEMA:
+        raise SchemaMismatch(
+            f"the run's configuration has schema {config.get('schema')}, this phyla understands {SCHEMA}; "
+            "use the version of phyla that made the run"
+        )
     sources: Sources = DirectorySources(Path(record.location))
     if record.kind is StudyKind.STUDY:
         source = next(study for study in store.studies() if study.id == record.source)
-        repository = open_checkpoints(store, source.name, Path(config.checkpoints))
+        repository = open_checkpoints(store, source.name, Path(config["checkpoints"]))
         if known_checkpoints(store, source):
             repository.check_owner()
         sources = StudySources(repository)
 
     def changed() -> bool:
         now = store.find_study(name)
-        return now is not None and now.config.get("suites") != record.config.get("suites")
+        return now is not None and now.config.get("suites") != config.get("suites")
 
-    evaluated = EvaluatedStudy(
+    return record, EvaluatedStudy(
         suites=suites,
         sources=sources,
-        outputs=Path(config.outputs),
-        bindings=Bindings(root=Path(config.gin_root), worker=gin),
+        outputs=Path(config["outputs"]),
+        bindings=Bindings(root=Path(config["gin_root"]), worker=gin),
         changed=changed,
     )
-    sightings = Sightings(store, record, suites)
-    return WatchedStudy(record=record, config=config, sightings=sightings, evaluated=evaluated)
 
 
-def check_suites(studies: Sequence[WatchedStudy], given: Mapping[str, JsonObject]) -> None:
+def lease_of(record: StudyRecord) -> float:
+    """Return how many seconds a lease of a watched study lasts."""
+    config: Any = record.config
+    return float(config["lease_s"])
+
+
+def check_suites(runs: Runs, given: Mapping[str, JsonObject]) -> None:
     """Refuse stored suites that are not those of given configurations."""
-    for record in (study.record for study in studies):
+    for record, _ in runs:
         differing = suite_differences(record.config, given[record.name])
         if differing:
             listing = "; ".join(f"{key}: it has {old!r}, given {new!r}" for key, (old, new) in differing.items())
@@ -192,9 +161,9 @@ def check_suites(studies: Sequence[WatchedStudy], given: Mapping[str, JsonObject
             )
 
 
-def watched_worker(client: LocalClient, studies: Sequence[WatchedStudy], spec: WorkerSpec, **how: Any) -> Worker:
+def watched_worker(client: LocalClient, runs: Runs, spec: WorkerSpec, **how: Any) -> Worker:
     """Make a worker of watched studies; `how` is as `Worker` takes it."""
-    evaluated = {study.record.id: study.evaluated for study in studies}
+    evaluated = {record.id: evaluated for record, evaluated in runs}
     evaluator = Evaluator(client, evaluated, work_root=Path(spec.work_root), name=spec.name)
     return Worker(client, name=spec.name, evaluator=evaluator, **how)
 
@@ -255,9 +224,9 @@ def _make(spec: WorkerSpec) -> tuple[Worker, Store]:
         beat = partial(BEATS.pack_into, mmap.mmap(file.fileno(), BEATS.size), 0)
     if spec.watched:
         suites = {name: suites_from(config, plugins.resolve) for name, config in spec.configs.items()}
-        client, studies = open_watched(store, suites, spec.gin_bindings)
-        check_suites(studies, spec.configs)
-        worker = watched_worker(client, studies, spec, beat=beat)
+        client, runs = open_watched(store, suites, spec.gin_bindings)
+        check_suites(runs, spec.configs)
+        worker = watched_worker(client, runs, spec, beat=beat)
     else:
         config = spec.configs[spec.study]
         study = store.find_study(spec.study)

@@ -39,7 +39,6 @@ def load_evaluations(name: str, **where: Unpack[Where]) -> Evaluations:
 
     Raises:
         StudyNotFound: there is no such run there, or the study has no suites.
-        StoreError: the database failed.
     """
     places = Places.of(**where)
     return evaluations_of(open_existing(f"run {name!r}", places), name, places)
@@ -106,7 +105,6 @@ def compare(
         StudyNotFound: there is no such study there.
         UsageError: fewer than two studies, different objectives or constraints, or none has a finite fitness.
         ConfigurationError: an argument makes no sense.
-        StoreError: the database failed.
     """
     from phyla.report import ComparedStudy, compare_studies
 

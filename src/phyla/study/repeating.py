@@ -61,10 +61,7 @@ def run_replicates(study: Study, count: int, workers: int = 0, **options: Any) -
 
     Raises:
         ConfigurationError: an argument makes no sense.
-        StudyChanged: a replicate exists with another configuration.
-        StudyFailed: a replicate stopped itself; the ones after it were not run.
-        KeyboardInterrupt: a person stopped it; run it again to resume.
-        StoreError: the database failed.
+        StudyFailed: a replicate stopped itself; the ones after it were not run. The rest is as for `Study.run`.
     """
     done: list[Results] = []
     for replicate in replicates(study, count):
@@ -156,7 +153,6 @@ def continue_training(
     Raises:
         StudyNotFound: there is no such study, or no trial to go on from.
         ConfigurationError: `steps` is below 1, the checkpoint is gone, or there is no training function.
-        NotImportable: the stored settings name a function that the study does not have.
         StudyChanged: a study of that name exists and goes on from elsewhere.
         StudyFailed: the new study stopped itself; the message says what to do.
     """

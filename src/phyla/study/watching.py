@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from phyla import plugins, settings
 from phyla.errors import ConfigurationError, NotImportable, RunChanged, StoreBusy
 from phyla.evaluation import Suite
-from phyla.records import EvalEvent, Json, JsonObject, StudyKind, StudyState
+from phyla.records import EvalEvent, JsonObject, StudyKind, StudyState
 from phyla.study.files import chosen_suites, runs_with, suites_of
 from phyla.study.places import Places, Where, open_existing
 from phyla.study.progress import Throttle
@@ -19,10 +20,10 @@ from phyla.study.targets import Target, targets_of
 
 if TYPE_CHECKING:
     from phyla.client import LocalClient
-    from phyla.launchers.process import WatchConfig, WatchedStudy
+    from phyla.launchers.process import Runs
     from phyla.store import Store
     from phyla.study.running import Crew
-    from phyla.watcher import DirectoryWatcher, Following, StudyWatcher, WatchThread
+    from phyla.watcher import Following, WatchThread
     from phyla.worker import Launch
 
 TELL_EVERY_S = 0.5
@@ -77,11 +78,12 @@ def watch(
         KeyboardInterrupt: a person stopped it; watch again to resume.
         StoreError: the database failed.
     """
-    from phyla.launchers.process import WatchConfig, open_watched
+    from phyla.controller import Sightings
+    from phyla.launchers.process import SCHEMA, open_watched
     from phyla.store import open_store
     from phyla.study.maintenance import remove_outputs, take_back
     from phyla.study.running import Crew
-    from phyla.watcher import DirectoryWatcher, Following, Lock, WatchThread
+    from phyla.watcher import DirectoryWatcher, Following, Lock, StudyWatcher, WatchThread, get_format
     from phyla.worker import Launch
 
     places = Places.of(**where)
@@ -89,7 +91,8 @@ def watch(
     crew.check(places)
     if lease_s <= 0:
         raise ConfigurationError(f"lease_s={lease_s!r}: must be above 0")
-    chosen = chosen_suites(suites)
+    chosen, how = chosen_suites(suites), following or Following()
+    scanner = get_format(format, **(options or {}))
     with ExitStack() as stack:
         store = open_store(places.storage)
         stack.callback(store.close)
@@ -103,37 +106,55 @@ def watch(
             raise NotImportable(f"{error} (in a suite)") from error
         for target in targets:
             held = Path(snapshot_dir).expanduser().absolute() / target.name if snapshot_dir else None
-            config = WatchConfig(
-                lease_s=lease_s,
-                outputs=str(places.outputs(target.name)),
-                snapshots=str(held or places.snapshots(target.name)),
-                gin_root=str(target.directory or Path.cwd()),
-                checkpoints="" if target.study is None else str(places.checkpoints(target.study.name)),
-                format={"name": format, **(options or {})},
-                following=following or Following(),
-            )
-            config.scanner()  # raises where there is no such format
-            _create(store, target, config, encoded)
+            config: JsonObject = {
+                "schema": SCHEMA,
+                "suites": encoded,
+                "format": {"name": format, **(options or {})},
+                "following": asdict(how),
+                "lease_s": lease_s,
+                "outputs": str(places.outputs(target.name)),
+                "snapshots": str(held or places.snapshots(target.name)),
+                # Files of gin bindings are relative to it.
+                "gin_root": str(target.directory or Path.cwd()),
+                "checkpoints": "" if target.study is None else str(places.checkpoints(target.study.name)),
+            }
+            _create(store, target, config)
         names = [target.name for target in targets]
         configs: dict[str, JsonObject] = {each: {"suites": encoded} for each in names}
         client, runs = open_watched(store, dict.fromkeys(names, chosen), gin_bindings)
         launch = stack.enter_context(Launch(places.locks, store.url, names))
         take_back(client, launch)
-        changes = [Changes(store, run.record) for run in runs]
-        for run in runs:
-            run.sightings.backfill()
-            with store.reader(run.record.id) as reader:
-                remove_outputs(reader, run.evaluated.outputs)
-        watchers = [_watcher(store, run, places.best(run.record.name)) for run in runs]
+        changes = [Changes(store, record) for record, _ in runs]
+        watchers: list[DirectoryWatcher | StudyWatcher] = []
+        for record, evaluated in runs:
+            sightings = Sightings(store, record, chosen)
+            sightings.backfill()
+            with store.reader(record.id) as reader:
+                remove_outputs(reader, evaluated.outputs)
+            stored: Any = record.config
+            root, best = Path(record.location), places.best(record.name)
+            if record.source is not None:
+                kept = Path(stored["checkpoints"])
+                watcher = StudyWatcher(
+                    sightings, store, record.source, run=record, checkpoints=kept, best=best, once=how.once
+                )
+                watchers.append(watcher)
+            else:
+                held = Path(stored["snapshots"])
+                watchers.append(
+                    DirectoryWatcher(
+                        sightings, root, scanner, run=record, snapshots=held, best=best, following=how
+                    )
+                )
         follow = WatchThread(watchers, poll_s=poll_s)
         stack.callback(follow.stop)
         follow.start()
-        for run, watcher in zip(runs, watchers, strict=True):
-            awaited = watcher.awaited() if isinstance(watcher, DirectoryWatcher) else None
+        for (record, _), one in zip(runs, watchers, strict=True):
+            awaited = one.awaited() if isinstance(one, DirectoryWatcher) else None
             if awaited is not None:
                 now = settings.system_clock()
-                event = EvalEvent(study=run.record.id, kind="awaiting", message=awaited, created_at=now)
-                on_change(Change(run=run.record.name, kind="event", event=event))
+                event = EvalEvent(study=record.id, kind="awaiting", message=awaited, created_at=now)
+                on_change(Change(run=record.name, kind="event", event=event))
         tell = _teller(changes, on_change, follow)
         finished = _work(client, runs, configs, crew, places, launch, gin_bindings, tell)
         follow.stop()
@@ -167,24 +188,19 @@ def evaluate(
     Args:
         names: of the runs; without any, those whose suites are given, and of these the ones that have not ended.
         suites: what the runs are watched with: suites, or texts as `load_suites` takes them.
-        workers: worker processes to start; at least 1.
-        gpus_per_worker: GPUs each worker sees, as in `Study.run`.
-        gin_bindings: gin bindings of all workers.
-        on_change: called in this thread for everything that happens.
-        on_interrupt: called for each Ctrl-C or SIGTERM inside the signal handler, so it must be brief.
-        **where: where everything is: `home`, `storage` and `checkpoints`, as for `Study`.
-
-    Returns:
-        How the runs stand.
+        workers: worker processes to start; at least 1. The other arguments are those of `watch`.
+        gpus_per_worker: GPUs each worker sees.
+        gin_bindings: gin bindings of these workers.
+        on_change: called for everything that happens.
+        on_interrupt: called for each Ctrl-C or SIGTERM.
+        **where: where the runs live.
 
     Raises:
         StudyNotFound: there is no such run.
         ConfigurationError: a run is that of a study, or has a suite that was not given.
-        RunChanged: a suite differs from that of the run.
-        StudyChanged: the suites of a run were changed meanwhile.
+        RunChanged: a suite differs from that of the run; `StudyChanged` where it was changed meanwhile.
         StudyFailed: worker processes cannot start, or die again and again.
         KeyboardInterrupt: a person stopped it.
-        StoreError: the database failed.
     """
     from phyla.launchers.process import check_suites, open_watched
     from phyla.study.running import Crew
@@ -210,15 +226,14 @@ def evaluate(
         check_suites(runs, configs)
         if client.is_active():
             launch = stack.enter_context(Launch(places.locks, store.url, wanted))
-            tell = _teller([Changes(store, run.record) for run in runs], on_change)
+            tell = _teller([Changes(store, record) for record, _ in runs], on_change)
             if not _work(client, runs, configs, crew, places, launch, gin_bindings, tell):
                 raise KeyboardInterrupt
         return account(store, wanted)
 
 
-def _create(store: "Store", target: Target, config: "WatchConfig", suites: Sequence[Json]) -> None:
+def _create(store: "Store", target: Target, raw: JsonObject) -> None:
     """Create a run, or let an existing one go on with these settings."""
-    raw = config.to_json(suites)
     kind = StudyKind.DIRECTORY if target.study is None else StudyKind.STUDY
     location = str(target.directory or "")
     source = None if target.study is None else target.study.id
@@ -231,26 +246,6 @@ def _create(store: "Store", target: Target, config: "WatchConfig", suites: Seque
         )
     if record.config != raw or record.state is not StudyState.RUNNING:
         store.set_config(record.id, raw)
-
-
-def _watcher(store: "Store", run: "WatchedStudy", best: Path) -> "DirectoryWatcher | StudyWatcher":
-    from phyla.watcher import DirectoryWatcher, StudyWatcher
-
-    record, config = run.record, run.config
-    if record.source is not None:
-        checkpoints, once = Path(config.checkpoints), config.following.once
-        return StudyWatcher(
-            run.sightings, store, record.source, run=record, checkpoints=checkpoints, best=best, once=once
-        )
-    return DirectoryWatcher(
-        run.sightings,
-        Path(record.location),
-        config.scanner(),
-        run=record,
-        snapshots=Path(config.snapshots),
-        best=best,
-        following=config.following,
-    )
 
 
 def _teller(
@@ -271,7 +266,7 @@ def _teller(
 
 def _work(
     client: "LocalClient",
-    runs: "Sequence[WatchedStudy]",
+    runs: "Runs",
     configs: Mapping[str, JsonObject],
     crew: "Crew",
     places: Places,
@@ -281,10 +276,10 @@ def _work(
 ) -> bool:
     """Evaluate until the runs end; return False when a person interrupted it."""
     from phyla.launchers import WorkerSpec
-    from phyla.launchers.process import watched_worker
+    from phyla.launchers.process import lease_of, watched_worker
     from phyla.study.running import work
 
-    name, lease_s = client.record.name, min(run.config.lease_s for run in runs)
+    name, lease_s = client.record.name, min(lease_of(record) for record, _ in runs)
     spec = WorkerSpec(
         configs=configs,
         watched=True,
