@@ -82,11 +82,11 @@ class LocalClient:
     ) -> None:
         self.store = store
         self.record = record
-        self._controllers = {
+        self.controllers = {
             each.id: Controller(store, each.id, theirs, each.config, source=each.source)
             for each, theirs in ((record, rules), *others)
         }
-        self.controller = self._controllers[record.id]
+        self.controller = self.controllers[record.id]
         self._checkpoints = repository
         self._collects = collects and repository is not None
         self._joins = joins
@@ -101,11 +101,6 @@ class LocalClient:
         """Where the checkpoints of a population are."""
         assert self._checkpoints is not None, "a watched study has no checkpoints of its own"
         return self._checkpoints
-
-    @property
-    def studies(self) -> Collection[int]:
-        """The ids of all its studies."""
-        return self._controllers
 
     @property
     def collect_every(self) -> int:
@@ -123,7 +118,7 @@ class LocalClient:
         kinds: Collection[WorkKind] = TRAIN_ONLY,
         holding: int | None = None,
     ) -> tuple[list[Answer], list[Work], NoWork | None]:
-        if len(self._controllers) > 1:
+        if len(self.controllers) > 1:
             answers: list[Answer] = []
             for done in completions:
                 try:
@@ -155,52 +150,47 @@ class LocalClient:
     def _claim_in_turn(
         self, worker: str, count: int, kinds: Collection[WorkKind], holding: int | None
     ) -> tuple[list[Work], NoWork | None]:
-        """Ask one study after the other, each in a transaction of its own."""
-        claimed: list[Work] = []
+        """Ask one study after the other, each in a transaction of its own, until one has work."""
+        if not count:
+            return [], None
         ended: list[Ended] = []
         waits: list[float] = []
-        for study, has_work in self._in_turn(holding) if count else ():
+        for study, has_work in self._in_turn(holding):
             now = self._clock()
             if not has_work and 0 <= now - self._asked_at.get(study, float("-inf")) < IDLE_LOOK_S:
                 # Asking costs a transaction that writes; it only matters for leases that ran out, and at the end.
                 continue
-            _, given, rest = self._controllers[study].complete(
-                (), worker, count - len(claimed), kinds=kinds, holding=holding
-            )
-            claimed += given
-            if given:
+            _, claimed, rest = self.controllers[study].complete((), worker, count, kinds=kinds, holding=holding)
+            if claimed:
                 self._last_study = study
+                return claimed, rest
             if isinstance(rest, Ended):
                 ended.append(rest)
             elif isinstance(rest, Idle):
                 self._asked_at[study] = now
                 if rest.seconds is not None:
                     waits.append(rest.seconds)
-            if len(claimed) == count:
-                break
-        if len(claimed) == count:
-            return claimed, None
-        if len(ended) == len(self._controllers):
+        if len(ended) == len(self.controllers):
             messages = [each.message for each in ended if each.message]
-            return claimed, Ended(state=StudyState.COMPLETED, message="; ".join(messages) or None)
-        return claimed, Idle(seconds=min(waits, default=None), why="no checkpoint waits for evaluation")
+            return [], Ended(state=StudyState.COMPLETED, message="; ".join(messages) or None)
+        return [], Idle(seconds=min(waits, default=None), why="no checkpoint waits for evaluation")
 
     def _in_turn(self, holding: int | None) -> list[tuple[int, bool]]:
         """Return the studies in the order in which to ask them, and whether each has something to do."""
         order = []
-        for study in self._controllers:
+        for study in self.controllers:
             with self.store.reader(study) as reader:
                 job = reader.next_eval_job(holding)
-            turn = (study - self._last_study - 1) % (max(self._controllers) + 1)
+            turn = (study - self._last_study - 1) % (max(self.controllers) + 1)
             urgency = (float("inf"), False) if job is None else (job.priority, job.seen != holding)
             order.append((*urgency, turn, study, job is not None))
         return [(study, has_work) for *_, study, has_work in sorted(order)]
 
     def _controller_of(self, job: int) -> Controller:
         """Return the controller of the study that has a job, or raise `LeaseLost`."""
-        if len(self._controllers) == 1:
+        if len(self.controllers) == 1:
             return self.controller
-        for study, controller in self._controllers.items():
+        for study, controller in self.controllers.items():
             with self.store.reader(study) as reader:
                 if reader.job(job) is not None:
                     return controller
@@ -250,18 +240,18 @@ class LocalClient:
             return reader.study()
 
     def is_active(self) -> bool:
-        for study in self._controllers:
+        for study in self.controllers:
             with self.store.reader(study) as reader:
                 if reader.study().state in (StudyState.RUNNING, StudyState.DRAINING):
                     return True
         return False
 
     def renew(self, worker: str) -> None:
-        for controller in self._controllers.values():
+        for controller in self.controllers.values():
             controller.renew(worker)
 
     def lose_worker(self, worker: str, error: str, *, counts: bool) -> int:
-        return sum(each.lose_worker(worker, error, counts=counts) for each in self._controllers.values())
+        return sum(each.lose_worker(worker, error, counts=counts) for each in self.controllers.values())
 
     def fail_study(self, study: int, message: str) -> None:
         self.store.set_state(study, StudyState.FAILED, message)

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import final
@@ -112,7 +112,17 @@ class LocalLauncher:
                     before = signal.signal(number, lambda number, frame: self.interrupt())
                     stack.callback(signal.signal, number, before)
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="phyla-")))
-            stack.enter_context(self._end_what_remains())
+            if sys.platform == "linux":
+                helper = subprocess.Popen(
+                    [sys.executable, "-I", "-S", remains.__file__, f"{self.launch.id}:"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                    pass_fds=self._inherited,
+                )
+                # It goes on in the background until its standard input is closed, however this process ends.
+                stack.enter_context(helper).wait()
             stack.callback(self._end_all)
             stack.callback(ended.set)
             threading.Thread(target=self._renew, args=(ended,), name="phyla-leases", daemon=True).start()
@@ -179,24 +189,6 @@ class LocalLauncher:
         if self._interrupted():
             # The interrupt came before this process was known.
             popen.terminate()
-
-    @contextlib.contextmanager
-    def _end_what_remains(self) -> Iterator[None]:
-        """Have everything that workers started ended when this process is killed."""
-        if sys.platform != "linux":
-            yield
-            return
-        with subprocess.Popen(
-            [sys.executable, "-I", "-S", remains.__file__, f"{self.launch.id}:"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            pass_fds=self._inherited,
-        ) as helper:
-            # It goes on in the background, until its standard input is closed.
-            helper.wait()
-            yield
 
     def _renew(self, ended: threading.Event) -> None:
         """Renew leases in a thread of its own: deleting large checkpoints may take longer than a lease."""

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
+from phyla.arguments import check_integer
 from phyla.errors import ConfigurationError
 from phyla.records import EvalJob, JsonObject, Minimize, Objective, TrialRecord, WorkKind
 from phyla.space import Choice, Space
@@ -46,10 +47,8 @@ class Conditions:
     fail: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, least in (("workers", 1), ("evaluators", 0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ConfigurationError(f"{name}={value!r}: must be an integer of at least {least}")
+        check_integer("workers", self.workers)
+        check_integer("evaluators", self.evaluators, 0)
         if WorkKind.TRAIN not in self.kinds:
             raise ConfigurationError("kinds: somebody has to train")
         times = ("step_s", "trial_s", "load_s", "save_s", "eval_s", "spread", "restart_s")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, final
 
 from phyla import machine
+from phyla.arguments import check_integer
 from phyla.client import CollectResult, LocalClient, claim_checkpoints, collect, open_checkpoints, sort_out
 from phyla.controller import Controller, keeping_of, resized
 from phyla.errors import CheckpointError, CheckpointsAbsent, ConfigurationError, NotImportable, StateError
@@ -134,8 +135,7 @@ class Maintenance:
                 f"study {study.name!r} is completed: no member has anything left to train. Raise total_steps and "
                 "population_size in the study file, then: phyla change FILE.py"
             )
-        if isinstance(population_size, bool) or not isinstance(population_size, int) or population_size < 1:
-            raise ConfigurationError(f"population_size={population_size!r}: must be an integer of at least 1")
+        check_integer("population_size", population_size)
         before = int(strategy["population_size"])
         if before == population_size:
             return before
@@ -183,7 +183,7 @@ def others_at_work(client: LocalClient, launch: "Launch") -> bool:
 def _holders(client: LocalClient, *, unexpired: bool = False) -> set[str]:
     """Return the workers that hold trials or eval tasks of studies."""
     found: set[str] = set()
-    for study in client.studies:
+    for study in client.controllers:
         with client.store.reader(study) as reader:
             now = reader.now()
             found |= {row.worker for row in reader.running() if not unexpired or row.expires_at > now}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack, final
 import numpy as np
 
 from phyla import plugins
+from phyla.arguments import check_integer
 from phyla.controller import from_config, known_to
 from phyla.errors import ConfigurationError, NotImportable, StudyChanged, StudyNotFound
 from phyla.lineage import Lineage
@@ -39,8 +40,7 @@ def derived_seed(seed: int, *key: int) -> int:
 
 def replicates(study: Study, count: int) -> list[Study]:
     """Return the first replicates of a study, as studies: `NAME-r0`, `NAME-r1`, ... with seeds of their own."""
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ConfigurationError(f"replicates={count!r}: must be an integer of at least 1")
+    check_integer("replicates", count)
     return [study.replicate(index) for index in range(count)]
 
 
@@ -156,8 +156,7 @@ def continue_training(
         StudyChanged: a study of that name exists and goes on from elsewhere.
         StudyFailed: the new study stopped itself; the message says what to do.
     """
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise ConfigurationError(f"steps={steps!r}: must be an integer of at least 1")
+    check_integer("steps", steps)
     return _run(study, workers, where, steps=steps, trial=trial, name=name, train=train, setup=setup)
 
 

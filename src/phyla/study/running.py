@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from phyla import plugins, settings
+from phyla.arguments import check_integer
 from phyla.client import LocalClient
 from phyla.errors import (
     CheckpointCorrupt,
@@ -72,12 +73,8 @@ class Crew:
 
     def check(self, places: Places) -> None:
         """Make sure that this process may start that many workers."""
-        for name in ("workers", "evaluators"):
-            count = getattr(self, name)
-            if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MOST_WORKERS:
-                raise ConfigurationError(
-                    f"{name}={count!r}: must be an integer of at least 0, at most {MOST_WORKERS:,}"
-                )
+        check_integer("workers", self.workers, 0, MOST_WORKERS)
+        check_integer("evaluators", self.evaluators, 0, MOST_WORKERS)
         if not (self.workers or self.evaluators):
             return
         if settings.in_worker():

@@ -7,6 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
+from phyla.arguments import check_integer
 from phyla.errors import ConfigurationError
 from phyla.machine import TrainRules, bound
 from phyla.records import WorkKind
@@ -132,10 +133,8 @@ def simulate(
     from phyla.study.running import checked_kinds
 
     rules = study.rules
-    if not isinstance(runs, int) or runs < 1:
-        raise ConfigurationError(f"runs={runs!r}: must be an integer of at least 1")
-    if not isinstance(seed, int) or seed < 0:
-        raise ConfigurationError(f"seed={seed!r}: must be an integer of at least 0")
+    check_integer("runs", runs)
+    check_integer("seed", seed, 0)
     wanted = checked_kinds(kinds)
     if evaluators and not rules.suites:
         raise ConfigurationError(f"evaluators={evaluators}: the study has no suites= to evaluate")

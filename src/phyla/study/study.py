@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final, overload
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, final, overload
 from phyla.arguments import suggest_arguments
 from phyla.errors import ConfigurationError, SpaceError
 from phyla.machine import TrainRules
-from phyla.machine.rules import MOST
 from phyla.records import JsonObject, Objective, StartFrom
 from phyla.space import Space
 from phyla.strategies import StoppingRule, Strategy, check_space
+from phyla.strategies.checks import check
 from phyla.study.files import check_objectives
 from phyla.study.findings import Lookout
 from phyla.study.places import NAME, Places
@@ -25,18 +25,6 @@ if TYPE_CHECKING:
     from phyla.worker import Launch, Trial, WorkerContext
 
 LEASE_S = 60.0
-
-
-def _check_counts(given: Any) -> None:
-    for field in fields(given):
-        value: Any = getattr(given, field.name)
-        if value is None and field.default is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
-            raise ConfigurationError(
-                f"{type(given).__name__}({field.name}={value!r}): must be an integer of at least 1, "
-                f"at most {MOST:,}"
-            )
 
 
 @final
@@ -58,7 +46,7 @@ class Retention:
     every_steps: int | None = None
 
     def __post_init__(self) -> None:
-        _check_counts(self)
+        check(self, best=1, front=1, every_steps=1)
 
 
 @final
@@ -80,7 +68,7 @@ class Retries:
     stops: int = 3
 
     def __post_init__(self) -> None:
-        _check_counts(self)
+        check(self, attempts=1, broken=1, stops=1)
 
 
 @final
