@@ -66,8 +66,7 @@ def open_study(study: "Study", *, portable: bool, works: bool, store: Store | No
             look_at_source(Path(entry.path))
     before = store.create_study(study.name, config, study.seed, members)
     record = reconcile(store, before, config, study)
-    if record.state is StudyState.COMPLETED:
-        _say_if_edited(before, study)
+    _say_if_edited(before, study.name, config["code"])
     client = LocalClient(store, record, study.rules, repository)
     if study.rules.suites:
         # Fills in what suites have gained.
@@ -188,14 +187,10 @@ def stored_config(study: "Study", *, portable: bool) -> JsonObject:
     train, code = study.train, None
     if train is not None:
         digest = code_digest(train)
-        code = {"name": _name_of(train), "file": _file_of(train), "began": digest, "now": digest}
+        called = getattr(train, "__name__", "train")
+        code = {"name": called, "file": _file_of(train), "began": digest, "now": digest}
     replicate = study.replicate_of
     return {**config, "code": code, **({} if replicate is None else {"replicate": asdict(replicate)})}
-
-
-def _name_of(function: Callable[..., object]) -> str:
-    """Return what messages call a training function."""
-    return getattr(function, "__name__", "train")
 
 
 def reconcile(
@@ -218,28 +213,27 @@ def reconcile(
             "as it is, restore its settings, or give this study another name."
         )
     stored: Any = record.config
+    config = {**config, "changes": stored.get("changes", [])}
     if stored.get("replicate"):
-        config = {"replicate": stored["replicate"], **config}
+        config.setdefault("replicate", stored["replicate"])
     if study.train is None:
         # Ask/tell keeps the stored functions.
-        config = {**config, **{name: stored.get(name) for name in ("train", "setup", "code")}}
+        config.update({name: stored.get(name) for name in ("train", "setup", "code")})
     elif record.state is StudyState.COMPLETED and not changed:
         # An edited function trains nothing of a study that is complete.
-        config = {**config, "code": stored.get("code")}
+        config["code"] = stored.get("code")
     code: Any = config["code"]
     if stored.get("code") and code:
-        config = {**config, "code": {**code, "began": stored["code"]["began"]}}
+        config["code"] = {**code, "began": stored["code"]["began"]}
     if changed:
-        check_extension(changed, record.config, config)
+        check_extension(changed, stored, config)
         controller = Controller(store, record.id, study.rules, config)
-        return controller.change(config, changed, before=record.config, fresh=newcomers == "fresh")
-    config = {**config, "changes": record.config.get("changes", [])}
-    if config != record.config:
+        return controller.change(config, changed, before=stored, fresh=newcomers == "fresh")
+    if config != stored:
         with store.transaction(record.id, exclusive=True, alone=True) as tx:
-            check_unchanged(tx.study(), record.config)
+            check_unchanged(tx.study(), stored)
             tx.apply([SetConfig(config)])
-        return replace(record, config=config)
-    return record
+    return replace(record, config=config)
 
 
 def _listed(changed: dict[str, Any]) -> str:
@@ -247,20 +241,17 @@ def _listed(changed: dict[str, Any]) -> str:
     return "\n".join(f"  {name}: it has {old!r}, given {new!r}" for name, (old, new) in changed.items())
 
 
-def _say_if_edited(record: StudyRecord, study: "Study") -> None:
+def _say_if_edited(record: StudyRecord, name: str, code: Any) -> None:
     """Say that a study, as it was before it was opened, is complete and was trained with another function."""
     known: Any = record.config.get("code")
-    if record.state is not StudyState.COMPLETED or study.train is None or not known:
-        # Where training goes on, the change is a finding of the study.
+    # Where training goes on, the change is a finding of the study.
+    if record.state is not StudyState.COMPLETED or not known or not code or known["began"] == code["now"]:
         return
-    if known["began"] == code_digest(study.train):
-        return
-    name = _name_of(study.train)
     LOG.warning(
         "warning: %s() was edited since study %r was trained. The study is complete, so this is the stored "
         "result of the earlier %s(). To start anew, which deletes what is stored: study.run(overwrite=True), on "
         "the command line --overwrite %s. To keep it, give the study another name",
-        *(name, study.name, name, study.name),
+        *(code["name"], name, code["name"], name),
     )
 
 
