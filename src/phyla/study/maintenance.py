@@ -86,7 +86,7 @@ class Maintenance:
             self._repository = open_checkpoints(self._store, name, root)
             assert self._repository.ownership is not None
             was = self._repository.ownership.adopt()
-        names |= {*self._repository.names(), *self._repository.deleting()}
+        names = {*self._repository.names(), *self._repository.staged(), *self._repository.deleting()}
         with self._store.reader(self._study.id) as reader:
             found = sort_out(reader, names, self._repository.prefix)
             missing = sum(row.name not in found.rows for row in reader.live_checkpoints())

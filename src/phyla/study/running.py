@@ -56,7 +56,7 @@ def checked_kinds(kinds: Sequence[str]) -> frozenset[str]:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Crew:
-    """Who works on studies, and who is told when a person interrupts them; see `Study.run`."""
+    """Who works on studies, and who is told of it; see `Study.run`."""
 
     workers: int
     evaluators: int = 0
@@ -64,6 +64,7 @@ class Crew:
     gpus_per_worker: float
     stall_timeout_s: float | None = None
     yields: bool = False
+    on_progress: Callable[[Results], None] | None = None
     on_interrupt: Callable[[], None]
 
     @cached_property
@@ -169,9 +170,7 @@ def work(
     return not interrupted.is_set()
 
 
-def run_study(
-    study: "Study", client: LocalClient, crew: Crew, on_progress: Callable[[Results], None] | None
-) -> Results:
+def run_study(study: "Study", client: LocalClient, crew: Crew) -> Results:
     """Train until the study ends; resumes what an earlier run left. See `Study.run`."""
     store, key = client.store, client.record.id
     results = Results(store, client.record, study.places)
@@ -187,10 +186,10 @@ def run_study(
                 say_nothing_to_do(reader)
 
         # Whoever is told of progress shows what failed.
-        failures = Failures(settings.system_clock()) if on_progress is None else None
+        failures = Failures(settings.system_clock()) if crew.on_progress is None else None
         look = partial(study.lookout.look, store, key, failures=failures)
         try:
-            finished = _train(study, client, crew, launch, results, look, on_progress)
+            finished = _train(study, client, crew, launch, results, look)
             look(at_once=True)
             client.collect()
             client.recover()
@@ -209,16 +208,14 @@ def run_study(
     return results
 
 
-def add_workers(
-    study: "Study", client: LocalClient, crew: Crew, on_progress: Callable[[Results], None] | None
-) -> Results:
+def add_workers(study: "Study", client: LocalClient, crew: Crew) -> Results:
     """Train a study that others run, until it ends. See `Study.work`."""
     results = Results(client.store, client.study(), study.places)
     if client.is_active():
         claim(client)
         look = partial(study.lookout.look_at_metrics, client.store, client.record.id)
         with Launch(study.places.locks, client.store.url, [study.name]) as launch:
-            if not _train(study, client, crew, launch, results, look, on_progress):
+            if not _train(study, client, crew, launch, results, look):
                 raise KeyboardInterrupt
     return results
 
@@ -230,12 +227,11 @@ def _train(
     launch: Launch,
     results: Results,
     look: Callable[[], None],
-    on_progress: Callable[[Results], None] | None,
 ) -> bool:
     def tick() -> None:
         look()
-        if on_progress is not None:
-            on_progress(results)
+        if crew.on_progress is not None:
+            crew.on_progress(results)
 
     name, places, lease_s = study.name, study.places, study.rules.lease_s
     assert study.train is not None

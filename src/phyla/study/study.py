@@ -225,6 +225,7 @@ class Study:
             gpus_per_worker=gpus_per_worker,
             stall_timeout_s=stall_timeout_s,
             yields=yield_at_report,
+            on_progress=on_progress,
             on_interrupt=on_interrupt,
         )
         crew.check_study(self)
@@ -235,7 +236,7 @@ class Study:
                 self._client.store.close()
                 self._client = None
             delete(self)
-        return run_study(self, self._open(portable=bool(workers)), crew, on_progress)
+        return run_study(self, self._open(portable=bool(workers)), crew)
 
     def work(
         self,
@@ -267,10 +268,11 @@ class Study:
             workers=workers,
             kinds=tuple(kinds),
             gpus_per_worker=gpus_per_worker,
+            on_progress=on_progress,
             on_interrupt=on_interrupt,
         )
         crew.check_study(self)
-        return add_workers(self, join_study(self, portable=bool(workers)), crew, on_progress)
+        return add_workers(self, join_study(self, portable=bool(workers)), crew)
 
     def change(self, *, newcomers: Literal["best", "fresh"] = "best") -> list[ConfigChange]:
         """Give the study that exists under this name these settings, and train nothing; return what was changed.
