@@ -92,7 +92,8 @@ def watch(
     if lease_s <= 0:
         raise ConfigurationError(f"lease_s={lease_s!r}: must be above 0")
     chosen, how = chosen_suites(suites), following or Following()
-    scanner = get_format(format, **(options or {}))
+    scanner = partial(get_format, format, **(options or {}))
+    scanner()  # raises where there is no such format
     with ExitStack() as stack:
         store = open_store(places.storage)
         stack.callback(store.close)
@@ -132,20 +133,19 @@ def watch(
             with store.reader(record.id) as reader:
                 remove_outputs(reader, evaluated.outputs)
             stored: Any = record.config
-            root, best = Path(record.location), places.best(record.name)
-            if record.source is not None:
+            best = places.best(record.name)
+            watcher: DirectoryWatcher | StudyWatcher
+            if record.source is None:
+                root, held = Path(record.location), Path(stored["snapshots"])
+                watcher = DirectoryWatcher(
+                    sightings, root, scanner(), run=record, snapshots=held, best=best, following=how
+                )
+            else:
                 kept = Path(stored["checkpoints"])
                 watcher = StudyWatcher(
                     sightings, store, record.source, run=record, checkpoints=kept, best=best, once=how.once
                 )
-                watchers.append(watcher)
-            else:
-                held = Path(stored["snapshots"])
-                watchers.append(
-                    DirectoryWatcher(
-                        sightings, root, scanner, run=record, snapshots=held, best=best, following=how
-                    )
-                )
+            watchers.append(watcher)
         follow = WatchThread(watchers, poll_s=poll_s)
         stack.callback(follow.stop)
         follow.start()
