@@ -6,7 +6,7 @@ import reprlib
 from collections.abc import Iterable
 from typing import Any
 
-from phyla.errors import WrongArgument
+from phyla.errors import ConfigurationError, WrongArgument
 
 
 def nearest(name: object, names: Iterable[str]) -> str | None:
@@ -27,6 +27,13 @@ def suggestion(name: object, names: Iterable[str]) -> str:
     near = nearest(name, known)
     hint = "" if near is None else f"did you mean {near!r}? "
     return f"{hint}the names are {', '.join(map(repr, known)) or 'none'}"
+
+
+def check_integer(name: str, value: object, least: int = 1, most: int | None = None) -> None:
+    """Refuse an argument that is no integer, or out of range."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most and value > most):
+        up = f", at most {most:,}" if most else ""
+        raise ConfigurationError(f"{name}={value!r}: must be an integer of at least {least}{up}")
 
 
 def suggest_arguments(*kinds: type[Any]) -> None:

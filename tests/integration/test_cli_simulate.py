@@ -110,14 +110,13 @@ def test_it_notes_what_is_not_simulated(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["two.py", "--study", "plain"], "--seconds step=S, --seconds trial=S, --like"),
+        (["two.py", "--study", "plain"], "--seconds step=S or --seconds trial=S"),
         (["two.py", "--seconds", "trial=3"], "choose one with --study NAME"),
         (
             ["two.py", "--study", "plain", "--seconds", "trial=3", "--evaluators", "1"],
             "has no suites= to evaluate",
         ),
         (["two.py", "--study", "plain", "--seconds", "trial=3", "--seconds", "eval=1"], "--seconds eval=S"),
-        (["two.py", "--study", "plain", "--like", "other"], "there is no study 'other'"),
         (["two.py", "--study", "plain", "--seconds", "trial=3", "--kinds", "dance"], "choose 'train', 'evaluate'"),
         (["two.py", "--study", "plain", "--seconds", "trial=inf"], "must be a finite number"),
         (["two.py", "--study", "plain", "--seconds", "stop=3"], "did you mean 'step'?"),

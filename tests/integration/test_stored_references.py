@@ -20,6 +20,7 @@ from phyla.cli import main
 from phyla.cli.app import app
 from phyla.launchers import WorkerSpec
 from phyla.launchers.process import _make
+from phyla.machine import Outdated
 from phyla.records import AttemptState, StudyState
 from phyla.study import maintain
 from watching import command, run, start, wait_for, write
@@ -307,13 +308,15 @@ def test_what_a_worker_process_imports_comes_from_its_supervisor(folder: Path) -
     before = sys.path[:]
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        outdated = _make(WorkerSpec.from_json(spec.to_json()))()
+        worker, store = _make(WorkerSpec.from_json(spec.to_json()))
+        outdated = worker.run()
+        store.close()
     finally:
         sys.path[:] = before
         for number, handler in handlers.items():
             signal.signal(number, handler)
-    assert outdated is not None
-    assert "strategy.explore.function" in outdated
+    assert isinstance(outdated, Outdated)
+    assert "strategy.explore.function" in outdated.why
 
 
 def test_collecting_and_resizing_need_no_function(folder: Path) -> None:

@@ -234,7 +234,7 @@ def replay(
 
     With --continue the new study starts from the best checkpoint, with its last hyperparameters.
     """
-    from phyla.study import prepare_continuation, prepare_replay
+    from phyla.study import prepare
 
     if steps is not None and from_step is not None:
         raise UsageError("--continue and --from exclude each other: a continuation starts from the checkpoint")
@@ -242,10 +242,7 @@ def replay(
     if file is not None:
         found = _studies_of(file)
         source = _chosen(found, file, None if len(found) == 1 else study)
-    if steps is not None:
-        prepared = prepare_continuation(study, places, steps, source, trial=trial, name=name)
-    else:
-        prepared = prepare_replay(study, places, source, trial=trial, from_step=from_step, name=name)
+    prepared = prepare(study, places, source, steps=steps, trial=trial, from_step=from_step, name=name)
     for note in prepared.notes:
         print(f"note: {note}", file=sys.stderr)
     _run(prepared.study, workers, gpus_per_worker=gpus_per_worker)

@@ -51,7 +51,6 @@ def simulate(
             show_default="restart=60",
         ),
     ] = None,
-    like: Annotated[str | None, Option(metavar="STUDY", help="Durations as measured in a study, instead.")] = None,
     spread: Annotated[float, Option(min=0, help="Standard deviation of the logarithm of each duration.")] = 0,
     per_hour: Annotated[
         list[str] | None,
@@ -70,7 +69,6 @@ def simulate(
     given: dict[str, Any] = {
         "evaluators": evaluators,
         "kinds": options.listed(kinds),
-        "like": like,
         "spread": spread,
         "fail": fail,
         "seed": seed,

@@ -1,16 +1,16 @@
-"""The client that works in process: controllers on a store, and a population's checkpoints on a file system."""
+"""The client that works in process, and what the directories are that lie where a study keeps its checkpoints."""
 
 import contextlib
 import logging
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
-from phyla.checkpoints import LocalCheckpoints, import_checkpoint, import_name
+from phyla.checkpoints import LocalCheckpoints, Owner, claim_digest, made_by
 from phyla.client.protocol import CollectResult, GroupResults
-from phyla.client.sorting import sort_out
 from phyla.controller import TRAIN_ONLY, Controller, mark_deleting
-from phyla.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing, LeaseLost, StudyNotFound
+from phyla.errors import CheckpointError, LeaseLost
 from phyla.machine import (
     Answer,
     Completion,
@@ -18,7 +18,6 @@ from phyla.machine import (
     Evaluated,
     Failure,
     Idle,
-    Imported,
     NoWork,
     Rules,
     SetCheckpointState,
@@ -27,24 +26,28 @@ from phyla.machine import (
     Work,
 )
 from phyla.records import (
+    Attempt,
+    AttemptState,
     Checkpoint,
     CheckpointState,
-    EvalJob,
     EvalResult,
     Group,
+    JobState,
     Report,
-    StartFrom,
     StudyRecord,
     StudyState,
     WorkKind,
 )
 from phyla.settings import Clock, system_clock
-from phyla.store import Store
+from phyla.store import Reader, Store
 
 LOG = logging.getLogger("phyla")
 
 IDLE_LOOK_S = 1.0
 """How often a study without work is asked again by a worker that other studies keep busy."""
+
+MEMORY = "memory"
+"""What a marker says in place of the id of a store in memory, which ends with its process."""
 
 
 @final
@@ -56,7 +59,7 @@ class LocalClient:
 
     Args:
         store: where the studies are remembered.
-        study: the study; its configuration is the one that the rules were made from.
+        record: the study as it was when it was opened; the rules were made from its configuration.
         rules: what its decisions go by, until the configuration changes.
         repository: where a population's checkpoints are; None for a watched study, whose watcher cleans up.
         collects: whether it collects checkpoints from time to time; False where somebody else does.
@@ -68,7 +71,7 @@ class LocalClient:
     def __init__(
         self,
         store: Store,
-        study: StudyRecord,
+        record: StudyRecord,
         rules: Rules,
         repository: LocalCheckpoints | None = None,
         *,
@@ -77,14 +80,13 @@ class LocalClient:
         others: Sequence[tuple[StudyRecord, Rules]] = (),
         clock: Clock = system_clock,
     ) -> None:
-        self._store = store
-        self._study = study
-        self._controllers = {
+        self.store = store
+        self.record = record
+        self.controllers = {
             each.id: Controller(store, each.id, theirs, each.config, source=each.source)
-            for each, theirs in ((study, rules), *others)
+            for each, theirs in ((record, rules), *others)
         }
-        self._controller = self._controllers[study.id]
-        self._names = [each.name for each in (study, *(other for other, _ in others))]
+        self.controller = self.controllers[record.id]
         self._checkpoints = repository
         self._collects = collects and repository is not None
         self._joins = joins
@@ -95,14 +97,15 @@ class LocalClient:
         self._last_study = 0
 
     @property
-    def _repository(self) -> LocalCheckpoints:
+    def repository(self) -> LocalCheckpoints:
+        """Where the checkpoints of a population are."""
         assert self._checkpoints is not None, "a watched study has no checkpoints of its own"
         return self._checkpoints
 
     @property
     def collect_every(self) -> int:
         """Completed trials after which a collection is worth its while."""
-        return max(16, self._study.population_size // 2)
+        return max(16, self.record.population_size // 2)
 
     # Working
 
@@ -115,10 +118,16 @@ class LocalClient:
         kinds: Collection[WorkKind] = TRAIN_ONLY,
         holding: int | None = None,
     ) -> tuple[list[Answer], list[Work], NoWork | None]:
-        """Hand in finished work and claim more."""
-        if len(self._controllers) > 1:
-            return self._hand_in(completions), *self._claim_in_turn(worker, count, kinds, holding)
-        answer = self._controller.complete(completions, worker, count, kinds=kinds, holding=holding)
+        if len(self.controllers) > 1:
+            answers: list[Answer] = []
+            for done in completions:
+                try:
+                    controller = self._controller_of(done.job if isinstance(done, Evaluated) else done.trial)
+                    answers += controller.complete([done])[0]
+                except LeaseLost as error:
+                    answers.append(error)
+            return answers, *self._claim_in_turn(worker, count, kinds, holding)
+        answer = self.controller.complete(completions, worker, count, kinds=kinds, holding=holding)
         self._discard_stopped(completions, answer[0])
         self._completed_since_collection += len(completions)
         if self._collects and self._completed_since_collection >= self.collect_every:
@@ -133,111 +142,80 @@ class LocalClient:
             if isinstance(answer, Stopped) and isinstance(done, Completion) and done.checkpoint is not None
         }
         if names:
-            with self._store.reader(self._study.id) as reader:
+            with self.store.reader(self.record.id) as reader:
                 unknown = [name for name in names if reader.checkpoint(name) is None]
             with contextlib.suppress(CheckpointError):
-                self._repository.delete(*unknown)
-
-    def _hand_in(self, completions: Sequence[Completion | Evaluated]) -> list[Answer]:
-        answers: list[Answer] = []
-        for done in completions:
-            try:
-                controller = self._controller_of(done.job if isinstance(done, Evaluated) else done.trial)
-            except LeaseLost as error:
-                answers.append(error)
-            else:
-                answers += controller.complete([done])[0]
-        return answers
+                self.repository.delete(*unknown)
 
     def _claim_in_turn(
         self, worker: str, count: int, kinds: Collection[WorkKind], holding: int | None
     ) -> tuple[list[Work], NoWork | None]:
-        """Ask one study after the other, each in a transaction of its own."""
-        claimed: list[Work] = []
+        """Ask one study after the other, each in a transaction of its own, until one has work."""
+        if not count:
+            return [], None
         ended: list[Ended] = []
         waits: list[float] = []
-        for study, has_work in self._in_turn(holding) if count else ():
+        for study, has_work in self._in_turn(holding):
             now = self._clock()
             if not has_work and 0 <= now - self._asked_at.get(study, float("-inf")) < IDLE_LOOK_S:
                 # Asking costs a transaction that writes; it only matters for leases that ran out, and at the end.
                 continue
-            _, given, rest = self._controllers[study].complete(
-                (), worker, count - len(claimed), kinds=kinds, holding=holding
-            )
-            claimed += given
-            if given:
+            _, claimed, rest = self.controllers[study].complete((), worker, count, kinds=kinds, holding=holding)
+            if claimed:
                 self._last_study = study
+                return claimed, rest
             if isinstance(rest, Ended):
                 ended.append(rest)
             elif isinstance(rest, Idle):
                 self._asked_at[study] = now
                 if rest.seconds is not None:
                     waits.append(rest.seconds)
-            if len(claimed) == count:
-                break
-        if len(claimed) == count:
-            return claimed, None
-        if len(ended) == len(self._controllers):
+        if len(ended) == len(self.controllers):
             messages = [each.message for each in ended if each.message]
-            return claimed, Ended(state=StudyState.COMPLETED, message="; ".join(messages) or None)
-        return claimed, Idle(seconds=min(waits, default=None), why="no checkpoint waits for evaluation")
+            return [], Ended(state=StudyState.COMPLETED, message="; ".join(messages) or None)
+        return [], Idle(seconds=min(waits, default=None), why="no checkpoint waits for evaluation")
 
     def _in_turn(self, holding: int | None) -> list[tuple[int, bool]]:
         """Return the studies in the order in which to ask them, and whether each has something to do."""
-        next_of: dict[int, EvalJob | None] = {}
-        for study in self._controllers:
-            with self._store.reader(study) as reader:
-                next_of[study] = reader.next_eval_job(holding)
-
-        def urgency(study: int) -> tuple[float, bool, int]:
-            job = next_of[study]
-            if job is None:
-                return float("inf"), False, study
-            turn = (study - self._last_study - 1) % (max(self._controllers) + 1)
-            return job.priority, job.seen != holding, turn
-
-        return [(study, next_of[study] is not None) for study in sorted(self._controllers, key=urgency)]
+        order = []
+        for study in self.controllers:
+            with self.store.reader(study) as reader:
+                job = reader.next_eval_job(holding)
+            turn = (study - self._last_study - 1) % (max(self.controllers) + 1)
+            urgency = (float("inf"), False) if job is None else (job.priority, job.seen != holding)
+            order.append((*urgency, turn, study, job is not None))
+        return [(study, has_work) for *_, study, has_work in sorted(order)]
 
     def _controller_of(self, job: int) -> Controller:
-        """Return the controller of the study that has a job.
-
-        Raises:
-            LeaseLost: none has it any more.
-        """
-        if len(self._controllers) == 1:
-            return self._controller
-        for study, controller in self._controllers.items():
-            with self._store.reader(study) as reader:
+        """Return the controller of the study that has a job, or raise `LeaseLost`."""
+        if len(self.controllers) == 1:
+            return self.controller
+        for study, controller in self.controllers.items():
+            with self.store.reader(study) as reader:
                 if reader.job(job) is not None:
                     return controller
         raise LeaseLost(f"none of the studies that this process works for has job {job}; was its study deleted?")
 
     def fail(self, failure: Failure) -> None:
-        """Record that an attempt at a job failed."""
         if failure.damage is not None:
             LOG.warning("%s; it is not used any more", failure.damage)
         self._controller_of(failure.job).fail(failure)
 
     def release(self, job: int, token: int) -> None:
-        """Return a job to the queue."""
         self._controller_of(job).release(job, token)
 
     def report(self, trial: int, token: int, reports: Sequence[Report]) -> Standing:
-        """Store what training reported so far."""
-        return self._controller_of(trial).report(trial, token, reports)
+        return self.controller.report(trial, token, reports)
 
     def save_progress(self, trial: int, token: int, checkpoint: Checkpoint) -> None:
-        """Remember where a retry of a trial resumes."""
-        self._controller_of(trial).save_progress(trial, token, checkpoint)
+        self.controller.save_progress(trial, token, checkpoint)
 
     def checkpoint(self, name: str, *, study: int) -> Checkpoint | None:
-        """Return what was recorded of a checkpoint."""
-        with self._store.reader(study) as reader:
+        with self.store.reader(study) as reader:
             return reader.checkpoint(name)
 
     def group_results(self, group: int, *, study: int) -> GroupResults:
-        """Return what the ledger has of a group."""
-        with self._store.reader(study) as reader:
+        with self.store.reader(study) as reader:
             found = reader.group(group)
             seen = reader.seen(found.seen)
             jobs = [job for job in reader.group_jobs(group) if job.task]
@@ -248,155 +226,87 @@ class LocalClient:
         return GroupResults(group=found, jobs=jobs, results=results)
 
     def best_group(self, suite: str, *, study: int) -> Group | None:
-        """Return the best complete group of a suite so far."""
-        with self._store.reader(study) as reader:
+        with self.store.reader(study) as reader:
             return reader.best_group(suite)
 
     def wait(self, seconds: float) -> None:
-        """Return once something was committed, or after `seconds` at the latest."""
         self._changes.wait(seconds)
 
     # Supervising
 
-    def study(self, name: str | None = None) -> StudyRecord:
-        """Return a study as it stands, by default the first one."""
-        name = name or self._study.name
-        found = self._store.find_study(name)
-        if found is None:
-            raise StudyNotFound(f"study {name!r} is gone from {self._store.url}")
-        return found
+    def study(self) -> StudyRecord:
+        """Return the study as it stands; of several, the first one."""
+        with self.store.reader(self.record.id) as reader:
+            return reader.study()
 
     def is_active(self) -> bool:
-        """Return whether there may be more work."""
-        return any(self.study(name).state in (StudyState.RUNNING, StudyState.DRAINING) for name in self._names)
+        for study in self.controllers:
+            with self.store.reader(study) as reader:
+                if reader.study().state in (StudyState.RUNNING, StudyState.DRAINING):
+                    return True
+        return False
 
     def renew(self, worker: str) -> None:
-        """Renew all leases of a worker."""
-        for controller in self._controllers.values():
+        for controller in self.controllers.values():
             controller.renew(worker)
 
     def lose_worker(self, worker: str, error: str, *, counts: bool) -> int:
-        """Take back all that a dead worker held."""
-        return sum(each.lose_worker(worker, error, counts=counts) for each in self._controllers.values())
+        return sum(each.lose_worker(worker, error, counts=counts) for each in self.controllers.values())
 
     def fail_study(self, study: int, message: str) -> None:
-        """Stop a study, which has failed."""
-        self._store.set_state(study, StudyState.FAILED, message)
+        self.store.set_state(study, StudyState.FAILED, message)
 
     def give_up(self, message: str) -> None:
-        """Say that a launcher ends because its workers do; what a watched study lacks stays queued."""
-        if not self._joins and not self._study.watched:
-            self.fail_study(self._study.id, message)
+        # What a watched study lacks stays queued.
+        if not self._joins and not self.record.watched:
+            self.fail_study(self.record.id, message)
 
     # Checkpoints of a population
 
-    def start_from(self, entries: Sequence[StartFrom], clock: Clock) -> None:
-        """Bring checkpoints in from elsewhere and let every member start from one, unless they have already.
-
-        All members start in one transaction; a process that dies before leaves copies that `recover` removes.
-
-        Raises:
-            CheckpointError: one of them cannot be brought in.
-        """
-        if not entries or not self._controller.awaits_imports():
-            return
-        try:
-            imports = [self._imported(number, entry, clock) for number, entry in enumerate(entries)]
-        except CheckpointError:
-            # Somebody else may have been quicker, and have removed what we were writing.
-            if self._controller.awaits_imports():
-                raise
-            return
-        self._controller.import_checkpoints(imports)
-
-    def _imported(self, number: int, entry: StartFrom, clock: Clock) -> Imported:
-        # No two processes may write under one name.
-        name = import_name(self._repository.prefix, number)
-        committed = import_checkpoint(
-            self._repository, Path(entry.path), name, step=entry.step, now=clock(), digest=entry.digest
-        )
-        return Imported(
-            name=name,
-            origin=str(entry.path),
-            step=committed.step,
-            params=self._controller.population.space.check_part(entry.params),
-            index=entry.index,
-            digest=committed.digest,
-            size_bytes=committed.size_bytes,
-        )
-
     def collect(self) -> CollectResult:
-        """Delete the checkpoints that nobody needs any more; what cannot be deleted now, `recover` deletes.
-
-        Raises:
-            CheckpointsAbsent: the directory of the checkpoints is not there, or is not the study's.
-        """
+        """Delete the checkpoints that nobody needs any more; what cannot be deleted now, `recover` deletes."""
         self._completed_since_collection = 0
         if self._checkpoints is None:
             return CollectResult()
-        collectable = self._controller.retention().collectable
+        collectable = self.controller.retention().collectable
         if collectable:
             self._checkpoints.check_owner()
-        return collect(self._store, self._study.id, self._checkpoints, collectable)
+        return collect(self.store, self.record.id, self._checkpoints, collectable)
 
     def recover(self) -> None:
         """Clean up a population after processes that died, and take back lost checkpoints that are there again.
 
         Only what this store made and knows to be over is deleted. What a running or late attempt may still be
         writing is left alone.
-
-        Raises:
-            CheckpointsAbsent: the directory of the checkpoints is not there, or is not the study's.
         """
-        if self._checkpoints is None:
+        repository = self._checkpoints
+        if repository is None:
             return
-        self._repository.check_owner()
-        committed = self._repository.names()
-        staged, begun = self._repository.staged(), self._repository.deleting()
-        with self._store.reader(self._study.id) as reader:
-            found = sort_out(reader, {*committed, *staged, *begun}, self._repository.prefix)
+        repository.check_owner()
+        committed = repository.names()
+        staged, begun = repository.staged(), repository.deleting()
+        with self.store.reader(self.record.id) as reader:
+            found = sort_out(reader, {*committed, *staged, *begun}, repository.prefix)
             deleting = [row.name for row in reader.deleting_checkpoints()]
         gone = (CheckpointState.DELETING, CheckpointState.DELETED)
         deleted = [name for name in begun if name in found.rows and found.rows[name].state in gone]
         for name in found.leftover:
-            self._repository.discard(name)
-        self._repository.delete(*found.leftover, *deleted)
-        _delete(self._store, self._study.id, self._repository, deleting)
+            repository.discard(name)
+        repository.delete(*found.leftover, *deleted)
+        _delete(self.store, self.record.id, repository, deleting)
         back = []
         for row in (found.rows[name] for name in committed if name in found.rows):
             if row.state is CheckpointState.LOST:
                 with contextlib.suppress(CheckpointError):
-                    if self._repository.check(row.name).digest == row.digest:
+                    if repository.check(row.name).digest == row.digest:
                         back.append(row.name)
-        self._controller.set_checkpoints(back, CheckpointState.LIVE)
-
-    def verify(self, checkpoint: Checkpoint) -> bool:
-        """Read a checkpoint again; if it is not what was committed, mark it as lost or damaged and return False.
-
-        Raises:
-            CheckpointsAbsent: the directory of the checkpoints is not there, or is not the study's.
-            CheckpointStorageFailed: it cannot be read now, which says nothing about it.
-        """
-        damage = None
-        try:
-            self._repository.use(checkpoint.name, checkpoint.digest, again=True)
-        except CheckpointMissing as error:
-            LOG.warning("%s", error)
-        except CheckpointCorrupt as error:
-            damage = str(error)
-            LOG.warning("%s; it is not used any more", error)
-        else:
-            return True
-        self._controller.set_unusable(checkpoint.name, damage)
-        return False
+        self.controller.set_checkpoints(back, CheckpointState.LIVE)
 
 
 def collect(
     store: Store, study: int, repository: LocalCheckpoints, candidates: Sequence[Checkpoint]
 ) -> CollectResult:
     """Delete those candidates that no trial took meanwhile; needs nothing of the study's rules."""
-    if not candidates:
-        return CollectResult()
     return _delete(store, study, repository, mark_deleting(store, study, candidates))
 
 
@@ -416,3 +326,88 @@ def _delete(store: Store, study: int, repository: LocalCheckpoints, names: Seque
         with store.transaction(study, exclusive=True) as tx:
             tx.apply([SetCheckpointState(name, CheckpointState.DELETED) for name in deleted])
     return CollectResult(deleted=tuple(deleted), freed_bytes=freed)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sorted:
+    """Directories by what the store knows about them."""
+
+    rows: dict[str, Checkpoint] = field(default_factory=dict)  # Checkpoints of the study, by name.
+    leftover: list[str] = field(default_factory=list)  # Of attempts of this store that are over.
+    forgotten: list[str] = field(default_factory=list)  # Made by this store for attempts that it does not know.
+    unknown: list[str] = field(default_factory=list)  # Not made by this store.
+
+
+def sort_out(reader: Reader, names: Collection[str], prefix: str) -> Sorted:
+    """Say what directories are; a reader that was opened after they were listed misses no row."""
+    found = Sorted()
+    for name in sorted(names):
+        row, made = reader.checkpoint(name), made_by(name)
+        if row is not None:
+            found.rows[name] = row
+        elif made is None or made.prefix != prefix:
+            found.unknown.append(name)
+        elif made.claim is None:
+            found.leftover.append(name)
+        else:
+            trial, token, claim = made.claim
+            attempt = reader.attempt(trial, token)
+            if attempt is None or claim_digest(attempt.worker, attempt.claimed_at) != claim:
+                found.forgotten.append(name)
+            elif not _may_complete(reader, attempt):
+                found.leftover.append(name)
+    return found
+
+
+def _may_complete(reader: Reader, attempt: Attempt) -> bool:
+    """Return whether an attempt is running, or only let its lease run out, and may still complete."""
+    if attempt.state is AttemptState.RUNNING or attempt.ended_at is None:
+        return True
+    if attempt.ended_at < attempt.expires_at:
+        return False
+    newest = reader.trial(attempt.job)
+    return newest.state is JobState.PENDING and newest.token == attempt.token
+
+
+def open_checkpoints(store: Store, study: str, root: Path) -> LocalCheckpoints:
+    """Return the checkpoints of a study, which are in the directory `root`; touches no file."""
+    identity = store.identity()
+    owner = Owner(
+        store=identity.id if identity.lasting else MEMORY,
+        study=study,
+        prefix=identity.id[:6],
+        copied_from=identity.copied_from,
+    )
+    return LocalCheckpoints(root, owner=owner)
+
+
+def claim_checkpoints(store: Store, study: StudyRecord | None, repository: LocalCheckpoints) -> Sequence[str]:
+    """Make sure that a checkpoint directory is the study's, before anything is decided.
+
+    It is made and marked if the study never had a checkpoint. The names of directories in it that this store did
+    not make are returned; they are left alone. `CheckpointsNotOurs` if it has some that the store has forgotten.
+    """
+    ownership = repository.ownership
+    if ownership is None:
+        return ()
+    ownership.claim(None if study is None else known_checkpoints(store, study))
+    names = sorted({*repository.names(), *repository.staged(), *repository.deleting()})
+    if study is None:
+        forgotten = [name for name in names if (made := made_by(name)) and made.prefix == repository.prefix]
+        unknown = [name for name in names if name not in forgotten]
+    else:
+        with store.reader(study.id) as reader:
+            found = sort_out(reader, names, repository.prefix)
+        forgotten, unknown = found.forgotten, found.unknown
+    if forgotten:
+        raise ownership.restored(forgotten)
+    return unknown
+
+
+def known_checkpoints(store: Store, study: StudyRecord) -> int:
+    """Return how many checkpoints of a study should be where it keeps them, lost ones included."""
+    with store.reader(study.id) as reader:
+        present = len(reader.live_checkpoints()) + len(reader.deleting_checkpoints())
+        # Lost ones have no index; they only matter when there is nothing else.
+        return present or sum(row.state is CheckpointState.LOST for row in reader.checkpoints())

@@ -20,13 +20,7 @@ class CollectResult:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupResults:
-    """What the ledger has of one group.
-
-    Attributes:
-        group: the group.
-        jobs: its eval jobs, one per shard.
-        results: entries by identity of the eval task, by shard; one that failed has fewer than shards.
-    """
+    """What the ledger has of one group, by identity of the eval task, by shard; one that failed has fewer."""
 
     group: Group
     jobs: Sequence[EvalJob]
@@ -102,10 +96,7 @@ class Client(Protocol):
     def lose_worker(self, worker: str, error: str, *, counts: bool) -> int:
         """Take back all that a dead worker held; return how many attempts that were.
 
-        Args:
-            worker: the dead process.
-            error: what is known about its end.
-            counts: whether the jobs are to blame, so that it counts towards their attempts.
+        With `counts` the jobs are to blame, so that it counts towards their attempts.
         """
         ...
 

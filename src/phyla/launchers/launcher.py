@@ -6,7 +6,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, final
 
@@ -23,26 +23,14 @@ BEATS = struct.Struct("<qqd")
 seconds since the epoch when its running eval task takes too long, 0 for never."""
 
 # Exit statuses of workers, with none of which training code is likely to exit.
-
-EXIT_CANNOT_START = 113
-"""The training code cannot be loaded: trying again would not help."""
-
-EXIT_STORE_FAILED = 114
-"""The database was lost: the trial is not to blame."""
-
-EXIT_CHECKPOINTS_ABSENT = 115
-"""The directory of the checkpoints is not there: the trial is in the queue again."""
-
-EXIT_OUTDATED = 116
-"""Settings or suites of the study were changed; its work is handed in."""
-
-
-def _python_path() -> tuple[str, ...]:
-    return tuple(entry or str(Path.cwd()) for entry in sys.path)
+EXIT_CANNOT_START = 113  # The training code cannot be loaded: trying again would not help.
+EXIT_STORE_FAILED = 114  # The database was lost: the trial is not to blame.
+EXIT_CHECKPOINTS_ABSENT = 115  # The directory of the checkpoints is gone: the trial is in the queue again.
+EXIT_OUTDATED = 116  # Settings or suites of the study were changed; its work is handed in.
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class WorkerSpec:
     """One worker process of one study with a population, or of watched studies.
 
@@ -59,10 +47,8 @@ class WorkerSpec:
         index: 0 .. workers - 1.
         kinds: what to ask for: train, evaluate, or both.
         yields: whether `trial.report()` runs an eval task that waits.
-        gin_bindings: gin bindings of this worker.
         python_path: entries for `sys.path`; by default those of the supervisor.
-        name: of the worker; this and the rest are given when its process is started.
-        log: where full tracebacks go; empty for nowhere.
+        name: of the worker; this, `log` and `beat_file` are given when its process is started.
         beat_file: where the worker counts its progress, as `BEATS`.
     """
 
@@ -72,11 +58,11 @@ class WorkerSpec:
     work_root: str
     checkpoints: str = ""
     outputs: str = ""
-    index: int
-    kinds: tuple[str, ...]
+    index: int = 0
+    kinds: Sequence[str]
     yields: bool = False
-    gin_bindings: tuple[str, ...] = ()
-    python_path: tuple[str, ...] = field(default_factory=_python_path)
+    gin_bindings: Sequence[str] = ()
+    python_path: Sequence[str] = field(default_factory=lambda: [entry or str(Path.cwd()) for entry in sys.path])
     name: str = ""
     log: str = ""
     beat_file: str = ""
@@ -88,14 +74,12 @@ class WorkerSpec:
 
     def to_json(self) -> str:
         """Write it as one line of JSON."""
-        return json.dumps({each.name: getattr(self, each.name) for each in fields(self)})
+        return json.dumps(vars(self))
 
     @staticmethod
     def from_json(text: str) -> "WorkerSpec":
         """Read what `to_json` wrote."""
-        raw = json.loads(text)
-        tuples = {name: tuple(raw[name]) for name in ("python_path", "kinds", "gin_bindings")}
-        return WorkerSpec(**{**raw, **tuples})
+        return WorkerSpec(**json.loads(text))
 
 
 class Launcher(Protocol):
@@ -144,11 +128,7 @@ class Launcher(Protocol):
 
 
 def get_launcher() -> type[Launcher]:
-    """Return the launcher that `PHYLA_LAUNCHER` names, by default `local`.
-
-    Raises:
-        ConfigurationError: no launcher of that name is installed.
-    """
+    """Return the launcher that `PHYLA_LAUNCHER` names, by default `local`."""
     name = settings.launcher()
     found = plugins.of_group(GROUP)
     if name not in found:
@@ -159,15 +139,10 @@ def get_launcher() -> type[Launcher]:
     return kind
 
 
-def gpu_environments(
-    workers: int, gpus_per_worker: float, visible: Sequence[str] | None = None
-) -> list[dict[str, str]]:
+def gpu_environments(workers: int, gpus_per_worker: float) -> list[dict[str, str]]:
     """Return one environment per worker, with `CUDA_VISIBLE_DEVICES` set if GPUs are wanted.
 
-    Args:
-        workers: number of workers.
-        gpus_per_worker: a whole number, or a fraction that lets workers share: 0.5, 0.25, ...
-        visible: names of the GPUs; by default `visible_gpus()`.
+    `gpus_per_worker` is a whole number, or a fraction that lets workers share: 0.5, 0.25, ...
     """
     if gpus_per_worker == 0:
         return [{} for _ in range(workers)]
@@ -177,7 +152,7 @@ def gpu_environments(
         raise ConfigurationError(
             f"gpus_per_worker={gpus_per_worker!r}: use a whole number, or a fraction 1/n such as 0.5"
         )
-    gpus = list(visible) if visible is not None else visible_gpus()
+    gpus = visible_gpus()
     each = int(gpus_per_worker) if whole else 1
     needed = -(-workers // share) * each
     if needed > len(gpus):

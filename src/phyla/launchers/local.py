@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import final
@@ -27,7 +27,7 @@ from phyla.launchers.launcher import (
     WorkerSpec,
 )
 from phyla.records import WorkKind
-from phyla.settings import Clock, child_environment, system_clock, thread_environment
+from phyla.settings import child_environment, system_clock, thread_environment
 from phyla.worker import Launch
 
 POLL_S = 0.02
@@ -64,7 +64,7 @@ class LocalLauncher:
     interpreter for long does not lose its trial. It takes back at once what a dead process held and starts
     another, ends a process that makes no progress for `stall_timeout_s`, and collects checkpoints.
 
-    Its arguments are those of `phyla.launchers.Launcher`, and the `clock` by which workers count time-outs.
+    Its arguments are those of `phyla.launchers.Launcher`.
     """
 
     client: Client
@@ -77,7 +77,6 @@ class LocalLauncher:
     stall_timeout_s: float | None
     on_tick: Callable[[], None] = lambda: None
     on_interrupt: Callable[[], None] = lambda: None
-    clock: Clock = system_clock
 
     def __post_init__(self) -> None:
         self._inherited = () if self.launch.descriptor is None else (self.launch.descriptor,)
@@ -97,13 +96,14 @@ class LocalLauncher:
         The first Ctrl-C lets every worker return its trial to the queue, the second one ends them at once.
         """
         try:
-            return self._run()
+            self._run()
         except OSError as error:
             message = f"cannot run workers: {error}; {advice_on(error)}. Then run the study again"
             self.client.give_up(message)
             raise StudyFailed(message) from error
+        return not self._interrupted()
 
-    def _run(self) -> bool:
+    def _run(self) -> None:
         self.logs.mkdir(parents=True, exist_ok=True)
         ended = threading.Event()
         with contextlib.ExitStack() as stack:
@@ -112,15 +112,37 @@ class LocalLauncher:
                     before = signal.signal(number, lambda number, frame: self.interrupt())
                     stack.callback(signal.signal, number, before)
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="phyla-")))
-            stack.enter_context(self._end_what_remains())
+            if sys.platform == "linux":
+                helper = subprocess.Popen(
+                    [sys.executable, "-I", "-S", remains.__file__, f"{self.launch.id}:"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                    pass_fds=self._inherited,
+                )
+                # It goes on in the background until its standard input is closed, however this process ends.
+                stack.enter_context(helper).wait()
             stack.callback(self._end_all)
             stack.callback(ended.set)
             threading.Thread(target=self._renew, args=(ended,), name="phyla-leases", daemon=True).start()
             for spec in self.specs:
                 log, beats = self.logs / f"worker-{spec.index}.log", folder / f"{spec.index}.beat"
                 self._start(replace(spec, log=str(log), beat_file=str(beats)))
-            self._watch()
-        return self._interrupts == 0
+            collected_at = time.monotonic()
+            while self._processes or self._later:
+                self._start_due()
+                for process in list(self._processes.values()):
+                    self._look_at(process)
+                if self._uncollected and time.monotonic() - collected_at >= COLLECT_S:
+                    self._uncollected, collected_at = 0, time.monotonic()
+                    with contextlib.suppress(StoreBusy):
+                        # What stays is collected the next time.
+                        self.client.collect()
+                self.on_tick()
+                time.sleep(POLL_S)
+        if self._cannot_go_on is not None:
+            raise self._cannot_go_on
 
     def interrupt(self) -> None:
         """Stop: gracefully the first time, at once the second."""
@@ -168,40 +190,6 @@ class LocalLauncher:
             # The interrupt came before this process was known.
             popen.terminate()
 
-    @contextlib.contextmanager
-    def _end_what_remains(self) -> Iterator[None]:
-        """Have everything that workers started ended when this process is killed."""
-        if sys.platform != "linux":
-            yield
-            return
-        with subprocess.Popen(
-            [sys.executable, "-I", "-S", remains.__file__, f"{self.launch.id}:"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            pass_fds=self._inherited,
-        ) as helper:
-            # It goes on in the background, until its standard input is closed.
-            helper.wait()
-            yield
-
-    def _watch(self) -> None:
-        collected_at = time.monotonic()
-        while self._processes or self._later:
-            self._start_due()
-            for process in list(self._processes.values()):
-                self._look_at(process)
-            if self._uncollected and time.monotonic() - collected_at >= COLLECT_S:
-                self._uncollected, collected_at = 0, time.monotonic()
-                with contextlib.suppress(StoreBusy):
-                    # What stays is collected the next time.
-                    self.client.collect()
-            self.on_tick()
-            time.sleep(POLL_S)
-        if self._cannot_go_on is not None:
-            raise self._cannot_go_on
-
     def _renew(self, ended: threading.Event) -> None:
         """Renew leases in a thread of its own: deleting large checkpoints may take longer than a lease."""
         while not ended.wait(self.renew_s):
@@ -217,7 +205,10 @@ class LocalLauncher:
             return
         self._close(process)
         spec, how = process.spec, f"worker process {process.popen.pid} {_how(status)}"
-        tail = _tail(Path(spec.log))
+        try:
+            tail = Path(spec.log).read_text(errors="replace")[-LOG_TAIL:].strip()
+        except OSError as error:
+            tail = f"({spec.log} cannot be read: {error.strerror})"
         if status == 0 and not self.client.lose_worker(spec.name, f"{how} within the trial", counts=True):
             if not self._interrupted() and self.client.is_active():
                 # Somebody asked this worker alone to stop.
@@ -230,16 +221,41 @@ class LocalLauncher:
             else:
                 self._start_later(spec, why)
         elif status == EXIT_CANNOT_START:
-            error = StudyFailed(f"worker {spec.index} cannot start (its log is {spec.log}):\n{tail}")
+            failed = StudyFailed(f"worker {spec.index} cannot start (its log is {spec.log}):\n{tail}")
             if spec.index not in self._outdated:
-                raise error
+                raise failed
             # The others that run may finish what they are at.
-            self._cannot_go_on = error
+            self._cannot_go_on = failed
         elif self._interrupted():
             self.client.lose_worker(spec.name, "its worker was ended by a person", counts=False)
         else:
             blameless = status in (EXIT_STORE_FAILED, EXIT_CHECKPOINTS_ABSENT)
             self._crashed(spec, how + (f"; the end of its log:\n{tail}" if tail else ""), counts=not blameless)
+
+    def _check_progress(self, process: _Process) -> None:
+        beats, trials, deadline = BEATS.unpack(Path(process.spec.beat_file).read_bytes())
+        now = time.monotonic()
+        if trials != process.trials:
+            self._crashes = 0
+            if process.spec.index in self._outdated:
+                self._outdated[process.spec.index] = 0
+            self._uncollected += trials - process.trials
+            process.trials = trials
+        if beats != process.beats:
+            process.beats, process.progressed_at = beats, now
+        limit_s, ended = self.stall_timeout_s, f"so worker process {process.popen.pid} was ended"
+        if deadline and system_clock() > deadline:
+            why = f"its eval task took longer than its timeout_s, {ended}; raise timeout_s if that is not enough"
+        elif beats and limit_s is not None and now - process.progressed_at > limit_s:
+            why = (
+                f"StallTimeout: no step, no report and no finished trial for {limit_s:g} s, {ended}; raise "
+                "stall_timeout_s if training may be silent for longer"
+            )
+        else:
+            return
+        process.popen.kill()
+        self._close(process)
+        self._crashed(process.spec, why)
 
     def _crashed(self, spec: WorkerSpec, why: str, *, counts: bool = True) -> None:
         held = self.client.lose_worker(spec.name, why, counts=counts)
@@ -278,31 +294,6 @@ class LocalLauncher:
         for spec in due:
             self._start(spec)
 
-    def _check_progress(self, process: _Process) -> None:
-        beats, trials, deadline = BEATS.unpack(Path(process.spec.beat_file).read_bytes())
-        now = time.monotonic()
-        if trials != process.trials:
-            self._crashes = 0
-            if process.spec.index in self._outdated:
-                self._outdated[process.spec.index] = 0
-            self._uncollected += trials - process.trials
-            process.trials = trials
-        if beats != process.beats:
-            process.beats, process.progressed_at = beats, now
-        limit_s, ended = self.stall_timeout_s, f"so worker process {process.popen.pid} was ended"
-        if deadline and self.clock() > deadline:
-            why = f"its eval task took longer than its timeout_s, {ended}; raise timeout_s if that is not enough"
-        elif beats and limit_s is not None and now - process.progressed_at > limit_s:
-            why = (
-                f"StallTimeout: no step, no report and no finished trial for {limit_s:g} s, {ended}; raise "
-                "stall_timeout_s if training may be silent for longer"
-            )
-        else:
-            return
-        process.popen.kill()
-        self._close(process)
-        self._crashed(process.spec, why)
-
     def _end_all(self) -> None:
         for process in self._processes.values():
             if process.popen.poll() is None:
@@ -324,13 +315,6 @@ class LocalLauncher:
         remains.end_marked(process.mark)
 
 
-def _tail(log: Path) -> str:
-    try:
-        return log.read_text(errors="replace")[-LOG_TAIL:].strip()
-    except OSError as error:
-        return f"({log} cannot be read: {error.strerror})"
-
-
 def _how(status: int) -> str:
     if status >= 0:
         return f"ended with exit status {status}"
@@ -338,5 +322,4 @@ def _how(status: int) -> str:
         name = signal.Signals(-status).name
     except ValueError:
         name = f"signal {-status}"
-    hint = " (out of memory?)" if -status == signal.SIGKILL else ""
-    return f"was ended by {name}{hint}"
+    return f"was ended by {name}{' (out of memory?)' if -status == signal.SIGKILL else ''}"

@@ -1,4 +1,7 @@
-"""The worker process: `python -m phyla.launchers.process`, told what to do on standard input."""
+"""Workers of studies of both kinds, and the worker process: `python -m phyla.launchers.process`.
+
+The process reads on standard input what to do. A process that works by itself makes its worker here, too.
+"""
 
 import ctypes
 import mmap
@@ -7,16 +10,26 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from phyla import plugins
 from phyla.checkpoints import advice_on, is_storage_error
-from phyla.client import LocalClient, open_checkpoints
-from phyla.controller import from_config, suites_from
-from phyla.errors import CheckpointsAbsent, PhylaError, StoreError
+from phyla.client import LocalClient, known_checkpoints, open_checkpoints
+from phyla.controller import from_config, suite_differences, suites_from
+from phyla.errors import (
+    CheckpointsAbsent,
+    PhylaError,
+    RunChanged,
+    SchemaMismatch,
+    StoreError,
+    StudyFailed,
+    StudyNotFound,
+)
+from phyla.evaluation import Suite
 from phyla.launchers.launcher import (
     BEATS,
     EXIT_CANNOT_START,
@@ -25,32 +38,158 @@ from phyla.launchers.launcher import (
     EXIT_STORE_FAILED,
     WorkerSpec,
 )
-from phyla.machine import Outdated
+from phyla.machine import Outdated, TrainRules, WatchRules
+from phyla.records import JsonObject, StudyKind, StudyRecord, WorkKind
 from phyla.settings import escape_output
 from phyla.store import Store, open_store
-from phyla.worker import Beat, Evaluator, Worker, population_worker
+from phyla.watcher import DirectorySources
+from phyla.worker import (
+    Bindings,
+    EvaluatedStudy,
+    Evaluator,
+    Sources,
+    StudySources,
+    Trainer,
+    Trial,
+    Worker,
+    WorkerContext,
+)
 
+SCHEMA = 1
+"""Of the configurations of watched studies."""
+Runs: TypeAlias = Sequence[tuple[StudyRecord, EvaluatedStudy]]
+"""Watched studies, each with what it takes to evaluate it."""
 _PR_SET_PDEATHSIG = 1
 
 
-def main() -> None:
-    """Read a spec, work until the study ends, exit with 0; with another status if that cannot be.
+def population_worker(
+    client: LocalClient,
+    rules: TrainRules,
+    train: Callable[[Trial], object],
+    setup: Callable[[WorkerContext], Any] | None,
+    spec: WorkerSpec,
+    **how: Any,
+) -> Worker:
+    """Make a worker of a study with a population; `setup` is called here, once. `how` is as `Worker` takes it."""
+    study, repository, work_root = client.record, client.repository, Path(spec.work_root)
+    state = None
+    if setup is not None:
+        directory = work_root / f"worker-{spec.index}"
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StudyFailed(f"cannot make {directory}: {error.strerror}; {advice_on(error)}") from error
+        context = WorkerContext(name=spec.name, index=spec.index, study=study.name, working_dir=directory)
+        state = setup(context)
+    evaluator = trainer = None
+    if rules.suites and WorkKind.EVALUATE in spec.kinds:
+        evaluated = EvaluatedStudy(
+            suites=rules.suites,
+            sources=StudySources(repository),
+            outputs=Path(spec.outputs),
+            stop=partial(client.fail_study, study.id),
+        )
+        evaluator = Evaluator(client, {study.id: evaluated}, work_root=work_root, name=spec.name, state=state)
+    if WorkKind.TRAIN in spec.kinds:
+        metrics, log = rules.reported_metrics, Path(spec.log) if spec.log else None
+        trainer = Trainer(client, repository, train, metrics=metrics, work_root=work_root, state=state, log=log)
+    return Worker(client, name=spec.name, trainer=trainer, evaluator=evaluator, yields=spec.yields, **how)
 
-    What is imported is named by the spec, which comes from the supervisor, never by the database.
-    """
+
+# Watched studies
+
+
+def open_watched(
+    store: Store, suites: Mapping[str, Sequence[Suite]], gin_bindings: Sequence[str] = ()
+) -> tuple[LocalClient, Runs]:
+    """Open watched studies that one pool of workers serves, by name with their suites from the user's files."""
+    runs = [_watched(store, name, tuple(given), tuple(gin_bindings)) for name, given in suites.items()]
+    rules = [WatchRules(suites=evaluated.suites, lease_s=lease_of(record)) for record, evaluated in runs]
+    (first, *others), (first_rules, *other_rules) = [record for record, _ in runs], rules
+    client = LocalClient(store, first, first_rules, others=list(zip(others, other_rules, strict=True)))
+    return client, runs
+
+
+def _watched(
+    store: Store, name: str, suites: tuple[Suite, ...], gin: tuple[str, ...]
+) -> tuple[StudyRecord, EvaluatedStudy]:
+    record = store.find_study(name)
+    if record is None or not record.watched:
+        raise StudyNotFound(f"watched run {name!r} is gone from {store.url}")
+    config: Any = record.config
+    if config.get("schema") != SCHEMA:
+        raise SchemaMismatch(
+            f"the run's configuration has schema {config.get('schema')}, this phyla understands {SCHEMA}; "
+            "use the version of phyla that made the run"
+        )
+    sources: Sources = DirectorySources(Path(record.location))
+    if record.kind is StudyKind.STUDY:
+        source = next(study for study in store.studies() if study.id == record.source)
+        repository = open_checkpoints(store, source.name, Path(config["checkpoints"]))
+        if known_checkpoints(store, source):
+            repository.check_owner()
+        sources = StudySources(repository)
+
+    def changed() -> bool:
+        now = store.find_study(name)
+        return now is not None and now.config.get("suites") != config.get("suites")
+
+    return record, EvaluatedStudy(
+        suites=suites,
+        sources=sources,
+        outputs=Path(config["outputs"]),
+        bindings=Bindings(root=Path(config["gin_root"]), worker=gin),
+        changed=changed,
+    )
+
+
+def lease_of(record: StudyRecord) -> float:
+    """Return how many seconds a lease of a watched study lasts."""
+    config: Any = record.config
+    return float(config["lease_s"])
+
+
+def check_suites(runs: Runs, given: Mapping[str, JsonObject]) -> None:
+    """Refuse stored suites that are not those of given configurations."""
+    for record, _ in runs:
+        differing = suite_differences(record.config, given[record.name])
+        if differing:
+            listing = "; ".join(f"{key}: it has {old!r}, given {new!r}" for key, (old, new) in differing.items())
+            raise RunChanged(
+                f"the suites of run {record.name!r} are not those of the suite file ({listing}); give the file "
+                "that the run is watched with, or watch it again with this one"
+            )
+
+
+def watched_worker(client: LocalClient, runs: Runs, spec: WorkerSpec, **how: Any) -> Worker:
+    """Make a worker of watched studies; `how` is as `Worker` takes it."""
+    evaluated = {record.id: evaluated for record, evaluated in runs}
+    evaluator = Evaluator(client, evaluated, work_root=Path(spec.work_root), name=spec.name)
+    return Worker(client, name=spec.name, evaluator=evaluator, **how)
+
+
+# The process
+
+
+def main() -> None:
+    """Read a spec, work until the study ends, exit with 0; with another status if that cannot be."""
     escape_output()
     spec = WorkerSpec.from_json(sys.stdin.readline())
     _die_with_parent()
     try:
-        work = _make(spec)
+        worker, store = _make(spec)
+    except RunChanged as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        sys.exit(EXIT_OUTDATED)
     except Exception as error:  # noqa: BLE001  # user code; the supervisor shows what it printed
         _fail(error, EXIT_CANNOT_START)
     try:
-        outdated = work()
+        ended = worker.run()
+        store.close()
     except (StoreError, CheckpointsAbsent) as error:
         _fail(error, EXIT_STORE_FAILED)
-    if outdated is not None:
-        print(outdated, file=sys.stderr)  # noqa: T201
+    if isinstance(ended, Outdated):
+        print(ended.why, file=sys.stderr)  # noqa: T201
         sys.exit(EXIT_OUTDATED)
 
 
@@ -78,71 +217,32 @@ def _die_with_parent() -> None:
     threading.Thread(target=watch, name="phyla-parent", daemon=True).start()
 
 
-def _make(spec: WorkerSpec) -> Callable[[], str | None]:
-    """Return the work, which returns why other settings are needed, if they are."""
+def _make(spec: WorkerSpec) -> tuple[Worker, Store]:
     sys.path[:] = [*spec.python_path, *(entry for entry in sys.path if entry not in spec.python_path)]
     store = open_store(spec.storage)
-    beat = _beats(Path(spec.beat_file))
+    with open(spec.beat_file, "r+b") as file:
+        beat = partial(BEATS.pack_into, mmap.mmap(file.fileno(), BEATS.size), 0)
     if spec.watched:
-        from phyla.launchers.watched import changed_suites, open_watched
-
         suites = {name: suites_from(config, plugins.resolve) for name, config in spec.configs.items()}
-        opened = open_watched(store, suites, gin_bindings=spec.gin_bindings)
-        why = changed_suites(opened, spec.configs)
-        if why is not None:
-            return lambda: why
-        evaluator = Evaluator(opened.client, opened.evaluated, work_root=Path(spec.work_root), name=spec.name)
-        worker = Worker(opened.client, name=spec.name, evaluator=evaluator, beat=beat)
+        client, runs = open_watched(store, suites, spec.gin_bindings)
+        check_suites(runs, spec.configs)
+        worker = watched_worker(client, runs, spec, beat=beat)
     else:
-        worker = _population_worker(spec, store, beat)
+        config = spec.configs[spec.study]
+        study = store.find_study(spec.study)
+        if study is None:
+            raise PhylaError(f"study {spec.study!r} is gone from {store.url}")
+        rules = from_config(config, plugins.resolve)
+        repository = open_checkpoints(store, study.name, Path(spec.checkpoints))
+        repository.check_owner()
+        # Where the stored configuration is another one, the controller takes it over as far as it can.
+        client = LocalClient(store, replace(study, config=config), rules, repository, collects=False)
+        train = plugins.resolve(str(config["train"]))
+        setup = None if config["setup"] is None else plugins.resolve(str(config["setup"]))
+        worker = population_worker(client, rules, train, setup, spec, beat=beat)
     signal.signal(signal.SIGTERM, lambda number, frame: worker.stop())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def work() -> str | None:
-        ended = worker.run()
-        store.close()
-        return ended.why if isinstance(ended, Outdated) else None
-
-    return work
-
-
-def _population_worker(spec: WorkerSpec, store: Store, beat: Beat) -> Worker:
-    config = spec.configs[spec.study]
-    train, setup = config["train"], config["setup"]
-    study = store.find_study(spec.study)
-    if study is None:
-        raise PhylaError(f"study {spec.study!r} is gone from {store.url}")
-    rules = from_config(config, plugins.resolve)
-    repository = open_checkpoints(store, study.name, Path(spec.checkpoints))
-    repository.check_owner()
-    return population_worker(
-        # Where the stored configuration is another one, the controller takes it over as far as it can.
-        LocalClient(store, replace(study, config=config), rules, repository, collects=False),
-        study,
-        repository,
-        rules,
-        plugins.resolve(str(train)),
-        None if setup is None else plugins.resolve(str(setup)),
-        name=spec.name,
-        index=spec.index,
-        kinds=spec.kinds,
-        work_root=Path(spec.work_root),
-        outputs=Path(spec.outputs),
-        log=Path(spec.log) if spec.log else None,
-        gin_bindings=spec.gin_bindings,
-        beat=beat,
-        yields=spec.yields,
-    )
-
-
-def _beats(path: Path) -> Beat:
-    with path.open("r+b") as file:
-        page = mmap.mmap(file.fileno(), BEATS.size)
-
-    def beat(progress: int, done: int, deadline: float) -> None:
-        BEATS.pack_into(page, 0, progress, done, deadline)
-
-    return beat
+    return worker, store
 
 
 if __name__ == "__main__":

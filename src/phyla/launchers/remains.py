@@ -24,8 +24,7 @@ WAIT_MS = 1000
 def end_marked(mark: str) -> None:
     """Kill every process whose mark begins with this one, except the calling process; wait until they are gone.
 
-    Args:
-        mark: `LAUNCH:` for all workers of a launch, `LAUNCH:NUMBER:` for one.
+    The mark is `LAUNCH:` for all workers of a launch, and `LAUNCH:NUMBER:` for one.
     """
     wanted = f"{VARIABLE}={mark}".encode()
     for _ in range(ROUNDS):

@@ -1,8 +1,8 @@
-"""What a study is simulated under: who works, how long things take, how often they go wrong, what is measured."""
+"""What a study is simulated under: who works, how long things take, and how often they go wrong."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -23,11 +23,14 @@ SATURATES = 3.0
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """The arguments of `phyla.simulate` of the same names, or seconds that were measured.
+    """The arguments of `phyla.simulate` of the same names.
 
-    With a spread, each duration is multiplied by a draw of its own from exp(N(-spread^2 / 2, spread^2)), whose
-    mean is 1. `measured_step_s` are seconds per step of whole trials, from claim to completion; `measured_eval_s`
-    those of shards by name of the eval task. Both include loading.
+    With a spread, each duration is multiplied by a draw of its own from the log-normal distribution
+    exp(N(-spread^2 / 2, spread^2)), whose mean is 1.
+
+    Raises:
+        ConfigurationError: a number is out of range, nobody trains, or not exactly one of `step_s` and `trial_s`
+            says how long training takes.
     """
 
     workers: int = 1
@@ -39,8 +42,6 @@ class Conditions:
     save_s: float = 0.0
     eval_s: float = 0.0
     spread: float = 0.0
-    measured_step_s: Sequence[float] = ()
-    measured_eval_s: Mapping[str, Sequence[float]] = field(default_factory=dict)
     preempt_per_hour: float = 0.0
     crash_per_hour: float = 0.0
     restart_s: float = 60.0
@@ -52,17 +53,15 @@ class Conditions:
         check(self, spread=AMOUNT, restart_s=AMOUNT)
         if WorkKind.TRAIN not in self.kinds:
             raise ConfigurationError("kinds: somebody has to train")
-        if [self.step_s is not None, self.trial_s is not None, bool(self.measured_step_s)].count(True) != 1:
+        if (self.step_s is None) == (self.trial_s is None):
             raise ConfigurationError(
-                "say in one way how long training takes: step_s, trial_s, or like= a study that was run (on the "
-                "command line: --seconds step=S, --seconds trial=S, --like STUDY)"
+                "say how long training takes, in one way: step_s or trial_s (on the command line: "
+                "--seconds step=S or --seconds trial=S)"
             )
 
     def train_s(self, trial: TrialRecord, rng: np.random.Generator) -> float:
         """Draw how long the steps of a trial take."""
         steps = trial.end_step - trial.start_step
-        if self.measured_step_s:
-            return steps * _one_of(self.measured_step_s, rng)
         if self.trial_s is not None:
             return self.drawn(self.trial_s, rng) if steps else 0.0
         assert self.step_s is not None
@@ -70,19 +69,12 @@ class Conditions:
 
     def evaluate_s(self, task: EvalJob, rng: np.random.Generator, *, loaded: bool) -> tuple[float, float]:
         """Draw how long loading and one shard of an eval task take."""
-        measured = self.measured_eval_s.get(task.task)
-        if measured:
-            return 0.0, _one_of(measured, rng)
         load_s = 0.0 if loaded else self.drawn(self.load_s, rng)
         return load_s, self.drawn(self.eval_s / task.shards, rng)
 
     def drawn(self, mean_s: float, rng: np.random.Generator) -> float:
         """Draw a duration from its mean."""
         return mean_s * rng.lognormal(-(self.spread**2) / 2, self.spread) if self.spread else mean_s
-
-
-def _one_of(values: Sequence[float], rng: np.random.Generator) -> float:
-    return values[int(rng.integers(len(values)))]
 
 
 @final

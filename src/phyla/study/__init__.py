@@ -2,17 +2,23 @@
 
 from phyla.study.evaluations import BestEvaluation, Evaluations
 from phyla.study.files import load_schedule, load_suites
-from phyla.study.limits import Retention, Retries
-from phyla.study.loading import list_all, list_studies, load_evaluations, load_study, open_any
+from phyla.study.loading import compare, list_all, list_studies, load_evaluations, load_study, open_any
 from phyla.study.maintenance import Maintenance, maintain
-from phyla.study.places import Places
+from phyla.study.places import Places, Where
 from phyla.study.progress import Progress
-from phyla.study.replaying import Prepared, continue_training, prepare_continuation, prepare_replay, replay
-from phyla.study.replicates import compare, replicate_seed, replicates, run_replicates
+from phyla.study.repeating import (
+    Prepared,
+    continue_training,
+    prepare,
+    replay,
+    replicate_seed,
+    replicates,
+    run_replicates,
+)
 from phyla.study.results import Best, BestCheckpoint, ConfigChange, Replicate, Results
 from phyla.study.simulating import Simulated, simulate
 from phyla.study.standing import Change, Missing, Standing, Watched, standing
-from phyla.study.study import Study
+from phyla.study.study import Retention, Retries, Study
 from phyla.study.targets import Planned, plan
 from phyla.study.watching import evaluate, watch
 
@@ -37,6 +43,7 @@ __all__ = [
     "Standing",
     "Study",
     "Watched",
+    "Where",
     "compare",
     "continue_training",
     "evaluate",
@@ -49,8 +56,7 @@ __all__ = [
     "maintain",
     "open_any",
     "plan",
-    "prepare_continuation",
-    "prepare_replay",
+    "prepare",
     "replay",
     "replicate_seed",
     "replicates",

@@ -7,7 +7,7 @@ import sys
 import tomllib
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from types import ModuleType
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 EXAMPLE = """  # at the top level of the file
   import phyla
   heldout = phyla.Suite("heldout", [my_eval_task], objective=phyla.Maximize("accuracy_mean"))"""
-SUITE_KEYS = ("name", "tasks", "objective", "aggregates", "policy", "load", "gin_files")
 OBJECTIVES: Mapping[str, Callable[[str], Goal]] = {"maximize": Maximize, "minimize": Minimize}
 
 
@@ -120,8 +119,7 @@ def chosen_suites(given: Suite | str | Sequence[Suite | str]) -> tuple[Suite, ..
         raise ConfigurationError("there is no suite to evaluate: give at least one")
     if twice := _twice(found):
         raise ConfigurationError(f"several suites are called {twice}; give each a name of its own")
-    for suite in found:
-        _check_objective(suite)
+    check_objectives(found)
     return tuple(found)
 
 
@@ -130,17 +128,13 @@ def _twice(suites: Sequence[Suite]) -> str:
     return ", ".join(sorted(name for name, count in counts.items() if count > 1))
 
 
-def _check_objective(suite: Suite) -> None:
-    if suite.objective is not None:
-        check_aggregate(suite, suite.objective.metric, f"the objective of suite {suite.name!r}")
-
-
-def check_objectives(rules: TrainRules) -> None:
-    """Make sure that suites can give what their objectives, and that of a study, name."""
-    for suite in rules.suites:
-        _check_objective(suite)
-    if rules.suite_fitness is not None:
-        suite = suite_named(rules.suites, rules.suite_fitness.suite)
+def check_objectives(suites: Sequence[Suite], rules: TrainRules | None = None) -> None:
+    """Make sure that suites can give what their objectives name, and that of a study with these rules."""
+    for suite in suites:
+        if suite.objective is not None:
+            check_aggregate(suite, suite.objective.metric, f"the objective of suite {suite.name!r}")
+    if rules is not None and rules.suite_fitness is not None:
+        suite = suite_named(suites, rules.suite_fitness.suite)
         where = "the objective" if rules.suite_fitness.metric is None else "FromSuite"
         for name in rules.aggregates.values():
             check_aggregate(suite, name, where)
@@ -162,56 +156,6 @@ def _module(source: str, folder: Path) -> ModuleType:
         raise UsageError(f"cannot import {source}: {type(error).__name__}: {error}") from error
 
 
-def _from_toml(file: Path) -> tuple[Suite, ...]:
-    try:
-        raw = tomllib.loads(file.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"{file}: {error}") from error
-    _known(raw, ("suite",), str(file))
-    tables = raw.get("suite", [])
-    if not isinstance(tables, list) or not tables:
-        raise UsageError(f"{file} defines no suite; write tables [[suite]] with name and tasks")
-    suites = []
-    for number, table in enumerate(tables, 1):
-        where = f"{file}, suite {table.get('name', number)!r}"
-        _known(table, SUITE_KEYS, where)
-        try:
-            suites.append(_suite(table, file.parent, where))
-        except (TypeError, ConfigurationError) as error:
-            raise UsageError(f"{where}: {error}") from error
-    return tuple(suites)
-
-
-def _suite(table: Mapping[str, Any], folder: Path, where: str) -> Suite:
-    policy = table.get("policy", {})
-    _known(policy, [f.name for f in fields(Policy)], f"{where}, policy")
-    return Suite(
-        table.get("name", ""),
-        tuple(_task(task, folder, where) for task in table.get("tasks", ())),
-        objective=_objective(table["objective"], where) if "objective" in table else None,
-        aggregates=tuple(_aggregate(one, folder, where) for one in table.get("aggregates", ())),
-        policy=Policy(**policy),
-        load=_callable(table["load"], folder) if "load" in table else None,
-        gin_files=tuple(table.get("gin_files", ())),
-    )
-
-
-def _task(given: Any, folder: Path, where: str) -> EvalTask:
-    if isinstance(given, str):
-        given = {"evaluate": given}
-    known = [f.name for f in fields(EvalTask)]
-    where = f"{where}, eval task {given.get('name', '')!r}"
-    _known(given, known, where)
-    settings = dict(given)
-    if "evaluate" not in settings:
-        return EvalTask(**settings)
-    function = _callable(settings.pop("evaluate"), folder)
-    if isinstance(function, EvalTask):
-        # Decorated in its file: what is given here comes on top.
-        return replace(function, **settings)
-    return EvalTask(**{"name": getattr(function, "__name__", ""), **settings}, evaluate=function)
-
-
 def _callable(text: Any, folder: Path) -> Any:
     source, colon, name = str(text).rpartition(":")
     if not colon:
@@ -222,6 +166,54 @@ def _callable(text: Any, folder: Path) -> Any:
     if not callable(found):
         raise UsageError(f"{source} has no function {name!r}")
     return found
+
+
+# Suites in TOML
+
+
+def _from_toml(file: Path) -> tuple[Suite, ...]:
+    try:
+        raw = tomllib.loads(file.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"{file}: {error}") from error
+    _check_keys(raw, ["suite"], str(file))
+    tables = raw.get("suite", [])
+    if not isinstance(tables, list) or not tables:
+        raise UsageError(f"{file} defines no suite; write tables [[suite]] with name and tasks")
+    suites = []
+    for number, table in enumerate(tables, 1):
+        where = f"{file}, suite {table.get('name', number)!r}"
+        try:
+            suites.append(_suite(table, file.parent, where))
+        except (TypeError, ConfigurationError) as error:
+            raise UsageError(f"{where}: {error}") from error
+    return tuple(suites)
+
+
+def _suite(table: Mapping[str, Any], folder: Path, where: str) -> Suite:
+    suite: Suite = _made(
+        Suite,
+        {"name": "", **table},
+        where,
+        tasks=lambda given: tuple(_task(task, folder, where) for task in given),
+        objective=lambda given: _objective(given, where),
+        aggregates=lambda given: tuple(_aggregate(one, folder, where) for one in given),
+        policy=lambda given: _made(Policy, given, f"{where}, policy"),
+        load=lambda given: _callable(given, folder),
+    )
+    return suite
+
+
+def _task(given: Any, folder: Path, where: str) -> EvalTask:
+    settings = {"evaluate": given} if isinstance(given, str) else dict(given)
+    _check_keys(settings, [f.name for f in fields(EvalTask)], f"{where}, eval task {settings.get('name', '')!r}")
+    if "evaluate" not in settings:
+        return EvalTask(**settings)
+    function = _callable(settings.pop("evaluate"), folder)
+    if isinstance(function, EvalTask):
+        # Decorated in its file: what is given here comes on top.
+        return replace(function, **settings)
+    return EvalTask(**{"name": getattr(function, "__name__", ""), **settings}, evaluate=function)
 
 
 def _objective(given: Any, where: str) -> Goal:
@@ -243,19 +235,25 @@ def _aggregate(given: Any, folder: Path, where: str) -> Any:
             f'{where}: aggregate {given!r} is not understood; write {{ name = "mean", metric = "accuracy" }} '
             f"with one of the names {', '.join(sorted(known))}, or a function as file.py:name"
         )
-    kind = known[str(name)].load()
     settings = {key: value for key, value in given.items() if key != "name"}
-    _known(settings, [f.name for f in fields(kind)], f"{where}, aggregate {name!r}")
-    return kind(**settings)
+    return _made(known[str(name)].load(), settings, f"{where}, aggregate {name!r}")
 
 
-def _known(given: Any, known: Iterable[str], where: str) -> None:
-    names = list(known)
+def _made(kind: Any, given: Any, where: str, **readers: Callable[[Any], Any]) -> Any:
+    """Make a dataclass from a table; what is no plain setting of it has a reader."""
+    _check_keys(given, [field.name for field in fields(kind)], where)
+    return kind(**{key: readers[key](value) if key in readers else value for key, value in given.items()})
+
+
+def _check_keys(given: Any, known: Sequence[str], where: str) -> None:
     if not isinstance(given, Mapping):
         raise UsageError(f"{where}: {given!r} must be a table")
-    unknown = [key for key in given if key not in names]
+    unknown = [key for key in given if key not in known]
     if unknown:
-        raise UsageError(f"{where}: there is no key {unknown[0]!r}; the keys are {', '.join(names)}")
+        raise UsageError(f"{where}: there is no key {unknown[0]!r}; the keys are {', '.join(known)}")
+
+
+# Suites of watched runs
 
 
 def runs_with(store: "Store", suites: Sequence[Suite]) -> list[str]:
@@ -287,7 +285,7 @@ def suites_of(store: "Store", name: str, given: "Suite | str | Sequence[Suite | 
             f"phyla worker FILE.py --study {shlex.quote(name)} --kinds evaluate (in Python: study.work())"
         )
     if not given:
-        return _stored_suites(run)
+        return _without_code(run)
     stored = [suite.name for suite in outlines(run.config)]
     chosen = {suite.name: suite for suite in chosen_suites(given)}
     missing = [each for each in stored if each not in chosen]
@@ -299,7 +297,7 @@ def suites_of(store: "Store", name: str, given: "Suite | str | Sequence[Suite | 
     return tuple(chosen[each] for each in stored)
 
 
-def _stored_suites(run: StudyRecord) -> tuple[Suite, ...]:
+def _without_code(run: StudyRecord) -> tuple[Suite, ...]:
     """Return a run's suites from what is stored of them, where that names registered plug-ins only."""
     try:
         suites = suites_from(run.config)
@@ -307,12 +305,12 @@ def _stored_suites(run: StudyRecord) -> tuple[Suite, ...]:
         raise ConfigurationError(
             f"run {run.name!r}: {error}: phyla worker FILE.py (in Python: suites=)"
         ) from error
-    for suite in suites:
-        for task in suite.tasks:
-            if task.command is not None:
-                raise ConfigurationError(
-                    f"run {run.name!r}: eval task {task.name!r} of suite {suite.name!r} is the command "
-                    f"{task.command!r}; phyla runs no command that only the database names, so give the file that "
-                    "defines it: phyla worker FILE.py (in Python: suites=)"
-                )
+    commands = [(suite, task) for suite in suites for task in suite.tasks if task.command is not None]
+    if commands:
+        suite, task = commands[0]
+        raise ConfigurationError(
+            f"run {run.name!r}: eval task {task.name!r} of suite {suite.name!r} is the command {task.command!r}; "
+            "phyla runs no command that only the database names, so give the file that defines it: "
+            "phyla worker FILE.py (in Python: suites=)"
+        )
     return suites

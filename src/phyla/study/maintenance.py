@@ -1,17 +1,38 @@
-"""Maintain a study from outside: collect its checkpoints, stop it, let it go on. Needs no training code."""
+"""Maintain a study from outside, and take back, remove or delete what earlier launches and studies left.
 
-from typing import TYPE_CHECKING, Any, Literal, final
+Needs no training code. Whether others are at work is decided by leases and locks, never by host and pid.
+"""
+
+import logging
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Unpack, final
 
 from phyla import machine
-from phyla.client import CollectResult
+from phyla.arguments import check_integer
+from phyla.client import CollectResult, LocalClient, claim_checkpoints, collect, open_checkpoints, sort_out
 from phyla.controller import Controller, keeping_of, resized
-from phyla.errors import CheckpointsAbsent, ConfigurationError, NotImportable, StateError
+from phyla.errors import CheckpointError, CheckpointsAbsent, ConfigurationError, NotImportable, StateError
 from phyla.machine import Retention
-from phyla.records import StudyRecord, StudyState
-from phyla.study.places import Places, find_study
+from phyla.records import AttemptState, CheckpointState, JobState, StudyRecord, StudyState
+from phyla.store import pages
+from phyla.study.places import Places, Where, find_population, find_study, open_if_there
 
 if TYPE_CHECKING:
-    from phyla.store import Store
+    from phyla.store import Reader, Store
+    from phyla.study.study import Study
+    from phyla.worker import Launch
+
+LOG = logging.getLogger("phyla")
+LOG_FILE = re.compile(r"worker-\d+\.log")
+
+
+def maintain(name: str, **where: Unpack[Where]) -> "Maintenance":
+    """Open a study to maintain it; where it is, is said as for `load_study`."""
+    places = Places.of(**where)
+    return Maintenance(*find_study(name, places), places)
 
 
 @final
@@ -19,8 +40,6 @@ class Maintenance:
     """What a person may do to a study besides running it."""
 
     def __init__(self, store: "Store", study: StudyRecord, places: Places) -> None:
-        from phyla.client import open_checkpoints
-
         self.places = places
         self._store = store
         self._study = study
@@ -36,13 +55,7 @@ class Maintenance:
         return machine.explain(keeping_of(self._study.config))
 
     def collect(self) -> CollectResult:
-        """Delete the checkpoints that nobody needs any more.
-
-        Raises:
-            CheckpointsAbsent: the directory of the checkpoints is not there, or is not the study's.
-        """
-        from phyla.client import collect
-
+        """Delete the checkpoints that nobody needs any more, if their directory is the study's."""
         found = self.retention()
         if found.kept or found.collectable:
             self._repository.check_owner()
@@ -54,14 +67,7 @@ class Maintenance:
         Only for a directory that no other store works on: one that belongs to a study of the same name in another
         store, one that lost its marker and holds nothing but checkpoints, or an empty one. What was adopted is
         returned in a sentence.
-
-        Raises:
-            CheckpointsAbsent: there is no such directory.
-            CheckpointsNotOurs: it belongs to a study of another name, or holds what phyla did not make.
-            CheckpointStorageFailed: its marker cannot be written.
         """
-        from phyla.client import claim_checkpoints, open_checkpoints, sort_out
-
         name, root = self._study.name, self.places.checkpoints(self._study.name)
         try:
             claim_checkpoints(self._store, self._study, self._repository)
@@ -91,22 +97,14 @@ class Maintenance:
         )
 
     def stop(self, message: str) -> None:
-        """Stop the study: running workers finish their trial and end.
-
-        Raises:
-            StateError: it is not running.
-        """
+        """Stop the study, if it is running: its workers finish their trial and end."""
         state = self._now().state
         if state is not StudyState.RUNNING:
             raise StateError(f"study {self._study.name!r} is {state} already; there is nothing to stop")
         self._store.set_state(self._study.id, StudyState.STOPPED, message)
 
     def resume(self) -> bool:
-        """Let a stopped or failed study go on; return False when it is running already.
-
-        Raises:
-            StateError: it is completed.
-        """
+        """Let a stopped or failed study go on; return False when it is running already."""
         state = self._now().state
         if state is StudyState.COMPLETED:
             raise StateError(
@@ -119,18 +117,11 @@ class Maintenance:
         return True
 
     def resize(self, population_size: int, *, newcomers: Literal["best", "fresh"] = "best") -> int:
-        """Give the study another number of members; return how many it had.
+        """Give the study another number of members, of which running workers take part; return how many it had.
 
         New members join where the one that has come least far is, and start from the best ones, with
         hyperparameters near theirs, or fresh. If it shrinks, the worst members are retired: their unfinished
-        trials are cancelled. Workers that are running take part at once.
-
-        Raises:
-            ConfigurationError: the number makes no sense, or the strategy has a fixed number of members.
-            StateError: the study is completed.
-            StudyChanged: somebody else changed it at the same time.
-            NotImportable: the strategy or the objective is of a class that is not registered; change its
-                study file, and give the study the settings with `phyla change FILE`.
+        trials are cancelled.
         """
         study = self._now()
         strategy: Any = study.config["strategy"]
@@ -144,8 +135,7 @@ class Maintenance:
                 f"study {study.name!r} is completed: no member has anything left to train. Raise total_steps and "
                 "population_size in the study file, then: phyla change FILE.py"
             )
-        if isinstance(population_size, bool) or not isinstance(population_size, int) or population_size < 1:
-            raise ConfigurationError(f"population_size={population_size!r}: must be an integer of at least 1")
+        check_integer("population_size", population_size)
         before = int(strategy["population_size"])
         if before == population_size:
             return before
@@ -165,7 +155,127 @@ class Maintenance:
             return reader.study()
 
 
-def maintain(name: str, **where: Any) -> Maintenance:
-    """Open a study to maintain it; where it is, is said as for `load_study`."""
-    places = Places.of(**where)
-    return Maintenance(*find_study(name, places), places)
+def take_back(client: LocalClient, launch: "Launch") -> None:
+    """Take back at once what dead launches of this machine held of studies."""
+    from phyla.launchers.remains import end_marked
+    from phyla.worker import launch_of
+
+    holders = _holders(client)
+    dead = launch.dead({launch_of(holder) for holder in holders}) | launch.predecessors()
+    for each in dead:
+        # Its workers are gone; what they started may not be, if everything was killed at once.
+        end_marked(f"{each}:")
+    for holder in sorted(holders):
+        if launch_of(holder) in dead:
+            client.lose_worker(holder, "its process was gone when the work was resumed", counts=False)
+    for each in dead:
+        launch.forget(each)
+
+
+def others_at_work(client: LocalClient, launch: "Launch") -> bool:
+    """Return whether another launch, here or elsewhere, is at work on a study."""
+    from phyla.worker import launch_of
+
+    others = {launch_of(holder) for holder in _holders(client, unexpired=True)} - {launch.id}
+    return launch.has_company() or bool(others - launch.dead(others))
+
+
+def _holders(client: LocalClient, *, unexpired: bool = False) -> set[str]:
+    """Return the workers that hold trials or eval tasks of studies."""
+    found: set[str] = set()
+    for study in client.controllers:
+        with client.store.reader(study) as reader:
+            now = reader.now()
+            found |= {row.worker for row in reader.running() if not unexpired or row.expires_at > now}
+    return found
+
+
+def remove_outputs(reader: "Reader", outputs: Path) -> None:
+    """Remove what attempts saved that did not count and are not running.
+
+    Safe while workers are alive: each attempt saves into a directory of its own, named by eval task and token.
+    """
+    for folder in _entries(outputs):
+        task, _, token = folder.name.partition(".")
+        if task.isdecimal() and token.isdecimal() and not _counts(reader, int(task), int(token)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _counts(reader: "Reader", task: int, token: int) -> bool:
+    """Return whether the result of an attempt counts, or may still come."""
+    attempt = reader.attempt(task, token)
+    if attempt is not None and attempt.state is AttemptState.LOST:
+        # Perhaps only its lease ran out: a late result counts until somebody else claims the eval task.
+        record = reader.locked_eval_job(task)
+        return record is not None and record.state is JobState.PENDING and record.token == token
+    return attempt is not None and attempt.state in (AttemptState.RUNNING, AttemptState.COMPLETED)
+
+
+def overwrite(study: "Study") -> None:
+    """Delete what is stored of a study, and say what was deleted and what is left.
+
+    Deletes its rows in the store, the checkpoints that these name, and in the home the working directories of its
+    trials and the logs of its workers. Everything else is left alone.
+    """
+    store = None if study.places.storage == "memory://" else open_if_there(study.places)
+    if store is None:
+        return
+    try:
+        record = find_population(store, study.name)
+        if record is not None:
+            _overwrite(study, store, record)
+    finally:
+        store.close()
+
+
+def _overwrite(study: "Study", store: "Store", record: StudyRecord) -> None:
+    root = study.places.checkpoints(study.name)
+    for entry in study.start_from:
+        if Path(entry.path).expanduser().resolve().is_relative_to(root.resolve()):
+            raise ConfigurationError(
+                f"start_from={str(entry.path)!r} is a checkpoint of study {study.name!r} itself, which "
+                "overwriting would delete; copy it to another place, or give the study another name. Nothing was "
+                "deleted"
+            )
+    with store.reader(record.id) as reader:
+        trials = [trial.id for trial in pages(reader)]
+        names = [row.name for row in reader.checkpoints() if row.state is not CheckpointState.DELETED]
+    repository = open_checkpoints(store, study.name, root)
+    store.delete_study(record.id)
+    # From here on nothing refers to the files; what cannot be deleted is told, and harms nobody.
+    left: list[str] = []
+    try:
+        if names:
+            # Only under its own marker is anything deleted.
+            repository.check_owner()
+            repository.delete(*names)
+    except CheckpointError as error:
+        left.append(str(error))
+    work, logs = study.places.work(study.name), study.places.logs(study.name)
+    _remove((work / f"trial-{trial}" for trial in trials), left)
+    _remove((path for path in _entries(logs) if LOG_FILE.fullmatch(path.name)), left)
+    for folder in (root, work, logs, study.places.outputs(study.name)):
+        others = sorted(path.name for path in _entries(folder) if not path.name.startswith("."))
+        if others:
+            more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+            left.append(f"{folder}: {', '.join(others[:3])}{more}")
+        elif folder in (work, logs) and folder.is_dir() and not _entries(folder):
+            folder.rmdir()
+    LOG.warning("study %r is started anew: its %d stored trials were deleted", study.name, len(trials))
+    for each in left:
+        LOG.warning("left alone: %s", each)
+
+
+def _entries(folder: Path) -> list[Path]:
+    return list(folder.iterdir()) if folder.is_dir() else []
+
+
+def _remove(paths: Iterable[Path], left: list[str]) -> None:
+    for path in paths:
+        try:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            left.append(f"{path}: {error.strerror or error}")

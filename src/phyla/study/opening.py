@@ -8,14 +8,14 @@ import logging
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import CodeType
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import TYPE_CHECKING, Any, Literal
 
 from phyla import plugins, settings
-from phyla.checkpoints import LocalCheckpoints, look_at_source
+from phyla.checkpoints import import_checkpoint, import_name, look_at_source
 from phyla.client import LocalClient, claim_checkpoints, open_checkpoints
 from phyla.controller import (
     Controller,
@@ -26,13 +26,14 @@ from phyla.controller import (
     suite_differences,
     to_config,
 )
-from phyla.errors import ConfigurationError, NotImportable, StateError, StudyChanged
-from phyla.machine import SetConfig
-from phyla.records import JsonObject, StudyRecord, StudyState
+from phyla.errors import CheckpointError, ConfigurationError, NotImportable, StateError, StudyChanged
+from phyla.machine import Imported, SetConfig
+from phyla.records import JsonObject, StartFrom, StudyRecord, StudyState
+from phyla.space import Space
 from phyla.store import Store, open_store
 from phyla.study.places import find_population, find_study
 from phyla.study.progress import lease_s
-from phyla.study.results import replicate_of
+from phyla.study.results import ConfigChange, Results
 
 if TYPE_CHECKING:
     from phyla.study.study import Study
@@ -40,38 +41,11 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("phyla")
 
 
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenedStudy:
-    """What this process works on a study with; `record` is the study as it was when it was opened.
-
-    Attributes:
-        portable: whether worker processes can import its functions by name.
-        works: whether its checkpoint directory was claimed, so that it may be worked on.
-    """
-
-    store: Store
-    record: StudyRecord
-    repository: LocalCheckpoints
-    client: LocalClient
-    portable: bool
-    works: bool
-
-    def claim(self) -> None:
-        """Make sure, before anything is decided, that the checkpoint directory is there and the study's."""
-        unknown = claim_checkpoints(self.store, self.record, self.repository)
-        if unknown:
-            warnings.warn(
-                f"{len(unknown)} directories among the checkpoints of study {self.record.name!r} are not known "
-                f"to this store, and are left alone; phyla doctor {self.record.name} lists them",
-                stacklevel=2,
-            )
-
-
-def open_study(study: "Study", *, portable: bool, works: bool, store: Store | None = None) -> OpenedStudy:
+def open_study(study: "Study", *, portable: bool, works: bool, store: Store | None = None) -> LocalClient:
     """Make a study in its store, which may be open already, or compare it with the one that exists there.
 
-    Where it is only looked at (`works` is False), its checkpoints may be elsewhere.
+    With `portable`, worker processes can import its functions. Where it is only looked at (`works` is False), its
+    checkpoints may be elsewhere.
     """
     config = study.config(portable=portable)
     if store is None:
@@ -81,63 +55,113 @@ def open_study(study: "Study", *, portable: bool, works: bool, store: Store | No
     # Both raise before anything is stored: nothing is decided where the checkpoints are not to be seen.
     if works:
         claim_checkpoints(store, found, repository)
+    entries, members = study.start_from, study.rules.strategy.population_size
     if found is None:
-        _check_starts(study)
-    store.create_study(study.name, config, study.seed, study.rules.strategy.population_size)
-    before = find_population(store, study.name)
-    assert before is not None
+        if len(entries) > members:
+            raise ConfigurationError(
+                f"start_from has {len(entries)} entries for a population of {members}: the last "
+                f"{len(entries) - members} would never be used; leave them out, or use more members"
+            )
+        for entry in entries:
+            look_at_source(Path(entry.path))
+    before = store.create_study(study.name, config, study.seed, members)
     record = reconcile(store, before, config, study)
-    if record.state is StudyState.COMPLETED:
-        _say_if_edited(before, study)
+    _say_if_edited(before, study.name, config["code"])
     client = LocalClient(store, record, study.rules, repository)
     if study.rules.suites:
         # Fills in what suites have gained.
         Sightings(store, record, study.rules.suites).backfill()
-    if works:
-        client.start_from(study.start_from, settings.system_clock)
-    return OpenedStudy(
-        store=store, record=record, repository=repository, client=client, portable=portable, works=works
-    )
+    if works and entries and client.controller.awaits_imports():
+        _start_from(entries, client, study.rules.space)
+    return client
 
 
-def _check_starts(study: "Study") -> None:
-    """Refuse entries of `start_from` that cannot be imported into a new study."""
-    entries, members = study.start_from, study.rules.strategy.population_size
-    if len(entries) > members:
-        raise ConfigurationError(
-            f"start_from has {len(entries)} entries for a population of {members}: the last "
-            f"{len(entries) - members} would never be used; leave them out, or use more members"
+def _start_from(entries: Sequence[StartFrom], client: LocalClient, space: Space) -> None:
+    """Bring checkpoints in from elsewhere and let every member start from one, all in one transaction.
+
+    A process that dies before leaves copies that `LocalClient.recover` removes.
+    """
+    imports = []
+    try:
+        for number, entry in enumerate(entries):
+            # No two processes may write under one name.
+            name, now = import_name(client.repository.prefix, number), settings.system_clock()
+            committed = import_checkpoint(
+                client.repository, Path(entry.path), name, step=entry.step, now=now, digest=entry.digest
+            )
+            imported = Imported(
+                name=name,
+                origin=str(entry.path),
+                step=committed.step,
+                params=space.check_part(entry.params),
+                index=entry.index,
+                digest=committed.digest,
+                size_bytes=committed.size_bytes,
+            )
+            imports.append(imported)
+    except CheckpointError:
+        # Somebody else may have been quicker, and have removed what we were writing.
+        if client.controller.awaits_imports():
+            raise
+        return
+    client.controller.import_checkpoints(imports)
+
+
+def claim(client: LocalClient) -> None:
+    """Make sure, before anything is decided, that the checkpoint directory is there and the study's."""
+    unknown = claim_checkpoints(client.store, client.record, client.repository)
+    if unknown:
+        name = client.record.name
+        warnings.warn(
+            f"{len(unknown)} directories among the checkpoints of study {name!r} are not known to this store, and "
+            f"are left alone; phyla doctor {name} lists them",
+            stacklevel=2,
         )
-    for entry in entries:
-        look_at_source(Path(entry.path))
 
 
-def join_study(study: "Study", *, portable: bool) -> OpenedStudy:
+def join_study(study: "Study", *, portable: bool) -> LocalClient:
     """Open a study that exists to add workers to it; creates and changes nothing."""
     given = study.config(portable=portable)
     store, record = find_study(study.name, study.places)
     changed = {**differences(record.config, given), **suite_differences(record.config, given)}
-    if changed:
+    try:
+        if changed:
+            raise StudyChanged(
+                f"study {study.name!r} in {store.url} is not the one that the study file defines:\n"
+                f"{_listed(changed)}\n"
+                "A worker changes nothing: use the file that the study is run with, or give the study these "
+                "settings with: phyla change FILE.py"
+            )
+        if record.state in (StudyState.STOPPED, StudyState.FAILED):
+            raise StateError(
+                f"study {study.name!r} is {record.state}: {record.message}. Let it go on first with: "
+                f"phyla run FILE.py, or phyla change {study.name}"
+            )
+    except (StudyChanged, StateError):
         store.close()
-        raise StudyChanged(
-            f"study {study.name!r} in {store.url} is not the one that the study file defines:\n"
-            f"{_listed(changed)}\n"
-            "A worker changes nothing: use the file that the study is run with, or give the study these settings "
-            "with: phyla change FILE.py"
-        )
-    if record.state in (StudyState.STOPPED, StudyState.FAILED):
-        store.close()
-        raise StateError(
-            f"study {study.name!r} is {record.state}: {record.message}. Let it go on first with: "
-            f"phyla run FILE.py, or phyla change {study.name}"
-        )
+        raise
     # Workers that join keep their leases as long as those of the run.
     study.rules = replace(study.rules, lease_s=lease_s(record.config))
     repository = open_checkpoints(store, study.name, study.places.checkpoints(study.name))
-    client = LocalClient(store, replace(record, config=given), study.rules, repository, joins=True)
-    return OpenedStudy(
-        store=store, record=record, repository=repository, client=client, portable=portable, works=True
-    )
+    return LocalClient(store, replace(record, config=given), study.rules, repository, joins=True)
+
+
+def change(study: "Study", client: LocalClient | None, newcomers: Literal["best", "fresh"]) -> list[ConfigChange]:
+    """Give a study that exists, and may be open already, other settings; see `Study.change`."""
+    if client is None:
+        store, record = find_study(study.name, study.places)
+    else:
+        store, record = client.store, client.study()
+    results = Results(store, record, study.places)
+    before = len(results.changes())
+    try:
+        reconcile(store, record, study.config(), study, newcomers=newcomers)
+        if record.state in (StudyState.STOPPED, StudyState.FAILED):
+            store.set_state(record.id, StudyState.RUNNING)
+        return results.changes()[before:]
+    finally:
+        if client is None:
+            store.close()
 
 
 def stored_config(study: "Study", *, portable: bool) -> JsonObject:
@@ -160,15 +184,11 @@ def stored_config(study: "Study", *, portable: bool) -> JsonObject:
         # What runs in this process only need not be found again by name.
         name_of=plugins.reference if portable else plugins.reference_here,
     )
-    code = None
-    if study.train is not None:
-        digest = code_digest(study.train)
-        code = {
-            "name": getattr(study.train, "__name__", "train"),
-            "file": _file_of(study.train),
-            "began": digest,
-            "now": digest,
-        }
+    train, code = study.train, None
+    if train is not None:
+        digest = code_digest(train)
+        called = getattr(train, "__name__", "train")
+        code = {"name": called, "file": _file_of(train), "began": digest, "now": digest}
     replicate = study.replicate_of
     return {**config, "code": code, **({} if replicate is None else {"replicate": asdict(replicate)})}
 
@@ -192,32 +212,28 @@ def reconcile(
             "To give it these settings, run first: phyla change FILE.py (in Python: study.change()). To keep it "
             "as it is, restore its settings, or give this study another name."
         )
-    known = replicate_of(record.config)
-    if known is not None:
-        config = {"replicate": asdict(known), **config}
-    kept: tuple[str, ...] = ()
+    stored: Any = record.config
+    config = {**config, "changes": stored.get("changes", [])}
+    if stored.get("replicate"):
+        config.setdefault("replicate", stored["replicate"])
     if study.train is None:
         # Ask/tell keeps the stored functions.
-        kept = ("train", "setup", "code")
+        config.update({name: stored.get(name) for name in ("train", "setup", "code")})
     elif record.state is StudyState.COMPLETED and not changed:
         # An edited function trains nothing of a study that is complete.
-        kept = ("code",)
-    config = {**config, **{name: record.config.get(name) for name in kept}}
-    began: Any = record.config.get("code")
-    code: Any = config.get("code")
-    if began and code:
-        config = {**config, "code": {**code, "began": began["began"]}}
+        config["code"] = stored.get("code")
+    code: Any = config["code"]
+    if stored.get("code") and code:
+        config["code"] = {**code, "began": stored["code"]["began"]}
     if changed:
-        check_extension(changed, record.config, config)
+        check_extension(changed, stored, config)
         controller = Controller(store, record.id, study.rules, config)
-        return controller.change(config, changed, before=record.config, fresh=newcomers == "fresh")
-    config = {**config, "changes": record.config.get("changes", [])}
-    if config != record.config:
+        return controller.change(config, changed, before=stored, fresh=newcomers == "fresh")
+    if config != stored:
         with store.transaction(record.id, exclusive=True, alone=True) as tx:
-            check_unchanged(tx.study(), record.config)
+            check_unchanged(tx.study(), stored)
             tx.apply([SetConfig(config)])
-        return replace(record, config=config)
-    return record
+    return replace(record, config=config)
 
 
 def _listed(changed: dict[str, Any]) -> str:
@@ -225,20 +241,17 @@ def _listed(changed: dict[str, Any]) -> str:
     return "\n".join(f"  {name}: it has {old!r}, given {new!r}" for name, (old, new) in changed.items())
 
 
-def _say_if_edited(record: StudyRecord, study: "Study") -> None:
+def _say_if_edited(record: StudyRecord, name: str, code: Any) -> None:
     """Say that a study, as it was before it was opened, is complete and was trained with another function."""
     known: Any = record.config.get("code")
-    if record.state is not StudyState.COMPLETED or study.train is None or not known:
-        # Where training goes on, the change is a finding of the study.
+    # Where training goes on, the change is a finding of the study.
+    if record.state is not StudyState.COMPLETED or not known or not code or known["began"] == code["now"]:
         return
-    if known["began"] == code_digest(study.train):
-        return
-    name = getattr(study.train, "__name__", "train")
     LOG.warning(
         "warning: %s() was edited since study %r was trained. The study is complete, so this is the stored "
         "result of the earlier %s(). To start anew, which deletes what is stored: study.run(overwrite=True), on "
         "the command line --overwrite %s. To keep it, give the study another name",
-        *(name, study.name, name, study.name),
+        *(code["name"], name, code["name"], name),
     )
 
 
@@ -252,31 +265,30 @@ def code_digest(function: Callable[..., object]) -> str:
         function = function.func
     if not inspect.isroutine(function) and not inspect.isclass(function):
         function = type(function).__call__
+    text = _source(function)
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
+
+
+def _source(function: Callable[..., object]) -> str:
     try:
         text = textwrap.dedent(inspect.getsource(function))
     except (OSError, TypeError):
         code = getattr(inspect.unwrap(function), "__code__", None)
-        if isinstance(code, CodeType):
-            return _digest(_compiled(code))
-        return _digest(f"{function.__module__}:{function.__qualname__}")
+        return _compiled(code) if isinstance(code, CodeType) else f"{function.__module__}:{function.__qualname__}"
     try:
         own = ast.parse(text)
         module = ast.parse(inspect.getsource(sys.modules[function.__module__]))
     except (OSError, TypeError, KeyError, SyntaxError):
-        return _digest(text)
+        return text
     named = {name: node for node in module.body for name in _defined(node)}
     used: dict[str, ast.AST] = {"": own}
-    wanted = _names(own)
+    wanted = _names(own, ast.expr_context)
     while wanted:
         name = wanted.pop()
         if name in named and name not in used:
             used[name] = named[name]
-            wanted += _names(named[name])
-    return _digest("\n".join(ast.unparse(used[name]) for name in sorted(used)))
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
+            wanted += _names(named[name], ast.expr_context)
+    return "\n".join(ast.unparse(used[name]) for name in sorted(used))
 
 
 def _compiled(code: CodeType) -> str:
@@ -290,17 +302,15 @@ def _compiled(code: CodeType) -> str:
     return repr((code.co_code, code.co_names, code.co_varnames, code.co_freevars, constants))
 
 
-def _names(node: ast.AST) -> list[str]:
-    return [name.id for name in ast.walk(node) if isinstance(name, ast.Name)]
+def _names(node: ast.AST, context: type[ast.expr_context]) -> list[str]:
+    return [one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, context)]
 
 
 def _defined(node: ast.stmt) -> list[str]:
     """Return the names that a statement at the top level of a file gives a meaning to."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return [node.name]
-    if isinstance(node, (ast.Import, ast.ImportFrom)):
-        return []
-    return [name.id for name in ast.walk(node) if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)]
+    return [] if isinstance(node, (ast.Import, ast.ImportFrom)) else _names(node, ast.Store)
 
 
 def _file_of(function: Callable[..., object]) -> str:

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, TypedDict, final
 
 from phyla import settings
 from phyla.errors import ConfigurationError, StudyNotFound
@@ -17,6 +17,14 @@ NAME = re.compile(r"\w[\w.-]{0,99}")
 """What studies of every kind may be called."""
 
 
+class Where(TypedDict, total=False):
+    """Where studies live: the arguments `home`, `storage` and `checkpoints` of `Study`."""
+
+    home: str | Path | None
+    storage: str | None
+    checkpoints: str | Path | None
+
+
 def shown(path: Path) -> str:
     """Return a path as text that says so if there is nothing."""
     return str(path) if path.exists() else f"{path} (not found on this machine)"
@@ -25,17 +33,11 @@ def shown(path: Path) -> str:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Where studies live.
-
-    Attributes:
-        home: directory for everything.
-        storage: URL of the store.
-        checkpoint_root: directory of all studies' checkpoints.
-    """
+    """Where studies live."""
 
     home: Path
     storage: str
-    checkpoint_root: Path
+    checkpoint_root: Path  # Of all studies' checkpoints.
 
     @staticmethod
     def of(

@@ -1,58 +1,48 @@
-"""Running studies until they end, in this process or in worker processes; resuming and interrupting them."""
+"""Running studies until they end, in this process or in worker processes; asking for trials, and telling."""
 
+import contextlib
+import logging
 import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 from phyla import plugins, settings
-from phyla.client import Client
+from phyla.arguments import check_integer
+from phyla.client import LocalClient
 from phyla.errors import (
+    CheckpointCorrupt,
+    CheckpointMissing,
     CheckpointsAbsent,
     CheckpointStorageFailed,
     ConfigurationError,
+    LeaseLost,
+    NoFitness,
+    StoreError,
     StudyChanged,
     StudyFailed,
 )
 from phyla.launchers import WorkerSpec, get_launcher, gpu_environments
-from phyla.machine import Outdated
-from phyla.records import Aim, StudyState
+from phyla.launchers.process import population_worker
+from phyla.machine import Claimed, Ended, Failure, NoWork, Outdated
+from phyla.records import Aim, Checkpoint, MemberState, StudyState
 from phyla.study.findings import say_nothing_to_do
-from phyla.study.leftovers import others_at_work, remove_outputs, take_back
-from phyla.study.opening import OpenedStudy
+from phyla.study.maintenance import others_at_work, remove_outputs, take_back
+from phyla.study.opening import claim
 from phyla.study.places import Places
 from phyla.study.progress import Failures, best_of
 from phyla.study.results import Results
-from phyla.worker import Launch, Worker, population_worker
+from phyla.worker import Launch, Session, Trial, Worker, session_of, unusable_start
 
 if TYPE_CHECKING:
     from phyla.study.study import Study
 
+LOG = logging.getLogger("phyla")
 MOST_WORKERS = 10_000
 """Processes of one run on this machine."""
-
-
-def check_workers(places: Places, **counts: int) -> None:
-    """Make sure that this process may start that many workers, of one kind or several."""
-    for name, count in counts.items():
-        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MOST_WORKERS:
-            raise ConfigurationError(
-                f"{name}={count!r}: must be an integer of at least 0, at most {MOST_WORKERS:,}"
-            )
-    if any(counts.values()) and settings.in_worker():
-        raise ConfigurationError(
-            "a worker process was to start workers, which would start workers without end; start them under "
-            '`if __name__ == "__main__":`, or use workers=0 inside training code'
-        )
-    if any(counts.values()) and places.storage == "memory://":
-        raise ConfigurationError(
-            "storage='memory://' exists in this process only, where worker processes cannot see it; "
-            "run with workers=0, or leave storage= out"
-        )
 
 
 def checked_kinds(kinds: Sequence[str]) -> frozenset[str]:
@@ -66,15 +56,15 @@ def checked_kinds(kinds: Sequence[str]) -> frozenset[str]:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Crew:
-    """Who works on a study, and who is told; see `Study.run`."""
+    """Who works on studies, and who is told of it; see `Study.run`."""
 
     workers: int
     evaluators: int = 0
-    kinds: Sequence[str]
+    kinds: Sequence[str] = ("evaluate",)
     gpus_per_worker: float
     stall_timeout_s: float | None = None
     yields: bool = False
-    on_progress: Callable[[Results], None] | None
+    on_progress: Callable[[Results], None] | None = None
     on_interrupt: Callable[[], None]
 
     @cached_property
@@ -82,13 +72,30 @@ class Crew:
         """Environment variables of each worker process; those of the evaluators come last."""
         return gpu_environments(self.workers + self.evaluators, self.gpus_per_worker)
 
-    def check(self, study: "Study") -> None:
-        """Make sure that they can work on a study."""
+    def check(self, places: Places) -> None:
+        """Make sure that this process may start that many workers."""
+        check_integer("workers", self.workers, 0, MOST_WORKERS)
+        check_integer("evaluators", self.evaluators, 0, MOST_WORKERS)
+        if not (self.workers or self.evaluators):
+            return
+        if settings.in_worker():
+            raise ConfigurationError(
+                "a worker process was to start workers, which would start workers without end; start them under "
+                '`if __name__ == "__main__":`, or use workers=0 inside training code'
+            )
+        if places.storage == "memory://":
+            raise ConfigurationError(
+                "storage='memory://' exists in this process only, where worker processes cannot see it; "
+                "run with workers=0, or leave storage= out"
+            )
+
+    def check_study(self, study: "Study") -> None:
+        """Make sure that they can work on a study with a population."""
         if plugins.reading_study_file():
             raise plugins.StudyFileRead
         if study.train is None:
             raise ConfigurationError("Study(train=...) is needed to run; without it use ask() and tell()")
-        check_workers(study.places, workers=self.workers, evaluators=self.evaluators)
+        self.check(study.places)
         suites = study.rules.suites
         if "train" not in checked_kinds(self.kinds) and not suites:
             raise ConfigurationError(f"kinds={self.kinds!r}: this study has no suites= to evaluate")
@@ -104,182 +111,45 @@ class Crew:
         _ = self.environments  # raises where there are too few GPUs
 
 
-def run_study(study: "Study", opened: OpenedStudy, crew: Crew) -> Results:
-    """Train until the study ends; resumes what an earlier run left. See `Study.run`."""
-    with Launch(study.places.locks, opened.store.url, [study.name]) as launch:
-        return _run(study, opened, launch, crew)
-
-
-def _run(study: "Study", opened: OpenedStudy, launch: Launch, crew: Crew) -> Results:
-    store, client, key = opened.store, opened.client, opened.record.id
-    results = Results(store, opened.record, study.places)
-    opened.claim()
-    if results.state in (StudyState.STOPPED, StudyState.FAILED):
-        store.set_state(key, StudyState.RUNNING)
-    take_back(store, key, client, launch)
-    client.recover()
-    _clean_outputs(study, opened)
-    if results.state is StudyState.COMPLETED:
-        with store.reader(key) as reader:
-            say_nothing_to_do(reader)
-
-    # Whoever is told of progress shows what failed.
-    failures = Failures(settings.system_clock()) if crew.on_progress is None else None
-    look = partial(study.lookout.look, store, key, failures=failures)
-    try:
-        finished = _work(study, opened, launch, crew, results, look)
-        look(at_once=True)
-        client.collect()
-        client.recover()
-        if results.state is StudyState.COMPLETED:
-            _verify_best(opened)
-    except (CheckpointsAbsent, CheckpointStorageFailed) as error:
-        _stop(opened, launch, str(error))
-        raise
-    _clean_outputs(study, opened)
-    if not finished:
-        _stop(opened, launch, "interrupted; run it again to resume")
-        raise KeyboardInterrupt
-    record = results.study()
-    if record.state is StudyState.FAILED:
-        raise StudyFailed(f"study {study.name!r} stopped itself: {record.message}")
-    return results
-
-
-def add_workers(study: "Study", opened: OpenedStudy, crew: Crew) -> Results:
-    """Train a study that others run, until it ends. See `Study.work`."""
-    results = Results(opened.store, opened.record, study.places)
-    if opened.client.is_active():
-        opened.claim()
-        look = partial(study.lookout.look_at_metrics, opened.store, opened.record.id)
-        with Launch(study.places.locks, opened.store.url, [study.name]) as launch:
-            if not _work(study, opened, launch, crew, results, look):
-                raise KeyboardInterrupt
-    return results
-
-
-def _stop(opened: OpenedStudy, launch: Launch, why: str) -> None:
-    """Stop a study that is running, unless others are at work on it."""
-    if opened.client.study().state is StudyState.RUNNING and not others_at_work(opened, launch):
-        opened.store.set_state(opened.record.id, StudyState.STOPPED, why)
-
-
-def _verify_best(opened: OpenedStudy) -> None:
-    """Make sure that the best checkpoint, or all on the front, can be used; else the next best takes its place."""
-    aim = Aim.from_config(opened.record.config)
-    while True:
-        with opened.store.reader(opened.record.id) as reader:
-            found = [reader.checkpoint(trial.checkpoint or "") for trial in best_of(reader, aim)]
-        if all(opened.client.verify(row) for row in found if row is not None):
-            return
-
-
-def _clean_outputs(study: "Study", opened: OpenedStudy) -> None:
-    if study.rules.suites:
-        # What cannot be removed now is removed after the next run.
-        with opened.store.reader(opened.record.id) as reader, suppress(OSError):
-            remove_outputs(reader, study.places.outputs(study.name))
-
-
-def _work(
-    study: "Study",
-    opened: OpenedStudy,
-    launch: Launch,
-    crew: Crew,
-    results: Results,
-    look: Callable[[], None],
-) -> bool:
-    name, places, lease_s = study.name, study.places, study.rules.lease_s
-
-    def tick() -> None:
-        look()
-        if crew.on_progress is not None:
-            crew.on_progress(results)
-
-    def worker(worker_name: str) -> Worker:
-        assert study.train is not None
-        return population_worker(
-            opened.client,
-            opened.record,
-            opened.repository,
-            study.rules,
-            study.train,
-            study.setup,
-            name=worker_name,
-            kinds=frozenset(crew.kinds),
-            work_root=places.work(name),
-            outputs=places.outputs(name),
-            log=places.logs(name) / "worker-0.log",
-            renew_s=lease_s / 3,
-            yields=crew.yields,
-        )
-
-    config = study.config(portable=bool(crew.workers))
-    specs = [
-        WorkerSpec(
-            configs={name: config},
-            storage=places.storage,
-            checkpoints=str(places.checkpoints(name)),
-            work_root=str(places.work(name)),
-            outputs=str(places.outputs(name)),
-            index=index,
-            kinds=tuple(sorted(set(crew.kinds))) if index < crew.workers else ("evaluate",),
-            yields=crew.yields,
-        )
-        for index in range(len(crew.environments))
-    ]
-    return work(
-        opened.client,
-        worker,
-        specs,
-        crew.environments,
-        launch=launch,
-        logs=places.logs(name),
-        lease_s=lease_s,
-        stall_timeout_s=crew.stall_timeout_s,
-        on_tick=tick,
-        on_interrupt=crew.on_interrupt,
-    )
-
-
 def work(
-    client: Client,
-    worker: Callable[[str], Worker],
-    specs: Sequence[WorkerSpec],
-    environments: Sequence[Mapping[str, str]],
+    client: LocalClient,
+    crew: Crew,
+    spec: WorkerSpec,
+    make: Callable[[WorkerSpec], Worker],
     *,
     launch: Launch,
     logs: Path,
     lease_s: float,
-    stall_timeout_s: float | None = None,
     on_tick: Callable[[], None],
-    on_interrupt: Callable[[], None],
 ) -> bool:
     """Work on studies of any kind until they end; return False when a person interrupted it.
 
-    Worker processes are started by `specs`; without any, this process is the `worker` of a name. Then the first
-    Ctrl-C or SIGTERM asks it to end soon, and the next one raises KeyboardInterrupt at once. Only the main thread
-    can handle signals; in another one they stay as they are.
+    Worker processes are started by `spec`; without any, this process is the worker that `make` returns. Then the
+    first Ctrl-C or SIGTERM asks it to end soon, and the next one raises KeyboardInterrupt at once. Only the main
+    thread can handle signals; in another one they stay as they are.
     """
-    if specs:
+    if crew.environments:
+        specs = [
+            replace(spec, index=index, kinds=spec.kinds if index < crew.workers else ("evaluate",))
+            for index in range(len(crew.environments))
+        ]
         launcher = get_launcher()(
             client,
             specs,
             launch=launch,
-            environments=environments,
+            environments=crew.environments,
             logs=logs,
             renew_s=lease_s / 3,
-            stall_timeout_s=stall_timeout_s,
+            stall_timeout_s=crew.stall_timeout_s,
             on_tick=on_tick,
-            on_interrupt=on_interrupt,
+            on_interrupt=crew.on_interrupt,
         )
         return launcher.run()
-    name = launch.worker_name()
-    here = worker(name)
+    here = make(replace(spec, name=launch.worker_name(), log=str(logs / "worker-0.log")))
     interrupted = threading.Event()
 
     def interrupt(number: int, frame: object) -> None:
-        on_interrupt()
+        crew.on_interrupt()
         if interrupted.is_set():
             raise KeyboardInterrupt
         interrupted.set()
@@ -290,7 +160,7 @@ def work(
     try:
         ended = here.run(on_tick, on_tick)
     except BaseException:
-        client.lose_worker(name, "its run was interrupted", counts=False)
+        client.lose_worker(here.name, "its run was interrupted", counts=False)
         raise
     finally:
         for number, handler in previous.items():
@@ -298,3 +168,227 @@ def work(
     if isinstance(ended, Outdated):
         raise StudyChanged(ended.why)
     return not interrupted.is_set()
+
+
+def run_study(study: "Study", client: LocalClient, crew: Crew) -> Results:
+    """Train until the study ends; resumes what an earlier run left. See `Study.run`."""
+    store, key = client.store, client.record.id
+    results = Results(store, client.record, study.places)
+    with Launch(study.places.locks, store.url, [study.name]) as launch:
+        claim(client)
+        if results.state in (StudyState.STOPPED, StudyState.FAILED):
+            store.set_state(key, StudyState.RUNNING)
+        take_back(client, launch)
+        client.recover()
+        _clean_outputs(study, client)
+        if results.state is StudyState.COMPLETED:
+            with store.reader(key) as reader:
+                say_nothing_to_do(reader)
+
+        # Whoever is told of progress shows what failed.
+        failures = Failures(settings.system_clock()) if crew.on_progress is None else None
+        look = partial(study.lookout.look, store, key, failures=failures)
+        try:
+            finished = _train(study, client, crew, launch, results, look)
+            look(at_once=True)
+            client.collect()
+            client.recover()
+            if results.state is StudyState.COMPLETED:
+                _verify_best(client)
+        except (CheckpointsAbsent, CheckpointStorageFailed) as error:
+            _stop(client, launch, str(error))
+            raise
+        _clean_outputs(study, client)
+        if not finished:
+            _stop(client, launch, "interrupted; run it again to resume")
+            raise KeyboardInterrupt
+        record = results.study()
+        if record.state is StudyState.FAILED:
+            raise StudyFailed(f"study {study.name!r} stopped itself: {record.message}")
+    return results
+
+
+def add_workers(study: "Study", client: LocalClient, crew: Crew) -> Results:
+    """Train a study that others run, until it ends. See `Study.work`."""
+    results = Results(client.store, client.study(), study.places)
+    if client.is_active():
+        claim(client)
+        look = partial(study.lookout.look_at_metrics, client.store, client.record.id)
+        with Launch(study.places.locks, client.store.url, [study.name]) as launch:
+            if not _train(study, client, crew, launch, results, look):
+                raise KeyboardInterrupt
+    return results
+
+
+def _train(
+    study: "Study",
+    client: LocalClient,
+    crew: Crew,
+    launch: Launch,
+    results: Results,
+    look: Callable[[], None],
+) -> bool:
+    def tick() -> None:
+        look()
+        if crew.on_progress is not None:
+            crew.on_progress(results)
+
+    name, places, lease_s = study.name, study.places, study.rules.lease_s
+    assert study.train is not None
+    spec = WorkerSpec(
+        configs={name: study.config(portable=bool(crew.workers))},
+        storage=places.storage,
+        checkpoints=str(places.checkpoints(name)),
+        work_root=str(places.work(name)),
+        outputs=str(places.outputs(name)),
+        kinds=tuple(sorted(set(crew.kinds))),
+        yields=crew.yields,
+    )
+    here = partial(population_worker, client, study.rules, study.train, study.setup, renew_s=lease_s / 3)
+    return work(client, crew, spec, here, launch=launch, logs=places.logs(name), lease_s=lease_s, on_tick=tick)
+
+
+def _stop(client: LocalClient, launch: Launch, why: str) -> None:
+    """Stop a study that is running, unless others are at work on it."""
+    if client.study().state is StudyState.RUNNING and not others_at_work(client, launch):
+        client.store.set_state(client.record.id, StudyState.STOPPED, why)
+
+
+def _verify_best(client: LocalClient) -> None:
+    """Make sure that the best checkpoint, or all on the front, can be used; else the next best takes its place."""
+    aim = Aim.from_config(client.record.config)
+    while True:
+        with client.store.reader(client.record.id) as reader:
+            found = [reader.checkpoint(trial.checkpoint or "") for trial in best_of(reader, aim)]
+        if all(_verify(row, client) for row in found if row is not None):
+            return
+
+
+def _verify(checkpoint: Checkpoint, client: LocalClient) -> bool:
+    """Read a checkpoint again; return False, and mark it lost or damaged, if it is not what was committed."""
+    damage = None
+    try:
+        client.repository.use(checkpoint.name, checkpoint.digest, again=True)
+    except CheckpointMissing as error:
+        LOG.warning("%s", error)
+    except CheckpointCorrupt as error:
+        damage = str(error)
+        LOG.warning("%s; it is not used any more", error)
+    else:
+        return True
+    client.controller.set_unusable(checkpoint.name, damage)
+    return False
+
+
+def _clean_outputs(study: "Study", client: LocalClient) -> None:
+    if study.rules.suites:
+        # What cannot be removed now is removed after the next run.
+        with client.store.reader(client.record.id) as reader, contextlib.suppress(OSError):
+            remove_outputs(reader, study.places.outputs(study.name))
+
+
+# Ask and tell
+
+
+def asker(study: "Study", client: LocalClient) -> str:
+    """Return the name under which this process asks."""
+    if study.launch is None:
+        study.launch = Launch(study.places.locks, client.store.url, [study.name])
+        take_back(client, study.launch)
+    return study.launch.worker_name()
+
+
+def ask(study: "Study", client: LocalClient, count: int) -> list[Trial]:
+    """Claim up to `count` trials whose checkpoints can be used; see `Study.ask`."""
+    worker = asker(study, client)
+    client.repository.check_owner()
+    trials: list[Trial] = []
+    rest: NoWork | None = None
+    while rest is None and len(trials) < count:
+        _, claimed, rest = client.exchange((), worker, count - len(trials))
+        records = [each.trial for each in claimed if isinstance(each, Claimed)]
+        for place, record in enumerate(records):
+            try:
+                unusable = unusable_start(record, client, client.repository)
+            except (CheckpointStorageFailed, CheckpointsAbsent):
+                for other in records[place:]:
+                    client.release(other.id, other.token)
+                raise
+            if unusable is not None:
+                with contextlib.suppress(LeaseLost):
+                    client.fail(unusable)
+                continue
+            session = Session(
+                record,
+                client,
+                client.repository,
+                metrics=study.rules.reported_metrics,
+                work_root=study.places.work(study.name),
+                clock=settings.system_clock,
+            )
+            trials.append(session.trial)
+    if not trials and isinstance(rest, Outdated):
+        raise StudyChanged(rest.why)
+    if not trials and isinstance(rest, Ended) and rest.state is StudyState.FAILED:
+        raise StudyFailed(rest.message or f"study {study.name!r} has failed")
+    return trials
+
+
+def tell(
+    study: "Study",
+    client: LocalClient,
+    trials: Sequence[Trial],
+    metrics: Sequence[Mapping[str, Any]],
+    checkpoint: Trial | None,
+) -> None:
+    """Complete trials, in one transaction; see `Study.tell`."""
+    worker = asker(study, client)
+    for trial, values in zip(trials, metrics, strict=False):
+        trial.report(values)
+    sessions = [session_of(trial) for trial in trials]
+    for session in sessions:
+        if session.unreported:
+            raise NoFitness(session.missing(f"tell(): trial {session.id} never reported", "or pass metrics="))
+    if checkpoint is not None and (not trials or checkpoint is not trials[0]):
+        raise ConfigurationError("tell(checkpoint=...): pass the first of the trials, which holds it")
+    shared = session_of(checkpoint).commit() if checkpoint is not None else None
+    completions = [
+        session.completion(shared, index) if shared is not None else session.completion(session.commit())
+        for index, session in enumerate(sessions)
+    ]
+    try:
+        answers, _, _ = client.exchange(completions, worker, 0)
+    except StoreError:
+        for session, completion in zip(sessions, completions, strict=True):
+            session.give_back(completion.reports)
+        raise
+    # The trials count already; if this fails, the next one who asks ends the study.
+    with contextlib.suppress(StoreError):
+        if finished(client):
+            # Asking, and getting nothing, ends a study whose members are all done.
+            client.exchange((), worker, 1)
+    study.lookout.look_at_metrics(client.store, client.record.id, at_once=True)
+    for answer in answers:
+        if isinstance(answer, LeaseLost):
+            raise answer
+
+
+def tell_failed(client: LocalClient, trials: Sequence[Trial], error: str) -> None:
+    """Fail trials; they are tried again or given up."""
+    lost: LeaseLost | None = None
+    for session in map(session_of, trials):
+        session.discard()
+        try:
+            client.fail(Failure(job=session.id, token=session.trial.token, error=error, timings=session.timings()))
+        except LeaseLost as gone:
+            lost = gone
+    if lost is not None:
+        raise lost
+
+
+def finished(client: LocalClient) -> bool:
+    """Return whether a study takes no more work: it ended, or every member is done."""
+    with client.store.reader(client.record.id) as reader:
+        return reader.study().state is not StudyState.RUNNING or all(
+            member.state is MemberState.DONE for member in reader.members()
+        )

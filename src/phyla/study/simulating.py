@@ -1,18 +1,17 @@
 """What a study would take, found out on a virtual clock before it is run."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, median
 from typing import Any, final
 
 import numpy as np
 
+from phyla.arguments import check_integer
 from phyla.errors import ConfigurationError
 from phyla.machine import TrainRules, bound
-from phyla.records import JobKind, JobState, WorkKind
+from phyla.records import WorkKind
 from phyla.simulation import Conditions, Fitness, LearningCurve, SimulatedRun, Simulator
-from phyla.study.loading import load_study
-from phyla.study.results import Results
 from phyla.study.study import Study
 
 DEFAULT_STEPS = 100
@@ -93,7 +92,6 @@ def simulate(
     save_s: float = 0.0,
     eval_s: float = 0.0,
     spread: float = 0.0,
-    like: Results | str | None = None,
     preempt_per_hour: float = 0.0,
     crash_per_hour: float = 0.0,
     restart_s: float = 60.0,
@@ -119,9 +117,6 @@ def simulate(
         save_s: mean seconds of saving one.
         eval_s: mean seconds of one eval task on one checkpoint, all its shards together.
         spread: standard deviation of the logarithm of each duration, which is log-normal; 0 for equal durations.
-        like: a study that was run, or its name in the same place: trials take as long per step as its first
-            attempts did, from claim to completion, and so do eval tasks of the same name. Instead of `step_s`,
-            `trial_s`, `load_s` and `save_s`.
         preempt_per_hour: how often each worker is told to leave; exponential times. It returns its work, and what
             it trained since the trial began is lost.
         crash_per_hour: how often each worker vanishes with its machine; its lease has to run out.
@@ -133,16 +128,13 @@ def simulate(
 
     Raises:
         ConfigurationError: an argument makes no sense, or nothing says how long training takes.
-        StudyNotFound: there is no study `like`.
         MachineDefect: a strategy, or phyla itself, did what it never may.
     """
     from phyla.study.running import checked_kinds
 
     rules = study.rules
-    if not isinstance(runs, int) or runs < 1:
-        raise ConfigurationError(f"runs={runs!r}: must be an integer of at least 1")
-    if not isinstance(seed, int) or seed < 0:
-        raise ConfigurationError(f"seed={seed!r}: must be an integer of at least 0")
+    check_integer("runs", runs)
+    check_integer("seed", seed, 0)
     wanted = checked_kinds(kinds)
     if evaluators and not rules.suites:
         raise ConfigurationError(f"evaluators={evaluators}: the study has no suites= to evaluate")
@@ -150,16 +142,6 @@ def simulate(
         raise ConfigurationError(
             f"eval_s={eval_s!r} (on the command line: --seconds eval=S): the study has no suites= to evaluate"
         )
-    durations: dict[str, Any] = {"eval_s": eval_s, "spread": spread}
-    if like is None:
-        durations |= {"step_s": step_s, "trial_s": trial_s, "load_s": load_s, "save_s": save_s}
-    elif step_s is not None or trial_s is not None or load_s or save_s:
-        raise ConfigurationError(
-            "the durations of another study include loading and saving; leave step_s, trial_s, load_s and save_s "
-            "out (on the command line: step, trial, load and save of --seconds)"
-        )
-    else:
-        durations |= _measured(study, like)
     conditions = Conditions(
         workers=workers,
         evaluators=evaluators,
@@ -168,7 +150,12 @@ def simulate(
         crash_per_hour=crash_per_hour,
         restart_s=restart_s,
         fail=fail,
-        **durations,
+        step_s=step_s,
+        trial_s=trial_s,
+        load_s=load_s,
+        save_s=save_s,
+        eval_s=eval_s,
+        spread=spread,
     )
     steps = rules.strategy.member_steps or DEFAULT_STEPS
     measure: Callable[..., float] = fitness or LearningCurve(rules.space, rules.objective, steps)
@@ -199,36 +186,3 @@ def _notes(rules: TrainRules, runs: Sequence[SimulatedRun], trial_s: float | Non
             f"trials of {shortest} and of {longest} steps take the same {trial_s:g} s on average here; where "
             "longer ones take longer, give step_s (on the command line: --seconds step=S)"
         )
-
-
-def _measured(study: Study, like: Results | str) -> dict[str, Any]:
-    if isinstance(like, str):
-        like = load_study(like, home=study.places.home, storage=study.places.storage)
-    by_step, by_task = measured(like)
-    if not by_step:
-        raise ConfigurationError(f"study {like.name!r} has no completed trial from which durations could be taken")
-    return {"measured_step_s": by_step, "measured_eval_s": by_task}
-
-
-def measured(results: Results) -> tuple[tuple[float, ...], Mapping[str, Sequence[float]]]:
-    """Return the seconds per step of a study's trials, and the seconds of its shards by eval task.
-
-    Only what completed at the first attempt counts, which trained all of its steps.
-    """
-    by_step = tuple(
-        (trial.ended_at - trial.started_at) / (trial.reached_step - trial.start_step)
-        for trial in results.trials()
-        if trial.state is JobState.COMPLETED
-        and trial.kind is JobKind.TRAIN
-        and trial.token == 1
-        and trial.started_at is not None
-        and trial.ended_at is not None
-        and trial.reached_step is not None
-        and trial.reached_step > trial.start_step
-    )
-    by_task: dict[str, list[float]] = {}
-    for task in results.evaluations().eval_tasks() if results.has_suites else []:
-        first = task.state is JobState.COMPLETED and task.kind is JobKind.EVALUATE and task.token == 1
-        if first and task.started_at is not None and task.ended_at is not None:
-            by_task.setdefault(task.task, []).append(task.ended_at - task.started_at)
-    return by_step, by_task

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final, overload
@@ -10,22 +10,65 @@ from typing import TYPE_CHECKING, Any, Literal, final, overload
 from phyla.arguments import suggest_arguments
 from phyla.errors import ConfigurationError, SpaceError
 from phyla.machine import TrainRules
-from phyla.records import JsonObject, Objective, StartFrom, StudyState
+from phyla.records import JsonObject, Objective, StartFrom
 from phyla.space import Space
 from phyla.strategies import StoppingRule, Strategy, check_space
+from phyla.strategies.checks import check
 from phyla.study.files import check_objectives
 from phyla.study.findings import Lookout
-from phyla.study.limits import Retention, Retries
-from phyla.study.places import NAME, Places, find_study
-from phyla.study.replicates import replicate_seed
+from phyla.study.places import NAME, Places
 from phyla.study.results import ConfigChange, Replicate, Results
 
 if TYPE_CHECKING:
+    from phyla.client import LocalClient
     from phyla.evaluation import Suite
-    from phyla.study.opening import OpenedStudy
     from phyla.worker import Launch, Trial, WorkerContext
 
 LEASE_S = 60.0
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """Which checkpoints a study keeps besides those in use.
+
+    Args:
+        best: this many of the best ones.
+        front: with a Pareto objective, at most this many of its front, in place of the best; the most crowded go.
+        every_steps: also those whose step is a multiple of this; None keeps no milestones.
+
+    Raises:
+        ConfigurationError: a number is out of range.
+    """
+
+    best: int = 1
+    front: int = 100
+    every_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        check(self, best=1, front=1, every_steps=1)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retries:
+    """How often a study tries again before it gives up.
+
+    Args:
+        attempts: attempts of one trial that may fail before the trial counts as broken.
+        broken: broken trials in a row that stop the study; counted afresh when it is run again.
+        stops: how often a stopping rule may stop a member within one generation; then its trial is left to run.
+
+    Raises:
+        ConfigurationError: a number is out of range.
+    """
+
+    attempts: int = 3
+    broken: int = 10
+    stops: int = 3
+
+    def __post_init__(self) -> None:
+        check(self, attempts=1, broken=1, stops=1)
 
 
 @final
@@ -37,8 +80,7 @@ class Study:
     Args:
         name: letters, digits, `_`, `-` and `.`; also the name of its directories.
         space: the hyperparameters.
-        objective: `Maximize("metric")` or `Minimize("metric")`; of several metrics `WeightedSum` or `Pareto`; with
-            limits `Constrained`.
+        objective: `Maximize("metric")`, `Minimize("metric")`, `WeightedSum`, `Pareto` or `Constrained`.
         strategy: what members do next, such as `PBT(...)`.
         train: `train(trial)`; needed to run, not to ask and tell.
         setup: `setup(worker)`, called once per worker process; what it returns is `trial.worker`.
@@ -47,11 +89,9 @@ class Study:
         storage: URL of the store, such as `postgresql://user@host/db`; by default SQLite in the home.
         checkpoints: directory for checkpoints; by default in the home.
         suites: what is evaluated on every checkpoint; with `FromSuite` one of them gives the fitness.
-        stopping: a rule, or several, that may stop a running trial early, such as `MedianStopping(min_steps=100)`;
-            its member then decides again.
-        start_from: checkpoints that exist, as paths or `StartFrom(path, ...)`: member i starts from entry i modulo
-            their number, not fresh. They are imported once, when the study is made, with at most one entry per
-            member then; the list cannot change later, and stays when the population shrinks.
+        stopping: a rule, or several, that may stop a running trial early, such as `MedianStopping(min_steps=100)`.
+        start_from: checkpoints that exist, as paths or `StartFrom(path, ...)`, at most one per member: member i
+            starts from entry i modulo their number. They are imported when the study is made, and cannot change.
         retention: which checkpoints are kept besides those in use.
         retries: how often what fails is tried again.
 
@@ -76,8 +116,8 @@ class Study:
         suites: "Sequence[Suite]" = (),
         stopping: StoppingRule | Sequence[StoppingRule] = (),
         start_from: "Sequence[str | PathLike[str] | StartFrom]" = (),
-        retention: Retention = Retention(),  # noqa: B008  # frozen
-        retries: Retries = Retries(),  # noqa: B008  # frozen
+        retention: Retention = Retention(),  # frozen
+        retries: Retries = Retries(),  # frozen
     ) -> None:
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise ConfigurationError(
@@ -109,18 +149,20 @@ class Study:
             stopping=tuple(stopping) if isinstance(stopping, Sequence) else (stopping,),
             max_stops=retries.stops,
         )
-        check_objectives(self.rules)
+        check_objectives(self.rules.suites, self.rules)
         for plugin in (self.rules.strategy, *self.rules.stopping):
             check_space(plugin, self.rules.space)
         self.replicate_of: Replicate | None = None
         self.start_from = _checked_starts(start_from, self.rules.space)
         self.lookout = Lookout(name, self.rules)
-        self._opened: OpenedStudy | None = None
-        self._reopen = False
-        self._launch: Launch | None = None
+        self._client: LocalClient | None = None
+        self._opened_for = -1
+        self.launch: Launch | None = None
 
     def replicate(self, index: int) -> "Study":
         """Return this study with another name, `NAME-r{index}`, and another seed; see `phyla.run_replicates`."""
+        from phyla.study.repeating import replicate_seed
+
         if self.replicate_of is not None:
             raise ConfigurationError(f"study {self.name!r} is a replicate of {self.replicate_of.of!r} itself")
         made = copy.copy(self)
@@ -128,7 +170,7 @@ class Study:
         made.name = made.replicate_of.name
         made.seed = replicate_seed(self.seed, index)
         made.lookout = Lookout(made.name, made.rules)
-        made._opened = made._launch = None
+        made._client = made.launch = None
         if not NAME.fullmatch(made.name):
             raise ConfigurationError(f"study name {made.name!r} of a replicate has more than 100 characters")
         return made
@@ -155,29 +197,25 @@ class Study:
             workers: worker processes to start; 0 works in this process.
             evaluators: further worker processes that only evaluate, so that evaluation never waits for training.
             kinds: what the workers do: `train`, `evaluate`, or both; who does both evaluates first.
-            gpus_per_worker: GPUs each worker sees, through `CUDA_VISIBLE_DEVICES`; a fraction such as 0.5
-                lets two workers share one.
+            gpus_per_worker: GPUs each worker sees, through `CUDA_VISIBLE_DEVICES`; with 0.5 two share one.
             lease_s: seconds after which a worker that went silent loses its trial.
             stall_timeout_s: seconds without any progress before a worker process is ended; None never ends one.
             yield_at_report: let `trial.report()` run an eval task that waits, before training goes on.
             overwrite: delete what is stored of this study, its trials and its checkpoints, and start anew.
-            on_progress: called many times a second in this process; with `workers=0` after every trial and while
-                there is none.
+            on_progress: called many times a second in this process; with `workers=0` between trials.
             on_interrupt: called for each Ctrl-C or SIGTERM inside the signal handler, so it must be brief.
 
         Raises:
             ConfigurationError: an argument makes no sense.
-            StudyChanged: the study exists with other settings, which the message lists, or was given others
-                meanwhile; `change` gives it those of this object.
+            StudyChanged: the study has other settings, or was given others meanwhile; see `change`.
             NotImportable: worker processes could not find `train`; the message shows the way out.
-            StateError: it is to be overwritten while other workers are at work on it; nothing was deleted.
+            StateError: it is to be overwritten while others are at work on it; nothing was deleted.
             StudyFailed: the study stopped itself; the message says what to do.
-            CheckpointsAbsent: the directory of its checkpoints is not there, or something else is in its place;
-                nothing was decided.
+            CheckpointsAbsent: the directory of its checkpoints is not there, or is not its own.
             KeyboardInterrupt: a person stopped it; run it again to resume.
             StoreError: the database failed.
         """
-        from phyla.study.leftovers import overwrite as delete
+        from phyla.study.maintenance import overwrite as delete
         from phyla.study.running import Crew, run_study
 
         crew = Crew(
@@ -190,13 +228,13 @@ class Study:
             on_progress=on_progress,
             on_interrupt=on_interrupt,
         )
-        crew.check(self)
+        crew.check_study(self)
         self._set_lease(lease_s)
         if overwrite:
             self.config(portable=bool(workers))  # Raises before anything is deleted.
-            if self._opened is not None:
-                self._opened.store.close()
-                self._opened = None
+            if self._client is not None:
+                self._client.store.close()
+                self._client = None
             delete(self)
         return run_study(self, self._open(portable=bool(workers)), crew)
 
@@ -233,7 +271,7 @@ class Study:
             on_progress=on_progress,
             on_interrupt=on_interrupt,
         )
-        crew.check(self)
+        crew.check_study(self)
         return add_workers(self, join_study(self, portable=bool(workers)), crew)
 
     def change(self, *, newcomers: Literal["best", "fresh"] = "best") -> list[ConfigChange]:
@@ -244,34 +282,22 @@ class Study:
         again from the changed file.
 
         Args:
-            newcomers: how members start that join: from the `best` ones, with hyperparameters near theirs, or
-                `fresh`.
+            newcomers: members that join start near the `best` ones, or `fresh`.
 
         Raises:
             StudyNotFound: there is no such study.
-            ConfigurationError: an existing study cannot take such a change.
-            SpaceError: the space does not contain the one that it has.
+            ConfigurationError: an existing study cannot take such a change; also `SpaceError`.
             StudyChanged: another process changed it at the same time.
             StoreError: the database failed.
         """
-        from phyla.study.opening import reconcile
+        from phyla.study.opening import change
 
         if newcomers not in ("best", "fresh"):
             raise ConfigurationError(f"newcomers={newcomers!r}: choose 'best' or 'fresh'")
-        if self._opened is not None:
-            store, record = self._opened.store, self._opened.client.study()
-        else:
-            store, record = find_study(self.name, self.places)
         try:
-            changed = reconcile(store, record, self.config(), self, newcomers=newcomers)
-            if record.state in (StudyState.STOPPED, StudyState.FAILED):
-                store.set_state(record.id, StudyState.RUNNING)
-            before: Any = record.config.get("changes", [])
-            return Results(store, changed, self.places).changes()[sum(len(e["changes"]) for e in before) :]
+            return change(self, self._client, newcomers)
         finally:
-            if self._opened is None:
-                store.close()
-            self._reopen = True
+            self._opened_for = -1
 
     # Ask and tell
 
@@ -292,22 +318,20 @@ class Study:
             lease_s: seconds after which the trial may be given to another worker.
 
         Returns:
-            A trial, or None when there is nothing to do now: the study is `finished`, or every member is
-            being trained. With `count`: a list, perhaps empty.
+            A trial, or None when the study is `finished`, or every member is being trained; with `count` a list.
 
         Raises:
             ConfigurationError: an argument makes no sense.
-            StudyChanged: the study exists with other settings, or was given others meanwhile.
+            StudyChanged: the study has other settings, or was given others meanwhile; see `change`.
             StudyFailed: the study stopped itself; the message says what to do.
-            CheckpointsAbsent: the directory of its checkpoints is not there, or something else is in its place.
+            CheckpointsAbsent: the directory of its checkpoints is not there, or is not its own.
             CheckpointStorageFailed: a checkpoint that a trial starts from cannot be read now.
             StoreError: the database failed.
         """
-        from phyla.study import ask_tell
+        from phyla.study import running
 
         self._set_lease(lease_s)
-        opened = self._open()
-        trials = ask_tell.ask(self, opened, self._worker(opened), count or 1)
+        trials = running.ask(self, self._open(), count or 1)
         if count is not None:
             return trials
         return trials[0] if trials else None
@@ -341,63 +365,53 @@ class Study:
             NoFitness: the objective was never reported.
             StoreError: the database failed; nothing counts yet, tell it again.
         """
-        from phyla.study import ask_tell
+        from phyla.study import running
 
         many = list(trials) if isinstance(trials, Sequence) else [trials]
-        each = [] if metrics is None else list(metrics) if isinstance(metrics, Sequence) else [metrics]
-        if metrics is not None and len(each) != len(many):
+        each = [metrics] if isinstance(metrics, Mapping) else metrics
+        if each is not None and len(each) != len(many):
             raise ConfigurationError(f"tell(): {len(many)} trials, but {len(each)} mappings of metrics")
-        opened = self._open()
         if error is not None:
-            ask_tell.tell_failed(opened, many, error)
+            running.tell_failed(self._open(), many, error)
         else:
-            ask_tell.tell(self, opened, self._worker(opened), many, each, checkpoint)
+            running.tell(self, self._open(), many, each or (), checkpoint)
 
     def renew(self) -> None:
         """Renew the leases of the trials that this process asked for."""
-        opened = self._open()
-        opened.client.renew(self._worker(opened))
+        from phyla.study import running
 
-    def _worker(self, opened: "OpenedStudy") -> str:
-        """Return the name under which this process asks."""
-        from phyla.study.leftovers import take_back
-        from phyla.worker import Launch
-
-        if self._launch is None:
-            self._launch = Launch(self.places.locks, opened.store.url, [self.name])
-            take_back(opened.store, opened.record.id, opened.client, self._launch)
-        return self._launch.worker_name()
+        client = self._open()
+        client.renew(running.asker(self, client))
 
     @property
     def finished(self) -> bool:
         """Whether the study takes no more work: it ended, or every member is done."""
-        from phyla.study import ask_tell
+        from phyla.study import running
 
-        return ask_tell.finished(self._open())
+        return running.finished(self._open())
 
     def results(self) -> Results:
         """Return what the study has found so far."""
-        opened = self._open(works=False)
-        return Results(opened.store, opened.record, self.places)
+        client = self._open(works=False)
+        return Results(client.store, client.record, self.places)
 
     # Opening
 
     def _set_lease(self, lease_s: float) -> None:
         if lease_s != self.rules.lease_s:
             self.rules = replace(self.rules, lease_s=lease_s)
-            self._reopen = True
+            self._opened_for = -1
 
-    def _open(self, *, portable: bool = False, works: bool = True) -> "OpenedStudy":
+    def _open(self, *, portable: bool = False, works: bool = True) -> "LocalClient":
         """Open it to look, to ask, to run here, or (`portable`) for worker processes that import its functions."""
         from phyla.study.opening import open_study
 
-        opened = self._opened
-        more = opened is not None and ((portable and not opened.portable) or (works and not opened.works))
-        if opened is None or more or self._reopen:
-            store = None if opened is None else opened.store
-            self._opened = opened = open_study(self, portable=portable, works=works, store=store)
-            self._reopen = False
-        return opened
+        wanted = works + portable
+        if self._client is None or wanted > self._opened_for:
+            store = None if self._client is None else self._client.store
+            self._client = open_study(self, portable=portable, works=works, store=store)
+            self._opened_for = wanted
+        return self._client
 
     def config(self, *, portable: bool = False) -> JsonObject:
         """Return the configuration as JSON, as it is stored; `portable` where workers import its functions."""
@@ -406,9 +420,7 @@ class Study:
         return stored_config(self, portable=portable)
 
 
-def _checked_starts(
-    given: Sequence[str | PathLike[str] | StartFrom] | str | PathLike[str] | StartFrom, space: Space
-) -> tuple[StartFrom, ...]:
+def _checked_starts(given: Any, space: Space) -> tuple[StartFrom, ...]:
     """Return the entries of `start_from`, with hyperparameters as the space holds them."""
     if isinstance(given, str | PathLike | StartFrom) or not isinstance(given, Sequence):
         raise ConfigurationError(f"start_from={given!r}: must be a list, as in start_from=[{given!r}]")
@@ -421,4 +433,4 @@ def _checked_starts(
     return tuple(checked)
 
 
-suggest_arguments(Study)
+suggest_arguments(Study, Retention, Retries)

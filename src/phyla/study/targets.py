@@ -4,10 +4,10 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Unpack, final
 
 from phyla import settings
 from phyla.errors import ConfigurationError, StudyNotFound
@@ -15,7 +15,7 @@ from phyla.evaluation import Suite
 from phyla.evaluation.policy import Skip, decide
 from phyla.records import Checkpoint, CheckpointState, GroupState, StudyRecord, shown
 from phyla.study.files import chosen_suites
-from phyla.study.places import NAME, Places, names_in, open_if_there
+from phyla.study.places import NAME, Places, Where, names_in, open_if_there
 
 if TYPE_CHECKING:
     from phyla.store import Reader, Store
@@ -38,7 +38,7 @@ class Target:
 
 
 def targets_of(store: "Store", paths: str | Path | Sequence[str | Path], name: str | None) -> list[Target]:
-    """Return what to watch: each a directory, or one study of the store."""
+    """Return what to watch: each a directory that exists, or one study of the store."""
     many = [paths] if isinstance(paths, (str, Path)) else list(paths)
     if not many:
         raise ConfigurationError("there is nothing to watch: give a directory, or the name of a study")
@@ -60,6 +60,16 @@ def targets_of(store: "Store", paths: str | Path | Sequence[str | Path], name: s
             )
         if count > 1:
             raise ConfigurationError(f"{each!r} is given twice")
+    for directory in (target.directory for target in found if target.directory is not None):
+        where = shown(str(directory))
+        if directory.exists() and not directory.is_dir():
+            raise ConfigurationError(f"{where} is a file; name the directory that holds the checkpoints")
+        if not directory.is_dir():
+            existing = next(parent for parent in directory.parents if parent.is_dir())
+            raise ConfigurationError(
+                f"there is no directory {where} ({shown(str(existing))} is there): training has not made it yet, "
+                f"or the path is wrong. Check the path, or create it with: mkdir -p {shlex.quote(str(directory))}"
+            )
     return found
 
 
@@ -92,22 +102,6 @@ def _clean(text: str) -> str:
     return re.sub(r"[^\w.-]+", "-", text).lstrip("-.") or "run"
 
 
-def check_directories(targets: Sequence[Target]) -> None:
-    """Make sure that the directories to watch exist; else name the nearest one that does."""
-    for target in targets:
-        directory = target.directory
-        if directory is None or directory.is_dir():
-            continue
-        where = shown(str(directory))
-        if directory.exists():
-            raise ConfigurationError(f"{where} is a file; name the directory that holds the checkpoints")
-        existing = next(parent for parent in directory.parents if parent.is_dir())
-        raise ConfigurationError(
-            f"there is no directory {where} ({shown(str(existing))} is there): training has not made it yet, or "
-            f"the path is wrong. Check the path, or create it with: mkdir -p {shlex.quote(str(directory))}"
-        )
-
-
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
@@ -134,7 +128,7 @@ def plan(
     format: str = "auto",  # noqa: A002 -- the word that users know
     options: Mapping[str, Any] | None = None,
     following: "Following | None" = None,
-    **where: Any,
+    **where: Unpack[Where],
 ) -> list[Planned]:
     """Return what `watch` with the same arguments would compute for what is there now; changes nothing.
 
@@ -147,33 +141,28 @@ def plan(
     chosen = chosen_suites(suites)
     done = (following or Following()).done
     scanner = get_format(format, **(options or {}))
-    # A database that is not there is not made.
-    store = open_if_there(places) or open_store("memory://")
     found: list[Planned] = []
-    try:
-        targets = targets_of(store, paths, name)
-        check_directories(targets)
-        for target in targets:
+    # A database that is not there is not made.
+    with closing(open_if_there(places) or open_store("memory://")) as store:
+        for target in targets_of(store, paths, name):
             present = _present(store, target, scanner, done)
             run = store.find_study(target.name)
             with nullcontext() if run is None or not run.watched else store.reader(run.id) as reader:
-                wanted, known = _count(reader, chosen, present)
+                cells, known = _count(reader, chosen, present)
                 for suite, task in ((each, task) for each in chosen for task in each.tasks):
-                    cells = wanted[suite.name, task.name]
                     mean_s = None if reader is None else reader.mean_duration_s(task.identity)
+                    wanted = cells[suite.name, task.name]
                     found.append(
                         Planned(
                             run=target.name,
                             suite=suite.name,
                             task=task.name,
-                            cells=cells,
+                            cells=wanted,
                             known=known[suite.name, task.name],
                             mean_s=mean_s,
-                            seconds=None if mean_s is None else cells * mean_s / max(1, workers),
+                            seconds=None if mean_s is None else wanted * mean_s / max(1, workers),
                         )
                     )
-    finally:
-        store.close()
     return found
 
 
@@ -197,25 +186,24 @@ def _count(
     """Return how many shards of each eval task are to be computed, and how many are in the ledger."""
     wanted: Counter[tuple[str, str]] = Counter()
     known: Counter[tuple[str, str]] = Counter()
-    newest: dict[str, Checkpoint] = {}
+    there: dict[str, Checkpoint] = {}
     number = 0
-    for seen in () if reader is None else reader.all_seen():
-        assert reader is not None
-        if seen.index == 0:
-            newest[seen.name] = seen
-        number = max(number, seen.number + 1)
-        for suite in suites if seen.usable else ():
-            group = reader.find_group(seen.id, suite.name)
-            if group is None and not _takes(suite, seen.number, seen.step):
-                continue
-            if group is not None and group.state in (GroupState.SKIPPED, GroupState.GONE):
-                continue
-            for task in suite.tasks:
-                done = len(reader.shards_done(seen.identity, task.identity, 0, task.shards))
-                known[suite.name, task.name] += done
-                wanted[suite.name, task.name] += task.shards - done
+    if reader is not None:
+        for seen in reader.all_seen():
+            if seen.index == 0:
+                there[seen.name] = seen
+            number = max(number, seen.number + 1)
+            for suite in suites if seen.usable else ():
+                group = reader.find_group(seen.id, suite.name)
+                skipped = group is not None and group.state in (GroupState.SKIPPED, GroupState.GONE)
+                if skipped or (group is None and not _takes(suite, seen.number, seen.step)):
+                    continue
+                for task in suite.tasks:
+                    done = len(reader.shards_done(seen.identity, task.identity, 0, task.shards))
+                    known[suite.name, task.name] += done
+                    wanted[suite.name, task.name] += task.shards - done
     for name, fingerprint, step in present:
-        before = newest.get(name)
+        before = there.get(name)
         if before is not None and before.state is not CheckpointState.GONE and before.fingerprint == fingerprint:
             continue
         for suite in suites:

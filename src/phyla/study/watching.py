@@ -3,23 +3,27 @@
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from phyla import plugins, settings
 from phyla.errors import ConfigurationError, NotImportable, RunChanged, StoreBusy
 from phyla.evaluation import Suite
 from phyla.records import EvalEvent, JsonObject, StudyKind, StudyState
 from phyla.study.files import chosen_suites, runs_with, suites_of
-from phyla.study.places import Places, open_existing
+from phyla.study.places import Places, Where, open_existing
 from phyla.study.progress import Throttle
 from phyla.study.standing import Change, Changes, Watched, account
-from phyla.study.targets import Target, check_directories, targets_of
+from phyla.study.targets import Target, targets_of
 
 if TYPE_CHECKING:
-    from phyla.launchers.watched import WatchConfig, WatchedStudies, WatchedStudy
+    from phyla.client import LocalClient
+    from phyla.launchers.process import Runs
     from phyla.store import Store
-    from phyla.watcher import DirectoryWatcher, Following, StudyWatcher, WatchThread
+    from phyla.study.running import Crew
+    from phyla.watcher import Following, WatchThread
     from phyla.worker import Launch
 
 TELL_EVERY_S = 0.5
@@ -31,9 +35,6 @@ def watch(
     workers: int = 0,
     *,
     name: str | None = None,
-    home: str | Path | None = None,
-    storage: str | None = None,
-    checkpoints: str | Path | None = None,
     format: str = "auto",  # noqa: A002 -- the word that users know
     options: Mapping[str, Any] | None = None,
     following: "Following | None" = None,
@@ -44,6 +45,7 @@ def watch(
     gin_bindings: Sequence[str] = (),
     on_change: Callable[[Change], None] = lambda change: None,
     on_interrupt: Callable[[], None] = lambda: None,
+    **where: Unpack[Where],
 ) -> Watched:
     """Evaluate every checkpoint that a training job writes, until it ends.
 
@@ -55,9 +57,6 @@ def watch(
         suites: what to run on each checkpoint: suites, or texts as `load_suites` takes them.
         workers: worker processes to start; 0 evaluates in this process, where `timeout_s` is not enforced.
         name: of the run; by default made from the path, or the study's with `-watch`.
-        home: directory for everything; by default `.phyla`, or what `PHYLA_HOME` says.
-        storage: URL of the store; by default SQLite in the home.
-        checkpoints: directory of all studies' checkpoints, for a study; by default in the home.
         format: what checkpoints look like, one of `phyla.watcher.format_names()`.
         options: further options of the format: `step`, `quiet_s`, `marker`, `templates`.
         following: snapshots, how training ends, and the like.
@@ -68,6 +67,7 @@ def watch(
         gin_bindings: gin bindings of all workers.
         on_change: called in this thread for everything that happens.
         on_interrupt: called for each Ctrl-C or SIGTERM inside the signal handler, so it must be brief.
+        **where: where everything is: `home`, `storage` and `checkpoints`, as for `Study`.
 
     Returns:
         How everything stands; `complete` tells whether nothing is missing.
@@ -78,66 +78,83 @@ def watch(
         KeyboardInterrupt: a person stopped it; watch again to resume.
         StoreError: the database failed.
     """
-    from phyla.launchers.watched import WatchConfig, open_watched
+    from phyla.controller import Sightings
+    from phyla.launchers.process import SCHEMA, open_watched
     from phyla.store import open_store
-    from phyla.study.leftovers import remove_outputs, take_back
-    from phyla.study.running import check_workers
-    from phyla.watcher import DirectoryWatcher, Following, Lock, WatchThread
+    from phyla.study.maintenance import remove_outputs, take_back
+    from phyla.study.running import Crew
+    from phyla.watcher import DirectoryWatcher, Following, Lock, StudyWatcher, WatchThread, get_format
     from phyla.worker import Launch
 
-    places = Places.of(home, storage, checkpoints)
-    check_workers(places, workers=workers)
+    places = Places.of(**where)
+    crew = Crew(workers=workers, gpus_per_worker=gpus_per_worker, on_interrupt=on_interrupt)
+    crew.check(places)
     if lease_s <= 0:
         raise ConfigurationError(f"lease_s={lease_s!r}: must be above 0")
-    chosen = chosen_suites(suites)
+    chosen, how = chosen_suites(suites), following or Following()
+    scanner = partial(get_format, format, **(options or {}))
+    scanner()  # raises where there is no such format
     with ExitStack() as stack:
         store = open_store(places.storage)
         stack.callback(store.close)
         targets = targets_of(store, paths, name)
-        check_directories(targets)
         for target in targets:
             stack.enter_context(Lock(places.watch_lock(target.name), target.name))
+        try:
+            name_of = plugins.reference if workers else plugins.reference_here
+            encoded = [plugins.encode(suite, name_of) for suite in chosen]
+        except NotImportable as error:
+            raise NotImportable(f"{error} (in a suite)") from error
         for target in targets:
-            snapshots = places.snapshots(target.name)
-            if snapshot_dir:
-                snapshots = Path(snapshot_dir).expanduser().absolute() / target.name
-            config = WatchConfig(
-                suites=chosen,
-                lease_s=lease_s,
-                outputs=str(places.outputs(target.name)),
-                snapshots=str(snapshots),
-                gin_root=str(target.directory or Path.cwd()),
-                checkpoints="" if target.study is None else str(places.checkpoints(target.study.name)),
-                kind=format,
-                options=dict(options or {}),
-                following=following or Following(),
-            )
-            config.format()  # raises where there is no such format
-            _create(store, target, config, plugins.reference if workers else plugins.reference_here)
-        given = {target.name: chosen for target in targets}
-        opened = open_watched(store, given, gin_bindings=gin_bindings)
-        launch = stack.enter_context(Launch(places.locks, store.url, list(given)))
-        for run in opened.studies:
-            take_back(store, run.record.id, opened.client, launch)
-        changes = [Changes(store, run.record) for run in opened.studies]
-        for run in opened.studies:
-            run.sightings.backfill()
-            with store.reader(run.record.id) as reader:
-                remove_outputs(reader, Path(run.config.outputs))
-        watchers = [
-            _watcher(store, run, target, places) for run, target in zip(opened.studies, targets, strict=True)
-        ]
+            held = Path(snapshot_dir).expanduser().absolute() / target.name if snapshot_dir else None
+            config: JsonObject = {
+                "schema": SCHEMA,
+                "suites": encoded,
+                "format": {"name": format, **(options or {})},
+                "following": asdict(how),
+                "lease_s": lease_s,
+                "outputs": str(places.outputs(target.name)),
+                "snapshots": str(held or places.snapshots(target.name)),
+                # Files of gin bindings are relative to it.
+                "gin_root": str(target.directory or Path.cwd()),
+                "checkpoints": "" if target.study is None else str(places.checkpoints(target.study.name)),
+            }
+            _create(store, target, config)
+        names = [target.name for target in targets]
+        configs: dict[str, JsonObject] = {each: {"suites": encoded} for each in names}
+        client, runs = open_watched(store, dict.fromkeys(names, chosen), gin_bindings)
+        launch = stack.enter_context(Launch(places.locks, store.url, names))
+        take_back(client, launch)
+        changes = [Changes(store, record) for record, _ in runs]
+        watchers: list[DirectoryWatcher | StudyWatcher] = []
+        for record, evaluated in runs:
+            sightings = Sightings(store, record, chosen)
+            sightings.backfill()
+            with store.reader(record.id) as reader:
+                remove_outputs(reader, evaluated.outputs)
+            stored: Any = record.config
+            best = places.best(record.name)
+            watcher: DirectoryWatcher | StudyWatcher
+            if record.source is None:
+                root, held = Path(record.location), Path(stored["snapshots"])
+                watcher = DirectoryWatcher(
+                    sightings, root, scanner(), run=record, snapshots=held, best=best, following=how
+                )
+            else:
+                kept = Path(stored["checkpoints"])
+                watcher = StudyWatcher(sightings, store, record.source, checkpoints=kept, best=best, once=how.once)
+            watchers.append(watcher)
         follow = WatchThread(watchers, poll_s=poll_s)
         stack.callback(follow.stop)
         follow.start()
-        for run, watcher in zip(opened.studies, watchers, strict=True):
-            awaited = watcher.awaited() if isinstance(watcher, DirectoryWatcher) else None
+        for (record, _), one in zip(runs, watchers, strict=True):
+            awaited = one.awaited() if isinstance(one, DirectoryWatcher) else None
             if awaited is not None:
                 now = settings.system_clock()
-                event = EvalEvent(study=run.record.id, kind="awaiting", message=awaited, created_at=now)
-                on_change(Change(run=run.record.name, kind="event", event=event))
+                event = EvalEvent(study=record.id, kind="awaiting", message=awaited, created_at=now)
+                on_change(Change(run=record.name, kind="event", event=event))
         tell = _teller(changes, on_change, follow)
-        finished = _work(opened, given, places, launch, workers, gpus_per_worker, gin_bindings, tell, on_interrupt)
+        finished = _work(client, runs, configs, crew, places, launch, gin_bindings, tell)
         follow.stop()
         if follow.error is not None:
             raise follow.error
@@ -146,7 +163,7 @@ def watch(
         follow.tend()
         if not finished:
             raise KeyboardInterrupt
-        return account(store, list(given), places)
+        return account(store, names, places)
 
 
 def evaluate(
@@ -154,13 +171,11 @@ def evaluate(
     suites: "Suite | str | Sequence[Suite | str]" = (),
     workers: int = 1,
     *,
-    home: str | Path | None = None,
-    storage: str | None = None,
-    checkpoints: str | Path | None = None,
     gpus_per_worker: float = 0,
     gin_bindings: Sequence[str] = (),
     on_change: Callable[[Change], None] = lambda change: None,
     on_interrupt: Callable[[], None] = lambda: None,
+    **where: Unpack[Where],
 ) -> Watched:
     """Add workers to runs that are watched, until those end.
 
@@ -171,33 +186,27 @@ def evaluate(
     Args:
         names: of the runs; without any, those whose suites are given, and of these the ones that have not ended.
         suites: what the runs are watched with: suites, or texts as `load_suites` takes them.
-        workers: worker processes to start; at least 1.
-        home: directory where they live; by default `.phyla` or the environment's.
-        storage: URL of the store, if that is not in the home.
-        checkpoints: directory of all studies' checkpoints, if that is not in the home.
-        gpus_per_worker: GPUs each worker sees, as in `Study.run`.
-        gin_bindings: gin bindings of all workers.
-        on_change: called in this thread for everything that happens.
-        on_interrupt: called for each Ctrl-C or SIGTERM inside the signal handler, so it must be brief.
-
-    Returns:
-        How the runs stand.
+        workers: worker processes to start; at least 1. The other arguments are those of `watch`.
+        gpus_per_worker: GPUs each worker sees.
+        gin_bindings: gin bindings of these workers.
+        on_change: called for everything that happens.
+        on_interrupt: called for each Ctrl-C or SIGTERM.
+        **where: where the runs live.
 
     Raises:
         StudyNotFound: there is no such run.
         ConfigurationError: a run is that of a study, or has a suite that was not given.
-        RunChanged: a suite differs from that of the run.
-        StudyChanged: the suites of a run were changed meanwhile.
+        RunChanged: a suite differs from that of the run; `StudyChanged` where it was changed meanwhile.
         StudyFailed: worker processes cannot start, or die again and again.
         KeyboardInterrupt: a person stopped it.
-        StoreError: the database failed.
     """
-    from phyla.launchers.watched import changed_suites, open_watched
-    from phyla.study.running import check_workers
+    from phyla.launchers.process import check_suites, open_watched
+    from phyla.study.running import Crew
     from phyla.worker import Launch
 
-    places = Places.of(home, storage, checkpoints)
-    check_workers(places, workers=workers)
+    places = Places.of(**where)
+    crew = Crew(workers=workers, gpus_per_worker=gpus_per_worker, on_interrupt=on_interrupt)
+    crew.check(places)
     if not workers:
         raise ConfigurationError("workers=0: evaluate() starts worker processes, so it needs at least 1")
     wanted = [names] if isinstance(names, str) else list(names)
@@ -208,28 +217,21 @@ def evaluate(
         stack.callback(store.close)
         wanted = wanted or runs_with(store, chosen_suites(suites))
         given = {name: suites_of(store, name, suites) for name in wanted}
-        opened = open_watched(store, given, gin_bindings=gin_bindings)
-        why = changed_suites(opened, _encoded(given))
-        if why is not None:
-            raise RunChanged(why)
-        if opened.client.is_active():
+        client, runs = open_watched(store, given, gin_bindings)
+        configs: dict[str, JsonObject] = {
+            name: {"suites": [plugins.encode(suite) for suite in many]} for name, many in given.items()
+        }
+        check_suites(runs, configs)
+        if client.is_active():
             launch = stack.enter_context(Launch(places.locks, store.url, wanted))
-            tell = _teller([Changes(store, run.record) for run in opened.studies], on_change)
-            if not _work(
-                opened, given, places, launch, workers, gpus_per_worker, gin_bindings, tell, on_interrupt
-            ):
+            tell = _teller([Changes(store, record) for record, _ in runs], on_change)
+            if not _work(client, runs, configs, crew, places, launch, gin_bindings, tell):
                 raise KeyboardInterrupt
         return account(store, wanted, places)
 
 
-def _create(
-    store: "Store", target: Target, config: "WatchConfig", name_of: Callable[[Callable[..., Any]], str]
-) -> None:
+def _create(store: "Store", target: Target, raw: JsonObject) -> None:
     """Create a run, or let an existing one go on with these settings."""
-    try:
-        raw: JsonObject = config.to_json(name_of)
-    except NotImportable as error:
-        raise NotImportable(f"{error} (in a suite)") from error
     kind = StudyKind.DIRECTORY if target.study is None else StudyKind.STUDY
     location = str(target.directory or "")
     source = None if target.study is None else target.study.id
@@ -242,33 +244,6 @@ def _create(
         )
     if record.config != raw or record.state is not StudyState.RUNNING:
         store.set_config(record.id, raw)
-
-
-def _watcher(
-    store: "Store", run: "WatchedStudy", target: Target, places: Places
-) -> "DirectoryWatcher | StudyWatcher":
-    from phyla.watcher import DirectoryWatcher, StudyWatcher
-
-    best = places.best(target.name)
-    if target.directory is not None:
-        return DirectoryWatcher(
-            run.sightings,
-            target.directory,
-            run.config.format(),
-            run=run.record,
-            snapshots=Path(run.config.snapshots),
-            best=best,
-            following=run.config.following,
-        )
-    assert target.study is not None
-    return StudyWatcher(
-        run.sightings,
-        store,
-        target.study.id,
-        checkpoints=Path(run.config.checkpoints),
-        best=best,
-        once=run.config.following.once,
-    )
 
 
 def _teller(
@@ -287,53 +262,29 @@ def _teller(
     return tell
 
 
-def _encoded(suites: Mapping[str, Sequence[Suite]]) -> dict[str, JsonObject]:
-    return {name: {"suites": [plugins.encode(suite) for suite in many]} for name, many in suites.items()}
-
-
 def _work(
-    opened: "WatchedStudies",
-    suites: Mapping[str, Sequence[Suite]],
+    client: "LocalClient",
+    runs: "Runs",
+    configs: Mapping[str, JsonObject],
+    crew: "Crew",
     places: Places,
     launch: "Launch",
-    workers: int,
-    gpus_per_worker: float,
     gin: Sequence[str],
     on_tick: Callable[[], None],
-    on_interrupt: Callable[[], None],
 ) -> bool:
     """Evaluate until the runs end; return False when a person interrupted it."""
-    from phyla.launchers import WorkerSpec, gpu_environments
+    from phyla.launchers import WorkerSpec
+    from phyla.launchers.process import lease_of, watched_worker
     from phyla.study.running import work
-    from phyla.worker import Evaluator, Worker
 
-    first = next(iter(suites))
-    configs = _encoded(suites) if workers else {}
-
-    def worker(name: str) -> Worker:
-        evaluator = Evaluator(opened.client, opened.evaluated, work_root=places.work(first), name=name)
-        return Worker(opened.client, name=name, evaluator=evaluator, renew_s=opened.lease_s / 3)
-
-    specs = [
-        WorkerSpec(
-            configs=configs,
-            watched=True,
-            storage=places.storage,
-            work_root=str(places.work(first)),
-            index=index,
-            kinds=("evaluate",),
-            gin_bindings=tuple(gin),
-        )
-        for index in range(workers)
-    ]
-    return work(
-        opened.client,
-        worker,
-        specs,
-        gpu_environments(workers, gpus_per_worker) if workers else (),
-        launch=launch,
-        logs=places.logs(first),
-        lease_s=opened.lease_s,
-        on_tick=on_tick,
-        on_interrupt=on_interrupt,
+    name, lease_s = client.record.name, min(lease_of(record) for record, _ in runs)
+    spec = WorkerSpec(
+        configs=configs,
+        watched=True,
+        storage=places.storage,
+        work_root=str(places.work(name)),
+        kinds=("evaluate",),
+        gin_bindings=tuple(gin),
     )
+    here = partial(watched_worker, client, runs, renew_s=lease_s / 3)
+    return work(client, crew, spec, here, launch=launch, logs=places.logs(name), lease_s=lease_s, on_tick=on_tick)

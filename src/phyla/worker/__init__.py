@@ -4,7 +4,7 @@ from phyla.worker.evaluated_study import Bindings, EvaluatedStudy, Sources, Stud
 from phyla.worker.evaluation import Evaluation, EvaluationCheckpoint, Shard
 from phyla.worker.evaluator import Evaluator
 from phyla.worker.launch import Launch, dead_launches, launch_of
-from phyla.worker.loop import Beat, Worker, WorkerContext, population_worker
+from phyla.worker.loop import Beat, Worker, WorkerContext
 from phyla.worker.session import Session, unusable_start
 from phyla.worker.trainer import Trainer
 from phyla.worker.trial import Parent, Trial, session_of
@@ -28,7 +28,6 @@ __all__ = [
     "WorkerContext",
     "dead_launches",
     "launch_of",
-    "population_worker",
     "session_of",
     "unusable_start",
 ]

@@ -1,16 +1,14 @@
 """The worker's loop: claim a job, let the handler of its kind do it, hand it in with the next claim."""
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, final
+from typing import TypeAlias, final
 
-from phyla.checkpoints import LocalCheckpoints, advice_on
 from phyla.client import Client
-from phyla.errors import CheckpointsAbsent, ConfigurationError, LeaseLost, StoreError, StudyFailed
+from phyla.errors import CheckpointsAbsent, ConfigurationError, LeaseLost, StoreError
 from phyla.machine import (
     ClaimedEvaluation,
     Completion,
@@ -19,16 +17,13 @@ from phyla.machine import (
     Failure,
     Idle,
     Outdated,
-    TrainRules,
     Work,
 )
-from phyla.records import Phase, StudyRecord, TrialRecord, WorkKind
+from phyla.records import Phase, TrialRecord, WorkKind
 from phyla.settings import Clock, system_clock
-from phyla.worker.evaluated_study import Bindings, EvaluatedStudy, StudySources
 from phyla.worker.evaluator import Evaluator
 from phyla.worker.session import Stopwatch
 from phyla.worker.trainer import Trainer
-from phyla.worker.trial import Trial
 
 FLUSH_S = 1.0
 """How often reports of a running trial are sent."""
@@ -235,50 +230,3 @@ class WorkerContext:
     index: int
     study: str
     working_dir: Path
-
-
-def population_worker(
-    client: Client,
-    study: StudyRecord,
-    repository: LocalCheckpoints,
-    rules: TrainRules,
-    train: Callable[[Trial], object],
-    setup: Callable[[WorkerContext], Any] | None,
-    *,
-    name: str,
-    index: int = 0,
-    kinds: Collection[str],
-    work_root: Path,
-    outputs: Path,
-    log: Path | None,
-    gin_bindings: Sequence[str] = (),
-    renew_s: float | None = None,
-    beat: Beat = lambda progress, done, deadline: None,
-    yields: bool = False,
-) -> Worker:
-    """Make this process a worker of a study with a population; `setup` is called here, once."""
-    state = None
-    if setup is not None:
-        directory = work_root / f"worker-{index}"
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StudyFailed(f"cannot make {directory}: {error.strerror}; {advice_on(error)}") from error
-        state = setup(WorkerContext(name=name, index=index, study=study.name, working_dir=directory))
-    evaluator = None
-    if rules.suites and WorkKind.EVALUATE in kinds:
-        evaluated = EvaluatedStudy(
-            suites=rules.suites,
-            sources=StudySources(repository),
-            outputs=outputs,
-            stop=partial(client.fail_study, study.id),
-            bindings=Bindings(worker=tuple(gin_bindings)),
-        )
-        evaluator = Evaluator(client, {study.id: evaluated}, work_root=work_root, name=name, state=state)
-    trainer = None
-    if WorkKind.TRAIN in kinds:
-        metrics = rules.reported_metrics
-        trainer = Trainer(client, repository, train, metrics=metrics, work_root=work_root, state=state, log=log)
-    return Worker(
-        client, name=name, trainer=trainer, evaluator=evaluator, renew_s=renew_s, beat=beat, yields=yields
-    )

@@ -31,6 +31,6 @@ def test_cleaning_up_leaves_a_late_trial_its_files(tmp_path: Path) -> None:
 
         (gone,) = tx.expired(1)
         tx.apply(machine.lose(tx, other.rules, gone.job, gone.token, "ran out", counts=False))
-    opened.client.recover()
+    opened.recover()
     made.tell(late, metrics={"score": 1.0})
     assert made.results().counts() == {"completed": 1}

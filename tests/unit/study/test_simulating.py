@@ -1,4 +1,4 @@
-"""`phyla.simulate`: a study of a user's, and durations of one that was run."""
+"""`phyla.simulate`, with a study of a user's."""
 
 import json
 from pathlib import Path
@@ -7,33 +7,20 @@ from typing import Any
 import pytest
 
 import phyla
-from phyla.errors import ConfigurationError, StudyNotFound
-from phyla.study.simulating import measured
+from phyla.errors import ConfigurationError
 
 
 def never(_given: object) -> None:
     raise AssertionError("a simulation calls no function of the user's")
 
 
-def train(trial: phyla.Trial) -> None:
-    (trial.checkpoint_dir / "x.json").write_text(str(trial.id))
-    trial.report(Q=1.0)
-
-
-def judge(evaluation: phyla.Evaluation) -> None:
-    evaluation.record(q=1.0)
-
-
-SUITE = phyla.Suite("held", [phyla.EvalTask("judge", judge)])
-
-
-def study(home: Path, name: str = "s", function: Any = never, **settings: Any) -> phyla.Study:
+def study(home: Path, **settings: Any) -> phyla.Study:
     return phyla.Study(
-        name,
+        "s",
         phyla.Space(x=phyla.Float(0.0, 1.0)),
         phyla.Maximize("Q"),
         settings.pop("strategy", phyla.PBT(population_size=3, steps_per_trial=2, total_steps=8)),
-        function,
+        never,
         home=home,
         **settings,
     )
@@ -58,18 +45,6 @@ def test_runs_differ_and_can_be_repeated(tmp_path: Path) -> None:
     assert len({*walls(0), *walls(1)}) == 6
 
 
-def test_durations_are_those_of_a_study_that_was_run(tmp_path: Path) -> None:
-    results = study(tmp_path, "done", train, suites=[SUITE]).run()
-    by_step, by_task = measured(results)
-    assert len(by_step) == results.counts()["completed"] == 12
-    assert (set(by_task), len(by_task["judge"])) == ({"judge"}, 12)
-    again = study(tmp_path, suites=[SUITE])
-    found = phyla.simulate(again, 1, like="done")
-    assert found == phyla.simulate(again, 1, like=results)
-    least = 24 * min(by_step) + 12 * min(by_task["judge"])
-    assert least <= found.wall_s <= 24 * max(by_step) + 12 * max(by_task["judge"])
-
-
 def test_stopping_rules_are_not_simulated_and_said_not_to_be(tmp_path: Path) -> None:
     rules = [phyla.MedianStopping(min_steps=1), phyla.strategies.Divergence()]
     found = phyla.simulate(study(tmp_path, stopping=rules), trial_s=1.0)
@@ -92,7 +67,7 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ConfigurationError, match=match):
             phyla.simulate(study(tmp_path), **given)
 
-    refused("step_s, trial_s, or like=")
+    refused("step_s or trial_s")
     refused("in one way", step_s=1.0, trial_s=1.0)
     refused("runs=0", trial_s=1.0, runs=0)
     refused("seed=-1", trial_s=1.0, seed=-1)
@@ -103,10 +78,3 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
     )
     refused("choose 'train'", trial_s=1.0, kinds=["trian"])
     refused("somebody has to train", trial_s=1.0, kinds=["evaluate"])
-    results = study(tmp_path, "empty", train)
-    trial = results.ask()
-    assert trial is not None
-    refused("no completed trial", like="empty")
-    refused("include loading and saving", like="empty", load_s=1.0)
-    with pytest.raises(StudyNotFound):
-        phyla.simulate(study(tmp_path), like="unknown")
