@@ -3,6 +3,7 @@
 import errno
 import os
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -215,7 +216,30 @@ def test_checkpoints_that_the_store_does_not_know_are_named(tmp_path: Path) -> N
     assert found.endswith("phyla doctor s --adopt (it deletes nothing)")
 
 
-def test_a_directory_that_cannot_be_read_is_absent_and_says_why(tmp_path: Path) -> None:
+@pytest.mark.parametrize("store", ["a", "b"])
+def test_content_belongs_to_whoever_marks_the_directory_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str
+) -> None:
+    iterdir = Path.iterdir
+
+    def overtaken(self: Path) -> Iterator[Path]:
+        monkeypatch.setattr(Path, "iterdir", iterdir)
+        checkpoints(tmp_path / "root")[1].claim(None)
+        content(tmp_path / "root", "1.1/")
+        return iterdir(self)
+
+    monkeypatch.setattr(Path, "iterdir", overtaken)
+    made, _ = checkpoints(tmp_path / "root", store * 32)
+    if store == "a":
+        made.check_owner()
+    else:
+        with pytest.raises(CheckpointsNotOurs, match=r"another store, a{32}"):
+            made.check_owner()
+
+
+def test_a_directory_that_cannot_be_read_is_absent_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made, _ = checkpoints(tmp_path)
     (tmp_path / OWNER_NAME).mkdir()
     with pytest.raises(CheckpointsAbsent, match=rf"{OWNER_NAME} cannot be read: {os.strerror(errno.EISDIR)}"):
@@ -224,6 +248,14 @@ def test_a_directory_that_cannot_be_read_is_absent_and_says_why(tmp_path: Path) 
     loop.symlink_to("loop")
     with pytest.raises(CheckpointsAbsent, match=f"cannot be read: {os.strerror(errno.ELOOP)}"):
         checkpoints(loop)[1].claim(None)
+
+    def broken(self: Path) -> Iterator[Path]:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(self))
+
+    monkeypatch.setattr(Path, "iterdir", broken)
+    with pytest.raises(CheckpointsAbsent, match=f": it cannot be read: {os.strerror(errno.EIO)}"):
+        checkpoints(tmp_path / "other")[1].claim(None)
+    assert not (tmp_path / "other").exists()
 
 
 def test_names_say_who_made_them() -> None:
