@@ -144,6 +144,21 @@ def test_directories_are_made_and_their_parents_flushed_from_the_top(tmp_path: P
     assert len(calls) == 4
 
 
+def test_a_directory_that_somebody_else_makes_meanwhile_is_flushed_too(tmp_path: Path) -> None:
+    flushed: list[Path] = []
+
+    class Overtaken(Disk):
+        def make_dir(self, path: Path) -> None:
+            path.mkdir()
+            super().make_dir(path)
+
+        def fsync_dir(self, path: Path) -> None:
+            flushed.append(path)
+
+    make_dirs(Overtaken(), tmp_path / "a")
+    assert flushed == [tmp_path]
+
+
 ADVICE = {
     errno.ENOSPC: (True, "make room, or keep fewer checkpoints"),
     errno.EDQUOT: (True, "the disk quota is used up"),
@@ -202,3 +217,9 @@ def test_a_disk_without_inodes_says_so(
         failing(errno.ENOSPC, "/elsewhere")()
     assert ("but no inodes for more files" in str(no.value)) == told
     assert "(/elsewhere)" in str(no.value)
+    monkeypatch.setattr(os, "statvfs", failing(errno.EIO))
+    with (
+        pytest.raises(CheckpointStorageFailed, match=r"\d bytes are free there: make room"),
+        storage_errors(Disk(), tmp_path, "write", tmp_path / "w"),
+    ):
+        failing(errno.ENOSPC, "/elsewhere")()

@@ -115,6 +115,7 @@ def test_members_start_from_what_is_imported_in_turn() -> None:
     with study.store.reader(study.id) as reader:
         now = reader.now()
         rows = [reader.checkpoint(entry.name) for entry in imports]
+        live = reader.live_checkpoints()
         trials = list(reader.trials())
         members = list(reader.members())
     for row, entry, trial in zip(rows, imports, trials, strict=False):
@@ -127,6 +128,7 @@ def test_members_start_from_what_is_imported_in_turn() -> None:
         )
         assert (row.trial, row.size_bytes, row.created_at, row.index) == (trial.id, entry.size_bytes, now, 0)
     assert len({trial.id for trial in trials}) == len(trials) == 3
+    assert [row.name for row in live] == ["start-0", "start-1"]
     for member, trial, entry in zip(members, trials, [*imports, imports[0]], strict=True):
         assert (trial.member, trial.generation, trial.kind, trial.state) == (
             member.index,
@@ -256,7 +258,8 @@ def test_a_member_that_joined_explores_where_the_strategy_would_not() -> None:
     assert same.params != head.params
     assert (same.weights, same.params_from, same.steps, same.exploited) == (head, 4, 5, True)
     assert (same.reason["decision"], same.reason["donor"]) == ("join", donor)
-    assert set(same.reason["changes"]) == {"lr"}
+    changed = same.reason["changes"]["lr"]
+    assert (changed["from"], changed["to"]) == (0.5, same.params["lr"])
     for other in (decided(params={"lr": 0.75}), decided(weights=scored(0, 2.0, trial=3))):
         found: Any = explored(other, member, RULES, at)
         assert found == replace(other, exploited=True, reason={"decision": "x", "joined": donor})
