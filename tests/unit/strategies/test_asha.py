@@ -143,6 +143,17 @@ def test_promote_wait_or_stop() -> None:
     assert stop.reason == {**place, "rank": 3, "why": no_longer}
 
 
+def test_shares_are_rounded_down() -> None:
+    population = Listed([5.0], [4.0], [3.0], [2.0], [])
+    strategy, second = ASHA(5, 9, 1), population.member(1)
+    assert isinstance(strategy.decide(population.member(0), population, context(history=population)), Start)
+    running = population.add(4, 0, 0.0, None)
+    population.trials[running] = replace(population.trials[running], state=JobState.RUNNING, order=None)
+    # The second of four is not among their third, and will not be among that of five.
+    assert isinstance(strategy.decide(second, population, context(history=population)), Stop)
+    assert isinstance(ASHA(6, 9, 1).decide(second, population, context(history=population)), Wait)
+
+
 def test_a_member_waits_for_its_evaluation_and_is_tried_again_when_it_breaks() -> None:
     population = Listed([5.0], [4.0], [3.0])
     member = population.member(0)
@@ -158,7 +169,7 @@ def test_a_member_waits_for_its_evaluation_and_is_tried_again_when_it_breaks() -
     assert decided(head=replace(head, order=None)).reason == {"why": "its score is no finite number"}
     again = decided(broken_trial=7, replacements=2)
     assert isinstance(again, Start)
-    assert (again.weights, again.reason) == (head, {"decision": "continue", "replaces": 7})
+    assert (again.weights, again.steps, again.reason) == (head, 2, {"decision": "continue", "replaces": 7})
     broken, stopped = decided(broken_trial=7, replacements=3), decided(broken_trial=7, stops=1)
     assert isinstance(broken, Stop)
     assert isinstance(stopped, Stop)
@@ -235,6 +246,9 @@ def test_successive_halving_is_the_same_with_any_number_of_workers() -> None:
     [
         (lambda: ASHA(0, 1, 1), r"ASHA\(members=0\)"),
         (lambda: ASHA(1, 1, 2), "first rung may not lie beyond the last"),
+        (lambda: ASHA(1, 0, 1), r"ASHA\(total_steps=0\)"),
+        (lambda: ASHA(1, 1, 0), r"ASHA\(min_steps=0\)"),
+        (lambda: ASHA(1, 1, 1, quorum=1.5), r"ASHA\(quorum=1.5\)"),
         (lambda: ASHA(1, 2, 1, 1), r"ASHA\(reduction_factor=1\)"),
         (lambda: ASHA(1, 2, 1, fitness=FromSuite("s", "m")), "use quorum=1.0"),
     ],
@@ -242,3 +256,7 @@ def test_successive_halving_is_the_same_with_any_number_of_workers() -> None:
 def test_settings_that_make_no_sense(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         make()
+
+
+def test_fitness_from_a_suite_goes_with_complete_rungs() -> None:
+    assert ASHA(1, 2, 1, fitness=FromSuite("s", "m"), quorum=1.0).quorum == 1.0

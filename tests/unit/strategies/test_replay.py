@@ -133,14 +133,14 @@ def test_decisions_carry_a_seed_or_none() -> None:
         ([{"trial": 1}], "must have exactly"),
         ((), "at least one trial"),
         ([trial(more=1)], "must have exactly"),
-        ([trial(seed=-1)], "seed=-1"),
-        ([trial(start_step=-1)], "start_step=-1"),
+        ([trial(seed=-1)], r"Replay\(seed=-1\)"),
+        ([trial(start_step=-1)], r"Replay\(start_step=-1\)"),
         ([trial(start_step="0")], "start_step='0'"),
         (
             [trial(), trial(trial=2, start_step=5, end_step=9), trial(trial=3, start_step=4, end_step=9)],
             "trial 3 st",
         ),
-        ([trial(start_step=5)], "end_step=5"),
+        ([trial(start_step=5)], r"Replay\(end_step=5\)"),
         ([trial(params=3)], "params=3"),
         ([trial(), trial(trial=2, start_step=6, end_step=9)], r"trial 2 starts at step 6, .* from step 0 to 5"),
         ([trial(), trial(trial=2, start_step=0, end_step=9)], "trial 2 starts at step 0"),
@@ -162,7 +162,7 @@ def test_the_trial_that_the_space_does_not_allow_is_named() -> None:
     allowed = trial(), trial(trial=4, start_step=5, end_step=9)
     Replay(trials=allowed).check_space(SPACE)
     wrong = trial(trial=4, start_step=5, end_step=9, params={"lr": 7.0})
-    with pytest.raises(SpaceError, match=r"entry 1, trial 4 from step 5 on: lr.*A replay needs a space"):
+    with pytest.raises(SpaceError, match=r"entry 1, trial 4 from step 5 on: lr.*\. A replay needs a space"):
         Replay(trials=[allowed[0], wrong]).check_space(SPACE)
 
 
