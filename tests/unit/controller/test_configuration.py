@@ -1,10 +1,11 @@
 """A study's configuration as it is stored, and how two of them differ."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from evaluation_simulation import nothing
@@ -24,7 +25,7 @@ from phyla.controller import (
 from phyla.errors import ConfigurationError, NotImportable, SchemaMismatch, SpaceError, StudyChanged
 from phyla.evaluation import EvalTask, Suite
 from phyla.machine import TrainRules
-from phyla.records import Json, JsonObject, Maximize, Minimize, StartFrom
+from phyla.records import Json, JsonObject, Judgement, Maximize, Minimize, StartFrom
 from phyla.space import Choice, Float, Params, Space
 from phyla.store import open_store
 from phyla.strategies import (
@@ -38,8 +39,11 @@ from phyla.strategies import (
     GridSearch,
     MeanOfLast,
     MedianStopping,
+    Others,
     RandomSearch,
+    Reported,
     Resample,
+    StoppingRule,
     Truncation,
 )
 
@@ -70,6 +74,10 @@ def constrained(params: Params) -> bool:
     return bool(params["lr"] < 2)
 
 
+def halved(params: Params, rng: np.random.Generator) -> Any:
+    return {"lr": params["lr"] / 2}
+
+
 def with_suite(samples: int) -> JsonObject:
     return {"seed": samples, "suites": [{"name": "held-out", "samples": samples}]}
 
@@ -91,7 +99,7 @@ def test_rules_are_read_back_as_they_were_stored() -> None:
     made = TrainRules(
         space=Space({"lr": LR}, constraints=[constrained]),
         objective=Maximize("Q"),
-        strategy=PBT(population_size=2, steps_per_trial=1, total_steps=2, explore=ExploreWith(nothing)),
+        strategy=PBT(population_size=2, steps_per_trial=1, total_steps=2, explore=ExploreWith(halved)),
         suites=(HELD_OUT,),
         stopping=(MedianStopping(min_steps=4),),
         max_stops=7,
@@ -117,7 +125,7 @@ def test_the_default_for_how_often_a_member_is_stopped_is_that_of_the_rules() ->
     "made",
     [
         rules(space=Space({"lr": LR}, constraints=[constrained])),
-        rules(pbt(explore=ExploreWith(nothing))),
+        rules(pbt(explore=ExploreWith(halved))),
         rules(suites=(HELD_OUT,)),
     ],
     ids=["space", "strategy", "suites"],
@@ -129,6 +137,57 @@ def test_what_only_the_database_names_is_not_called(made: TrainRules) -> None:
     with pytest.raises(NotImportable, match="the database names"):
         from_config(stored, known_to(rules()))
     assert from_config(stored, known_to(made)) == made
+
+
+@dataclass(frozen=True)
+class OwnGoal:
+    """An objective that is not registered."""
+
+    metric: str = "Q"
+    name = "Q"
+    maximize = True
+    description = "own"
+    tradeoffs = ()
+
+    @property
+    def goals(self) -> tuple[Maximize, ...]:
+        return (Maximize(self.metric),)
+
+    def judge(self, values: Mapping[str, float]) -> Judgement:
+        return Maximize(self.metric).judge(values)
+
+
+@dataclass(frozen=True)
+class OwnRule(StoppingRule):
+    """A stopping rule that is not registered."""
+
+    above: float = 2.0
+
+    def judge(self, reported: Reported, others: Others) -> JsonObject | None:
+        return None
+
+
+def test_functions_and_classes_of_ones_own_are_stored_under_the_names_that_are_given() -> None:
+    made = rules(
+        pbt(explore=ExploreWith(halved)),
+        space=Space({"lr": LR}, constraints=[constrained]),
+        objective=OwnGoal(),
+        suites=(HELD_OUT,),
+        stopping=(OwnRule(above=3.0),),
+    )
+    own: list[Any] = [OwnGoal, OwnRule, constrained, halved, nothing]
+
+    def name_of(target: Any) -> str:
+        return f"mine:{own.index(target)}" if target in own else plugins.reference(target)
+
+    stored = to_config(made, 0, name_of=name_of)
+    text = json.dumps(stored)
+    assert all(f'"mine:{index}"' in text for index in range(len(own)))
+    found = {f"mine:{index}": target for index, target in enumerate(own)}
+    assert from_config(stored, found.__getitem__) == made
+    assert from_config(to_config(made, 0), known_to(made)) == made
+    with pytest.raises(NotImportable, match=":OwnGoal'"):
+        known_to(rules())("tests:OwnGoal")
 
 
 def test_what_is_stored_beside_the_rules() -> None:
@@ -184,7 +243,7 @@ def test_a_store_that_does_not_say_what_is_kept_says_so(keeping: Json) -> None:
 
 
 def test_another_number_of_members_changes_nothing_else() -> None:
-    old = config(pbt(explore=ExploreWith(nothing)), keep_best=3)
+    old = config(pbt(explore=ExploreWith(halved)), keep_best=3)
     changed, made = resized(old, 7)
     assert differences(old, changed) == {"strategy.population_size": (4, 7)}
     assert made.strategy.population_size == 7

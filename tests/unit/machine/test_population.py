@@ -12,7 +12,17 @@ from phyla import machine
 from phyla.controller import Controller, to_config
 from phyla.machine import Imported, TrainRules, Update
 from phyla.machine.population import explored, imported, joining
-from phyla.records import JobKind, JobState, Maximize, Member, MemberState, Scored, StudyState
+from phyla.records import (
+    AttemptState,
+    Checkpoint,
+    JobKind,
+    JobState,
+    Maximize,
+    Member,
+    MemberState,
+    Scored,
+    StudyState,
+)
 from phyla.space import Float, Space
 from phyla.store import Store, Transaction, open_store
 from phyla.strategies import PBT, Context, Start, Wait
@@ -208,6 +218,33 @@ def test_a_member_that_is_retired_holds_nothing() -> None:
         retired=True,
     )
     assert after[1] == other
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_the_trial_of_a_member_that_is_retired_is_cancelled(released: bool) -> None:
+    study = Study({}, {})
+    controller = Controller(study.store, study.id, RULES)
+    works, _ = controller.claim("w", 2)
+    trial = next(work.trial for work in works if work.trial.member == 0)
+    begun = Checkpoint(
+        name=f"{trial.id}.1.p1", study=study.id, trial=trial.id, step=2, identity="d", size_bytes=1, created_at=0.0
+    )
+    controller.save_progress(trial.id, 1, begun)
+    if released:
+        controller.release(trial.id, 1)
+    with study.transaction() as tx:
+        tx.apply(machine.retire(tx, 0))
+    why = "its member was retired: the population shrank"
+    with study.store.reader(study.id) as reader:
+        row, attempt, now = reader.trial(trial.id), reader.attempt(trial.id, 1), reader.now()
+        assert attempt is not None
+        assert (row.state, row.error, row.ended_at, row.progress) == (JobState.CANCELLED, why, now, None)
+        ended = (AttemptState.RELEASED, None) if released else (AttemptState.CANCELLED, why)
+        assert (attempt.state, attempt.error, attempt.ended_at) == (*ended, now)
+        assert reader.member(0).current_trial is None
+        assert [one.member for one in reader.trials() if one.state is JobState.RUNNING] == [1]
+    with study.transaction() as tx:
+        assert len(machine.retire(tx, 0)) == 1, "what was cancelled is not cancelled again"
 
 
 @pytest.mark.parametrize(

@@ -210,7 +210,8 @@ def test_who_watches_is_told_what_came_and_what_went() -> None:
     while (work := evaluator.claim()) is not None:
         evaluator.complete(evaluated(work, best=work.seen.name == "c1"))
     held, best = sightings.held()
-    assert (held, {suite: row.name for suite, row in best.items()}) == ({2}, {"s": "c1", "small": "c1"})
+    assert held == {2}
+    assert {suite: row.name for suite, row in best.items()} == {"s": "c1", "small": "c1"}
     sightings.note("slow", "it is slow", seen=2)
     sightings.note("odd", "it is odd")
     with store.reader(study.id) as reader:

@@ -111,3 +111,4 @@ def test_a_budget_without_a_best_of_three_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"explore_steps=5, total_steps=15.*take 15 steps"):
         SingleWorkerExplore(explore_steps=5, exploit_steps=5, total_steps=15)
     SingleWorkerExplore(explore_steps=5, exploit_steps=5, total_steps=16)
+    SingleWorkerExplore(explore_steps=1, exploit_steps=1, total_steps=4)
