@@ -9,12 +9,12 @@ import pytest
 
 from phyla.controller import Controller, differences, mark_deleting, to_config
 from phyla.controller.upkeep import BUSY_RETRIES
-from phyla.errors import ConfigurationError, StoreBusy
+from phyla.errors import ConfigurationError, StoreBusy, StudyChanged
 from phyla.machine import Accepted, Ended, Idle, Outdated, TrainRules
 from phyla.records import AttemptState, CheckpointState, JobState, Json, Maximize, Member, Report, StudyState
 from phyla.space import Float, Space
 from phyla.store import Store, open_store
-from phyla.strategies import PBT, Context, Decision, Divergence, Population, RandomSearch, Strategy
+from phyla.strategies import ASHA, PBT, Context, Decision, Divergence, Population, RandomSearch, Strategy
 from simulation import Simulation, VirtualClock
 
 LEASE_S = 10.0
@@ -55,6 +55,55 @@ class Crowded:
             if self.times:
                 self.times -= 1
                 raise StoreBusy("a crowd")
+
+
+class Noting:
+    """A store that notes how its transactions are opened: exclusive, alone, and on which study's checkpoints."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.opened: list[tuple[bool, bool, int | None]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def transaction(self, study: int, **given: Any) -> Any:
+        self.opened.append((given.get("exclusive", False), given.get("alone", False), given.get("source")))
+        return self._store.transaction(study, **given)
+
+
+@pytest.mark.parametrize(
+    ("of", "decides_alone"), [(rules(), False), (rules(ASHA(2, 10, 5)), True)], ids=["PBT", "ASHA"]
+)
+def test_which_transactions_may_not_overlap(of: TrainRules, decides_alone: bool) -> None:
+    made = simulation(of)
+    noting: Any = Noting(made.store)
+    controller = Controller(noting, made.study.id, of, source=None)
+
+    def opened() -> list[tuple[bool, bool, int | None]]:
+        noting.opened, found = [], noting.opened
+        return list(found)
+
+    (work,), _ = controller.claim("w")
+    controller.renew("w")
+    controller.complete([made.completion(work.trial)])
+    assert opened() == [(decides_alone, False, None)] * 3
+    name = f"{work.trial.id}.1"
+    assert not controller.import_checkpoints([])
+    controller.set_unusable(name, None)
+    with made.store.reader(made.study.id) as reader:
+        row = reader.checkpoint(name)
+    assert row is not None
+    controller.mark_deleting([row])
+    assert opened() == [(True, False, None)] * 3
+    controller.set_checkpoints([], CheckpointState.LOST)
+    controller.mark_deleting([])
+    assert opened() == []
+    controller.change({}, {})
+    assert opened() == [(True, True, None)]
+    watching = Controller(noting, made.study.id, of, source=made.study.id)
+    watching.renew("w")
+    assert opened() == [(decides_alone, False, made.study.id)]
 
 
 def act_claim(controller: Controller) -> object:
@@ -222,6 +271,30 @@ def test_changes_are_written_down_with_their_time_and_the_population_follows() -
     rest = controller.claim("w")[1]
     assert isinstance(rest, Outdated)
     assert "(strategy.population_size)" in rest.why
+
+
+def test_a_change_that_another_one_overtook_is_not_made() -> None:
+    store, number, controller = study(rules())
+    with store.reader(number) as reader:
+        before = reader.study().config
+    controller.change(to_config(rules(pbt(burn_in=5)), 0), {}, before=before)
+    with pytest.raises(StudyChanged, match="burn_in"):
+        controller.change(to_config(rules(), 0), {}, before=before)
+    with store.reader(number) as reader:
+        assert set(differences(before, reader.study().config)) == {"strategy.burn_in"}
+
+
+@pytest.mark.parametrize("given", [{}, {"fresh": False}, {"fresh": True}])
+def test_members_that_join_start_from_the_best_unless_they_are_to_start_fresh(given: dict[str, bool]) -> None:
+    made = simulation(rules(RandomSearch(2, 5)))
+    works, _ = made.controller.claim("w", 2)
+    made.controller.complete([made.completion(work.trial) for work in works])
+    grown = rules(pbt(3))
+    Controller(made.store, made.study.id, grown).change(to_config(grown, 0), {}, **given)
+    with made.store.reader(made.study.id) as reader:
+        best, added = reader.member(1), reader.member(2)
+    assert added.head == (None if given.get("fresh") else best.head)
+    assert (added.progress, added.joined_steps, added.joined_generation) == (5, 5, 1)
 
 
 def test_a_study_that_ended_runs_on_once_there_is_something_to_train() -> None:

@@ -8,6 +8,7 @@ import pytest
 from evaluating import Evaluator, evaluated, found, suites, trained, watching
 from phyla import machine
 from phyla.controller import Controller, Sightings
+from phyla.errors import LeaseLost
 from phyla.machine import ClaimedEvaluation, Failure, Update
 from phyla.records import (
     Attempt,
@@ -61,7 +62,24 @@ def test_what_is_released_is_queued_again_and_has_not_failed() -> None:
         None,
     )
     assert (attempt.state, attempt.ended_at, attempt.error) == (AttemptState.RELEASED, 1_000_000.0, None)
-    assert claim(evaluator, "v").job.id == work.job.id
+    before = state(evaluator, work)
+    evaluator.release(work)
+    assert state(evaluator, work) == before, "what is queued again already is left alone"
+    again = claim(evaluator, "v")
+    assert again.job.id == work.job.id
+    evaluator.complete(evaluated(again))
+    before = state(evaluator, again)
+    evaluator.release(again)
+    evaluator.fail(Failure(job=again.job.id, token=2, error="late"))
+    assert state(evaluator, again) == before, "and so is what has ended"
+
+
+def test_who_asks_about_a_job_that_there_is_not_is_told_so() -> None:
+    evaluator = watched()
+    with pytest.raises(LeaseLost, match="there is no job 99"):
+        evaluator.fail(Failure(job=99, token=1, error="x"))
+    with evaluator.transaction() as tx, pytest.raises(LeaseLost, match="there is no job 99"):
+        machine.release(tx, 99, 1)
 
 
 @pytest.mark.parametrize(("why", "told"), [(None, "a person said so"), ("first", "first")])
@@ -126,10 +144,30 @@ def test_workers_that_die_are_counted_where_they_are_to_be(counts: bool) -> None
         assert work.job.token == number
         assert evaluator.lose(f"w{number}", counts=counts) == 1
         job, attempt = state(evaluator, work)
-        assert (attempt.state, attempt.error) == (AttemptState.LOST, "gone \u2603")
+        assert (attempt.state, attempt.error, job.error) == (AttemptState.LOST, "gone \u2603", "gone \u2603")
         if job.state is not JobState.PENDING:
             break
     assert (job.state, number, job.failures) == (JobState.FAILED, 2 if counts else 5, 2 if counts else 0)
+
+
+def test_a_failure_at_the_last_claim_is_the_last() -> None:
+    evaluator = watched()
+    for _ in range(4):
+        evaluator.release(claim(evaluator))
+    work = claim(evaluator)
+    evaluator.fail(Failure(job=work.job.id, token=5, error="once"))
+    job, _ = state(evaluator, work)
+    assert (job.state, job.failures, job.error) == (JobState.FAILED, 1, "once")
+
+
+def test_only_a_running_attempt_is_lost() -> None:
+    evaluator = watched()
+    done, back, other = claim(evaluator), claim(evaluator), claim(evaluator)
+    evaluator.complete(evaluated(done))
+    evaluator.release(back)
+    with evaluator.transaction() as tx:
+        for job, token in ((done.job.id, 1), (back.job.id, 1), (other.job.id, 2), (99, 1)):
+            assert machine.lose(tx, evaluator.rules, job, token, "it died", counts=True) == []
 
 
 def test_an_evaluation_ends_with_its_checkpoint() -> None:
