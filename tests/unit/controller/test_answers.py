@@ -194,11 +194,11 @@ def test_leases_are_looked_at_by_whoever_claims_and_not_at_every_claim() -> None
     made.clock.now += 4.0
     controller.renew("b")
     assert attempts(made)["b"] == (AttemptState.RUNNING, LEASE_S)
-    made.clock.now += LEASE_S - 4.5
+    made.clock.now += LEASE_S - 4.25
     controller.claim("c")
     made.clock.now += 0.5
     controller.claim("d")
-    assert attempts(made)["a"][0] is AttemptState.RUNNING, "it was looked at half a second ago"
+    assert attempts(made)["a"][0] is AttemptState.RUNNING, "leases were looked at half a second ago"
     made.clock.now += 0.5
     controller.claim("e")
     assert attempts(made)["a"][0] is AttemptState.LOST
@@ -285,7 +285,7 @@ def test_a_change_that_another_one_overtook_is_not_made() -> None:
 
 
 @pytest.mark.parametrize("given", [{}, {"fresh": False}, {"fresh": True}])
-def test_members_that_join_start_from_the_best_unless_they_are_to_start_fresh(given: dict[str, bool]) -> None:
+def test_members_that_join_start_from_the_best_unless_they_are_to_start_fresh(given: dict[str, Any]) -> None:
     made = simulation(rules(RandomSearch(2, 5)))
     works, _ = made.controller.claim("w", 2)
     made.controller.complete([made.completion(work.trial) for work in works])

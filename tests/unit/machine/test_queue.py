@@ -9,6 +9,7 @@ from evaluating import Evaluator, evaluated, found, suites, trained, watching
 from phyla import machine
 from phyla.controller import Controller, Sightings
 from phyla.errors import LeaseLost
+from phyla.evaluation import Policy
 from phyla.machine import ClaimedEvaluation, Failure, Update
 from phyla.records import (
     Attempt,
@@ -259,6 +260,18 @@ def test_who_watches_is_told_what_came_and_what_went() -> None:
     sightings.drain("no more come")
     with store.reader(study.id) as reader:
         assert (reader.study().state, reader.study().message) == (StudyState.COMPLETED, "no more come")
+
+
+@pytest.mark.parametrize("first_look", [True, False])
+def test_what_was_there_before_anybody_looked_is_told_from_what_comes(first_look: bool) -> None:
+    store = open_store("memory://", clock=VirtualClock())
+    study = store.create_study("r", {}, kind=StudyKind.DIRECTORY, location="/checkpoints")
+    sightings = Sightings(store, study, suites(Policy(backfill=False)))
+    rows = [found("c0", written_at=999_999.0), found("c1", 1, written_at=1_000_000.0)]
+    sightings.observe(rows, **({"first_look": True} if first_look else {}))
+    with store.reader(study.id) as reader:
+        queued = {group.seen for group in reader.groups() if group.state is GroupState.QUEUED}
+    assert queued == ({2} if first_look else {1, 2})
 
 
 def test_what_suites_gained_is_queued_on_every_checkpoint_that_is_still_there(
