@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
-from phyla.controller import Controller, differences, mark_deleting, to_config
+from evaluating import population_rules, trained
+from phyla import machine
+from phyla.controller import EVALUATE_ONLY, TRAIN_ONLY, Controller, differences, mark_deleting, to_config
 from phyla.controller.upkeep import BUSY_RETRIES
-from phyla.errors import ConfigurationError, StoreBusy, StudyChanged
-from phyla.machine import Accepted, Ended, Idle, Outdated, TrainRules
+from phyla.errors import ConfigurationError, StoreBusy, StoreError, StudyChanged
+from phyla.machine import Accepted, Claimed, ClaimedEvaluation, Ended, Idle, Outdated, TrainRules
 from phyla.records import AttemptState, CheckpointState, JobState, Json, Maximize, Member, Report, StudyState
 from phyla.space import Float, Space
 from phyla.store import Store, open_store
@@ -145,6 +147,53 @@ def test_a_worker_gets_as_many_trials_as_it_asks_for_and_is_told_why_there_are_f
     assert [work.trial.worker for work in claimed] == ["v", "v"]
 
 
+def test_a_worker_gets_work_of_the_kinds_that_it_takes_and_evaluates_first() -> None:
+    store = open_store("memory://", clock=VirtualClock())
+    number = store.create_study("s", {}, 1, 2).id
+    controller = Controller(store, number, population_rules(2))
+    works, _ = controller.claim("w", 2)
+    controller.complete([trained(work) for work in works])
+
+    def kinds(count: int, **given: Any) -> tuple[list[type], Any]:
+        _, claimed, rest = controller.complete((), "w", count, **given)
+        for work in claimed:
+            job = work.job.id if isinstance(work, ClaimedEvaluation) else work.trial.id
+            controller.release(job, 1 if isinstance(work, ClaimedEvaluation) else work.trial.token)
+        return [type(work) for work in claimed], rest
+
+    found, rest = kinds(9)
+    assert (set(found), type(rest)) == ({Claimed}, Idle)
+    assert (kinds(1, kinds=EVALUATE_ONLY), kinds(1, kinds=TRAIN_ONLY)) == (
+        ([ClaimedEvaluation], None),
+        ([Claimed], None),
+    )
+    _, claimed, rest = controller.complete((), "w", 9, kinds=EVALUATE_ONLY | TRAIN_ONLY)
+    evaluations = [isinstance(work, ClaimedEvaluation) for work in claimed]
+    assert evaluations == sorted(evaluations, reverse=True)
+    assert 0 < sum(evaluations) < len(evaluations)
+    _, claimed, rest = controller.complete((), "w", 1, kinds=EVALUATE_ONLY)
+    assert (claimed, rest) == ([], Idle(seconds=None, why="no checkpoint waits for evaluation"))
+
+
+def test_a_strategy_that_never_starts_anything_ends_the_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = simulation()
+    asked: list[str] = []
+
+    def never(tx: object, of: object, worker: str, gone: object) -> tuple[None, list[Any]]:
+        asked.append(worker)
+        return None, []
+
+    monkeypatch.setattr(machine, "claim", never)
+    claimed, rest = made.controller.claim("w")
+    assert claimed == []
+    assert isinstance(rest, Ended)
+    assert rest.state is StudyState.FAILED
+    assert "started nothing; this is a defect of the strategy" in (rest.message or "")
+    with made.store.reader(made.study.id) as reader:
+        assert (reader.study().state, reader.study().message) == (StudyState.FAILED, rest.message)
+    assert len(asked) > 2 * 2
+
+
 @dataclass(frozen=True)
 class Raises(Strategy):
     """Starts the first trial of each member, and then cannot decide."""
@@ -177,6 +226,27 @@ def test_what_was_trained_counts_although_nothing_can_be_decided() -> None:
         assert (reader.study().state, reader.study().message) == (StudyState.FAILED, told)
         assert [row.state for row in reader.trials()].count(JobState.COMPLETED) == 1
     assert made.controller.complete([made.completion(works[1].trial)])[0]
+
+
+def test_only_what_the_strategy_raises_ends_the_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = simulation(rules(Raises()))
+    works, _ = made.controller.claim("w", 2)
+    broken = replace(made.completion(works[0].trial), checkpoint=None)
+    with pytest.raises(ValueError, match="names no checkpoint"):
+        made.controller.complete([broken], "w", 1)
+
+    def crowded(*args: object) -> Decision:
+        raise StoreError("the database is gone")
+
+    failing: Any = simulation(rules(Raises()))
+    with monkeypatch.context() as patch:
+        patch.setattr(Raises, "decide", crowded)
+        with pytest.raises(StoreError, match="the database is gone"):
+            failing.controller.claim("w")
+    for one in (made, failing):
+        with one.store.reader(one.study.id) as reader:
+            assert reader.study().state is StudyState.RUNNING
+            assert not [row for row in reader.trials() if row.state is JobState.COMPLETED]
 
 
 def attempts(made: Simulation) -> dict[str, tuple[AttemptState, float]]:

@@ -39,6 +39,32 @@ def test_a_lost_checkpoint_that_was_to_be_measured_does_not_hold_up_the_claim() 
         assert reader.member(0).measures_left == 0
 
 
+def test_a_checkpoint_that_is_lost_while_it_is_measured_is_not_measured_again() -> None:
+    made = simulation(1)
+    complete_first_generation(made, 1)
+    with made.store.transaction(made.study.id, exclusive=True) as tx:
+        tx.apply([Update(replace(tx.locked_member(0), measures_left=2))])
+    (work,), _ = made.controller.claim("worker")
+    name = work.trial.parent_checkpoint
+    assert work.trial.kind == "measure"
+    made.controller.fail(Failure(job=work.trial.id, token=1, error="cannot start", gone=name))
+    with made.store.reader(made.study.id) as reader:
+        member = reader.member(0)
+        assert reader.trial(work.trial.id).state == "cancelled"
+    assert (member.state, member.measures_left, member.broken_trial) == ("ready", 0, None)
+
+
+def test_progress_of_a_trial_that_has_ended_is_not_needed() -> None:
+    made = simulation(1)
+    (work,) = complete_first_generation(made, 1)
+    late = made.completion(work.trial).checkpoint
+    assert late is not None
+    with pytest.raises(LeaseLost, match="trial 1 has already ended"):
+        made.controller.save_progress(work.trial.id, 1, replace(late, name="1.1.p1"))
+    with pytest.raises(LeaseLost, match="there is no job 99"):
+        made.controller.save_progress(99, 1, replace(late, name="1.1.p1"))
+
+
 def test_recovery_looks_past_all_who_shared_the_lost_checkpoint() -> None:
     size = 6
     made = simulation(size)
