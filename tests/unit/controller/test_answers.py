@@ -7,13 +7,32 @@ from typing import Any
 
 import pytest
 
-from evaluating import population_rules, trained
+from evaluating import found, population_rules, suites, trained, watching
 from phyla import machine
-from phyla.controller import EVALUATE_ONLY, TRAIN_ONLY, Controller, differences, mark_deleting, to_config
+from phyla.controller import (
+    EVALUATE_ONLY,
+    TRAIN_ONLY,
+    Controller,
+    Sightings,
+    differences,
+    mark_deleting,
+    to_config,
+)
 from phyla.controller.upkeep import BUSY_RETRIES
 from phyla.errors import ConfigurationError, StoreBusy, StoreError, StudyChanged
+from phyla.evaluation import Policy
 from phyla.machine import Accepted, Claimed, ClaimedEvaluation, Ended, Idle, Outdated, TrainRules
-from phyla.records import AttemptState, CheckpointState, JobState, Json, Maximize, Member, Report, StudyState
+from phyla.records import (
+    AttemptState,
+    CheckpointState,
+    JobState,
+    Json,
+    Maximize,
+    Member,
+    Report,
+    StudyKind,
+    StudyState,
+)
 from phyla.space import Float, Space
 from phyla.store import Store, open_store
 from phyla.strategies import ASHA, PBT, Context, Decision, Divergence, Population, RandomSearch, Strategy
@@ -161,8 +180,8 @@ def test_a_worker_gets_work_of_the_kinds_that_it_takes_and_evaluates_first() -> 
             controller.release(job, 1 if isinstance(work, ClaimedEvaluation) else work.trial.token)
         return [type(work) for work in claimed], rest
 
-    found, rest = kinds(9)
-    assert (set(found), type(rest)) == ({Claimed}, Idle)
+    got, rest = kinds(9)
+    assert (set(got), type(rest)) == ({Claimed}, Idle)
     assert (kinds(1, kinds=EVALUATE_ONLY), kinds(1, kinds=TRAIN_ONLY)) == (
         ([ClaimedEvaluation], None),
         ([Claimed], None),
@@ -417,3 +436,17 @@ def test_checkpoints_are_marked_for_deletion_unless_a_trial_took_them_since() ->
         found = {row.name: reader.checkpoint(row.name) for row in rows}
     states = {name: row.state for name, row in found.items() if row is not None}
     assert states == {taken: CheckpointState.LIVE, free[0]: CheckpointState.DELETED}
+
+
+def test_a_worker_that_evaluates_is_told_how_long_to_wait_and_when_the_study_has_ended() -> None:
+    store = open_store("memory://", clock=VirtualClock())
+    study = store.create_study("r", {}, kind=StudyKind.DIRECTORY, location="/checkpoints")
+    slow = watching(suites(Policy(start_delay_s=5.0)))
+    Sightings(store, study, slow.suites).observe([found("c0", written_at=1_000_000.0)])
+    controller = Controller(store, study.id, slow)
+    _, claimed, rest = controller.complete((), "w", 1, kinds=EVALUATE_ONLY)
+    assert (claimed, rest) == ([], Idle(seconds=5.0, why="no checkpoint waits for evaluation"))
+    with store.transaction(study.id, exclusive=True) as tx:
+        tx.apply([machine.SetStudyState(StudyState.STOPPED, "a person said so")])
+    _, claimed, rest = controller.complete((), "w", 1, kinds=EVALUATE_ONLY)
+    assert (claimed, rest) == ([], Ended(state=StudyState.STOPPED, message="a person said so"))
