@@ -1,5 +1,6 @@
 """Checkpoints that exist elsewhere are brought into a repository as they are."""
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -8,7 +9,13 @@ import pytest
 
 from phyla import failpoints
 from phyla.checkpoints import MANIFEST_NAME, LocalCheckpoints, Manifest, import_checkpoint, look_at_source
-from phyla.errors import CheckpointChanged, CheckpointCorrupt, CheckpointGone, CheckpointMissing
+from phyla.errors import (
+    CheckpointChanged,
+    CheckpointCorrupt,
+    CheckpointGone,
+    CheckpointMissing,
+    CheckpointStorageFailed,
+)
 
 
 @pytest.fixture
@@ -26,9 +33,9 @@ def inode(repository: LocalCheckpoints, name: str = "start-0") -> int:
 
 def foreign(tmp_path: Path) -> Path:
     source = tmp_path / "foreign"
-    (source / "nested").mkdir(parents=True)
+    (source / "nested" / "deep").mkdir(parents=True)
     (source / "weights.bin").write_bytes(b"w" * 1000)
-    (source / "nested" / "state.json").write_text("{}")
+    (source / "nested" / "deep" / "state.json").write_text("{}")
     return source
 
 
@@ -36,14 +43,19 @@ def committed(tmp_path: Path) -> tuple[LocalCheckpoints, Manifest]:
     other = LocalCheckpoints(tmp_path / "other")
     staged = other.stage("7.1")
     (staged / "weights.bin").write_bytes(b"w" * 1000)
+    (staged / "weights.bin").chmod(0o755)
     (staged / "latest").symlink_to("weights.bin")
+    for folder in ("a/b", "a/c"):
+        (staged / folder).mkdir(parents=True)
+        (staged / folder / "state").write_bytes(b"s")
     return other, other.commit("7.1", step=40, now=1.0)
 
 
 def test_a_foreign_directory_is_copied(tmp_path: Path, repository: LocalCheckpoints) -> None:
     source = foreign(tmp_path)
     found = bring(repository, source, step=12)
-    assert (found.step, len(found.files), found.size_bytes) == (12, 2, 1002)
+    assert (found.step, found.created_at, found.size_bytes) == (12, 1.0, 1002)
+    assert [file.path for file in found.files] == ["nested/deep/state.json", "weights.bin"]
     assert repository.verify("start-0").digest == found.digest
     (source / "weights.bin").write_bytes(b"x" * 1000)
     assert repository.verify("start-0").digest == found.digest, "its owner wrote into our copy"
@@ -82,11 +94,57 @@ def test_a_checkpoint_of_phyla_keeps_its_digest_and_step_and_takes_no_room(
 ) -> None:
     other, origin = committed(tmp_path)
     found = bring(repository, other.path("7.1"))
-    assert (found.digest, found.step) == (origin.digest, 40)
+    assert (found.digest, found.step, found.files) == (origin.digest, 40, origin.files)
     assert inode(repository) == (other.path("7.1") / "weights.bin").stat().st_ino
     assert (repository.path("start-0") / "latest").is_symlink()
     other.delete("7.1")
     assert repository.verify("start-0").digest == found.digest
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_step_that_is_given_counts_and_zero_is_one(
+    tmp_path: Path, repository: LocalCheckpoints, ours: bool
+) -> None:
+    source = committed(tmp_path)[0].path("7.1") if ours else foreign(tmp_path)
+    assert bring(repository, source, step=0).step == 0
+    assert import_checkpoint(repository, source, "start-1", step=7, now=1.0).step == 7
+    assert import_checkpoint(repository, source, "start-2", step=None, now=1.0).step == (40 if ours else 0)
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_only_the_content_that_was_asked_for_is_imported(
+    tmp_path: Path, repository: LocalCheckpoints, ours: bool
+) -> None:
+    source = committed(tmp_path)[0].path("7.1") if ours else foreign(tmp_path)
+    digest = import_checkpoint(repository, source, "start-1", step=None, now=1.0).digest
+    assert import_checkpoint(repository, source, "start-2", step=None, now=1.0, digest=digest).digest == digest
+    wrong = rf"{source} is not the checkpoint asked for: its content has digest {digest}, wanted is 0f0f"
+    with pytest.raises(CheckpointCorrupt, match=wrong):
+        import_checkpoint(repository, source, "start-3", step=None, now=1.0, digest="0f0f")
+    assert repository.names() == ("start-1", "start-2")
+
+
+def test_a_disk_that_fails_is_told_from_a_damaged_checkpoint(
+    tmp_path: Path, repository: LocalCheckpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, _ = committed(tmp_path)
+
+    def full(origin: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+
+    def failing(self: Path) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(self))
+
+    source = foreign(tmp_path)
+    told = rf"cannot import {source} into {tmp_path}/.*start-0: No space.*/start-0/.*\d bytes are free"
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copyfile", full)
+        with pytest.raises(CheckpointStorageFailed, match=told):
+            bring(repository, source)
+    monkeypatch.setattr(Path, "read_bytes", failing)
+    told = rf"cannot read {other.path('7.1')}: Input/output error \(.*{MANIFEST_NAME}\); .*health"
+    with pytest.raises(CheckpointStorageFailed, match=told):
+        look_at_source(other.path("7.1"))
 
 
 def test_what_may_be_written_to_is_never_linked(tmp_path: Path, repository: LocalCheckpoints) -> None:
@@ -117,7 +175,7 @@ def test_a_checkpoint_that_was_changed_after_its_commit_is_refused(
     other, _ = committed(tmp_path)
     (other.path("7.1") / "weights.bin").chmod(0o644)
     (other.path("7.1") / "weights.bin").write_bytes(b"x" * 1000)
-    with pytest.raises(CheckpointCorrupt, match="not what was committed"):
+    with pytest.raises(CheckpointCorrupt, match=r"7\.1 is not what was committed: .*its manifest says"):
         bring(repository, other.path("7.1"))
     assert repository.names() == ()
 

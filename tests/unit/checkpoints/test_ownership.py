@@ -1,13 +1,15 @@
 """The marker of a checkpoint directory: who is first owns it, and nothing else is accepted."""
 
+import errno
 import os
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from phyla.checkpoints import LocalCheckpoints, Owner, attempt_name, import_name, made_by
+from phyla.checkpoints import MANIFEST_NAME, LocalCheckpoints, Owner, attempt_name, import_name, made_by
 from phyla.checkpoints.ownership import OWNER_NAME, Ownership
 from phyla.errors import CheckpointsAbsent, CheckpointsNotOurs, CheckpointStorageFailed
 
@@ -86,6 +88,25 @@ def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.Mo
         checkpoints(tmp_path / "root", "b" * 32)[1].claim(None)
 
 
+@pytest.mark.parametrize("links", [True, False])
+def test_the_marker_of_who_was_quicker_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool) -> None:
+    _, second = checkpoints(tmp_path / "root", "b" * 32)
+    hardlink_to = Path.hardlink_to
+
+    def overtaken(self: Path, target: Path) -> None:
+        monkeypatch.setattr(Path, "hardlink_to", hardlink_to)
+        checkpoints(tmp_path / "root")[1].claim(None)
+        if not links:
+            raise PermissionError(1, os.strerror(1), str(self))
+        hardlink_to(self, target)
+
+    monkeypatch.setattr(Path, "hardlink_to", overtaken)
+    with pytest.raises(CheckpointsNotOurs, match=r"another store, a{32}"):
+        second.claim(None)
+    checkpoints(tmp_path / "root")[1].check()
+    assert [path.name for path in (tmp_path / "root").iterdir()] == [OWNER_NAME]
+
+
 def test_staging_never_makes_a_root_that_is_gone(tmp_path: Path) -> None:
     made, ownership = checkpoints(tmp_path / "root")
     ownership.claim(None)
@@ -97,14 +118,144 @@ def test_staging_never_makes_a_root_that_is_gone(tmp_path: Path) -> None:
 
 def test_a_file_in_place_of_the_directory(tmp_path: Path) -> None:
     (tmp_path / "root").write_text("precious")
-    with pytest.raises(CheckpointsNotOurs, match="it is a file"):
-        checkpoints(tmp_path / "root")[1].claim(None)
+    for known in (None, 0):
+        with pytest.raises(CheckpointsNotOurs, match=r"this store: it is a file.*another name for the study$"):
+            checkpoints(tmp_path / "root")[1].claim(known)
     assert (tmp_path / "root").read_text() == "precious"
 
 
 def test_a_place_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointStorageFailed, match=r"cannot mark /proc/none/s .*--checkpoints"):
+    with pytest.raises(
+        CheckpointStorageFailed, match=r"cannot mark /proc/none/s .*study 's': No such file .*/proc/none.*--checkp"
+    ):
         checkpoints(Path("/proc/none/s"))[1].claim(None)
+
+
+def content(root: Path, *names: str) -> dict[str, bytes]:
+    """Put files into a directory, and return what is in it; a name with `/` at its end gets a manifest."""
+    for name in names:
+        path = root / name / MANIFEST_NAME if name.endswith("/") else root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("precious")
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("names", "held", "adoptable"),
+    [
+        (["thesis.tex"], r"holds 'thesis\.tex'\.", False),
+        (["1.1/"], r"holds '1\.1'\.", True),
+        ([".staging/", ".deleting/", "1.1/"], r"holds '\.deleting', '\.staging', '1\.1'\.", True),
+        ([".staging/half", "2.1/"], r"holds '\.staging', '2\.1'\.", True),
+        (["1.1/", "2.1/weights"], r"holds '1\.1', '2\.1'\.", False),
+        (["a", "b", "c", "d", "e"], r"holds 'a', 'b', 'c' and 2 more\.", False),
+        (["a", "b", "c"], r"holds 'a', 'b', 'c'\.", False),
+    ],
+)
+def test_content_without_a_marker_is_refused_and_only_checkpoints_can_be_adopted(
+    tmp_path: Path, names: list[str], held: str, adoptable: bool
+) -> None:
+    made, ownership = checkpoints(tmp_path)
+    before = content(tmp_path, *names)
+    for known in (0, 3, None):
+        with pytest.raises(CheckpointsNotOurs, match=rf"no marker {OWNER_NAME}, and {held}") as caught:
+            ownership.claim(known)
+        # A study that does not exist yet has nothing to adopt.
+        assert str(caught.value).endswith("(it deletes nothing)") == (adoptable and known is not None)
+    with pytest.raises(CheckpointsNotOurs, match=held):
+        made.check_owner()
+    if adoptable:
+        assert ownership.adopt() == "it had no marker, and only checkpoints in it"
+        made.check_owner()
+        ownership.claim(0)
+        (tmp_path / OWNER_NAME).unlink()
+    else:
+        with pytest.raises(CheckpointsNotOurs, match=f"no marker {OWNER_NAME}"):
+            ownership.adopt()
+    assert content(tmp_path) == before
+
+
+def test_what_was_adopted_is_named(tmp_path: Path) -> None:
+    _, ours = checkpoints(tmp_path / "root")
+    with pytest.raises(CheckpointsAbsent, match="no such directory"):
+        ours.adopt()
+    assert not (tmp_path / "root").exists()
+    (tmp_path / "root").mkdir()
+    assert ours.adopt() == "it was empty"
+    ours.check()
+    _, theirs = checkpoints(tmp_path / "root", "b" * 32)
+    assert theirs.adopt() == f"it belonged to store {'a' * 32}"
+    theirs.check()
+    with pytest.raises(CheckpointsNotOurs, match=r"another store, b{32}"):
+        ours.check()
+    _, other = checkpoints(tmp_path / "root", "b" * 32, "t")
+    with pytest.raises(CheckpointsNotOurs, match="belongs to study 's'"):
+        other.adopt()
+    theirs.check()
+
+
+def test_of_checkpoints_that_are_not_there_it_is_said_why(tmp_path: Path) -> None:
+    _, ownership = checkpoints(tmp_path / "root")
+    with pytest.raises(CheckpointsAbsent, match=r"study 's' are not in .*root on .*: no such directory\. "):
+        ownership.check()
+    with pytest.raises(CheckpointsAbsent, match="no such directory"):
+        ownership.claim(2)
+    assert not (tmp_path / "root").exists(), "what should hold two checkpoints is not made"
+    (tmp_path / "root").mkdir()
+    with pytest.raises(CheckpointsAbsent, match=r"the directory is empty.*phyla doctor s --adopt$"):
+        ownership.claim(2)
+    assert list((tmp_path / "root").iterdir()) == []
+    ownership.claim(0)
+    ownership.claim(2)
+
+
+def test_checkpoints_that_the_store_does_not_know_are_named(tmp_path: Path) -> None:
+    _, ownership = checkpoints(tmp_path)
+    found = str(ownership.restored(["1.1", "2.1", "3.1", "4.1"]))
+    assert "it holds '1.1', '2.1', '3.1' and 1 more, which this store made and does not know" in found
+    assert found.endswith("phyla doctor s --adopt (it deletes nothing)")
+
+
+@pytest.mark.parametrize("store", ["a", "b"])
+def test_content_belongs_to_whoever_marks_the_directory_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str
+) -> None:
+    iterdir = Path.iterdir
+
+    def overtaken(self: Path) -> Iterator[Path]:
+        monkeypatch.setattr(Path, "iterdir", iterdir)
+        checkpoints(tmp_path / "root")[1].claim(None)
+        content(tmp_path / "root", "1.1/")
+        return iterdir(self)
+
+    monkeypatch.setattr(Path, "iterdir", overtaken)
+    made, _ = checkpoints(tmp_path / "root", store * 32)
+    if store == "a":
+        made.check_owner()
+    else:
+        with pytest.raises(CheckpointsNotOurs, match=r"another store, a{32}"):
+            made.check_owner()
+
+
+def test_a_directory_that_cannot_be_read_is_absent_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, _ = checkpoints(tmp_path)
+    (tmp_path / OWNER_NAME).mkdir()
+    with pytest.raises(CheckpointsAbsent, match=rf"{OWNER_NAME} cannot be read: {os.strerror(errno.EISDIR)}"):
+        made.check_owner()
+    loop = tmp_path / "loop"
+    loop.symlink_to("loop")
+    with pytest.raises(CheckpointsAbsent, match=f"cannot be read: {os.strerror(errno.ELOOP)}"):
+        checkpoints(loop)[1].claim(None)
+
+    def broken(self: Path) -> Iterator[Path]:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(self))
+
+    monkeypatch.setattr(Path, "iterdir", broken)
+    with pytest.raises(CheckpointsAbsent, match=f": it cannot be read: {os.strerror(errno.EIO)}"):
+        checkpoints(tmp_path / "other")[1].claim(None)
+    assert not (tmp_path / "other").exists()
 
 
 def test_names_say_who_made_them() -> None:

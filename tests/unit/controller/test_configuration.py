@@ -1,12 +1,81 @@
 """A study's configuration as it is stored, and how two of them differ."""
 
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
 from evaluation_simulation import nothing
-from phyla.controller import from_config, known_to, suite_differences, to_config
+from phyla import plugins
+from phyla.controller import (
+    check_extension,
+    check_unchanged,
+    differences,
+    from_config,
+    keeping_of,
+    known_to,
+    resized,
+    suite_differences,
+    suites_from,
+    to_config,
+)
+from phyla.errors import ConfigurationError, NotImportable, SchemaMismatch, SpaceError, StudyChanged
 from phyla.evaluation import EvalTask, Suite
 from phyla.machine import TrainRules
-from phyla.records import JsonObject, Maximize
-from phyla.space import Float, Space
-from phyla.strategies import PBT, MedianStopping
+from phyla.records import Json, JsonObject, Judgement, Maximize, Minimize, StartFrom
+from phyla.space import Choice, Float, Params, Space
+from phyla.store import open_store
+from phyla.strategies import (
+    ASHA,
+    PBT,
+    Backtrack,
+    Divergence,
+    ExploreWith,
+    FixedSchedule,
+    FromSuite,
+    GridSearch,
+    MeanOfLast,
+    MedianStopping,
+    Others,
+    RandomSearch,
+    Reported,
+    Resample,
+    StoppingRule,
+    Truncation,
+)
+
+HELD_OUT = Suite("held-out", (EvalTask("a", nothing),))
+LR = Float(0.1, 1.0)
+
+
+def pbt(**given: Any) -> PBT:
+    return PBT(**{"population_size": 4, "steps_per_trial": 5, "total_steps": 20, **given})
+
+
+def rules(strategy: Any = None, **given: Any) -> TrainRules:
+    return TrainRules(
+        **{"space": Space(lr=LR), "objective": Maximize("Q"), "strategy": strategy or pbt(), **given}
+    )
+
+
+def config(
+    strategy: Any = None, *, seed: int = 0, start_from: Sequence[StartFrom] = (), **given: Any
+) -> JsonObject:
+    """Return a configuration as a database gives it back."""
+    made = to_config(rules(strategy, **given), seed, start_from=start_from)
+    read: JsonObject = json.loads(json.dumps(made))
+    return read
+
+
+def constrained(params: Params) -> bool:
+    return bool(params["lr"] < 2)
+
+
+def halved(params: Params, rng: np.random.Generator) -> Any:
+    return {"lr": params["lr"] / 2}
 
 
 def with_suite(samples: int) -> JsonObject:
@@ -16,28 +85,344 @@ def with_suite(samples: int) -> JsonObject:
 def test_suites_are_compared_by_name_and_nothing_else_is() -> None:
     assert suite_differences(with_suite(1), {**with_suite(1), "seed": 2}) == {}
     assert suite_differences(with_suite(1), with_suite(2)) == {"suites.held-out.samples": (1, 2)}
-    assert suite_differences({}, with_suite(2)) == {
+    added: dict[str, tuple[Json, Json]] = {
         "suites": ([], None),
         "suites.held-out.name": (None, "held-out"),
         "suites.held-out.samples": (None, 2),
     }
-    assert suite_differences({}, {"suites": []}) == {}
+    assert suite_differences({}, with_suite(2)) == added
+    assert suite_differences(with_suite(2), {}) == {name: (new, old) for name, (old, new) in added.items()}
+    assert suite_differences({}, {"suites": []}) == suite_differences({"suites": []}, {}) == {}
 
 
 def test_rules_are_read_back_as_they_were_stored() -> None:
-    rules = TrainRules(
-        space=Space(lr=Float(0.1, 1.0)),
+    made = TrainRules(
+        space=Space({"lr": LR}, constraints=[constrained]),
         objective=Maximize("Q"),
-        strategy=PBT(population_size=2, steps_per_trial=1, total_steps=2),
-        suites=(Suite("held-out", (EvalTask("a", nothing),)),),
+        strategy=PBT(population_size=2, steps_per_trial=1, total_steps=2, explore=ExploreWith(halved)),
+        suites=(HELD_OUT,),
         stopping=(MedianStopping(min_steps=4),),
         max_stops=7,
         lease_s=31.0,
         keep_best=5,
     )
-    stored = to_config(rules, 1, "digits.py:train", "digits.py:setup")
+    stored = to_config(made, 1, "digits.py:train", "digits.py:setup")
     assert (stored["seed"], stored["train"], stored["setup"]) == (1, "digits.py:train", "digits.py:setup")
-    read = from_config(stored, known_to(rules))
-    assert to_config(read, 1) == to_config(rules, 1)
-    assert (read.suites, read.stopping) == (rules.suites, rules.stopping)
-    assert (read.max_stops, read.lease_s, read.keep_best) == (7, 31.0, 5)
+    for find in (known_to(made), plugins.resolve):
+        read = from_config(stored, find)
+        assert to_config(read, 1) == to_config(made, 1)
+        assert (read.suites, read.stopping) == (made.suites, made.stopping)
+        assert suites_from(stored, find) == made.suites
+        assert (read.max_stops, read.lease_s, read.keep_best) == (7, 31.0, 5)
+    assert suites_from({}) == ()
+
+
+def test_the_default_for_how_often_a_member_is_stopped_is_that_of_the_rules() -> None:
+    assert from_config(config()).max_stops == from_config({**config(), "stopping": {"rules": []}}).max_stops == 3
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        rules(space=Space({"lr": LR}, constraints=[constrained])),
+        rules(pbt(explore=ExploreWith(halved))),
+        rules(suites=(HELD_OUT,)),
+    ],
+    ids=["space", "strategy", "suites"],
+)
+def test_what_only_the_database_names_is_not_called(made: TrainRules) -> None:
+    stored = to_config(made, 0)
+    with pytest.raises(NotImportable, match="the database names"):
+        from_config(stored)
+    with pytest.raises(NotImportable, match="the database names"):
+        from_config(stored, known_to(rules()))
+    assert from_config(stored, known_to(made)) == made
+
+
+@dataclass(frozen=True)
+class OwnGoal:
+    """An objective that is not registered."""
+
+    metric: str = "Q"
+    name = "Q"
+    maximize = True
+    description = "own"
+    tradeoffs = ()
+
+    @property
+    def goals(self) -> tuple[Maximize, ...]:
+        return (Maximize(self.metric),)
+
+    def judge(self, values: Mapping[str, float]) -> Judgement:
+        return Maximize(self.metric).judge(values)
+
+
+@dataclass(frozen=True)
+class OwnRule(StoppingRule):
+    """A stopping rule that is not registered."""
+
+    above: float = 2.0
+
+    def judge(self, reported: Reported, others: Others) -> JsonObject | None:
+        return None
+
+
+def test_functions_and_classes_of_ones_own_are_stored_under_the_names_that_are_given() -> None:
+    made = rules(
+        pbt(explore=ExploreWith(halved)),
+        space=Space({"lr": LR}, constraints=[constrained]),
+        objective=OwnGoal(),
+        suites=(HELD_OUT,),
+        stopping=(OwnRule(above=3.0),),
+    )
+    own: list[Any] = [OwnGoal, OwnRule, constrained, halved, nothing]
+
+    def name_of(target: Any) -> str:
+        return f"mine:{own.index(target)}" if target in own else plugins.reference(target)
+
+    stored = to_config(made, 0, name_of=name_of)
+    text = json.dumps(stored)
+    assert all(f'"mine:{index}"' in text for index in range(len(own)))
+    found = {f"mine:{index}": target for index, target in enumerate(own)}
+    assert from_config(stored, found.__getitem__) == made
+    assert from_config(to_config(made, 0), known_to(made)) == made
+    with pytest.raises(NotImportable, match=":OwnGoal'"):
+        known_to(rules())("tests:OwnGoal")
+
+
+def test_what_is_stored_beside_the_rules() -> None:
+    start = StartFrom(path="/a", params={"lr": 0.5}, step=3)
+    given = config(seed=5, start_from=[start], max_attempts=9, keep_every_steps=7)
+    assert given["schema"] == 1
+    assert given["seed"] == 5
+    assert given["start_from"] == [start.to_json()]
+    assert (given["changes"], given["stopping"], given["suites"]) == ([], None, [])
+    assert (given["train"], given["setup"]) == (None, None)
+    assert given["plan"] == {"member_steps": 20, "steps_per_trial": 5}
+    assert config(ASHA(9, 18, 2))["plan"] == {"member_steps": None, "steps_per_trial": 0}
+    assert given["options"] == {
+        "lease_s": 60.0,
+        "max_attempts": 9,
+        "max_claims": 30,
+        "max_broken": 10,
+        "keep_best": 1,
+        "keep_front": 100,
+        "keep_every_steps": 7,
+    }
+    stopped: Any = config(stopping=(Divergence(above=2.0),), max_stops=4)["stopping"]
+    assert (stopped["max_stops"], len(stopped["rules"])) == (4, 1)
+    aim: Any = config(objective=Minimize("loss"))["aim"]
+    assert (aim["name"], aim["maximize"], aim["metrics"]) == ("loss", False, ["loss"])
+
+
+@pytest.mark.parametrize("schema", [0, 2, None])
+def test_the_configuration_of_another_phyla_is_refused(schema: int | None) -> None:
+    with pytest.raises(SchemaMismatch, match=rf"schema {schema}, this phyla understands 1"):
+        from_config({**config(), "schema": schema})
+
+
+def test_which_checkpoints_are_kept_is_read_without_making_the_rules() -> None:
+    suite = replace(HELD_OUT, name="absent")
+    for made in (
+        rules(keep_best=3, keep_front=7, keep_every_steps=11),
+        rules(pbt(exploit=Backtrack(), quorum=1.0)),
+        rules(pbt(fitness=FromSuite("absent", "a", max_lag=2)), suites=(suite, HELD_OUT)),
+    ):
+        stored = json.loads(json.dumps(to_config(made, 0)))
+        assert keeping_of({"keeping": stored["keeping"]}) == made.keeping
+    keeping = keeping_of(config(keep_best=3))
+    assert (keeping.population_size, keeping.lead, keeping.elites, keeping.suite) == (4, 2, False, None)
+
+
+@pytest.mark.parametrize(
+    "keeping", [None, [], "all", {}, {"keep_best": 1}, {**rules().keeping.to_json(), "more": 1}]
+)
+def test_a_store_that_does_not_say_what_is_kept_says_so(keeping: Json) -> None:
+    with pytest.raises(ConfigurationError, match=r"which checkpoints the study keeps.*phyla change FILE\.py"):
+        keeping_of({**config(), "keeping": keeping})
+
+
+def test_another_number_of_members_changes_nothing_else() -> None:
+    old = config(pbt(explore=ExploreWith(halved)), keep_best=3)
+    changed, made = resized(old, 7)
+    assert differences(old, changed) == {"strategy.population_size": (4, 7)}
+    assert made.strategy.population_size == 7
+    assert keeping_of(changed) == made.keeping
+    assert (made.keeping.population_size, made.keep_best) == (7, 3)
+    assert {name for name in changed if changed[name] != old[name]} == {"strategy", "keeping"}
+    with pytest.raises(NotImportable):
+        from_config(changed)
+    with pytest.raises(ConfigurationError, match="population_size=0"):
+        resized(old, 0)
+
+
+SPACE = Space({"lr": LR, "kind": Choice(["a", "b"])})
+CHANGES: dict[str, tuple[JsonObject, JsonObject, dict[str, tuple[Json, Json]]]] = {
+    "nothing": (config(), config(), {}),
+    "what operates": (config(), config(lease_s=5.0, keep_best=9, max_claims=2, max_broken=4), {}),
+    "suites": (config(), config(suites=(HELD_OUT,)), {}),
+    "what trains": (config(), {**config(), "train": "a.py:train", "changes": [{"at": 1.0}]}, {}),
+    "seed": (config(), config(seed=1), {"seed": (0, 1)}),
+    "objective": (
+        config(),
+        config(objective=Minimize("Q")),
+        {"objective.plugin": ("phyla.objectives/maximize", "phyla.objectives/minimize")},
+    ),
+    "a setting": (config(), config(pbt(burn_in=5)), {"strategy.burn_in": (0, 5)}),
+    "a setting within one": (
+        config(pbt(exploit=Truncation(0.2))),
+        config(pbt(exploit=Truncation(0.4))),
+        {"strategy.exploit.quantile": (0.2, 0.4)},
+    ),
+    "a parameter": (
+        config(),
+        config(space=Space(lr=Float(0.1, 2.0))),
+        {"space.parameters.lr.high": (1.0, 2.0)},
+    ),
+    "values of a parameter": (
+        config(space=SPACE),
+        config(space=Space({"lr": LR, "kind": Choice(["a", "b", "c"])})),
+        {"space.parameters.kind.values": (["a", "b"], ["a", "b", "c"])},
+    ),
+    "the first hyperparameters": (
+        config(),
+        config(space=Space({"lr": LR}, initial=[{"lr": 0.5}])),
+        {"space.initial": ([], None), "space.initial.0.lr": (None, 0.5)},
+    ),
+    "what members start from": (
+        config(start_from=[StartFrom("/a"), StartFrom("/b")]),
+        config(start_from=[StartFrom("/a"), StartFrom("/b", index=1)]),
+        {"start_from.1.index": (0, 1)},
+    ),
+    "the stopping rules": (
+        config(stopping=(Divergence(above=1.0),)),
+        config(stopping=(Divergence(above=2.0),), max_stops=4),
+        {"stopping.rules.0.above": (1.0, 2.0), "stopping.max_stops": (3, 4)},
+    ),
+    "a schedule, which is a list of lists": (
+        config(FixedSchedule([(0, {"lr": 0.5})], 20)),
+        config(FixedSchedule([(0, {"lr": 0.25})], 20)),
+        {"strategy.schedule": ([[0, {"lr": 0.5}]], [[0, {"lr": 0.25}]])},
+    ),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "changed"), CHANGES.values(), ids=CHANGES)
+def test_what_decides_differently_is_named(
+    old: JsonObject, new: JsonObject, changed: dict[str, tuple[Json, Json]]
+) -> None:
+    assert differences(old, new) == changed
+    assert differences(new, old) == {name: (given, stored) for name, (stored, given) in changed.items()}
+
+
+def test_the_stored_names_come_first_in_their_order() -> None:
+    found = differences(config(), config(ASHA(9, 18, 2), seed=1))
+    assert list(found)[:4] == ["seed", "strategy.plugin", "strategy.population_size", "strategy.steps_per_trial"]
+    assert list(found)[-3:] == ["strategy.members", "strategy.min_steps", "strategy.reduction_factor"]
+
+
+def test_a_configuration_without_a_start_is_that_of_a_study_that_starts_from_nothing() -> None:
+    older = {name: value for name, value in config().items() if name != "start_from"}
+    assert differences(older, config()) == differences(config(), older) == {}
+    given = config(start_from=[StartFrom("/a")])
+    assert differences(older, given) == differences(config(), given) != {}
+
+
+def test_a_function_is_the_same_wherever_its_file_is_and_in_whichever_form_it_was_written() -> None:
+    def at(folder: str, name: str) -> JsonObject:
+        constraints: Json = [f"{folder}/study.py:{name}"]
+        space: JsonObject = {"parameters": [], "constraints": constraints}
+        return {"space": space, "strategy": {"explore": {"function": f"{folder}/study.py:{name}"}}}
+
+    assert differences(at("/a", "double"), at("/b", "double")) == {}
+    assert differences(at("/a", "double"), at("/a", "halve")) == {
+        "space.constraints": (["/a/study.py:double"], ["/a/study.py:halve"]),
+        "strategy.explore.function": ("/a/study.py:double", "/a/study.py:halve"),
+    }
+    in_memory: JsonObject = {"strategy": {"factors": (0.8, 1.2)}}
+    assert differences(in_memory, {"strategy": {"factors": [0.8, 1.2]}}) == {}
+
+
+def test_a_change_that_came_between_is_named() -> None:
+    study = open_store("memory://").create_study("s", config(pbt(burn_in=5)), 0, 4)
+    check_unchanged(study, config(pbt(burn_in=5), keep_best=7))
+    with pytest.raises(StudyChanged, match=r"'s' was changed .*\(seed, strategy.burn_in\).*phyla status s,"):
+        check_unchanged(study, config(seed=1))
+
+
+def extend(old: JsonObject, new: JsonObject) -> None:
+    check_extension(differences(old, new), old, new)
+
+
+ONE, FINER = GridSearch({"lr": [0.5]}, 20), GridSearch({"lr": [0.5, 1.0]}, 20)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (
+            config(),
+            config(pbt(population_size=9, total_steps=90, fitness=MeanOfLast(2), explore=Resample())),
+        ),
+        (config(), config(stopping=(Divergence(above=1.0),))),
+        (config(stopping=(Divergence(above=1.0),)), config()),
+        (config(), config(space=Space(lr=Float(0.01, 2.0), decay=Float(0.0, 1.0, default=0.5)))),
+        (config(), config(space=Space({"lr": LR}, initial=[{"lr": 0.5}]))),
+        (config(RandomSearch(2, 20)), config(RandomSearch(2, 40))),
+    ],
+    ids=["settings", "stopping", "no stopping", "wider", "initial", "steps"],
+)
+def test_what_an_existing_study_can_take(old: JsonObject, new: JsonObject) -> None:
+    assert differences(old, new)
+    extend(old, new)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        (config(), config(seed=1), r"another seed \(it has 0, given 1\)\. "),
+        (
+            config(),
+            config(objective=Minimize("Q")),
+            r"objective.plugin \(it has .*maximize.* given .*mini",
+        ),
+        (config(), config(RandomSearch(4, 20)), r"another strategy.plugin \(it has .*/pbt', given .*/random-s"),
+        (
+            config(RandomSearch(2, 20)),
+            config(RandomSearch(3, 20)),
+            r"strategy.members \(it has 2, given 3",
+        ),
+        (config(ONE), config(FINER), r"another strategy.grid.0.lr \(it has \[0.5\], given \[0.5, 1.0\]"),
+        (
+            config(),
+            config(start_from=[StartFrom("/a")]),
+            r"start_from.0.path \(it has None, given '/a'\); start_from",
+        ),
+        (
+            config(),
+            config(space=Space({"lr": LR}, constraints=[constrained])),
+            r"space.constraints \(it has",
+        ),
+    ],
+    ids=["seed", "objective", "kind", "members", "grid", "start", "constraints"],
+)
+def test_what_an_existing_study_cannot_take(old: JsonObject, new: JsonObject, named: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"{named}.*not its kind, members, grid or trials\."):
+        extend(old, new)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [Space(lr=Float(0.1, 0.9)), Space(other=Float(0.0, 1.0, default=0.5)), Space(lr=LR, new=Float(0.0, 1.0))],
+    ids=["narrower", "gone", "without a default"],
+)
+def test_a_space_does_not_get_narrower(space: Space) -> None:
+    with pytest.raises(SpaceError, match=r"can only be widened: (lr|new)"):
+        extend(config(), config(space=space))
+    extend(config(space=space), config(space=space))
+
+
+def test_a_space_is_widened_whatever_constrains_it() -> None:
+    wider = Space({"lr": Float(0.1, 2.0)}, constraints=[constrained], initial=[{"lr": 1.5}])
+    old = config(space=Space({"lr": LR}, constraints=[constrained]))
+    extend(old, config(space=wider))

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from phyla.controller import Controller
 from phyla.errors import LeaseLost, UsageError
 from phyla.machine import Claimed, Failure, SetCheckpointState, TrainRules, Update
 from phyla.records import CheckpointState, Maximize
@@ -36,6 +37,32 @@ def test_a_lost_checkpoint_that_was_to_be_measured_does_not_hold_up_the_claim() 
     assert (work.trial.parent, work.trial.kind, work.trial.reason["lost"]) == (None, "train", lost)
     with made.store.reader(made.study.id) as reader:
         assert reader.member(0).measures_left == 0
+
+
+def test_a_checkpoint_that_is_lost_while_it_is_measured_is_not_measured_again() -> None:
+    made = simulation(1)
+    complete_first_generation(made, 1)
+    with made.store.transaction(made.study.id, exclusive=True) as tx:
+        tx.apply([Update(replace(tx.locked_member(0), measures_left=2))])
+    (work,), _ = made.controller.claim("worker")
+    name = work.trial.parent_checkpoint
+    assert work.trial.kind == "measure"
+    made.controller.fail(Failure(job=work.trial.id, token=1, error="cannot start", gone=name))
+    with made.store.reader(made.study.id) as reader:
+        member = reader.member(0)
+        assert reader.trial(work.trial.id).state == "cancelled"
+    assert (member.state, member.measures_left, member.broken_trial) == ("ready", 0, None)
+
+
+def test_progress_of_a_trial_that_has_ended_is_not_needed() -> None:
+    made = simulation(1)
+    (work,) = complete_first_generation(made, 1)
+    late = made.completion(work.trial).checkpoint
+    assert late is not None
+    with pytest.raises(LeaseLost, match="trial 1 has already ended"):
+        made.controller.save_progress(work.trial.id, 1, replace(late, name="1.1.p1"))
+    with pytest.raises(LeaseLost, match="there is no job 99"):
+        made.controller.save_progress(99, 1, replace(late, name="1.1.p1"))
 
 
 def test_recovery_looks_past_all_who_shared_the_lost_checkpoint() -> None:
@@ -74,9 +101,14 @@ def test_a_parent_that_cannot_be_used_is_no_failure_of_training(
         assert [one.name for one in reader.damaged_checkpoints()] == ([name] if damage else [])
         trial = reader.trial(work.trial.id)
         assert (trial.state, trial.failures, trial.error) == ("cancelled", 0, "cannot start")
+        attempt = reader.attempt(work.trial.id, 1)
+        assert attempt is not None
+        assert (attempt.state, attempt.error) == ("cancelled", "cannot start")
+        assert trial.ended_at == attempt.ended_at == reader.now()
         assert reader.broken_in_a_row() == 0
         member = reader.member(work.trial.member)
         assert (member.replacements, member.published) == (0, None)
+        assert (member.state, member.current_trial, member.broken_trial) == ("ready", None, work.trial.id)
         assert name not in {one.name for one in reader.live_checkpoints()}
     claimed, _ = made.controller.claim("worker", 2)
     again = next(one.trial for one in claimed if one.trial.member == work.trial.member)
@@ -85,6 +117,56 @@ def test_a_parent_that_cannot_be_used_is_no_failure_of_training(
     assert again.reason[told] == name
     (late,), _, _ = made.controller.complete([made.completion(work.trial)])
     assert isinstance(late, LeaseLost)
+
+
+@pytest.mark.parametrize(
+    ("damage", "state"), [(None, CheckpointState.LOST), ("a byte differs", CheckpointState.DAMAGED)]
+)
+def test_a_trial_whose_progress_cannot_be_used_begins_again(damage: str | None, state: CheckpointState) -> None:
+    made = simulation(1)
+    strategy = PBT(population_size=1, steps_per_trial=4, total_steps=8, exploit=None)
+    controller = Controller(made.store, made.study.id, replace(made.controller.population, strategy=strategy))
+    (work,), _ = controller.claim("worker")
+    done = made.completion(work.trial).checkpoint
+    assert done is not None
+    controller.save_progress(work.trial.id, 1, replace(done, name="1.1.p1", step=2))
+    controller.release(work.trial.id, 1)
+    (again,), _ = controller.claim("other")
+    assert (again.trial.progress, again.trial.progress_step, again.trial.token) == ("1.1.p1", 2, 2)
+    failure = Failure(job=work.trial.id, token=2, error="cannot resume", gone="1.1.p1", damage=damage)
+    controller.fail(failure)
+    with made.store.reader(made.study.id) as reader:
+        trial, attempt, row = reader.trial(1), reader.attempt(1, 2), reader.checkpoint("1.1.p1")
+        assert row is not None
+        assert attempt is not None
+        assert (trial.state, trial.progress, trial.progress_step) == ("pending", None, None)
+        assert (trial.worker, trial.failures, trial.ended_at) == (None, 0, None)
+        assert (attempt.state, attempt.error) == ("released", "cannot resume")
+        assert (row.state, row.error) == (state, damage)
+        assert reader.member(0).current_trial == 1
+    (afresh,), _ = controller.claim("worker")
+    assert (afresh.trial.id, afresh.trial.token, afresh.trial.progress) == (1, 3, None)
+
+
+@pytest.mark.parametrize(("damage", "state"), [(None, CheckpointState.LOST), ("flip", CheckpointState.DAMAGED)])
+def test_what_is_found_damaged_is_no_donor_any_more(damage: str | None, state: CheckpointState) -> None:
+    made = simulation(2)
+    complete_first_generation(made, 2)
+    with made.store.reader(made.study.id) as reader:
+        before = reader.members()
+    names = [member.head.checkpoint for member in before if member.head]
+    for why in (damage, "something else"):
+        made.controller.set_unusable(names[0], why)
+    made.controller.set_unusable("nobody's", damage)
+    with made.store.reader(made.study.id) as reader:
+        row, other = reader.checkpoint(names[0]), reader.checkpoint(names[1])
+        members = reader.members()
+    assert row is not None
+    assert other is not None
+    assert (row.state, row.error) == (state, damage)
+    assert (other.state, other.error) == (CheckpointState.LIVE, None)
+    assert (members[0].published, members[0].states) == (None, ())
+    assert members[1] == before[1]
 
 
 def test_a_checkpoint_that_a_trial_does_not_start_from_is_none_of_its_business() -> None:

@@ -120,13 +120,104 @@ def test_promote_wait_or_stop() -> None:
 
     running = population.add(6, 0, 0.0, None)
     population.trials[running] = replace(population.trials[running], state=JobState.RUNNING, order=None)
-    assert isinstance(decided(0), Start)
-    assert isinstance(decided(1), Start)
-    assert isinstance(decided(2), Wait)
-    assert isinstance(decided(4), Stop)
+    place = {"rule": "asha", "rung": 0, "of": 6}
+    no_longer = "it can no longer be among the best of rung 0"
+    for rank, start in enumerate([decided(0), decided(1)], 1):
+        assert isinstance(start, Start)
+        assert start.reason == {"decision": "promote", "compared": {**place, "rank": rank}}
+        assert (start.steps, start.weights) == (2, population.member(rank - 1).head)
+    wait = decided(2)
+    assert isinstance(wait, Wait)
+    assert wait.reason == {**place, "rank": 3, "why": "others at rung 0"}
+    for index, rank in ((4, 4), (5, 5)):
+        stop = decided(index)
+        assert isinstance(stop, Stop)
+        assert stop.reason == {**place, "rank": rank, "why": no_longer}
+    assert isinstance(decided(3), Stop)
     assert decided(3).reason["why"] == "its score is no finite number"
+    population.trials[running] = replace(population.trials[running], generation=1)
+    assert isinstance(decided(2), Stop), "who is beyond the rung cannot help it any more"
     del population.trials[running]
-    assert isinstance(decided(2), Stop)
+    stop = decided(2)
+    assert isinstance(stop, Stop)
+    assert stop.reason == {**place, "rank": 3, "why": no_longer}
+
+
+def test_shares_are_rounded_down() -> None:
+    population = Listed([5.0], [4.0], [3.0], [2.0], [])
+    strategy, second = ASHA(5, 9, 1), population.member(1)
+    assert isinstance(strategy.decide(population.member(0), population, context(history=population)), Start)
+    running = population.add(4, 0, 0.0, None)
+    population.trials[running] = replace(population.trials[running], state=JobState.RUNNING, order=None)
+    # The second of four is not among their third, and will not be among that of five.
+    assert isinstance(strategy.decide(second, population, context(history=population)), Stop)
+    assert isinstance(ASHA(6, 9, 1).decide(second, population, context(history=population)), Wait)
+
+
+def test_a_member_waits_for_its_evaluation_and_is_tried_again_when_it_breaks() -> None:
+    population = Listed([5.0], [4.0], [3.0])
+    member = population.member(0)
+    head = member.head
+    assert head is not None
+
+    def decided(**given: Any) -> Any:
+        return ASHA(3, 9, 1).decide(replace(member, **given), population, context(history=population))
+
+    waiting = decided(head=replace(head, measurements=0))
+    assert isinstance(waiting, Wait)
+    assert waiting.reason == {"why": "its evaluation"}
+    assert decided(head=replace(head, order=None)).reason == {"why": "its score is no finite number"}
+    again = decided(broken_trial=7, replacements=2)
+    assert isinstance(again, Start)
+    assert (again.weights, again.steps, again.reason) == (head, 2, {"decision": "continue", "replaces": 7})
+    broken, stopped = decided(broken_trial=7, replacements=3), decided(broken_trial=7, stops=1)
+    assert isinstance(broken, Stop)
+    assert isinstance(stopped, Stop)
+    assert broken.reason == {"why": "its trials broke again", "trial": 7}
+    assert stopped.reason == {"why": "a stopping rule ended its trial", "trial": 7}
+    first = decided(head=None, generation=0, progress=0)
+    assert isinstance(first, Start)
+    assert (first.weights, first.params_from, first.steps, first.reason["decision"]) == (None, None, 1, "start")
+    assert decided(progress=9).steps == 1, "a rung that was lowered may be behind it"
+
+
+@pytest.mark.parametrize(
+    ("given", "finished", "line"),
+    [
+        ({"generation": 0, "progress": 0}, False, 0),
+        ({"generation": 1, "progress": 1}, False, 1),
+        ({"generation": 2, "progress": 8}, False, 2),
+        ({"generation": 3, "progress": 9}, True, 3),
+        ({"generation": 3, "progress": 8}, True, 2),
+        ({"generation": 1, "progress": 9}, True, 3),
+    ],
+)
+def test_who_has_finished(given: dict[str, Any], finished: bool, line: int) -> None:
+    member = replace(Listed([1.0]).member(0), **given)
+    assert ASHA(3, 9, 1).finished(member) == finished
+    assert ASHA(3, 9, 1).line(member.progress) == line
+
+
+def test_of_equal_scores_the_one_promoted_earlier_goes_first_then_the_lower_index() -> None:
+    population = Listed([1.0], [1.0], [1.0], [1.0], [2.0], [math.nan])
+
+    def ranks() -> list[Any]:
+        decisions = [
+            ASHA(6, 9, 1, 6).decide(member, population, context(history=population))
+            for member in population.slots[:4]
+        ]
+        return [one.reason.get("rank") for one in decisions]
+
+    assert ranks() == [2, 3, 4, 5]
+    promoted = population.add(2, 1, 0.0, None)
+    assert ranks() == [3, 4, 4, 5]
+    population.trials[promoted] = replace(population.trials[promoted], state=JobState.RUNNING, order=None)
+    assert ranks() == [3, 4, 4, 5]
+    population.trials[promoted] = replace(population.trials[promoted], generation=0)
+    assert ranks() == [2, 3, 4, 5]
+    del population.trials[promoted]
+    population.slots[3] = replace(population.slots[3], broken_trial=9)
+    assert ranks() == [3, 4, 5, None]
 
 
 def test_a_minimised_objective() -> None:
@@ -155,6 +246,9 @@ def test_successive_halving_is_the_same_with_any_number_of_workers() -> None:
     [
         (lambda: ASHA(0, 1, 1), r"ASHA\(members=0\)"),
         (lambda: ASHA(1, 1, 2), "first rung may not lie beyond the last"),
+        (lambda: ASHA(1, 0, 1), r"ASHA\(total_steps=0\)"),
+        (lambda: ASHA(1, 1, 0), r"ASHA\(min_steps=0\)"),
+        (lambda: ASHA(1, 1, 1, quorum=1.5), r"ASHA\(quorum=1.5\)"),
         (lambda: ASHA(1, 2, 1, 1), r"ASHA\(reduction_factor=1\)"),
         (lambda: ASHA(1, 2, 1, fitness=FromSuite("s", "m")), "use quorum=1.0"),
     ],
@@ -162,3 +256,7 @@ def test_successive_halving_is_the_same_with_any_number_of_workers() -> None:
 def test_settings_that_make_no_sense(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         make()
+
+
+def test_fitness_from_a_suite_goes_with_complete_rungs() -> None:
+    assert ASHA(1, 2, 1, fitness=FromSuite("s", "m"), quorum=1.0).quorum == 1.0

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from phyla import plugins
-from phyla.errors import ConfigurationError
+from phyla.errors import ConfigurationError, SpaceError
 from phyla.machine import Ended, TrainRules
-from phyla.records import JobState, Maximize, TrialRecord
+from phyla.records import JobState, JsonObject, Maximize, Member, TrialRecord
 from phyla.space import Float, Space
-from phyla.strategies import PBT, Replay, Start, Truncation
+from phyla.strategies import PBT, Last, MeanOfLast, Replay, Start, Stop, Truncation
+from populations import Listed, context
 from simulation import Simulation
 
 SPACE = Space(lr=Float(0.01, 1.0, log=True))
@@ -65,6 +66,49 @@ def test_it_is_stored_and_made_again() -> None:
     assert strategy.member_steps == 9
 
 
+def test_each_decision_is_that_of_the_trial_whose_turn_it_is() -> None:
+    population = Listed([1.0, 2.0], [])
+    trials = [trial(start_step=2), trial(trial=4, start_step=5, end_step=9, params={"lr": 0.2}, seed=0), trial()]
+    strategy = Replay(trials=trials[:2], of="found")
+
+    def decided(member: Member) -> Any:
+        return strategy.decide(member, population, context(space=SPACE))
+
+    first = decided(population.member(1))
+    told: JsonObject = {"decision": "replay", "of": "found"}
+    assert first == Start(
+        weights=None, params={"lr": 0.1}, params_from=None, steps=3, reason={**told, "trial": 1}, seed=3
+    )
+    one = replace(population.member(0), generation=1)
+    head = one.head
+    assert head is not None
+    second = decided(one)
+    assert second == Start(
+        weights=head, params={"lr": 0.2}, params_from=None, steps=7, reason={**told, "trial": 4}, seed=0
+    )
+    assert decided(replace(one, head=replace(head, step=9))).steps == 1
+    assert decided(replace(one, head=replace(head, step=8))).steps == 1
+    assert decided(replace(one, head=replace(head, step=7))).steps == 2
+    again = decided(replace(one, broken_trial=6, replacements=2))
+    assert again == replace(second, reason={**told, "trial": 4, "replaces": 6})
+    stopped = decided(replace(one, broken_trial=6, stops=1))
+    assert stopped == Stop(reason={"why": "a stopping rule ended its trial", "trial": 6})
+    assert [strategy.finished(replace(one, generation=count)) for count in range(4)] == [False, False, True, True]
+    assert strategy.member_steps == 7
+
+
+def test_the_trials_are_those_of_the_ancestry() -> None:
+    rows = list(Listed([1.0, 2.0]).trials.values())
+    rows[1] = replace(rows[1], seed=5, params={"lr": 0.5})
+    found = Replay.along(rows, of="s", fitness=MeanOfLast(3))
+    assert found.trials == (
+        {"trial": 1, "start_step": 0, "end_step": 1, "seed": 0, "params": {}},
+        {"trial": 2, "start_step": 1, "end_step": 2, "seed": 5, "params": {"lr": 0.5}},
+    )
+    assert (found.of, found.fitness) == ("s", MeanOfLast(3))
+    assert (Replay.along(rows).of, Replay.along(rows).fitness) == ("", Last())
+
+
 def test_a_trial_that_stopped_early_is_asked_for_the_same_end() -> None:
     simulation = Simulation(rules(Replay(trials=[trial(), trial(trial=4, start_step=3, end_step=8)])), train)
     claimed, _ = simulation.controller.claim("a")
@@ -87,8 +131,16 @@ def test_decisions_carry_a_seed_or_none() -> None:
         ("abc", "at least one trial"),
         ([3], "must have exactly trial, start_step"),
         ([{"trial": 1}], "must have exactly"),
-        ([trial(seed=-1)], "seed=-1"),
-        ([trial(start_step=5)], "end_step=5"),
+        ((), "at least one trial"),
+        ([trial(more=1)], "must have exactly"),
+        ([trial(seed=-1)], r"Replay\(seed=-1\)"),
+        ([trial(start_step=-1)], r"Replay\(start_step=-1\)"),
+        ([trial(start_step="0")], "start_step='0'"),
+        (
+            [trial(), trial(trial=2, start_step=5, end_step=9), trial(trial=3, start_step=4, end_step=9)],
+            "trial 3 st",
+        ),
+        ([trial(start_step=5)], r"Replay\(end_step=5\)"),
         ([trial(params=3)], "params=3"),
         ([trial(), trial(trial=2, start_step=6, end_step=9)], r"trial 2 starts at step 6, .* from step 0 to 5"),
         ([trial(), trial(trial=2, start_step=0, end_step=9)], "trial 2 starts at step 0"),
@@ -104,3 +156,16 @@ def test_hyperparameters_that_the_space_does_not_allow_are_refused() -> None:
     _, rest = simulation.controller.claim("a")
     assert isinstance(rest, Ended)
     assert "SpaceError: lr" in (rest.message or "")
+
+
+def test_the_trial_that_the_space_does_not_allow_is_named() -> None:
+    allowed = trial(), trial(trial=4, start_step=5, end_step=9)
+    Replay(trials=allowed).check_space(SPACE)
+    wrong = trial(trial=4, start_step=5, end_step=9, params={"lr": 7.0})
+    with pytest.raises(SpaceError, match=r"entry 1, trial 4 from step 5 on: lr.*\. A replay needs a space"):
+        Replay(trials=[allowed[0], wrong]).check_space(SPACE)
+
+
+def test_one_step_is_a_trial_and_zero_a_seed() -> None:
+    trials = [trial(end_step=1, seed=0), trial(trial=2, start_step=1, end_step=2)]
+    assert Replay(trials=tuple(trials)).trials == tuple(trials)

@@ -58,17 +58,35 @@ def test_three_start_from_one_branch_and_the_best_goes_on(failure_rate: float) -
         assert {trial.parent for trial in (center, one, other)} == {branch.id if branch else None}
         assert [trial.end_step - trial.start_step for trial in (center, one, other, best)] == [2, 2, 2, 5]
         if branch is not None:
-            assert center.params == branch.params
+            assert (center.params, center.params_from, center.exploited) == (branch.params, branch.id, True)
+        assert {trial.params_from for trial in (one, other)} == {center.id}
+        assert all(trial.exploited for trial in (one, other, best))
+        up, back_up = _names(one.reason["up"]), _names(other.reason["up"])
+        assert up | back_up == set(SPACE.parameters)
+        assert not up & back_up
+        changes: Any = one.reason["changes"]
+        for name in ("lr", "decay"):
+            assert (_number(one.params[name]) > _number(center.params[name])) == (name in up)
+            assert changes[name]["from"] == center.params[name]
+            assert changes[name]["to"] == one.params[name]
         for name in ("lr", "decay"):
             here, there, back = (_number(trial.params[name]) for trial in (center, one, other))
             assert there / here in (pytest.approx(0.5), pytest.approx(2.0))
             assert there / here == pytest.approx(here / back)
         winner = max((center, one, other), key=lambda trial: trial.fitness or 0.0)
-        assert (best.parent, best.params) == (winner.id, winner.params)
+        assert (best.parent, best.params, best.params_from) == (winner.id, winner.params, winner.id)
+        tried: Any = best.reason["tried"]
+        assert [each["trial"] for each in tried] == [center.id, one.id, other.id]
+        ways = [trial.reason.get("way") for trial in (center, one, other, best)]
+        assert ways == ["center" if branch else None, "one way", "the other way", "best of three"]
         branch = best
     assert _number(done[-1].params["lr"]) > _number(done[-1].params["decay"])
     words = [describe(trial.reason).split(",")[0] for trial in done[4:8]]
     assert words == ["tried center", "tried one way", "tried the other way", "went on with the best"]
+
+
+def _names(value: Any) -> set[str]:
+    return set(value)
 
 
 def _number(value: Any) -> float:
@@ -93,3 +111,4 @@ def test_a_budget_without_a_best_of_three_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"explore_steps=5, total_steps=15.*take 15 steps"):
         SingleWorkerExplore(explore_steps=5, exploit_steps=5, total_steps=15)
     SingleWorkerExplore(explore_steps=5, exploit_steps=5, total_steps=16)
+    SingleWorkerExplore(explore_steps=1, exploit_steps=1, total_steps=4)
