@@ -14,7 +14,7 @@ from phyla import machine
 from phyla.controller import Controller
 from phyla.errors import StateError
 from phyla.machine import ClaimedEvaluation
-from phyla.records import CheckpointState, GroupState, JobKind, JobState, StudyKind
+from phyla.records import GroupState, JobKind, JobState, StudyKind
 from phyla.store.sql.postgres import PostgresBackend
 from phyla.store.sql.store import SqlStore
 from storing import LEASE_S, VirtualClock
@@ -209,7 +209,7 @@ def test_a_checkpoint_that_is_being_collected_is_not_evaluated(server: Server, p
         server.until_somebody_waits(claim)
     assert claim.result(WAIT_S) is None
     with population.evaluator.look() as view:
-        assert view.seen(1).state is CheckpointState.GONE
+        assert not view.seen(1).usable
         assert {group.state for group in view.groups()} == {GroupState.GONE}
 
 
