@@ -4,7 +4,7 @@ from phyla.study.evaluations import BestEvaluation, Evaluations
 from phyla.study.files import load_schedule, load_suites
 from phyla.study.loading import compare, list_all, list_studies, load_evaluations, load_study, open_any
 from phyla.study.maintenance import Maintenance, maintain
-from phyla.study.places import Places, Where
+from phyla.study.places import Places
 from phyla.study.progress import Progress
 from phyla.study.repeating import (
     Prepared,
@@ -43,7 +43,6 @@ __all__ = [
     "Standing",
     "Study",
     "Watched",
-    "Where",
     "compare",
     "continue_training",
     "evaluate",

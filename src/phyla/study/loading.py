@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Unpack
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from phyla.errors import ConfigurationError, StudyNotFound
 from phyla.evaluation.suite import outlines
 from phyla.study.evaluations import Evaluations
-from phyla.study.places import Places, Where, find_study, names_in, open_existing, open_if_there
+from phyla.study.places import Places, find_study, names_in, open_existing, open_if_there
 from phyla.study.results import Results
 
 if TYPE_CHECKING:
@@ -15,32 +16,48 @@ if TYPE_CHECKING:
     from phyla.store import Store
 
 
-def load_study(name: str, **where: Unpack[Where]) -> Results:
+def load_study(
+    name: str,
+    *,
+    home: str | Path | None = None,
+    storage: str | None = None,
+    checkpoints: str | Path | None = None,
+) -> Results:
     """Open a study to read its results; needs no training code and changes nothing.
 
     Args:
         name: name of the study.
-        **where: where it lives: `home`, `storage` and `checkpoints`, as for `Study`.
+        home: as for `Study`, like the next two.
+        storage: where the database is.
+        checkpoints: where the checkpoints are.
 
     Raises:
         StudyNotFound: there is no such study there.
         StoreError: the database failed.
     """
-    places = Places.of(**where)
+    places = Places.of(home, storage, checkpoints)
     return Results(*find_study(name, places), places)
 
 
-def load_evaluations(name: str, **where: Unpack[Where]) -> Evaluations:
+def load_evaluations(
+    name: str,
+    *,
+    home: str | Path | None = None,
+    storage: str | None = None,
+    checkpoints: str | Path | None = None,
+) -> Evaluations:
     """Open what a study's suites, or a watched run, have found; needs no evaluation code and changes nothing.
 
     Args:
         name: name of the run; a study's is called like the study.
-        **where: where it lives: `home`, `storage` and `checkpoints`, as for `Study`.
+        home: as for `Study`, like the next two.
+        storage: where the database is.
+        checkpoints: where the checkpoints are.
 
     Raises:
         StudyNotFound: there is no such run there, or the study has no suites.
     """
-    places = Places.of(**where)
+    places = Places.of(home, storage, checkpoints)
     return evaluations_of(open_existing(f"run {name!r}", places), name, places)
 
 
@@ -73,9 +90,14 @@ def list_all(places: Places) -> list[Results | Evaluations]:
     return [(Evaluations if study.watched else Results)(store, study, places) for study in store.studies()]
 
 
-def list_studies(**where: Unpack[Where]) -> list[Results]:
+def list_studies(
+    *,
+    home: str | Path | None = None,
+    storage: str | None = None,
+    checkpoints: str | Path | None = None,
+) -> list[Results]:
     """Open all studies with a population, oldest first."""
-    return [one for one in list_all(Places.of(**where)) if isinstance(one, Results)]
+    return [one for one in list_all(Places.of(home, storage, checkpoints)) if isinstance(one, Results)]
 
 
 def compare(
@@ -84,7 +106,9 @@ def compare(
     metric: str = "best",
     by: str = "steps",
     target: float | None = None,
-    **where: Unpack[Where],
+    home: str | Path | None = None,
+    storage: str | None = None,
+    checkpoints: str | Path | None = None,
 ) -> "StudyComparison":
     """Compare studies; replicates of one study are taken together.
 
@@ -96,7 +120,9 @@ def compare(
         by: `steps` of all members together, or `time` in which anything was running.
         target: the value whose first time is told; by default the worst median of the final values, of two in
             the middle the worse one.
-        **where: where the named studies live: `home`, `storage` and `checkpoints`, as for `Study`.
+        home: as for `Study`, like the next two.
+        storage: where the database is.
+        checkpoints: where the checkpoints are.
 
     Returns:
         The comparison: `groups`, `tests`, `rows()`, `to_json()` and `write_report(path)`.
@@ -115,7 +141,7 @@ def compare(
     if target is not None and not math.isfinite(target):
         raise ConfigurationError(f"target={target!r}: must be a finite number")
     asked = [studies] if isinstance(studies, (str, Results)) else list(studies)
-    found = {(one.places.storage, one.name): one for one in _found(asked, Places.of(**where))}
+    found = {(one.places.storage, one.name): one for one in _found(asked, Places.of(home, storage, checkpoints))}
     names = [one.name for one in found.values()]
     # Studies of one name are in several stores, and are told apart by their homes.
     apart = {_repeats(one) for one in found.values() if names.count(one.name) > 1}

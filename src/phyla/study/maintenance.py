@@ -8,7 +8,7 @@ import re
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 from phyla import machine
 from phyla.arguments import check_integer
@@ -18,7 +18,7 @@ from phyla.errors import CheckpointError, CheckpointsAbsent, ConfigurationError,
 from phyla.machine import Retention
 from phyla.records import AttemptState, CheckpointState, JobState, StudyRecord, StudyState
 from phyla.store import pages
-from phyla.study.places import Places, Where, find_population, find_study, open_if_there
+from phyla.study.places import Places, find_population, find_study, open_if_there
 
 if TYPE_CHECKING:
     from phyla.store import Reader, Store
@@ -29,9 +29,15 @@ LOG = logging.getLogger("phyla")
 LOG_FILE = re.compile(r"worker-\d+\.log")
 
 
-def maintain(name: str, **where: Unpack[Where]) -> "Maintenance":
+def maintain(
+    name: str,
+    *,
+    home: str | Path | None = None,
+    storage: str | None = None,
+    checkpoints: str | Path | None = None,
+) -> "Maintenance":
     """Open a study to maintain it; where it is, is said as for `load_study`."""
-    places = Places.of(**where)
+    places = Places.of(home, storage, checkpoints)
     return Maintenance(*find_study(name, places), places)
 
 

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, final
+from typing import TYPE_CHECKING, final
 
 from phyla import settings
 from phyla.errors import ConfigurationError, StudyNotFound
@@ -15,14 +15,6 @@ if TYPE_CHECKING:
 
 NAME = re.compile(r"\w[\w.-]{0,99}")
 """What studies of every kind may be called."""
-
-
-class Where(TypedDict, total=False):
-    """Where studies live: the arguments `home`, `storage` and `checkpoints` of `Study`."""
-
-    home: str | Path | None
-    storage: str | None
-    checkpoints: str | Path | None
 
 
 def shown(path: Path) -> str:

@@ -4,7 +4,8 @@ import shlex
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Unpack, final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from phyla.errors import ConfigurationError, NotImportable, StudyChanged, StudyN
 from phyla.lineage import Lineage
 from phyla.records import Checkpoint, CheckpointState, JobKind, JobState, StartFrom, StudyState, TrialRecord
 from phyla.strategies import FixedSchedule, Replay, Strategy
-from phyla.study.places import Places, Where, find_study
+from phyla.study.places import Places, find_study
 from phyla.study.results import Results
 from phyla.study.study import Retention, Retries, Study
 
@@ -94,7 +95,9 @@ def replay(
     workers: int = 0,
     train: "Callable[[Trial], object] | None" = None,
     setup: "Callable[[WorkerContext], object] | None" = None,
-    **where: Unpack[Where],
+    home: str | Path | None = None,
+    storage: str | None = None,
+    checkpoints: str | Path | None = None,
 ) -> Results:
     """Train the ancestry of a trial again, as one chain of trials in a new study.
 
@@ -112,7 +115,9 @@ def replay(
         workers: worker processes; 0 trains in this process.
         train: the training function; by default that of the study. What the store names is never imported.
         setup: the same for `setup`.
-        **where: where the study lives: `home`, `storage` and `checkpoints`; by default where it says itself.
+        home: as for `Study`, like the next two.
+        storage: where the database is.
+        checkpoints: where the checkpoints are.
 
     Raises:
         StudyNotFound: there is no such study, or no trial that could be trained again.
@@ -121,7 +126,16 @@ def replay(
         StudyChanged: a study of that name exists and is another replay.
         StudyFailed: the new study stopped itself; the message says what to do.
     """
-    return _run(study, workers, where, trial=trial, from_step=from_step, name=name, train=train, setup=setup)
+    return _run(
+        study,
+        workers,
+        (home, storage, checkpoints),
+        trial=trial,
+        from_step=from_step,
+        name=name,
+        train=train,
+        setup=setup,
+    )
 
 
 def continue_training(
@@ -133,7 +147,9 @@ def continue_training(
     workers: int = 0,
     train: "Callable[[Trial], object] | None" = None,
     setup: "Callable[[WorkerContext], object] | None" = None,
-    **where: Unpack[Where],
+    home: str | Path | None = None,
+    storage: str | None = None,
+    checkpoints: str | Path | None = None,
 ) -> Results:
     """Train the best checkpoint on, with its last hyperparameters, in a new study.
 
@@ -148,7 +164,9 @@ def continue_training(
         workers: as for `replay`, and so are the others.
         train: the training function.
         setup: the setup function.
-        **where: where the study lives.
+        home: as for `Study`, like the next two.
+        storage: where the database is.
+        checkpoints: where the checkpoints are.
 
     Raises:
         StudyNotFound: there is no such study, or no trial to go on from.
@@ -157,16 +175,18 @@ def continue_training(
         StudyFailed: the new study stopped itself; the message says what to do.
     """
     check_integer("steps", steps)
-    return _run(study, workers, where, steps=steps, trial=trial, name=name, train=train, setup=setup)
+    return _run(
+        study, workers, (home, storage, checkpoints), steps=steps, trial=trial, name=name, train=train, setup=setup
+    )
 
 
-def _run(study: str | Study, workers: int, where: Where, **what: Any) -> Results:
+def _run(study: str | Study, workers: int, where: Sequence[Any], **what: Any) -> Results:
     if plugins.reading_study_file():
         raise plugins.StudyFileRead
     if isinstance(study, str):
-        prepared = prepare(study, Places.of(**where), **what)
+        prepared = prepare(study, Places.of(*where), **what)
     else:
-        places = Places.of(**where) if any(where.values()) else study.places
+        places = Places.of(*where) if any(where) else study.places
         prepared = prepare(study.name, places, study, **what)
     for note in prepared.notes:
         warnings.warn(note, stacklevel=3)

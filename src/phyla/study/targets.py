@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, final
+from typing import TYPE_CHECKING, Any, final
 
 from phyla import settings
 from phyla.errors import ConfigurationError, StudyNotFound
@@ -15,7 +15,7 @@ from phyla.evaluation import Suite
 from phyla.evaluation.policy import Skip, decide
 from phyla.records import Checkpoint, CheckpointState, GroupState, StudyRecord, shown
 from phyla.study.files import chosen_suites
-from phyla.study.places import NAME, Places, Where, names_in, open_if_there
+from phyla.study.places import NAME, Places, names_in, open_if_there
 
 if TYPE_CHECKING:
     from phyla.store import Reader, Store
@@ -128,7 +128,9 @@ def plan(
     format: str = "auto",  # noqa: A002 -- the word that users know
     options: Mapping[str, Any] | None = None,
     following: "Following | None" = None,
-    **where: Unpack[Where],
+    home: str | Path | None = None,
+    storage: str | None = None,
+    checkpoints: str | Path | None = None,
 ) -> list[Planned]:
     """Return what `watch` with the same arguments would compute for what is there now; changes nothing.
 
@@ -137,7 +139,7 @@ def plan(
     from phyla.store import open_store
     from phyla.watcher import Following, get_format
 
-    places = Places.of(**where)
+    places = Places.of(home, storage, checkpoints)
     chosen = chosen_suites(suites)
     done = (following or Following()).done
     scanner = get_format(format, **(options or {}))

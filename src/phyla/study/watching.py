@@ -6,14 +6,14 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from phyla import plugins, settings
 from phyla.errors import ConfigurationError, NotImportable, RunChanged, StoreBusy
 from phyla.evaluation import Suite
 from phyla.records import EvalEvent, JsonObject, StudyKind, StudyState
 from phyla.study.files import chosen_suites, runs_with, suites_of
-from phyla.study.places import Places, Where, open_existing
+from phyla.study.places import Places, open_existing
 from phyla.study.progress import Throttle
 from phyla.study.standing import Change, Changes, Watched, account
 from phyla.study.targets import Target, targets_of
@@ -45,7 +45,9 @@ def watch(
     gin_bindings: Sequence[str] = (),
     on_change: Callable[[Change], None] = lambda change: None,
     on_interrupt: Callable[[], None] = lambda: None,
-    **where: Unpack[Where],
+    home: str | Path | None = None,
+    storage: str | None = None,
+    checkpoints: str | Path | None = None,
 ) -> Watched:
     """Evaluate every checkpoint that a training job writes, until it ends.
 
@@ -67,7 +69,9 @@ def watch(
         gin_bindings: gin bindings of all workers.
         on_change: called in this thread for everything that happens.
         on_interrupt: called for each Ctrl-C or SIGTERM inside the signal handler, so it must be brief.
-        **where: where everything is: `home`, `storage` and `checkpoints`, as for `Study`.
+        home: as for `Study`, like the next two.
+        storage: where the database is.
+        checkpoints: where the checkpoints are.
 
     Returns:
         How everything stands; `complete` tells whether nothing is missing.
@@ -86,7 +90,7 @@ def watch(
     from phyla.watcher import DirectoryWatcher, Following, Lock, StudyWatcher, WatchThread, get_format
     from phyla.worker import Launch
 
-    places = Places.of(**where)
+    places = Places.of(home, storage, checkpoints)
     crew = Crew(workers=workers, gpus_per_worker=gpus_per_worker, on_interrupt=on_interrupt)
     crew.check(places)
     if lease_s <= 0:
@@ -175,7 +179,9 @@ def evaluate(
     gin_bindings: Sequence[str] = (),
     on_change: Callable[[Change], None] = lambda change: None,
     on_interrupt: Callable[[], None] = lambda: None,
-    **where: Unpack[Where],
+    home: str | Path | None = None,
+    storage: str | None = None,
+    checkpoints: str | Path | None = None,
 ) -> Watched:
     """Add workers to runs that are watched, until those end.
 
@@ -191,7 +197,9 @@ def evaluate(
         gin_bindings: gin bindings of these workers.
         on_change: called for everything that happens.
         on_interrupt: called for each Ctrl-C or SIGTERM.
-        **where: where the runs live.
+        home: as for `Study`, like the next two.
+        storage: where the database is.
+        checkpoints: where the checkpoints are.
 
     Raises:
         StudyNotFound: there is no such run.
@@ -204,7 +212,7 @@ def evaluate(
     from phyla.study.running import Crew
     from phyla.worker import Launch
 
-    places = Places.of(**where)
+    places = Places.of(home, storage, checkpoints)
     crew = Crew(workers=workers, gpus_per_worker=gpus_per_worker, on_interrupt=on_interrupt)
     crew.check(places)
     if not workers:
