@@ -142,7 +142,9 @@ class Replay(Strategy):
     def check_space(self, space: Space) -> None:
         for index, again in enumerate(self.trials):
             where = f"Replay(trials=...): entry {index}, trial {again['trial']} from step {again['start_step']} on"
-            checked(space.validate, again["params"], where)
+            checked(
+                space.validate, again["params"], f"A replay needs a space that allows what was trained. {where}"
+            )
 
     def finished(self, member: Member) -> bool:
         return member.generation >= len(self.trials)

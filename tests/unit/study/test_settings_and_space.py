@@ -60,7 +60,7 @@ def again(lr: float, **changes: Any) -> dict[str, Any]:
         (
             phyla.strategies.FixedSchedule([(0, {"lr": 0.01, "width": 1}), (5, {"lr": 0.02})], 10),
             LIMITED,
-            r"entry 1, from step 5 on, {'lr': 0.02}: width: has no value; .*all hyperparameters",
+            r"entry 1, from step 5 on, {'lr': 0.02}: width: has no value; give one from",
         ),
         (phyla.strategies.FixedSchedule([(0, {"lrr": 0.01})], 10), None, "entry 0, .*'lrr'; did you mean 'lr'"),
         (

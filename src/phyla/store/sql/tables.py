@@ -32,8 +32,9 @@ metadata = sa.MetaData()
 RUNNING = sa.text("state = 'running'")
 LIVE = sa.text("state = 'live'")
 KEPT = sa.text("kind <> 'seen'")
-EVALUATED = sa.text("number >= 0")
-USABLE = sa.text("number >= 0 AND state IN ('live', 'ready')")
+# Not as a range, which SQLite would search by number instead of by name.
+EVALUATED = sa.text("number <> -1")
+USABLE = sa.text("number <> -1 AND state IN ('live', 'ready')")
 DELETING = sa.text("state = 'deleting'")
 DAMAGED = sa.text("state = 'damaged'")
 ENDED = sa.text("ended_at IS NOT NULL")
@@ -221,7 +222,7 @@ checkpoints = _table(
     [Checkpoint],
     _index("checkpoints_kept", "study", "name", where=KEPT, unique=True),
     _index("checkpoints_number", "study", "number", where=EVALUATED, unique=True),
-    # Also serves whoever looks for what refers to a study.
+    # Also serves joins by name, and whoever looks for what refers to a study.
     _index("checkpoints_by_name", "study", "name", "index", "id"),
     _index("checkpoints_live", "study", "created_at", "trial", "name", where=LIVE),
     _index("checkpoints_deleting", "study", "created_at", "trial", "name", where=DELETING),
