@@ -145,8 +145,10 @@ HISTORY = (
     (job, token, study, worker, state, claimed_at, expires_at, ended_at, outcome, error)
     SELECT base + i, 1, 1, 'bench', 'completed', i, i + 60, i + 1, '{{"fitness":0.5}}', NULL FROM n, b""",
     f"""{NUMBERS} INSERT INTO checkpoints
-    SELECT 1, (base + i) || '.1', base + i, 'result', 'deleted', i, printf('%064d', i), 1000000, i, 1, NULL
-    FROM n, b""",
+    (study, name, place, number, kind, trial, state, step, branch, identity, weak, fingerprint, path, paths,
+    snapshot, size_bytes, taken, created_at, written_at)
+    SELECT 1, (base + i) || '.1', 0, -1, 'result', base + i, 'deleted', i, 0, printf('%064d', i), 0, '', '', '[]',
+    0, 1000000, 1, i, i FROM n, b""",
     f"""{NUMBERS} INSERT INTO jobs
     (id, study, member, generation, kind, state, parent, parent_checkpoint, parent_index, jump_from, params_from,
     replaces, params, start_step, end_step, reached_step, seed, token, failures, progress, progress_step,
@@ -203,7 +205,9 @@ SCORES = (
     :name, 0, '{}', 1, 2, 0)""",
     """INSERT INTO attempts (job, token, study, worker, state, claimed_at, expires_at, ended_at)
     VALUES (:id, 1, :study, 'x', 'completed', 1, 61, 2)""",
-    "INSERT INTO checkpoints VALUES (:study, :name, :id, 'result', 'live', 10, '', 1, 2, 0, NULL)",
+    """INSERT INTO checkpoints (study, name, place, number, kind, trial, state, step, branch, identity, weak,
+    fingerprint, path, paths, snapshot, size_bytes, taken, created_at, written_at)
+    VALUES (:study, :name, 0, -1, 'result', :id, 'live', 10, 0, '', 0, '', '', '[]', 0, 1, 0, 2, 2)""",
     """UPDATE members SET progress = 10, generation = 1, head = :scored, states = '[' || :scored || ']'
     WHERE study = :study AND member = :member""",
 )
