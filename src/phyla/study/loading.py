@@ -27,9 +27,9 @@ def load_study(
 
     Args:
         name: name of the study.
-        home: as for `Study`, like the next two.
-        storage: where the database is.
-        checkpoints: where the checkpoints are.
+        home: where studies live, as for `Study`.
+        storage: URL of the database, as for `Study`.
+        checkpoints: where the checkpoints are, as for `Study`.
 
     Raises:
         StudyNotFound: there is no such study there.
@@ -50,9 +50,9 @@ def load_evaluations(
 
     Args:
         name: name of the run; a study's is called like the study.
-        home: as for `Study`, like the next two.
-        storage: where the database is.
-        checkpoints: where the checkpoints are.
+        home: where studies live, as for `Study`.
+        storage: URL of the database, as for `Study`.
+        checkpoints: where the checkpoints are, as for `Study`.
 
     Raises:
         StudyNotFound: there is no such run there, or the study has no suites.
@@ -120,9 +120,9 @@ def compare(
         by: `steps` of all members together, or `time` in which anything was running.
         target: the value whose first time is told; by default the worst median of the final values, of two in
             the middle the worse one.
-        home: as for `Study`, like the next two.
-        storage: where the database is.
-        checkpoints: where the checkpoints are.
+        home: where studies live, as for `Study`.
+        storage: URL of the database, as for `Study`.
+        checkpoints: where the checkpoints are, as for `Study`.
 
     Returns:
         The comparison: `groups`, `tests`, `rows()`, `to_json()` and `write_report(path)`.

@@ -115,9 +115,9 @@ def replay(
         workers: worker processes; 0 trains in this process.
         train: the training function; by default that of the study. What the store names is never imported.
         setup: the same for `setup`.
-        home: as for `Study`, like the next two.
-        storage: where the database is.
-        checkpoints: where the checkpoints are.
+        home: where studies live, as for `Study`.
+        storage: URL of the database, as for `Study`.
+        checkpoints: where the checkpoints are, as for `Study`.
 
     Raises:
         StudyNotFound: there is no such study, or no trial that could be trained again.
@@ -164,9 +164,9 @@ def continue_training(
         workers: as for `replay`, and so are the others.
         train: the training function.
         setup: the setup function.
-        home: as for `Study`, like the next two.
-        storage: where the database is.
-        checkpoints: where the checkpoints are.
+        home: where studies live, as for `Study`.
+        storage: URL of the database, as for `Study`.
+        checkpoints: where the checkpoints are, as for `Study`.
 
     Raises:
         StudyNotFound: there is no such study, or no trial to go on from.

@@ -362,7 +362,7 @@ def tell(
         for session, completion in zip(sessions, completions, strict=True):
             session.give_back(completion.reports)
         raise
-    # The trials count already; if this fails, the next one who asks ends the study.
+    # The trials count already; if this fails, the next ask ends the study.
     with contextlib.suppress(StoreError):
         if finished(client):
             # Asking, and getting nothing, ends a study whose members are all done.

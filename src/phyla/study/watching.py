@@ -69,9 +69,9 @@ def watch(
         gin_bindings: gin bindings of all workers.
         on_change: called in this thread for everything that happens.
         on_interrupt: called for each Ctrl-C or SIGTERM inside the signal handler, so it must be brief.
-        home: as for `Study`, like the next two.
-        storage: where the database is.
-        checkpoints: where the checkpoints are.
+        home: where studies live, as for `Study`.
+        storage: URL of the database, as for `Study`.
+        checkpoints: where the checkpoints are, as for `Study`.
 
     Returns:
         How everything stands; `complete` tells whether nothing is missing.
@@ -197,9 +197,9 @@ def evaluate(
         gin_bindings: gin bindings of these workers.
         on_change: called for everything that happens.
         on_interrupt: called for each Ctrl-C or SIGTERM.
-        home: as for `Study`, like the next two.
-        storage: where the database is.
-        checkpoints: where the checkpoints are.
+        home: where studies live, as for `Study`.
+        storage: URL of the database, as for `Study`.
+        checkpoints: where the checkpoints are, as for `Study`.
 
     Raises:
         StudyNotFound: there is no such run.

@@ -261,7 +261,7 @@ def installed() -> tuple[type[CheckpointFormat], ...]:
     """Return all formats, in the order in which `auto` asks them."""
     found: list[type[CheckpointFormat]] = []
     for point in plugins.of_group("phyla.formats").values():
-        # One of a package that is broken concerns only who asks for it by name.
+        # A format whose package is broken matters only when it is named.
         with suppress(ImportError, AttributeError):
             found.append(point.load())
     return tuple(sorted(found, key=lambda kind: (kind.rank, kind.name)))
