@@ -72,7 +72,7 @@ class Network:
         logits -= logits.max(axis=1, keepdims=True)
         return hidden, logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
 
-    def step(self, x: Array, y: npt.NDArray[np.int64], params: phyla.Params) -> float:
+    def step(self, x: Array, y: npt.NDArray[np.int64], params: phyla.space.Params) -> float:
         """Take one step on a batch; return its loss."""
         hidden, log_p = self._forward(x, params["activation"])
         loss = -log_p[np.arange(len(y)), y].mean()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from phyla.errors import PhylaError
 from phyla.records import Constrained, Maximize, Minimize, Pareto, StartFrom, WeightedSum
-from phyla.space import Choice, Float, Int, Ordinal, Params, Space
+from phyla.space import Choice, Float, Int, Ordinal, Space
 
 if TYPE_CHECKING:
     from phyla.evaluation import EvalTask, Policy, Suite, eval_task
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         Truncation,
     )
     from phyla.study import (
-        Evaluations,
         Results,
         Retention,
         Retries,
@@ -52,7 +51,6 @@ __all__ = [
     "Constrained",
     "EvalTask",
     "Evaluation",
-    "Evaluations",
     "Float",
     "Following",
     "FromSuite",
@@ -64,7 +62,6 @@ __all__ = [
     "Minimize",
     "Optuna",
     "Ordinal",
-    "Params",
     "Pareto",
     "Perturb",
     "PhylaError",
@@ -98,14 +95,14 @@ _LATER = {
     "phyla.integrations.optuna_search": "Optuna",
     "phyla.strategies": "ASHA PBT FromSuite GridSearch InitiatorPBT MedianStopping Perturb RandomSearch "
     "Truncation",
-    "phyla.study": "Evaluations Results Retention Retries Study compare continue_training load_evaluations "
+    "phyla.study": "Results Retention Retries Study compare continue_training load_evaluations "
     "load_schedule load_study replay run_replicates simulate watch",
     "phyla.watcher": "Following",
     "phyla.worker": "Evaluation Trial WorkerContext",
 }
 """Heavier modules, and the names of `__all__` that they have."""
 
-_PUBLIC = ("evaluation", "lineage", "report", "strategies", "study", "watcher", "worker")
+_PUBLIC = ("evaluation", "lineage", "report", "space", "strategies", "study", "watcher", "worker")
 """Modules that have further names for users."""
 
 
