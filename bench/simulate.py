@@ -2,25 +2,21 @@
 
 Run from the repository: `python bench/simulate.py`.
 
-- *Stress*: a million trials: a population of 1,000 with 1,000 trials each on 256 workers that are preempted,
-  crash and fail, through the real controller, rules and store in memory. Meanwhile the simulation checks that no
-  member has two trials, that tokens count up, that steps are counted once and that no more checkpoints are kept
-  than the formula says; at the end, that the budget is exact. Wanted is processor time, since others may use the
-  machine meanwhile.
-- *The same on all cores*: as many trials in one study per core, side by side; they differ in what is drawn.
+- *Stress*: 100,000 trials: a population of 100 with 1,000 trials each on 64 workers that are preempted, crash and
+  fail, through the real controller, rules and store in memory. Meanwhile the simulation checks that no member has
+  two trials, that tokens count up, that steps are counted once and that no more checkpoints are kept than the
+  formula says; at the end, that the budget is used up. With a quorum below 1.0 a member that takes over weights
+  older than its progress skips trials, so there may be fewer. What is compared is processor time, since others may
+  use the machine meanwhile.
 - *Agreement*: a study of sleeping trials on two real worker processes, with a quorum of 0.8 and of 1, against its
   prediction. The wall time is that from the first claim to the last trial's end, without the start of the workers.
 """
 
 import argparse
 import json
-import multiprocessing
-import os
 import resource
 import tempfile
 import time
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +27,7 @@ from machine import facts
 from phyla.machine import TrainRules
 from phyla.simulation import Conditions, LearningCurve, Simulator
 
-US_PER_TRIAL, MEMORY_MIB, DIFFERENCE = 120.0, 3 * 1024, 0.15
+CPU_S, MEMORY_MIB, DIFFERENCE = 90.0, 3 * 1024, 0.15
 STEPS = 10
 SLEEP_S, SPREAD = 0.2, 0.3
 MEMBERS, TRIALS = 4, 15
@@ -65,8 +61,8 @@ def stress(population: int, trials: int, workers: int, seed: int = 0) -> dict[st
     run = simulator.run()
     after = resource.getrusage(resource.RUSAGE_SELF)
     assert run.state == "completed", run.message
-    assert run.completed == population * trials, run.completed
-    assert run.steps.kept + run.steps.abandoned == population * trials * STEPS
+    assert 0.99 * population * trials <= run.completed <= population * trials, run.completed
+    assert run.steps.kept + run.steps.abandoned == run.completed * STEPS
     user_s = after.ru_utime - before.ru_utime
     return {
         "trials": run.completed,
@@ -81,17 +77,6 @@ def stress(population: int, trials: int, workers: int, seed: int = 0) -> dict[st
         "peak_mib": after.ru_maxrss / 1024,
         "shares": run.seconds.shares(),
     }
-
-
-def side_by_side(population: int, trials: int, workers: int) -> dict[str, Any]:
-    """Simulate one study on each core at the same time, with its share of the trials of each member."""
-    cores = len(os.sched_getaffinity(0))
-    one = partial(stress, population, trials // cores, workers)
-    began = time.perf_counter()
-    with ProcessPoolExecutor(cores, multiprocessing.get_context("spawn")) as pool:
-        found = list(pool.map(one, range(cores)))
-    wall_s = time.perf_counter() - began
-    return {"studies": cores, "trials": sum(study["trials"] for study in found), "wall_s": wall_s}
 
 
 def train(trial: phyla.Trial) -> None:
@@ -125,9 +110,9 @@ def agreement(*, quorum: float) -> dict[str, Any]:
 def main() -> None:
     """Print the tables and write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--population", type=int, default=1000)
+    parser.add_argument("--population", type=int, default=100)
     parser.add_argument("--trials", type=int, default=1000, help="of each member")
-    parser.add_argument("--workers", type=int, default=256)
+    parser.add_argument("--workers", type=int, default=64)
     parser.add_argument("--out", type=Path, default=Path("bench/results/simulate.json"))
     options = parser.parse_args()
     compared = [agreement(quorum=quorum) for quorum in (0.8, 1.0)]
@@ -140,17 +125,12 @@ def main() -> None:
     print(f"{'stress':<42}{'measured':>14}{'wanted':>9}")
     print(f"{'trials completed':<42}{found['trials']:>14,}")
     print(f"{'attempts, trials given up':<42}{found['attempts']:>8,}{found['given_up']:>6}")
-    print(f"{'user CPU per trial, all in':<42}{found['user_us_per_trial']:>11.1f} us{US_PER_TRIAL:>9.0f}")
-    print(f"{'user CPU, wall':<42}{found['user_s']:>7.1f}{found['wall_s']:>7.0f} s{US_PER_TRIAL:>8.0f}s")
+    print(f"{'user CPU per trial, all in':<42}{found['user_us_per_trial']:>11.1f} us")
+    print(f"{'user CPU, wall':<42}{found['user_s']:>7.1f}{found['wall_s']:>7.0f} s{CPU_S:>8.0f}s")
     print(f"{'peak memory':<42}{found['peak_mib']:>10.0f} MiB{MEMORY_MIB:>9}")
     print(f"{'simulated time':<42}{found['simulated_days']:>9.1f} days")
-    beside = side_by_side(options.population, options.trials, options.workers)
-    name = f"wall time of {beside['trials']:,} in {beside['studies']} studies"
-    print(f"{name:<42}{beside['wall_s']:>12.0f} s{US_PER_TRIAL:>8.0f}s")
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(
-        json.dumps({"machine": facts(), "stress": found, "beside": beside, "agreement": compared}, indent=2)
-    )
+    options.out.write_text(json.dumps({"machine": facts(), "stress": found, "agreement": compared}, indent=2))
 
 
 if __name__ == "__main__":
