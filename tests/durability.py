@@ -159,9 +159,9 @@ def ancestry(trial: int, by_id: Mapping[int, Any]) -> list[int]:
     return path[::-1]
 
 
-def load(home: Path) -> Results:
+def load(home: Path, storage: str | None = None) -> Results:
     """Open the toy study."""
-    return phyla.load_study("toy", home=home)
+    return phyla.load_study("toy", home=home, storage=storage)
 
 
 def keep_identity(database: Path) -> None:

@@ -1,7 +1,7 @@
 """A study file for tests of durability: weights are the chain of trials that made them.
 
 Run as a program; options come as JSON in the first argument:
-home, members, trials, workers, sleep_s, and anything that phyla.Study takes.
+home, members, trials, workers, sleep_s, quorum, and anything that phyla.Study takes.
 """
 
 import json
@@ -70,7 +70,7 @@ def main() -> None:
     options.pop("sleep_s", None)
     evaluators = options.pop("evaluators", 0)
     members, trials = options.pop("members", 4), options.pop("trials", 6)
-    more: dict[str, Any] = {}
+    more: dict[str, Any] = {"quorum": options.pop("quorum", 0.8)}
     if options.pop("evaluated", False):
         options["suites"] = [SUITE]
         more["fitness"] = phyla.FromSuite("read", "score_mean", max_lag=1, remeasure=1)

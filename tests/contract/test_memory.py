@@ -1,6 +1,5 @@
 """What only a store in memory has: one connection, which threads and nested blocks share."""
 
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -8,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from phyla.controller import Controller
-from phyla.machine import SetStudyState, Update
+from phyla.machine import Update
 from phyla.records import StudyState
 from phyla.store import Store, Transaction, open_store
 from storing import VirtualClock, completion, pbt, rules
@@ -94,24 +93,3 @@ def test_threads_take_turns(store: Store) -> None:
     with ThreadPoolExecutor(8) as pool:
         done = [trial for trials in pool.map(work, range(8)) for trial in trials]
     assert sorted(done) == list(range(1, 6 * 6 + 1))
-
-
-def test_who_waits_is_woken_by_a_commit_and_by_nothing_else(store: Store) -> None:
-    changes = store.changes()
-    changes.wait(WAIT_S)
-    woken = threading.Event()
-
-    def wait() -> None:
-        changes.wait(WAIT_S)
-        woken.set()
-
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(wait)
-        with store.transaction(1, exclusive=True) as tx:
-            tx.apply([SetStudyState(StudyState.STOPPED)])
-            assert _slots(store) == [None, None]
-            assert not woken.is_set(), "a look is no commit"
-        waiting.result(WAIT_S)
-    assert woken.is_set()
-    changes.wait(0.0)
-    changes.close()

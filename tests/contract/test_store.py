@@ -50,6 +50,7 @@ from storing import (
 )
 
 KINDS = ("memory", "sqlite", "postgres")
+WAIT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -712,3 +713,26 @@ def test_a_worker_that_is_alive_keeps_its_lease_when_the_clock_is_set_back(subje
         subject.clock.now += LEASE_S / 3
     (answer,), _, _ = controller.complete([completion(held)])
     assert isinstance(answer, Accepted)
+
+
+def test_who_waits_is_woken_by_a_commit_and_by_nothing_else(subject: Subject) -> None:
+    study = subject.store.create_study("s", {}, 1, 3).id
+    changes = subject.store.changes()
+    changes.wait(WAIT_S)
+    woken = threading.Event()
+
+    def wait() -> None:
+        changes.wait(WAIT_S)
+        woken.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(wait)
+        with subject.store.transaction(study, exclusive=True) as tx:
+            tx.apply([machine.SetStudyState(StudyState.STOPPED)])
+            with subject.store.reader(study) as reader:
+                assert len(reader.members()) == 3
+            assert not woken.is_set(), "a look is no commit"
+        waiting.result(WAIT_S / 2)
+    assert woken.is_set()
+    changes.wait(0.0)
+    changes.close()

@@ -60,24 +60,40 @@ def test_serial_runs_repeat_also_when_interrupted(tmp_path: Path) -> None:
     assert decisions(tmp_path / "a") == decisions(tmp_path / "b") == decisions(tmp_path / "c")
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def storage(request: pytest.FixtureRequest) -> str | None:
+    """Where the study is stored."""
+    return None if request.param == "sqlite" else str(request.getfixturevalue("postgres_url"))
+
+
+def test_workers_that_wait_for_each_other_go_on_and_none_ends(tmp_path: Path, storage: str | None) -> None:
+    run(tmp_path, members=3, trials=6, workers=3, quorum=1.0, sleep_s=0.05, storage=storage)
+    results = load(tmp_path, storage)
+    check_whole(results, members=3, trials=6)
+    logs = [log.read_text() for log in (tmp_path / "logs" / "toy").glob("worker-*.log")]
+    assert logs == ["", "", ""]
+    assert len({attempt.worker for attempt in results.attempts()}) <= 3, "a worker was replaced"
+
+
 @pytest.mark.parametrize("name", ["job.before_complete", "store.after_commit", "checkpoint.after_rename"])
-def test_workers_that_die_at_a_failpoint_are_replaced(tmp_path: Path, name: str) -> None:
-    run(tmp_path, failpoint=f"{name}=kill:6", members=MEMBERS, trials=6, workers=2)
-    results = load(tmp_path)
+def test_workers_that_die_at_a_failpoint_are_replaced(tmp_path: Path, name: str, storage: str | None) -> None:
+    run(tmp_path, failpoint=f"{name}=kill:6", members=MEMBERS, trials=6, workers=2, storage=storage)
+    results = load(tmp_path, storage)
     check_whole(results, members=MEMBERS, trials=6)
     assert any("SIGKILL" in (attempt.error or "") for attempt in results.attempts())
 
 
 @pytest.mark.timeout(600)
-def test_thirty_random_kills(tmp_path: Path) -> None:
-    """Workers, all workers, or the main process, 30 times, in one study that runs to its end."""
+def test_random_kills(tmp_path: Path, storage: str | None) -> None:
+    """Workers, all workers, or the main process, again and again, in one study that runs to its end."""
     rng = np.random.default_rng(50)
-    members, trials = 6, 40
+    members, trials, most = (6, 40, 30) if storage is None else (6, 20, 10)
     options: dict[str, Any] = {"members": members, "trials": trials, "workers": 2, "sleep_s": 0.02}
+    options["storage"] = storage
     process = start(tmp_path, **options)
     kills, completed = 0, 0
-    while kills < 30:
-        completed = _wait_for_progress(tmp_path, process, completed)
+    while kills < most:
+        completed = _wait_for_progress(tmp_path, process, completed, storage)
         workers = _children(process.pid)
         victim = rng.choice(["worker", "all workers", "main"], p=[0.6, 0.2, 0.2])
         if victim == "main":
@@ -94,18 +110,18 @@ def test_thirty_random_kills(tmp_path: Path) -> None:
         kills += 1
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
-    results = load(tmp_path)
+    results = load(tmp_path, storage)
     assert results.state is StudyState.COMPLETED
     check_whole(results, members=members, trials=trials)
 
 
-def _wait_for_progress(home: Path, process: Forked, completed: int) -> int:
+def _wait_for_progress(home: Path, process: Forked, completed: int, storage: str | None) -> int:
     """Wait until the study is another completed trial further."""
     while True:
         if process.poll() is not None:
             raise AssertionError(f"the study ended before all kills:\n{process.communicate()[0]}")
         with contextlib.suppress(PhylaError):  # not created yet
-            now = load(home).counts().get("completed", 0)
+            now = load(home, storage).counts().get("completed", 0)
             if now > completed and _children(process.pid):
                 return now
         time.sleep(0.01)

@@ -1,5 +1,6 @@
 """PostgreSQL: many hosts, many writers."""
 
+import weakref
 from collections.abc import Sequence
 from typing import Any, final
 
@@ -95,9 +96,9 @@ class PostgresWatch:
     """
 
     def __init__(self, connection: Any) -> None:
-        # It stays open, and must not be given to a transaction afterwards.
-        connection.detach()
         self._connection = connection.driver_connection
+        # It stays open, and must not be given to a transaction afterwards; a detached one forgets its driver's.
+        connection.detach()
         self._connection.autocommit = True
         self._listens = False
 
@@ -156,6 +157,8 @@ class PostgresBackend(Backend):
             max_overflow=10,
         )
         sa.event.listen(engine, "connect", _on_connect)
+        # Results that are only read have no end at which somebody would close them.
+        weakref.finalize(self, engine.dispose)
         super().__init__(engine)
 
     def begin(self, *, write: bool) -> PostgresSession:
