@@ -4,6 +4,7 @@ import json
 import re
 import struct
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +42,7 @@ class Lines:
         self._at = 0
         self._number = 0
         self._rest = b""
+        self._waiting: deque[bytes] = deque()
 
     def read(self, *, last: bool = False) -> Iterator[tuple[str, bytes]]:
         """Iterate over new lines, each with its place; with `last` also over one that has no end."""
@@ -53,13 +55,16 @@ class Lines:
                 self._at, self._rest = 0, b""
                 raise MetricsUnreadable(f"{self.path} became shorter: append lines to it, in mode 'a' or with >>")
             file.seek(self._at)
-            while chunk := file.read(LINE_BYTES):
+            while True:
+                while self._waiting:
+                    yield self._next(self._waiting.popleft())
+                if not (chunk := file.read(LINE_BYTES)):
+                    break
                 self._at += len(chunk)
-                *done, rest = self._ends.split(chunk)
-                for piece in done:
-                    line, self._rest = self._rest + piece, b""
-                    yield self._next(line)
-                self._rest = (self._rest + rest)[:LINE_BYTES]
+                pieces = self._ends.split(chunk)
+                pieces[0] = self._rest + pieces[0]
+                self._rest = pieces.pop()[:LINE_BYTES]
+                self._waiting.extend(pieces)
         if last and self._rest:
             line, self._rest = self._rest, b""
             yield self._next(line)
