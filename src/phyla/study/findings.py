@@ -44,9 +44,10 @@ def findings(reader: "Reader") -> Iterator[Finding]:
     study = reader.study()
     code: Any = study.config.get("code")
     if code is not None and code["began"] != code["now"]:
+        where = f" in {code['file']}" if "file" in code else ""
         yield Finding(
             kind="code",
-            text=f"{code['name']}() in {code['file']} changed since this study began on {date(study.created_at)}; "
+            text=f"{code['name']}{where} changed since this study began on {date(study.created_at)}; "
             "earlier trials were trained by the old code. To train all of it by the new code, run it with "
             f"overwrite=True (on the command line: --overwrite {study.name}), which deletes what is stored, or "
             "under another name",

@@ -34,8 +34,6 @@ FIXED = (
 HYDRA = "hydra"
 
 _PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
-_PLAIN = re.compile(r"[\w.+-]+")
-_NOT_TEXT = re.compile(r"(?i)true|false|null|[+-]?(\d|\.\d|inf$|nan$).*")
 
 
 class Field(NamedTuple):
@@ -208,8 +206,6 @@ def hydra_overrides(params: Mapping[str, Scalar], working_dir: str) -> list[str]
 def _hydra_value(value: Scalar) -> str:
     if not isinstance(value, str):
         return json.dumps(value)
-    if _PLAIN.fullmatch(value) and not _NOT_TEXT.fullmatch(value):
-        return value
     # Backslashes count twice only before these; "${" would begin an interpolation.
     quoted = re.sub(r"(\\*)('|\$\{|\Z)", lambda found: found[1] * 2 + ("\\" if found[2] else "") + found[2], value)
     return f"'{quoted}'"

@@ -169,6 +169,10 @@ class Session:
         self._stop_seen |= self._stop
         return self._stop_seen
 
+    def reach(self, step: int) -> None:
+        """Note how far training has come that does not use `steps()`."""
+        self._at, self._left = step, True
+
     def save_progress(self, step: int | None) -> None:
         """Commit progress."""
         if self.stop_reason is not None:
