@@ -199,4 +199,8 @@ def test_the_command_line_says_what_is_wrong_with_a_file(
     assert "study.toml is a study file, not a suite file" in cli("watch", ".", "--suite", "study.toml", code=2)
     assert "quadratic with 1 worker" in cli("simulate", "study.toml", "--workers", 1, "--seconds", "trial=1")
     assert not Path(".phyla").exists()
+    load_studies("study.toml")[0].results()
+    Path("study.toml").write_text(text.replace("population_size = 4", "population_size = 5"))
+    assert "strategy.population_size: it has 4, given 5" in cli("run", "study.toml", code=2)
+    assert "strategy.population_size was changed from 4 to 5" in cli("change", "study.toml")
     assert json.loads(cli("simulate", "study.toml", "--seconds", "trial=1", "--json"))["study"] == "quadratic"

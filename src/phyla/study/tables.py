@@ -207,7 +207,9 @@ def table(made: Any, make: Callable[..., Any] | None = None, /, **special: Kind)
     own = [one for one in fields(made) if one.init]
     needed = [one.name for one in own if make is None and one.default is one.default_factory is MISSING]
     defaults = {one.name: one.default for one in own if isinstance(one.default, (bool, int, float, str))}
-    return keyed(kinds_of(made, **special), needed, make or made, described(made), defaults)
+    kind = keyed(kinds_of(made, **special), needed, make or made, described(made), defaults)
+    summary = (inspect.getdoc(made) or "").partition("\n")[0]
+    return replace(kind, schema={"description": summary, **kind.schema})
 
 
 def kinds_of(made: Any, **special: Kind) -> dict[str, Kind]:
@@ -286,7 +288,7 @@ def _plugin(group: str, optional: bool, value: Any, where: Where) -> Any:
         settings = _goal(value) or settings
     known = plugins.of_group(group)
     name = settings.pop("name", None)
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         what = f"there is no {name!r}" if isinstance(name, str) else f"{written(value)} has no name"
         example = 'write "minimize loss", or { maximize = "accuracy" }; ' if group == GROUPS[Objective] else ""
         raise UsageError(f"{where}: {what}; {example}{suggestion(name, known)}")

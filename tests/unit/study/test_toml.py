@@ -1,9 +1,14 @@
 """Studies in TOML files: what is read, what is refused and how, and the schema."""
 
+import copy
+import functools
 import json
+import math
+import operator
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -262,7 +267,7 @@ def test_a_rule_of_another_package_needs_nothing_else(file: Path, monkeypatch: p
         ("choices = [32, 64]", "choices = [32, 32]", ", space.batch: Choice([32, 32]): 32 is listed twice"),
         ("population_size = 4", "population_size = 4.5", "pbt.population_size: expected an integer, got 4.5"),
         ("population_size = 4", "", ", pbt: population_size is missing"),
-        ("population_size = 4", "populatoin_size = 4", "pbt: no key 'populatoin_size'; did you mean 'pop"),
+        ("population_size = 4", "populatoin_size = 4", "there is no key 'populatoin_size'; did you mean"),
         ("population_size = 4", "population_size = 0", ", pbt: PBT(population_size=0): must be"),
         ("steps_per_trial = 10", "steps_per_trial = 50", ", pbt: PBT(steps_per_trial=50, total_steps=40): a"),
         (END, 'exploit = "truncate"', "pbt.exploit: there is no 'truncate'"),
@@ -296,6 +301,43 @@ def test_what_is_wrong_is_said_with_file_and_key(file: Path, old: str, new: str,
         read(file, edited(old, new))
     assert str(caught.value).startswith(f"{file}")
     assert message in str(caught.value)
+
+
+JUNK: list[Any] = [True, -1, math.inf, "", "a:b", [1, "a"], {}, {"name": ["a"]}]
+
+
+def test_no_value_anywhere_raises_anything_else_and_the_schema_refuses_no_more(file: Path) -> None:
+    whole, accepts = tomllib.loads(ALL), jsonschema.Draft7Validator(json.loads(json.dumps(schema()))).is_valid
+    outcomes = set()
+    for path in places(whole):
+        for value in JUNK:
+            raw = copy.deepcopy(whole)
+            functools.reduce(operator.getitem, path[:-1], raw)[path[-1]] = value
+            text = "\n".join(f"{key} = {toml(item)}" for key, item in raw.items())
+            told = ""
+            try:
+                read(file, text).config()
+            except UsageError as error:
+                told = str(error)
+            outcomes.add(bool(told))
+            assert told.startswith(f"{file}") or (not told and accepts(tomllib.loads(text))), text
+    assert outcomes == {True, False}
+
+
+def places(value: Any) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of every key and entry in a value."""
+    for key, item in enumerate(value) if isinstance(value, list) else dict(value).items():
+        yield (key,)
+        yield from ((key, *rest) for rest in (places(item) if isinstance(item, (dict, list)) else ()))
+
+
+def toml(value: Any) -> str:
+    """Write a value as TOML."""
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{json.dumps(key)} = {toml(item)}' for key, item in value.items())} }}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(toml, value))}]"
+    return "inf" if value == math.inf else json.dumps(value)
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"a = " + b"[" * 5000, b"\x00"])
