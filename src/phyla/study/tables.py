@@ -111,7 +111,7 @@ PATH = Kind(
     "a path in quotes",
     _is(str),
     {"type": "string"},
-    lambda value, where: where.file.parent / Path(value).expanduser(),
+    lambda value, where: where.file.parent / said(where, Path(value).expanduser),
 )
 
 
@@ -119,7 +119,7 @@ def said(where: Where, call: Callable[..., Any], *args: Any, **settings: Any) ->
     """Call a function; errors about what it was given get the place in the file."""
     try:
         return call(*args, **settings)
-    except (UsageError, TypeError, ValueError) as error:
+    except (UsageError, RuntimeError, TypeError, ValueError) as error:
         raise UsageError(f"{where}: {error}") from error
 
 

@@ -74,21 +74,18 @@ def read_studies(file: Path) -> list[Study]:
             f"{where}: {found}; write one table such as [pbt]; there are {', '.join(sorted(strategies))}"
         )
     strategy = registered(STRATEGIES, chosen[0])(raw[chosen[0]], where.at(chosen[0]))
-    return [said(where, _study, where, given, strategy)]
-
-
-def _study(where: Where, given: dict[str, Any], strategy: Any) -> Study:
     initial, constraints = given.pop("initial", ()), given.pop("constraints", ())
     space = said(where.at("space"), Space, given.pop("space"), initial=initial, constraints=constraints)
-    command = {"cwd": where.file.parent.absolute(), **given.pop("command")}
+    command = {"cwd": file.parent.absolute(), **given.pop("command")}
     outputs = {key: given.pop(key) for key in OUTPUTS if key in given}
     train = said(where.at("command"), Command, **command, **outputs)
-    return Study(space=space, strategy=strategy, train=train, suites=given.pop("eval", ()), **given)
+    suites = given.pop("eval", ())
+    return [said(where, Study, space=space, strategy=strategy, train=train, suites=suites, **given)]
 
 
 def _parsed(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_bytes().decode())
+        return tomllib.loads(file.read_bytes().decode("utf-8-sig"))
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
