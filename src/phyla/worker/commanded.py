@@ -20,9 +20,11 @@ from phyla.errors import (
     GivenBack,
     MetricsUnreadable,
     NoCheckpoint,
+    NoFitness,
     UsageError,
 )
 from phyla.records import Phase
+from phyla.space import Params
 from phyla.worker import placeholders, processes
 from phyla.worker.readings import EventFiles, Reading, Readings
 from phyla.worker.trial import Trial, session_of
@@ -70,7 +72,7 @@ class _Run:
         self.output, self.errors = (self.folder / f"{name}-{trial.token}.txt" for name in ("stdout", "stderr"))
         metrics, params_file = self.folder / f"metrics-{trial.token}.jsonl", self.folder / "params.json"
         self.params: dict[str, Any] = dict(session.record.params)
-        nested = json.dumps(trial.params.nested())
+        nested = json.dumps(Params.of_flat(self.params).nested())
         metrics.touch()
         params_file.write_text(nested)
         self._note_use()
@@ -212,9 +214,11 @@ class _Run:
             raise self._failed(processes.how(status), arguments)
         if not saved:
             raise NoCheckpoint(
-                f"the command ended with exit status 0, and left nothing in {{save_to}}; it has to save into that "
-                f"directory. It was: {shlex.join(arguments)}"
+                "the command ended with exit status 0, and left nothing in {save_to}; it has to save into that "
+                f"directory. All output is in {self.errors}"
             )
+        if session.unreported:
+            raise NoFitness(session.missing("the command ended without reporting", None))
         session.reach(trial.end_step)
 
     def _failed(self, how: str, arguments: Sequence[str]) -> CommandFailed:

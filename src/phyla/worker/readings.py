@@ -43,12 +43,16 @@ class Lines:
         self._number = 0
         self._rest = b""
         self._waiting: deque[bytes] = deque()
+        self._gone = False
 
     def read(self, *, last: bool = False) -> Iterator[tuple[str, bytes]]:
         """Iterate over new lines, each with its place; with `last` also over one that has no end."""
+        if self._gone:
+            return
         try:
             file = self.path.open("rb")
         except FileNotFoundError:
+            self._gone = True
             raise MetricsUnreadable(f"the command deleted {self.path}, which is read while it runs") from None
         with file:
             if file.seek(0, 2) < self._at:
