@@ -79,6 +79,7 @@ def read_studies(file: Path) -> list[Study]:
     command = {"cwd": file.parent.absolute(), **given.pop("command")}
     outputs = {key: given.pop(key) for key in OUTPUTS if key in given}
     train = said(where.at("command"), Command, **command, **outputs)
+    said(where.at("command"), train.check_space, space)
     suites = given.pop("eval", ())
     return [said(where, Study, space=space, strategy=strategy, train=train, suites=suites, **given)]
 
