@@ -41,6 +41,23 @@ value *= 1 - given.lr
 open(f"{given.out}/value", "w").write(str(value))
 print(f"step {given.steps} val_loss={value}")
 """
+SCRIPT = """
+import argparse, json, pathlib
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.01)
+parser.add_argument("--max-steps", type=int, default=40)
+parser.add_argument("--resume-from", type=pathlib.Path)
+parser.add_argument("--output-dir", type=pathlib.Path, default="runs")
+given = parser.parse_args()
+state = {"step": 0, "x": 10.0}
+if given.resume_from:
+    state = json.loads((given.resume_from / "state.json").read_text())
+while state["step"] < given.max_steps:
+    state = {"step": state["step"] + 1, "x": state["x"] * (1 - 2 * given.lr)}
+(given.output_dir / "state.json").write_text(json.dumps(state))
+print("done: loss =", state["x"] ** 2)
+"""
 EVALUATE = """
 x=$(cat "$1/x")
 echo x >> evaluated
@@ -177,6 +194,29 @@ def test_the_studies_that_come_from_a_sweep_run(tmp_path: Path, name: str, trial
     assert results.state == "completed"
     assert results.counts()["completed"] == trials
     assert results.best is not None
+
+
+def test_what_is_drafted_for_a_script_runs_it_unchanged(
+    tmp_path: Path, cli: Phyla, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(SCRIPT)
+    cli("init", "train.py")
+    text = Path("study.toml").read_text()
+    for old, new in (
+        ("population_size = 8", "population_size = 2"),
+        ("steps_per_trial = 2 ", "steps_per_trial = 20 "),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    Path("study.toml").write_text(text)
+    cli("run", "study.toml", "--workers", 0)
+    results = phyla.load_study("train")
+    assert results.counts() == {"completed": 4}
+    assert results.best is not None
+    state = json.loads((results.best.checkpoint.path / "state.json").read_text())
+    assert state["step"] == 40
+    assert results.best.fitness == pytest.approx(state["x"] ** 2, rel=1e-3)
 
 
 def test_the_command_line_says_what_is_wrong_with_a_file(
